@@ -1,0 +1,1 @@
+../../recallflow/__init__.py

@@ -1,0 +1,1 @@
+../../recallflow/schema.py

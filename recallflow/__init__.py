@@ -1,0 +1,1 @@
+"""recallflow: an event-driven memory engine for chat platforms on Kafka."""

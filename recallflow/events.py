@@ -1,0 +1,245 @@
+"""Memory events: everything that changes what is remembered (topic `memory.events`)."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from recallflow.fields import Embedding, Identifier, Layer, Model, Name, NonEmpty, Role, Share, Timestamp
+
+
+class Event(Model):
+    """What every event carries.
+
+    `id` is the idempotency key; without one the record's position serves. `timestamp` is the event time;
+    without one the record's own time serves. `environment` is a hard scope like the tenant.
+    """
+
+    id: Identifier | None = None
+    tenant_id: Identifier
+    user_id: Identifier
+    project_id: Name | None = None
+    environment: Identifier = "prod"
+    session_id: Identifier | None = None
+    timestamp: Timestamp | None = None
+    schema_version: int | None = None
+    receipt: bool = False
+
+
+class ContentPart(Model):
+    """One part of an OpenAI chat message. Only text is remembered; other parts are named by their type."""
+
+    type: Name
+    text: str | None = None
+    refusal: str | None = None
+
+    def as_text(self) -> str:
+        return self.text or self.refusal or ("" if self.type in ("text", "refusal") else f"[{self.type}]")
+
+
+class Message(Event):
+    """A chat message in OpenAI's shape. It is remembered as it stands; its author is `name`, or else `role`."""
+
+    type: Literal["message"]
+    role: Role = "user"
+    content: str | list[ContentPart] | None
+    name: Name | None = None
+    metadata: dict[str, Any] | None = None
+    embedding: Embedding | None = None
+
+    def text(self) -> str:
+        """The content as plain text; an assistant message that only calls tools has none."""
+        if isinstance(self.content, list):
+            return "\n".join(text for part in self.content if (text := part.as_text()))
+        return self.content or ""
+
+
+class Entity(Model):
+    """Something a memory names. `urn` is what graph queries refer to."""
+
+    name: Name
+    type: Name | None = None
+    urn: Name | None = None
+
+
+class Relation(Model):
+    """A typed edge between two entities, with the memory that states it as evidence."""
+
+    source: Name
+    type: Name
+    target: Name
+    properties: dict[str, Any] | None = None
+    archived: bool = False
+
+
+class MemoryFields(Model):
+    """What a memory can say beside its content. Shared by creation and update."""
+
+    summary: str | None = None
+    kind: Name | None = None
+    layer: Layer | None = None
+    category: Name | None = None
+    tags: list[Name] | None = None
+    topics: list[Name] | None = None
+    entities: list[Entity] | None = None
+    relations: list[Relation] | None = None
+    importance: Share | None = None
+    confidence: Share | None = None
+    embedding: Embedding | None = None
+    valid_from: Timestamp | None = None
+    valid_to: Timestamp | None = None
+    expires_at: Timestamp | None = None
+    metadata: dict[str, Any] | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Field → value for the fields that the event names, nulls included."""
+        named = self.model_fields_set & (MemoryFields.model_fields.keys() | {"content"})
+        return {field: getattr(self, field) for field in sorted(named)}
+
+
+class Memory(Event, MemoryFields):
+    """A fact, preference, rule, … told to the engine as such."""
+
+    type: Literal["memory"]
+    content: NonEmpty
+    name: Name | None = None
+
+    @model_validator(mode="after")
+    def _valid_span(self) -> Self:
+        if self.valid_from is not None and self.valid_to is not None and self.valid_to < self.valid_from:
+            raise ValueError("valid_to: before valid_from")
+        return self
+
+
+class MemoryUpdate(Event, MemoryFields):
+    """Changes the named fields of a memory. A field given as null is cleared; one not given stays."""
+
+    type: Literal["memory.update"]
+    memory_id: Identifier
+    content: NonEmpty | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _content_stays(cls, content: str | None) -> str | None:
+        if content is None:
+            raise ValueError("cannot be cleared; send memory.forget to remove the memory")
+        return content
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.given():
+            raise ValueError("names no field to change")
+        if self.embedding is not None and self.content is None:
+            raise ValueError("embedding: goes with the content it is of; memory.embedding brings a vector alone")
+        return self
+
+
+class ForgetFilter(Model):
+    """Which memories to forget: all conditions given must hold."""
+
+    session_id: Identifier | None = None
+    category: Name | None = None
+    tag: Name | None = None
+    older_than: Timestamp | None = None
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if not self.model_fields_set & type(self).model_fields.keys():
+            raise ValueError("give at least one of session_id, category, tag, older_than")
+        return self
+
+
+class MemoryForget(Event):
+    """Removes one memory, or all that match a filter. Forgotten memories never come back, whatever the query asks."""
+
+    type: Literal["memory.forget"]
+    memory_id: Identifier | None = None
+    filter: ForgetFilter | None = None
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        if (self.memory_id is None) == (self.filter is None):
+            raise ValueError("give either memory_id or filter")
+        return self
+
+
+class MemoryFeedback(Event):
+    """Says whether a recalled memory was of use."""
+
+    type: Literal["memory.feedback"]
+    memory_id: Identifier
+    useful: bool
+
+
+class EpisodeEnd(Event):
+    """Closes the session's open episode now."""
+
+    type: Literal["episode.end"]
+
+
+class CategorySummary(Event):
+    """A summary of one category's memories, from the enrichment flow or the platform."""
+
+    type: Literal["category.summary"]
+    category: Name
+    summary: NonEmpty
+
+
+class GraphEdge(Model):
+    """A typed edge between memory ids or node keys."""
+
+    source: Name
+    target: Name
+    type: Name
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    confidence: Share = 1.0
+    evidence: str | None = None
+    expires_at: Timestamp | None = None
+    archived: bool = False
+
+
+class GraphEdges(Event):
+    """Edges found by the enrichment flow or given by the platform."""
+
+    type: Literal["graph.edges"]
+    edges: Annotated[list[GraphEdge], Field(min_length=1)]
+
+
+class MemoryEmbedding(Event):
+    """A vector computed elsewhere or later, for one version of a memory's content."""
+
+    type: Literal["memory.embedding"]
+    memory_id: Identifier
+    embedding: Embedding
+    model: Name
+    content_hash: Name
+
+
+class GraphArchive(Event):
+    """Takes entities or edges out of traversal, or puts them back."""
+
+    type: Literal["graph.archive"]
+    entities: list[Name] = []
+    edges: list[GraphEdge] = []
+    archived: bool = True
+
+
+class UserErase(Event):
+    """Removes a user: data, indexes and keys; a tombstone keeps a replay from bringing it back."""
+
+    type: Literal["user.erase"]
+
+
+MemoryEvent = Annotated[
+    Message
+    | Memory
+    | MemoryUpdate
+    | MemoryForget
+    | MemoryFeedback
+    | EpisodeEnd
+    | CategorySummary
+    | GraphEdges
+    | MemoryEmbedding
+    | GraphArchive
+    | UserErase,
+    Field(discriminator="type"),
+]

@@ -1,0 +1,62 @@
+"""Field types that events, queries and responses share."""
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+
+EPOCH_MS_MIN = -62_135_596_800_000  # 0001-01-01T00:00:00Z
+EPOCH_MS_MAX = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
+_TIMES = "RFC 3339 (2026-01-31T12:00:00Z) or epoch milliseconds"
+
+
+def parse_time(value: object) -> int:
+    """RFC 3339 text or epoch milliseconds → epoch milliseconds, within the years 1 to 9999. No offset means UTC."""
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f"not a time; give {_TIMES}") from None
+        value = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"not a time; give {_TIMES}")  # noqa: TRY004 pydantic collects ValueError
+    if not math.isfinite(value) or not EPOCH_MS_MIN <= round(value) <= EPOCH_MS_MAX:
+        raise ValueError("outside the years 1 to 9999")
+    return round(value)
+
+
+def format_time(epoch_ms: int) -> str:
+    """Epoch milliseconds → RFC 3339 in UTC, with milliseconds only where there are any."""
+    moment = datetime.fromtimestamp(epoch_ms // 1000, UTC).replace(microsecond=epoch_ms % 1000 * 1000)
+    return moment.isoformat(timespec="milliseconds" if epoch_ms % 1000 else "seconds").replace("+00:00", "Z")
+
+
+def _finite(vector: Sequence[float]) -> Sequence[float]:
+    if not all(map(math.isfinite, vector)):
+        raise ValueError("holds NaN or infinity")
+    return vector
+
+
+# No control characters: they have no place in a name and break every line-based tool downstream.
+Name = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+Timestamp = Annotated[
+    int,
+    BeforeValidator(parse_time),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "description": "epoch milliseconds"}]}
+    ),
+]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+NonEmpty = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
+Embedding = Annotated[list[float], Field(min_length=1, max_length=8192), AfterValidator(_finite)]
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+Layer = Literal["rule", "working", "long_term"]
+
+
+class Model(BaseModel):
+    """Base of everything that crosses a topic: immutable; unknown fields are let in by the parser and reported once."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False, ser_json_inf_nan="null")

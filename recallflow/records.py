@@ -1,0 +1,45 @@
+"""A record as it comes from a log, before anything about its content is known."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+
+class Position(NamedTuple):
+    """Where a record stands in its log: `topic:partition:offset`, the read-your-writes token."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    @property
+    def source(self) -> str:
+        """The ordered log this position is in: `topic:partition`."""
+        return f"{self.topic}:{self.partition}"
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads `topic:partition:offset`; raises ValueError for anything else."""
+        topic, partition, offset = text.rsplit(":", 2)
+        position = cls(topic, int(partition), int(offset))
+        if not topic or position.partition < 0 or position.offset < 0:
+            raise ValueError(f"not a position: {text!r}")
+        return position
+
+
+@dataclass(slots=True, frozen=True)
+class Record:
+    """One record of a log.
+
+    `append_ms` is when the log took the record in, in epoch milliseconds. It is a fact of the log
+    (`append_logged`) on Kafka; an embedded source stamps lines that carry no time with its own clock, and
+    whatever rests on such a stamp stays out of the state hash.
+    """
+
+    position: Position
+    value: bytes
+    append_ms: int
+    key: bytes | None = None
+    append_logged: bool = True
