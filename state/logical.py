@@ -1,0 +1,45 @@
+"""The state hash: equal for equal logs, however they were cut, killed, replayed or spread over workers."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from recallflow.state import keys
+from recallflow.state.directory import StateDirectory
+from recallflow.state.partition import Partition
+from recallflow.state.rows import Entry, Episode, Head, MemoryRow
+
+
+def state_hash(directory: StateDirectory) -> str:
+    """SHA-256 over the digests of all log-derived records, sorted. What queries cause (usage), positions, keys and
+    times that no log carries have no part in it."""
+    digests = sorted(digest for partition in directory.partitions() for digest in _digests(partition))
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def owners(partition: Partition) -> Iterator[tuple[bytes, Head]]:
+    """Owner key and head of everyone with memories in a partition."""
+    for key, value in partition.scan(keys.OWNERS):
+        owner, table, _ = keys.split(key)
+        if table == keys.HEAD:
+            yield owner, Head.decode(value)
+
+
+def _digests(partition: Partition) -> Iterator[bytes]:
+    for key, head in owners(partition):
+        for name, record in _logical_records(partition, key):
+            yield hashlib.sha256(orjson.dumps([*head.owner, name, record], option=orjson.OPT_SORT_KEYS)).digest()
+
+
+def _logical_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any]]:
+    for _, value in partition.scan(keys.table(owner, keys.ROW)):
+        yield "row", MemoryRow.decode(value).logical()
+    for _, value in partition.scan(keys.table(owner, keys.ENTRY)):
+        entry = Entry.decode(value)
+        yield "entry", [entry.seq, entry.version, entry.id, entry.episode, entry.flags, entry.author_stems, entry.stems]
+    for key, value in partition.scan(keys.table(owner, keys.VECTORS)):
+        yield "vectors", [keys.sequence(key), hashlib.sha256(value).hexdigest()]
+    for _, value in partition.scan(keys.table(owner, keys.EPISODE)):
+        yield "episode", Episode.decode(value).logical()

@@ -1,0 +1,205 @@
+"""One state partition: a RocksDB that takes the effects of events and their positions in the same atomic write."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteBufferManager,
+)
+
+from recallflow.errors import StateError, StateFormatError, StateInUse, StorageError
+from recallflow.records import Position
+from recallflow.state import keys
+from recallflow.state.keyring import Keyring
+
+LOCK_RETRY_S = 0.05
+BLOCK_CACHE_BYTES = 32 * 1024 * 1024
+WRITE_BUFFERS_BYTES = 64 * 1024 * 1024
+WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+
+
+class SharedMemory:
+    """The block cache and the write buffers that all partitions of a process share."""
+
+    def __init__(self) -> None:
+        self._cache = Cache(BLOCK_CACHE_BYTES)
+        self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(WRITE_BUFFERS_BYTES, False, self._cache)
+
+    def options(self) -> Options:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_write_buffer_manager(self._buffers)
+        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+        options.set_compression_type(DBCompressionType.lz4())
+        options.set_keep_log_file_num(2)
+        table = BlockBasedOptions()
+        table.set_block_cache(self._cache)
+        table.set_bloom_filter(10, False)
+        options.set_block_based_table_factory(table)
+        return options
+
+
+class Partition:
+    """RocksDB of one state partition. Writes gather in a transaction and become one WriteBatch at `commit`."""
+
+    def __init__(self, path: Path, number: int, keyring: Keyring, memory: SharedMemory, lock_wait_s: float) -> None:
+        self.number = number
+        self.keyring = keyring
+        self._db: Any = _open(path, memory.options(), lock_wait_s)
+        self._pending: dict[bytes, bytes | None] = {}
+        self._clock_dirty = False
+        self._moved: set[str] = set()
+        self._check_format(path)
+        self.applied = self._read_applied()
+        clock = self._db.get(keys.CLOCK)
+        self._clock_ms: int
+        self._clock_logged: bool
+        self._clock_ms, self._clock_logged = orjson.loads(clock) if clock else (0, True)
+
+    # ------------------------------------------------------------------ positions and time
+
+    def is_applied(self, position: Position) -> bool:
+        """Whether the event at this position was applied before, in this run or an earlier one."""
+        return position.offset <= self.applied.get(position.source, -1)
+
+    def move(self, position: Position) -> None:
+        """Counts the position as applied; durable with the next commit, together with the effects."""
+        if self.is_applied(position):
+            return
+        self.applied[position.source] = position.offset
+        self._moved.add(position.source)
+
+    def ingest_time(self, append_ms: int, logged: bool) -> tuple[int, bool]:
+        """The ingestion time of a record: its append time, never before one given out earlier.
+
+        The flag says whether that time comes from the log, and not from a clock at the edge.
+        """
+        if append_ms > self._clock_ms:
+            self._clock_ms, self._clock_logged = append_ms, logged
+            self._clock_dirty = True
+        return self._clock_ms, self._clock_logged
+
+    # ------------------------------------------------------------------ one event's effects
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value as the events so far left it, committed or not."""
+        if key in self._pending:
+            return self._pending[key]
+        value = self._db.get(key)
+        return None if value is None else self.keyring.open(key, value)
+
+    def get_many(self, wanted: list[bytes]) -> list[bytes | None]:
+        """Committed values, in the order of `wanted`, in one batched read."""
+        stored: list[bytes | None] = self._db.get(wanted)
+        return [v if v is None else self.keyring.open(k, v) for k, v in zip(wanted, stored, strict=True)]
+
+    def stage(self, effects: dict[bytes, bytes | None]) -> None:
+        """Takes one event's effects (None deletes) into the transaction: all of them, after the event succeeded."""
+        self._pending.update(effects)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Committed records under a prefix, in key order."""
+        options = ReadOptions()
+        options.set_iterate_upper_bound(keys.after(prefix))
+        for key, value in self._db.items(from_key=prefix, read_opt=options):
+            yield key, self.keyring.open(key, value)
+
+    def commit(self) -> None:
+        """Writes effects, applied positions and clock as ONE WriteBatch, wholly or not at all. Raises StorageError."""
+        if not self._pending and not self._moved:
+            return
+        batch = WriteBatch(raw_mode=True)
+        for key, value in self._pending.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, self.keyring.seal(key, value))
+        for source in self._moved:
+            batch.put(keys.applied(source), b"%d" % self.applied[source])
+        if self._clock_dirty:
+            batch.put(keys.CLOCK, orjson.dumps((self._clock_ms, self._clock_logged)))
+        try:
+            self._db.write(batch)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise StorageError(_storage_message(self.number, error)) from error
+        self._pending.clear()
+        self._moved.clear()
+        self._clock_dirty = False
+
+    # ------------------------------------------------------------------ durability
+
+    def sync(self) -> None:
+        """Makes all that was committed survive a power cut, not only a killed process."""
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            raise StorageError(_storage_message(self.number, error)) from error
+
+    def close(self) -> None:
+        self._db.close()
+
+    def size_bytes(self) -> int:
+        """Bytes of the table files and the unflushed writes."""
+        live = self._db.property_int_value("rocksdb.total-sst-files-size") or 0
+        return live + (self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
+
+    # ------------------------------------------------------------------ opening
+
+    def _check_format(self, path: Path) -> None:
+        stored = self._db.get(keys.FORMAT)
+        if stored is None:
+            self._db.put(keys.FORMAT, orjson.dumps([keys.FORMAT_VERSION, self.number]))
+            return
+        version, number = orjson.loads(stored)
+        if version != keys.FORMAT_VERSION:
+            self.close()
+            raise StateFormatError(
+                f"{path} is in format {version}, this recallflow reads format {keys.FORMAT_VERSION}: "
+                "use the version that wrote it, or rebuild the state from the log into a new directory"
+            )
+        if number != self.number:
+            self.close()
+            raise StateError(f"{path} holds state partition {number}, not {self.number}: put the folders back in place")
+
+    def _read_applied(self) -> dict[str, int]:
+        stored = self.scan(keys.APPLIED)
+        return {key[len(keys.APPLIED) :].decode(): int(offset) for key, offset in stored}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _open(path: Path, options: Options, lock_wait_s: float) -> Rdict:
+    """Opens a RocksDB. After a hand-over the previous process may still hold the lock: waits, but not forever."""
+    give_up = time.monotonic() + lock_wait_s
+    while True:
+        try:
+            return Rdict(str(path), options)
+        except Exception as error:
+            if "lock" not in str(error).lower():
+                raise StorageError(f"cannot open {path}: {error}") from error
+            if time.monotonic() >= give_up:
+                raise StateInUse(
+                    f"{path} is in use by another process: stop that process, or give another --state-dir"
+                ) from error
+        time.sleep(LOCK_RETRY_S)
+
+
+def _storage_message(number: int, error: Exception) -> str:
+    return (
+        f"state partition {number} could not be written: {error}. The last batch was not applied; "
+        "free disk space or mend the volume and start again, it continues where it stopped"
+    )

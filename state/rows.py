@@ -1,0 +1,197 @@
+"""The records kept per owner, and their codecs: JSON for records, packed floats for vectors."""
+
+import struct
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from recallflow.embedder import Matrix
+from recallflow.owner import Owner
+
+HAS_QUESTION = 1  # the text holds a question mark
+ENDS_ASKING = 2  # the text ends in one
+TELLS_TIME = 4  # the text holds a time expression
+
+
+@dataclass(slots=True, frozen=True)
+class MemoryRow:
+    """One version of one memory, as told by its events. Times in epoch milliseconds.
+
+    `created_ms` is the event time; `ingested_ms` the ingestion time of this version. A time that was stamped at the
+    edge, because the log does not carry it, is marked as not logged and stays out of the state hash.
+    """
+
+    id: str
+    seq: int
+    version: int
+    content: str
+    created_ms: int
+    ingested_ms: int
+    created_logged: bool = True
+    ingested_logged: bool = True
+    kind: str = "message"
+    layer: str = "long_term"
+    role: str | None = None
+    name: str | None = None
+    session_id: str | None = None
+    project_id: str | None = None
+    summary: str | None = None
+    category: str | None = None
+    tags: list[str] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
+    entities: list[dict[str, Any]] = field(default_factory=list)
+    relations: list[dict[str, Any]] = field(default_factory=list)
+    importance: float = 0.5
+    confidence: float = 1.0
+    valid_from_ms: int | None = None
+    valid_to_ms: int | None = None
+    expires_ms: int | None = None
+    metadata: dict[str, Any] | None = None
+
+    def encode(self) -> bytes:
+        return orjson.dumps(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "MemoryRow":
+        return cls(**orjson.loads(data))
+
+    @property
+    def author(self) -> str | None:
+        return self.name or self.role
+
+    def logical(self) -> dict[str, Any]:
+        """What of the row comes from the log."""
+        fields = asdict(self)
+        if not self.created_logged:
+            del fields["created_ms"]
+        if not self.ingested_logged:
+            del fields["ingested_ms"]
+        return fields
+
+
+class Entry(NamedTuple):
+    """Index entry of a memory's current version: all that ranking and filtering read, so that building an owner's
+    indexes touches no row. `episode` is the number of the episode joined, -1 for none. Stems are in text order,
+    separated by blanks; the author's apart, as neighbouring words they are not."""
+
+    seq: int
+    version: int
+    id: str
+    created_ms: int
+    episode: int
+    flags: int
+    author: str | None
+    author_stems: str
+    stems: str
+    kind: str
+    layer: str
+    role: str | None
+    session_id: str | None
+    project_id: str | None
+    category: str | None
+    tags: list[str]
+    importance: float
+    confidence: float
+    valid_from_ms: int | None
+    valid_to_ms: int | None
+    expires_ms: int | None
+
+    def encode(self) -> bytes:
+        return orjson.dumps(tuple(self))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Entry":
+        return cls._make(orjson.loads(data))
+
+
+@dataclass(slots=True, frozen=True)
+class Episode:
+    """The messages of one session up to an inactivity gap.
+
+    `ended_ms` is set by an explicit end; whether an episode without one is open is a question of the asking time.
+    An episode that another took in keeps a record that leads there, so that no member has to be rewritten.
+    """
+
+    number: int
+    id: str
+    session_id: str | None
+    start_ms: int
+    last_ms: int
+    ended_ms: int | None = None
+    merged_into: int | None = None
+    logged: bool = True
+
+    def encode(self) -> bytes:
+        return orjson.dumps(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Episode":
+        return cls(**orjson.loads(data))
+
+    def logical(self) -> dict[str, Any]:
+        """What of the episode comes from the log."""
+        fields = asdict(self)
+        if not self.logged:
+            del fields["start_ms"], fields["last_ms"], fields["ended_ms"]
+        return fields
+
+    def with_changes(self, **changes: Any) -> "Episode":
+        return replace(self, **changes)
+
+
+class Current(NamedTuple):
+    """Where a memory id leads: its place, its latest version, and the digest of the event that created it."""
+
+    seq: int
+    version: int
+    digest: str
+    forgotten: bool
+
+    def encode(self) -> bytes:
+        return orjson.dumps(tuple(self))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Current":
+        return cls._make(orjson.loads(data))
+
+
+class Head(NamedTuple):
+    """Who an owner is, and the sequence number its next memory gets."""
+
+    owner: Owner
+    next_seq: int
+
+    def encode(self) -> bytes:
+        return orjson.dumps([*self.owner, self.next_seq])
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Head":
+        *owner, next_seq = orjson.loads(data)
+        return cls(Owner(*owner), next_seq)
+
+
+class Vectors(NamedTuple):
+    """The vectors of one memory and the model they are of.
+
+    `matrix`: (1 + sentences, dimension) float32, L2-normalised; row 0 is the whole memory.
+    """
+
+    model: str
+    matrix: Matrix
+
+    def encode(self) -> bytes:
+        model = self.model.encode()
+        rows, dimension = self.matrix.shape
+        return _VECTORS.pack(len(model), rows, dimension) + model + self.matrix.astype("<f4", copy=False).tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Vectors":
+        length, rows, dimension = _VECTORS.unpack_from(data)
+        start = _VECTORS.size + length
+        floats = np.frombuffer(data, "<f4", rows * dimension, start)
+        return cls(data[_VECTORS.size : start].decode(), floats.reshape(rows, dimension))
+
+
+_VECTORS = struct.Struct("<HHI")  # length of the model's name, rows, dimension; then the name, then the floats
