@@ -1,0 +1,1 @@
+"""The outside world: sources and sinks, log files, embedding models."""

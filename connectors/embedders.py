@@ -1,0 +1,98 @@
+"""Embedding models by name."""
+
+import hashlib
+import re
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recallflow.embedder import Embedder, Matrix
+from recallflow.errors import EmbedderError
+
+NAMES = ("hash", "minilm")
+
+_MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+_MINILM_DIMENSION = 384
+_WORD = re.compile(r"\w+")
+_GRAM = 4
+
+
+def load_embedder(name: str, model_path: Path | None = None) -> Embedder:
+    """The embedder of this name. Raises EmbedderError with what to install, download or correct."""
+    if name == "hash":
+        if model_path is not None:
+            raise EmbedderError("the hash embedder has no model: leave out --model-path, or give --embedder minilm")
+        return HashEmbedder()
+    if name == "minilm":
+        return MiniLMEmbedder(model_path)
+    raise EmbedderError(f"no embedder is called {name!r}: give one of {', '.join(NAMES)}")
+
+
+class HashEmbedder:
+    """Feature hashing (Weinberger et al. 2009): words and their character 4-grams fall into signed buckets.
+
+    Needs no download, is deterministic, and knows spelling only.
+    """
+
+    name = "hash-384"
+    dimension = 384
+    semantic = False
+    splits_sentences = False
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        """Bucket sums are whole numbers, so a row is exact whatever batch it is in."""
+        words = [[_buckets(word) for word in _WORD.findall(text.lower())] for text in texts]
+        sizes = [sum(map(len, row)) for row in words]
+        parts = [part for row in words for part in row]
+        signed = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        row_of = np.repeat(np.arange(len(texts)), sizes) * self.dimension
+        weights = np.where(signed < 0, -1.0, 1.0)
+        buckets = np.where(signed < 0, ~signed, signed)
+        sums = np.bincount(row_of + buckets, weights, len(texts) * self.dimension).reshape(len(texts), self.dimension)
+        norms = np.sqrt((sums * sums).sum(axis=1, keepdims=True))
+        unit: Matrix = np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0).astype(np.float32)
+        return unit
+
+
+@lru_cache(maxsize=100_000)
+def _buckets(word: str) -> Any:
+    """The word's signed buckets as int64: b stands for +1 in bucket b, ~b for -1."""
+    marked = f"<{word}>"
+    grams = [f"#{marked[i : i + _GRAM]}" for i in range(max(1, len(marked) - _GRAM + 1))]
+    hashes = [int.from_bytes(hashlib.blake2b(f.encode(), digest_size=8).digest(), "little") for f in (word, *grams)]
+    buckets = [h % HashEmbedder.dimension for h in hashes]
+    return np.array([b if h >> 63 else ~b for b, h in zip(buckets, hashes, strict=True)], np.int64)
+
+
+class MiniLMEmbedder:
+    """all-MiniLM-L6-v2 in ONNX through fastembed: mean pooling, L2-normalised."""
+
+    name = "all-MiniLM-L6-v2"
+    dimension = _MINILM_DIMENSION
+    semantic = True
+    splits_sentences = True
+
+    def __init__(self, model_path: Path | None) -> None:
+        if model_path is not None and not (model_path / "model.onnx").is_file():
+            raise EmbedderError(f"{model_path} has no model.onnx: give the folder of an ONNX export of {_MINILM}")
+        try:
+            from fastembed import TextEmbedding
+        except ImportError:
+            raise EmbedderError("the minilm embedder needs fastembed: pip install 'recallflow[minilm]'") from None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # fastembed tells of a pooling change that this model's users wanted
+                self._model = TextEmbedding(_MINILM, specific_model_path=str(model_path) if model_path else None)
+        except Exception as error:  # onnxruntime and the hub client raise what they like
+            raise EmbedderError(f"cannot load {_MINILM} from {model_path or 'the model hub'}: {error}") from error
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        """One text a run: padding to a neighbour's length would change a vector's last bits with the batch it is in,
+        and on two cores a batch is no faster."""
+        if not texts:
+            return np.zeros((0, self.dimension), np.float32)
+        return np.stack([np.asarray(vector, np.float32) for vector in self._model.embed(list(texts), batch_size=1)])

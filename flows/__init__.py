@@ -1,0 +1,1 @@
+"""Dataflow recipes: input → operators → output, and the settings they are built with."""

@@ -1,0 +1,126 @@
+"""The main dataflow without Kafka: lines in, outputs out, state in a directory."""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+from bytewax.errors import BytewaxRuntimeError
+from bytewax.recovery import RecoveryConfig, init_db_dir
+from bytewax.run import cli_main
+
+from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.lines import Feed, IteratorFeed, LineSink, LineSource
+from recallflow.embedder import Embedder
+from recallflow.flows.engine import build
+from recallflow.flows.settings import Settings
+from recallflow.outputs import Answer, DeadLetter, Receipted
+from recallflow.responses import ErrorBody
+from recallflow.state.directory import RECOVERY, StateDirectory
+
+Delivery = Callable[[int, list[Answer | Receipted | DeadLetter]], None]
+
+
+@dataclass(slots=True)
+class Processed:
+    """What came out: responses in query order, receipts in event order, and the refused lines."""
+
+    responses: list[dict[str, Any]] = field(default_factory=list)
+    receipts: list[dict[str, Any]] = field(default_factory=list)
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+
+
+def process(lines: Iterable[bytes], settings: Settings, state_dir: Path | None = None) -> Processed:
+    """Runs lines of events through the dataflow, on a state directory or one that is gone afterwards."""
+    processed = Processed()
+
+    def collect(offset: int, outputs: list[Answer | Receipted | DeadLetter]) -> None:
+        for output in outputs:
+            match output:
+                case Answer():
+                    processed.responses.append(orjson.loads(output.body))
+                case Receipted():
+                    processed.receipts.append(orjson.loads(output.body))
+                case DeadLetter():
+                    processed.rejected.append(rejection(offset, output))
+
+    with Embedded.open(settings, state_dir) as embedded:
+        embedded.run("lines", lambda _: IteratorFeed(iter(lines)), collect, rewinds=False)
+    return processed
+
+
+def rejection(line: int, letter: DeadLetter) -> dict[str, Any]:
+    """A refused line as commands report it."""
+    return {"line": line, "error": ErrorBody.of(letter.error).model_dump()}
+
+
+@dataclass(slots=True)
+class Embedded:
+    """An open state directory with the model it was made for, ready to run the dataflow in this process."""
+
+    directory: StateDirectory
+    embedder: Embedder
+    settings: Settings
+    recovery: RecoveryConfig | None
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, settings: Settings, state_dir: Path | None) -> Iterator["Embedded"]:
+        """Opens everything there is to open, so that what is wrong shows before the first line is read."""
+        embedder = load_embedder(settings.embedder, settings.model_path)
+        with contextlib.ExitStack() as stack:
+            path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))
+            fingerprint = settings.fingerprint(embedder)
+            directory = stack.enter_context(StateDirectory.open(path, fingerprint, settings.cache_bytes))
+            directory.partitions()
+            # A run that leaves nothing behind has nothing to recover.
+            recovery = _recovery(path) if state_dir else None
+            yield cls(directory, embedder, settings, recovery)
+
+    def run(
+        self,
+        topic: str,
+        open_feed: Callable[[int], Feed],
+        deliver: Delivery,
+        *,
+        rewinds: bool,
+        workers: int = 1,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """Runs the dataflow until the feed ends. `topic` names the feed in positions.
+
+        A feed that `rewinds` begins at the last snapshot, and what was applied since is passed over. Another one only
+        ever brings new lines: they are numbered behind everything that was applied.
+        """
+        floor = 0 if rewinds else self._next_offset(f"{topic}:0")
+        source = LineSource(topic, open_feed, floor, clock_ms)
+        flow = build(source, LineSink(source, deliver), self.directory, self.embedder, self.settings)
+        epoch = timedelta(milliseconds=self.settings.epoch_ms)
+        try:
+            cli_main(flow, workers_per_process=workers, epoch_interval=epoch, recovery_config=self.recovery)
+        except BytewaxRuntimeError as error:
+            raise _cause(error) from None
+
+    def _next_offset(self, source: str) -> int:
+        return 1 + max(partition.applied.get(source, -1) for partition in self.directory.partitions())
+
+
+def _recovery(path: Path) -> RecoveryConfig:
+    """Bytewax's recovery store, kept beside the state partitions."""
+    store = path / RECOVERY
+    if not store.exists():
+        store.mkdir()
+        init_db_dir(store, 1)
+    return RecoveryConfig(store, timedelta(0))
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong, out of what Bytewax wraps around it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

@@ -1,0 +1,1 @@
+"""What happens to an event, from its bytes to its effects or its answer."""

@@ -1,0 +1,249 @@
+"""Memory events → effects on the state: a pure function of what is stored, the event and the settings."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.events import EpisodeEnd, Event, ForgetFilter, Memory, MemoryForget, MemoryUpdate, Message
+from recallflow.operators.episodes import end, episode_id, join
+from recallflow.operators.events import Analysis, Prepared
+from recallflow.operators.lookups import unsupported
+from recallflow.operators.text import stems
+from recallflow.operators.view import View
+from recallflow.records import Record
+from recallflow.responses import Outcome, Receipt
+from recallflow.state.rows import Current, Entry, Episode, MemoryRow, Vectors
+
+NO_EPISODE = -1
+DEFAULT_KIND = "fact"
+# What identifies or accompanies an event, and does not make its content another.
+_NOT_CONTENT = {"id", "receipt", "schema_version", "embedding"}
+# Event fields whose column in a row has another name.
+_COLUMNS = {"valid_from": "valid_from_ms", "valid_to": "valid_to_ms", "expires_at": "expires_ms"}
+_CLEARED: dict[str, Any] = {
+    "kind": DEFAULT_KIND,
+    "layer": "long_term",
+    "tags": [],
+    "topics": [],
+    "entities": [],
+    "relations": [],
+    "importance": 0.5,
+    "confidence": 1.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The settings that shape what is stored."""
+
+    model: str
+    episode_gap_ms: int
+
+
+def apply(view: View, prepared: Prepared, rules: Rules) -> Receipt:
+    """Applies one event through its view. Raises InvalidRecord; the view is then dropped, and nothing has changed."""
+    event, position = prepared.write.event, prepared.write.record.position
+    digest = view.digest(_content(event))
+    if isinstance(event, Message | Memory):
+        memory_id: str | None = event.id or str(position)
+        outcome = _create(view, prepared, event, event.id or str(position), digest, rules)
+    else:
+        memory_id = getattr(event, "memory_id", None)
+        outcome = _once(view, prepared, digest, rules)
+    return Receipt(id=event.id or str(position), position=str(position), outcome=outcome, memory_id=memory_id)
+
+
+# ---------------------------------------------------------------------- creation
+
+
+def _create(
+    view: View, prepared: Prepared, event: Message | Memory, memory_id: str, digest: str, rules: Rules
+) -> Outcome:
+    known = view.current(memory_id)
+    if known is not None:
+        return _repeated(known.digest, digest, "id")
+    row = _row(view, event, memory_id, prepared.write.record)
+    episode = _join_episode(view, row, rules) if isinstance(event, Message) else NO_EPISODE
+    analysis = prepared.analysis or Analysis("", 0, None)
+    view.put(row, _entry(row, episode, analysis), _vectors(analysis, rules), digest)
+    return "created"
+
+
+def _row(view: View, event: Message | Memory, memory_id: str, record: Record) -> MemoryRow:
+    created_ms, created_logged = _event_time(event, record)
+    common: dict[str, Any] = {
+        "id": memory_id,
+        "seq": view.next_seq(),
+        "version": 0,
+        "created_ms": created_ms,
+        "created_logged": created_logged,
+        "ingested_ms": view.ingested_ms,
+        "ingested_logged": view.ingested_logged,
+        "session_id": event.session_id,
+        "project_id": event.project_id,
+        "name": event.name,
+        "metadata": event.metadata,
+    }
+    if isinstance(event, Message):
+        return MemoryRow(content=event.text(), role=event.role, **common)
+    return MemoryRow(**{**common, "kind": DEFAULT_KIND, **dict(_columns(event))})
+
+
+def _join_episode(view: View, row: MemoryRow, rules: Rules) -> int:
+    opened = Episode(
+        number=row.seq,
+        id=episode_id(view.owner, row.session_id, row.id),
+        session_id=row.session_id,
+        start_ms=row.created_ms,
+        last_ms=row.created_ms,
+        logged=row.created_logged,
+    )
+    joined = join(view.episodes(row.session_id), opened, rules.episode_gap_ms)
+    view.put_episodes(row.session_id, joined.changed)
+    return joined.episode.number
+
+
+# ---------------------------------------------------------------------- change
+
+
+def _once(view: View, prepared: Prepared, digest: str, rules: Rules) -> Outcome:
+    """Applies an event that creates no memory; under an id of its own it takes effect one time only."""
+    event = prepared.write.event
+    if event.id is None:
+        return _change(view, prepared, rules)
+    before = view.was_applied(event.id)
+    if before is not None:
+        return _repeated(before, digest, "id")
+    outcome = _change(view, prepared, rules)
+    view.mark_applied(event.id, digest)
+    return outcome
+
+
+def _change(view: View, prepared: Prepared, rules: Rules) -> Outcome:
+    event, record = prepared.write.event, prepared.write.record
+    match event:
+        case MemoryUpdate():
+            return _update(view, event, prepared.analysis, rules)
+        case MemoryForget(memory_id=str(memory_id)):
+            return _forget(view, [(memory_id, view.current(memory_id))])
+        case MemoryForget(filter=ForgetFilter() as wanted):
+            found = [entry.id for entry in view.entries() if _matches(entry, wanted)]
+            return _forget(view, [(memory_id, view.current(memory_id)) for memory_id in found])
+        case EpisodeEnd():
+            return _end_episode(view, event, record, rules)
+    raise unsupported(event.type)
+
+
+def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, rules: Rules) -> Outcome:
+    current = view.current(event.memory_id)
+    if current is None or current.forgotten:
+        raise InvalidRecord(
+            "not_found", [FieldProblem("memory_id", "no memory has this id" if current is None else "was forgotten")]
+        )
+    before = view.row(event.memory_id, current.version)
+    after = replace(before, **dict(_columns(event)))
+    if after == before:
+        return "unchanged"
+    after = replace(
+        after, version=current.version + 1, ingested_ms=view.ingested_ms, ingested_logged=view.ingested_logged
+    )
+    entry = view.entry(current.seq)
+    if analysis is None:
+        kept = Analysis(entry.stems, entry.flags, None)
+        view.put(after, _entry(after, entry.episode, kept), view.vectors(current.seq), current.digest)
+    else:
+        view.put(after, _entry(after, entry.episode, analysis), _vectors(analysis, rules), current.digest)
+    return "updated"
+
+
+def _forget(view: View, memories: list[tuple[str, Current | None]]) -> Outcome:
+    found = [(memory_id, current) for memory_id, current in memories if current and not current.forgotten]
+    for memory_id, current in found:
+        view.forget(memory_id, current)
+    return "forgotten" if found else "unchanged"
+
+
+def _end_episode(view: View, event: EpisodeEnd, record: Record, rules: Rules) -> Outcome:
+    at_ms, _ = _event_time(event, record)
+    ended = end(view.episodes(event.session_id), at_ms, rules.episode_gap_ms)
+    if ended is None:
+        return "unchanged"
+    view.put_episodes(event.session_id, [ended])
+    return "ended"
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def _repeated(before: str, now: str, field: str) -> Outcome:
+    if before == now:
+        return "duplicate"
+    raise InvalidRecord("id_conflict", [FieldProblem(field, "was used before for other content; give each its own")])
+
+
+def _event_time(event: Event, record: Record) -> tuple[int, bool]:
+    """The event time, and whether it comes from the log rather than from a clock at the edge."""
+    if event.timestamp is not None:
+        return event.timestamp, True
+    return record.append_ms, record.append_logged
+
+
+def _columns(event: Memory | MemoryUpdate) -> Iterator[tuple[str, Any]]:
+    """Row columns of the fields that an event names; a field given as null goes back to its default."""
+    for field, value in event.given().items():
+        if field == "embedding":
+            continue
+        if field in ("entities", "relations") and value is not None:
+            value = [item.model_dump(exclude_none=True) for item in value]
+        yield _COLUMNS.get(field, field), _CLEARED.get(field) if value is None else value
+
+
+def _entry(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
+    return Entry(
+        seq=row.seq,
+        version=row.version,
+        id=row.id,
+        created_ms=row.created_ms,
+        episode=episode,
+        flags=analysis.flags,
+        author=row.author,
+        author_stems=" ".join(stems(row.author or "")),
+        stems=analysis.stems,
+        kind=row.kind,
+        layer=row.layer,
+        role=row.role,
+        session_id=row.session_id,
+        project_id=row.project_id,
+        category=row.category,
+        tags=row.tags,
+        importance=row.importance,
+        confidence=row.confidence,
+        valid_from_ms=row.valid_from_ms,
+        valid_to_ms=row.valid_to_ms,
+        expires_ms=row.expires_ms,
+    )
+
+
+def _vectors(analysis: Analysis, rules: Rules) -> Vectors | None:
+    return None if analysis.vectors is None else Vectors(rules.model, analysis.vectors)
+
+
+def _matches(entry: Entry, wanted: ForgetFilter) -> bool:
+    return (
+        wanted.session_id in (None, entry.session_id)
+        and wanted.category in (None, entry.category)
+        and (wanted.tag is None or wanted.tag in entry.tags)
+        and (wanted.older_than is None or entry.created_ms < wanted.older_than)
+    )
+
+
+def _content(event: Event) -> bytes:
+    """Canonical bytes of what an event says, for telling a repetition from a conflict."""
+    said = event.model_dump(exclude=_NOT_CONTENT, exclude_none=True)
+    try:
+        return orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError as error:
+        raise InvalidRecord("invalid_event", [FieldProblem("metadata", f"cannot be stored: {error}")]) from None

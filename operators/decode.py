@@ -1,0 +1,114 @@
+"""Bytes → a valid event, or a refusal that names every wrong field."""
+
+import logging
+from functools import cache
+from typing import Annotated, Any, get_args
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, from_json
+
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.events import Event, MemoryEvent
+from recallflow.operators.events import Ask, Refused, Tagged, Write
+from recallflow.owner import Owner
+from recallflow.queries import QueryEvent
+from recallflow.records import Record
+
+MAX_RECORD_BYTES = 1024 * 1024
+MAX_PROBLEMS = 20
+STEP = "decode"
+
+_log = logging.getLogger(__name__)
+_EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[MemoryEvent | QueryEvent, Field(discriminator="type")])
+
+
+def _types(union: Any) -> frozenset[str]:
+    return frozenset(get_args(m.model_fields["type"].annotation)[0] for m in get_args(get_args(union)[0]))
+
+
+MEMORY_TYPES = _types(MemoryEvent)
+QUERY_TYPES = _types(QueryEvent)
+
+
+def decode(record: Record) -> Tagged:
+    """Never raises: a record that is no valid event comes out as `Refused`."""
+    try:
+        event = parse(record.value)
+    except InvalidRecord as error:
+        return Refused(record, error, STEP, _query_id(record))
+    owner = Owner(event.tenant_id, event.environment, event.user_id)
+    if event.type in QUERY_TYPES:  # type: ignore[attr-defined]
+        return Ask(record, event, owner)  # type: ignore[arg-type]
+    return Write(record, event, owner)  # type: ignore[arg-type]
+
+
+def parse(value: bytes) -> Event:
+    """JSON of any memory or query event → its model. Raises InvalidRecord."""
+    if len(value) > MAX_RECORD_BYTES:
+        raise _refuse("too_large", f"over {MAX_RECORD_BYTES} bytes; split it, or store a reference")
+    if not value.strip():
+        raise _refuse("invalid_json", "empty; send one JSON object")
+    try:
+        event = _EVENT.validate_json(value)
+    except ValidationError as error:
+        raise _invalid(error.errors(include_url=False, include_context=False, include_input=False)) from None
+    _report_unknown(event)
+    return event
+
+
+def unknown_fields(model: Event) -> list[str]:
+    """Names of the fields the sender gave that no one reads."""
+    return sorted(model.model_extra or {})
+
+
+def _report_unknown(event: Event) -> None:
+    for field in unknown_fields(event):
+        _report_once(type(event).__name__, field)
+
+
+@cache
+def _report_once(kind: str, field: str) -> None:
+    _log.warning("%s events carry a field %r that is not read; reported once", kind, field)
+
+
+def _refuse(code: Any, problem: str, field: str = "") -> InvalidRecord:
+    return InvalidRecord(code, [FieldProblem(field, problem)])
+
+
+def _invalid(errors: list[ErrorDetails]) -> InvalidRecord:
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return _refuse("invalid_json", first["msg"])
+    if first["type"] == "union_tag_not_found":
+        return _refuse("unknown_type", "missing; give one of " + _known_types(), "type")
+    if first["type"] == "union_tag_invalid":
+        return _refuse("unknown_type", "not a known type; give one of " + _known_types(), "type")
+    problems: dict[str, str] = {}
+    for error in errors:
+        problems.setdefault(_path(error["loc"]), error["msg"].removeprefix("Value error, "))
+    listed = [FieldProblem(field, problem) for field, problem in problems.items()]
+    if len(listed) > MAX_PROBLEMS:
+        listed = [*listed[:MAX_PROBLEMS], FieldProblem("", f"and {len(listed) - MAX_PROBLEMS} more")]
+    return InvalidRecord("invalid_event", listed)
+
+
+def _known_types() -> str:
+    return ", ".join(sorted(MEMORY_TYPES | QUERY_TYPES))
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """pydantic's error location → dotted path. Neither event types nor a union's arms are fields."""
+    parts = [str(part) for part in location if part not in MEMORY_TYPES | QUERY_TYPES]
+    return ".".join(part for part in parts if "[" not in part and part not in ("str", "int", "constrained-str"))
+
+
+def _query_id(record: Record) -> str | None:
+    """The id to answer under, where the refused record is recognisably a query."""
+    try:
+        raw = from_json(record.value)
+    except ValueError:
+        return None
+    if not isinstance(raw, dict) or raw.get("type") not in QUERY_TYPES:
+        return None
+    given = raw.get("id")
+    return given[:128] if isinstance(given, str) and given else str(record.position)

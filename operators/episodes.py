@@ -1,0 +1,90 @@
+"""Zep-style episodes: which messages of a session belong together, as a function of what came before.
+
+A message joins the episode of its session whose span, widened by the gap to both sides, holds its event time. Where
+that is true of two, the message bridges them: the one applied first keeps its id and takes the other in. An explicit
+end keeps later messages out, whatever the gap; a late message from before the end still finds its episode. Open or
+closed is no state: it follows from the asking time.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import orjson
+
+from recallflow.owner import Owner
+from recallflow.state.rows import Episode
+
+
+class Joined(NamedTuple):
+    """The episode that a message joined, and every episode the joining changed (itself included)."""
+
+    episode: Episode
+    changed: list[Episode]
+
+
+def join(episodes: Sequence[Episode], opened: Episode, gap_ms: int) -> Joined:
+    """Finds the message's episode among the session's standing ones, sorted by time.
+
+    `opened` is the episode it would open: a span of just its event time, numbered by its own sequence number.
+    """
+    at_ms = opened.start_ms
+    earlier, later = _around(episodes, at_ms, gap_ms)
+    if earlier is not None and later is not None:
+        first, second = sorted((_widen(earlier, opened), later), key=lambda e: e.number)
+        kept = first.with_changes(
+            start_ms=min(first.start_ms, second.start_ms),
+            last_ms=max(first.last_ms, second.last_ms),
+            ended_ms=later.ended_ms,
+            logged=first.logged and second.logged,
+        )
+        return Joined(kept, [kept, second.with_changes(merged_into=kept.number)])
+    found = earlier or later
+    episode = opened if found is None else _widen(found, opened)
+    return Joined(episode, [episode])
+
+
+def end(episodes: Sequence[Episode], at_ms: int, gap_ms: int) -> Episode | None:
+    """The episode that an explicit end at `at_ms` closes, closed; None where none is open then."""
+    for episode in reversed(episodes):
+        if episode.start_ms <= at_ms <= episode.last_ms + gap_ms and episode.ended_ms is None:
+            return episode.with_changes(ended_ms=max(at_ms, episode.last_ms))
+    return None
+
+
+def is_open(episode: Episode, now_ms: int, gap_ms: int) -> bool:
+    """Whether a message at `now_ms` could still continue the episode."""
+    return episode.ended_ms is None and now_ms <= episode.last_ms + gap_ms
+
+
+def episode_id(owner: Owner, session_id: str | None, opener_id: str) -> str:
+    """The same log gives the same ids: an episode is named after the message that opened it."""
+    named = orjson.dumps([*owner, session_id, opener_id])
+    return "ep_" + hashlib.blake2b(named, digest_size=8).hexdigest()
+
+
+def _around(episodes: Sequence[Episode], at_ms: int, gap_ms: int) -> tuple[Episode | None, Episode | None]:
+    """The episodes that the moment belongs to: one it lies in or behind, and one it lies before. Episodes of a session
+    do not overlap, so there is at most one of each; the newest are looked at first, as most messages come in order."""
+    later = None
+    for episode in reversed(episodes):
+        if at_ms < episode.start_ms:
+            later = episode if episode.start_ms - at_ms <= gap_ms else None
+        elif _accepts(episode, at_ms, gap_ms):
+            # What was ended explicitly is not joined to what came after the end.
+            return episode, None if episode.ended_ms is not None else later
+        else:
+            break
+    return None, later
+
+
+def _accepts(episode: Episode, at_ms: int, gap_ms: int) -> bool:
+    return at_ms <= episode.last_ms + gap_ms and (episode.ended_ms is None or at_ms < episode.ended_ms)
+
+
+def _widen(episode: Episode, opened: Episode) -> Episode:
+    return episode.with_changes(
+        start_ms=min(episode.start_ms, opened.start_ms),
+        last_ms=max(episode.last_ms, opened.last_ms),
+        logged=episode.logged and opened.logged,
+    )

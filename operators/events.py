@@ -1,0 +1,67 @@
+"""What flows between the steps: one stream of tagged events up to the state."""
+
+from dataclasses import dataclass
+
+from recallflow.embedder import Matrix
+from recallflow.errors import InvalidRecord
+from recallflow.events import MemoryEvent
+from recallflow.owner import Owner
+from recallflow.queries import QueryEvent
+from recallflow.records import Record
+
+
+@dataclass(slots=True, frozen=True)
+class Write:
+    """A valid memory event."""
+
+    record: Record
+    event: MemoryEvent
+    owner: Owner
+
+
+@dataclass(slots=True, frozen=True)
+class Ask:
+    """A valid query event."""
+
+    record: Record
+    query: QueryEvent
+    owner: Owner
+
+
+@dataclass(slots=True, frozen=True)
+class Refused:
+    """A record that cannot be applied or answered. It travels on, so that its position moves in its place in line.
+
+    `query_id` is set where the record was a query: it gets an error response as well.
+    """
+
+    record: Record
+    error: InvalidRecord
+    step: str
+    query_id: str | None = None
+
+
+Tagged = Write | Ask | Refused
+
+
+@dataclass(slots=True, frozen=True)
+class Analysis:
+    """What was read from a memory's text, before the state and away from it.
+
+    `vectors`: (1 + sentences, dimension) float32, the whole memory first; None where it has no text.
+    """
+
+    stems: str
+    flags: int
+    vectors: Matrix | None
+
+
+@dataclass(slots=True, frozen=True)
+class Prepared:
+    """A memory event with the analysis of the text it brings, if it brings one."""
+
+    write: Write
+    analysis: Analysis | None
+
+
+Item = Prepared | Ask | Refused

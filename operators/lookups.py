@@ -1,0 +1,98 @@
+"""Queries that look something up instead of ranking: one memory, its versions, episodes, counts."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.fields import format_time
+from recallflow.operators.episodes import is_open
+from recallflow.operators.text import sentences
+from recallflow.queries import EpisodesList
+from recallflow.responses import EpisodeInfo
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import Episode, MemoryRow
+
+SUMMARY_SENTENCES = 3
+SUMMARY_CHARACTERS = 500
+
+RowsReader = Callable[[list[int]], list[MemoryRow | None]]
+
+
+def version(row: MemoryRow) -> dict[str, Any]:
+    """One version of a memory, as `memory.get` and `memory.history` show it."""
+    times = {"created_ms": "created_at", "ingested_ms": "ingested_at"}
+    optional = {"valid_from_ms": "valid_from", "valid_to_ms": "valid_to", "expires_ms": "expires_at"}
+    shown = {name: value for name, value in row.logical().items() if not name.endswith(("_ms", "_logged"))}
+    shown |= {name: format_time(getattr(row, column)) for column, name in times.items()}
+    return shown | {
+        name: format_time(at) for column, name in optional.items() if (at := getattr(row, column)) is not None
+    }
+
+
+def missing(memory_id: str) -> InvalidRecord:
+    return InvalidRecord("not_found", [FieldProblem("memory_id", f"no current memory has the id {memory_id!r}")])
+
+
+def unsupported(kind: str) -> InvalidRecord:
+    return InvalidRecord(
+        "unsupported", [FieldProblem("type", f"{kind} is in the contract, but not in this version yet")]
+    )
+
+
+def episodes(index: OwnerIndex, rows: RowsReader, query: EpisodesList, now_ms: int, gap_ms: int) -> list[EpisodeInfo]:
+    """Episodes that still have members, newest first."""
+    members = _members(index)
+    standing = [e for e in index.episodes() if e.number in members and query.session_id in (None, e.session_id)]
+    newest = sorted(standing, key=lambda e: (e.last_ms, e.number), reverse=True)[: query.limit]
+    return [_describe(index, rows, episode, members[episode.number], now_ms, gap_ms) for episode in newest]
+
+
+def stats(index: OwnerIndex, now_ms: int) -> dict[str, Any]:
+    """Counts of one owner's current memories."""
+    facts = index.conversation.facts
+    kinds = Counter(index.names.strings[kind] for kind in facts["kind"])
+    return {
+        "memories": len(index),
+        "by_kind": dict(sorted(kinds.items())),
+        "episodes": len(_members(index)),
+        "expired": int((facts["expires_ms"] <= now_ms).sum()),
+        "participants": len(np.unique(facts["author"][facts["author"] >= 0])),
+        "index_bytes": index.size_bytes(),
+    }
+
+
+def _members(index: OwnerIndex) -> dict[int, np.ndarray[Any, np.dtype[np.int64]]]:
+    """Episode number → places of its members."""
+    conversation = index.conversation
+    numbers = conversation.facts["episode"]
+    ends = np.append(conversation.starts[1:], conversation.size)
+    spans = zip(conversation.starts, ends, strict=True)
+    return {int(numbers[start]): np.arange(start, end) for start, end in spans if numbers[start] >= 0}
+
+
+def _describe(
+    index: OwnerIndex, rows: RowsReader, episode: Episode, places: np.ndarray[Any, Any], now_ms: int, gap_ms: int
+) -> EpisodeInfo:
+    return EpisodeInfo(
+        id=episode.id,
+        session_id=episode.session_id,
+        started_at=format_time(episode.start_ms),
+        ended_at=format_time(episode.last_ms),
+        open=is_open(episode, now_ms, gap_ms),
+        messages=len(places),
+        summary=_summary(index, rows, places),
+    )
+
+
+def _summary(index: OwnerIndex, rows: RowsReader, places: np.ndarray[Any, Any]) -> str:
+    """Extractive: the opening sentences of the members nearest the episode's centroid, in the order they were said."""
+    nearest = np.argsort(-index.cluster_cosines()[places], kind="stable")[:SUMMARY_SENTENCES]
+    chosen = index.conversation.slots[np.sort(places[nearest])]
+    parts = []
+    for row in rows([int(slot) for slot in chosen]):
+        if row is not None and (said := sentences(row.content)):
+            parts.append(f"{row.author}: {said[0]}" if row.author else said[0])
+    return " ".join(parts)[:SUMMARY_CHARACTERS]

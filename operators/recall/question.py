@@ -1,0 +1,126 @@
+"""What a question says, by rules: whom it names, which dates, what it asks for."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from recallflow.operators.text import FUNCTION_WORDS, stems
+
+_MONTH_NAMES = (
+    "january", "february", "march", "april", "may", "june",
+    "july", "august", "september", "october", "november", "december",
+)  # fmt: skip
+_MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
+_SHORT_MONTHS = {name[:3]: number for name, number in _MONTHS.items()} | {"sept": 9}
+_AMBIGUOUS = {"march", "may"}  # ordinary words too
+_LETTERS = re.compile(r"[A-Za-z]+")
+_DAY_BEFORE = re.compile(r"\b(\d{1,2})(?:st|nd|rd|th)?(?: of)? $")
+_DAY_AFTER = re.compile(r"^\.? (?:the )?(\d{1,2})(?:st|nd|rd|th)?\b(?![:\d])")
+_ISO_DATE = re.compile(r"\b((?:19|20)\d\d)-(\d\d)-(\d\d)\b")
+_YEAR = re.compile(r"\b((?:19|20)\d\d)\b")
+_ASKS_WHEN = re.compile(
+    r"^\W*(?:when|(?:what|which) (?:date|day|month|year|time)|(?:in|on) (?:what|which) (?:date|day|month|year)"
+    r"|how long)\b"
+    r"|\bwhen (?:did|does|do|was|were|is|are|will|has|have|had)\b",
+    re.IGNORECASE,
+)
+_FIRST_PERSON = re.compile(r"\b(?:I|my|me|mine|myself)\b|\bI'", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class DateMention:
+    """A date as far as the question gives it. `month` and `day` count from 1."""
+
+    year: int | None
+    month: int | None
+    day: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, understood. `own_words` is what to embed: participants' names in it stand as I and my, since a
+    model fixates on a name, and their messages say I."""
+
+    text: str
+    own_words: str
+    named: tuple[str, ...]
+    first_person: bool
+    stems: tuple[str, ...]
+    bare_stems: tuple[str, ...]
+    dates: tuple[DateMention, ...]
+    asks_when: bool
+
+
+def understand(text: str, participants: Iterable[str]) -> Question:
+    """Reads a question about conversations between `participants`."""
+    named = _named(text, participants)
+    own_words = bare = text
+    for spelling in named.values():
+        own_words = re.sub(
+            rf"\b{re.escape(spelling)}\b", "I", re.sub(rf"\b{re.escape(spelling)}['’]s\b", "my", own_words)
+        )
+        bare = re.sub(rf"\b{re.escape(spelling)}\b(?:['’]s\b)?", " ", bare)
+    return Question(
+        text=text,
+        own_words=" ".join(own_words.split()),
+        named=tuple(named),
+        first_person=bool(_FIRST_PERSON.search(text)),
+        stems=tuple(stems(text)),
+        bare_stems=tuple(stems(bare)),
+        dates=tuple(_dates(text)),
+        asks_when=bool(_ASKS_WHEN.search(text)),
+    )
+
+
+def _named(text: str, participants: Iterable[str]) -> dict[str, str]:
+    """Participant → the spelling found in the text: the full name, or the first one where only one bears it."""
+    spellings: dict[str, list[str]] = {}
+    first_names: dict[str, int] = {}
+    for participant in participants:
+        first, *rest = participant.split() or [participant]
+        spellings[participant] = [participant, first] if rest else [participant]
+        first_names[first.lower()] = first_names.get(first.lower(), 0) + 1
+    lowered = text.lower()
+    found = {}
+    for participant, forms in spellings.items():
+        for form in forms:
+            shared = form != participant and first_names[form.lower()] > 1
+            if not shared and form.lower() in lowered and (spelling := _spelled(form, text)):
+                found[participant] = spelling
+                break
+    return found
+
+
+def _spelled(name: str, text: str) -> str | None:
+    """The name as the text writes it. In lower case only where it is no ordinary word (a Will is not every will)."""
+    match = re.search(rf"\b{re.escape(name)}\b", text)
+    if match is None and name.lower() not in FUNCTION_WORDS and name.lower() not in _MONTHS:
+        match = re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE)
+    return match[0] if match else None
+
+
+def _dates(text: str) -> list[DateMention]:
+    exact = [DateMention(int(y), int(m), int(d)) for y, m, d in _ISO_DATE.findall(text)]
+    rest = _ISO_DATE.sub(" ", text)
+    years: list[int | None] = [int(year) for year in _YEAR.findall(rest)]
+    months = [
+        DateMention(year, month, _day(rest, match))
+        for match in _LETTERS.finditer(rest)
+        if (month := _month(match)) is not None
+        for year in years or [None]
+    ]
+    return exact + months or [DateMention(year, None, None) for year in years]
+
+
+def _month(word: re.Match[str]) -> int | None:
+    """The month a word names. Short forms need a capital; May and March one that the text's start does not explain."""
+    lowered, capital = word[0].lower(), word[0][0].isupper()
+    if lowered in _AMBIGUOUS and not (capital and word.start() > 0):
+        return None
+    return _MONTHS.get(lowered) or (_SHORT_MONTHS.get(lowered) if capital else None)
+
+
+def _day(text: str, month: re.Match[str]) -> int | None:
+    """The day of the month beside a month's name: 8 May, May 8th, the 8th of May."""
+    found = _DAY_BEFORE.search(text[: month.start()]) or _DAY_AFTER.search(text[month.end() :])
+    return int(found[1]) if found and 1 <= int(found[1]) <= 31 else None

@@ -1,0 +1,100 @@
+"""Text as the lexical index sees it: words without function words, stemmed; sentences; what a text does."""
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+import Stemmer
+
+from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME
+
+_WORD = re.compile(r"\w\w+")
+_SENTENCE_END = re.compile(r"(?<=[.!?…。！？])\s+|\n+")
+_STEMMER = Stemmer.Stemmer("english", 0)  # no cache of its own: `_stem` has one that is bounded
+
+# Words that carry grammar, not content, and the words questions are built with. A chat's contractions come apart at
+# the apostrophe, so their halves stand here too.
+FUNCTION_WORDS = frozenset(
+    word
+    for line in (
+        # articles, determiners, quantifiers
+        "the an this that these those some any each every all both either neither no nor none such same other another",
+        "much many more most few fewer little less least several enough own",
+        # pronouns
+        "me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers",
+        "herself it its itself they them their theirs themselves one ones someone somebody something anyone anybody",
+        "anything everyone everybody everything nobody nothing there here",
+        # be, have, do, modal verbs, and their contracted halves
+        "am is are was were be been being have has had having do does did doing done will would shall should can could",
+        "may might must ought ll ve re don didn doesn isn aren wasn weren hasn haven hadn won wouldn shouldn couldn",
+        "mustn ain let gonna wanna gotta",
+        # prepositions
+        "of in on at by for with about against between into through during before after above below to from up down",
+        "out off over under around across along behind beside besides beyond near onto per toward towards upon via",
+        "within without among amongst like unlike as than until till since",
+        # conjunctions and connecting adverbs
+        "and or but if then else because so though although while whereas whether however therefore also too yet",
+        "again further once only just even still already ever never not very really quite rather almost",
+        # question words
+        "what which who whom whose when where why how",
+        # of a conversation
+        "oh hey hi hello yes yeah yep ok okay well hmm um uh wow lol thanks thank please",
+    )
+    for word in line.split()
+)
+
+_TIME_WORDS = frozenset(
+    word
+    for line in (
+        "yesterday today tonight tomorrow ago last next recently lately since weekend weekends week weeks",
+        "month months year years monday tuesday wednesday thursday friday saturday sunday",
+        "january february march april may june july august september october november december",
+    )
+    for word in line.split()
+)
+_THIS_TIME = re.compile(r"\bthis (?:morning|afternoon|evening|spring|summer|autumn|fall|winter)\b")
+_YEAR = re.compile(r"(?:19|20)\d\d")
+
+
+class Reading(NamedTuple):
+    """What the lexical index keeps of a text: stems of its content words in order, and the flags of an index entry."""
+
+    stems: list[str]
+    flags: int
+
+
+def read(text: str) -> Reading:
+    """One pass over a text, for writing it down."""
+    lowered = text.lower()
+    words = _WORD.findall(lowered)
+    asks = HAS_QUESTION if "?" in text else 0
+    ends = ENDS_ASKING if asks and text.rstrip().endswith("?") else 0
+    return Reading(_content_stems(words), asks | ends | (TELLS_TIME if _tells_time(lowered, words) else 0))
+
+
+@lru_cache(maxsize=100_000)
+def _stem(word: str) -> str:
+    stem: str = _STEMMER.stemWord(word)
+    return stem
+
+
+def stems(text: str) -> list[str]:
+    """The stems of a text's content words, in order, repeats included. Snowball's English stemmer (Porter2)."""
+    return _content_stems(_WORD.findall(text.lower()))
+
+
+def _content_stems(words: list[str]) -> list[str]:
+    return [_stem(word) for word in words if word not in FUNCTION_WORDS]
+
+
+def _tells_time(lowered: str, words: list[str]) -> bool:
+    return (
+        not _TIME_WORDS.isdisjoint(words)
+        or any(word.isdigit() and _YEAR.fullmatch(word) for word in words)
+        or ("this" in words and _THIS_TIME.search(lowered) is not None)
+    )
+
+
+def sentences(text: str) -> list[str]:
+    """The text's sentences, without blanks around them; none for a blank text."""
+    return [part for part in map(str.strip, _SENTENCE_END.split(text)) if part]
