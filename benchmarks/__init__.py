@@ -1,0 +1,1 @@
+"""Benchmarks: one command each, every figure measured beside a reference in the same run."""

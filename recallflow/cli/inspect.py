@@ -1,0 +1,74 @@
+"""`recallflow state …`: what a state directory holds."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from recallflow.state import keys
+from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.logical import owners, state_hash
+
+CACHE_BYTES = 1024 * 1024
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "state", help="look into a state directory", description="Looks into a state directory."
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    info = actions.add_parser("info", help="settings, counts, positions")
+    info.add_argument("--json", action="store_true", help="print as JSON")
+    info.set_defaults(run=run_info)
+    hashed = actions.add_parser("hash", help="equal for equal logs")
+    hashed.set_defaults(run=run_hash)
+    for action in (info, hashed):
+        action.add_argument("--state-dir", type=Path, required=True, metavar="DIR")
+
+
+def run_info(options: argparse.Namespace) -> int:
+    with _open(options.state_dir) as directory:
+        found = _info(directory)
+    if options.json:
+        print(orjson.dumps(found).decode())
+        return 0
+    for name, value in found.items():
+        print(f"{name.replace('_', ' '):<20} {value if not isinstance(value, dict) else ''}".rstrip())
+        for inner, number in value.items() if isinstance(value, dict) else ():
+            print(f"  {inner:<40} {number}")
+    return 0
+
+
+def run_hash(options: argparse.Namespace) -> int:
+    with _open(options.state_dir) as directory:
+        print(state_hash(directory))
+    return 0
+
+
+def _open(path: Path) -> StateDirectory:
+    return StateDirectory.open(path, describe(path)[0], CACHE_BYTES)
+
+
+def _info(directory: StateDirectory) -> dict[str, Any]:
+    settings = directory.fingerprint
+    found: dict[str, Any] = {
+        "state_dir": str(directory.path),
+        "format_version": keys.FORMAT_VERSION,
+        "partitions": settings.partitions,
+        "embedder": settings.embedder,
+        "dimension": settings.dimension,
+        "episode_gap_minutes": settings.episode_gap_ms / 60_000,
+        "owners": 0,
+        "memories": 0,
+        "bytes": 0,
+        "applied": {},
+    }
+    for partition in directory.partitions():
+        found["bytes"] += partition.size_bytes()
+        for owner, _ in owners(partition):
+            found["owners"] += 1
+            found["memories"] += sum(1 for _ in partition.scan(keys.table(owner, keys.ENTRY)))
+        for source, offset in partition.applied.items():
+            found["applied"][source] = max(offset, found["applied"].get(source, -1))
+    return found

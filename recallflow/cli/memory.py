@@ -1,0 +1,71 @@
+"""`recallflow remember` and `recallflow ask`: one memory, one question."""
+
+import argparse
+import time
+from typing import Any, get_args
+
+import orjson
+
+from recallflow.cli.options import add_engine, add_owner, settings
+from recallflow.cli.output import paragraph, reasons
+from recallflow.errors import RecallflowError, UsageError
+from recallflow.flows.embedded import Processed, process
+from recallflow.queries import Mode
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    remember = commands.add_parser("remember", help="store one memory", description="Stores one memory.")
+    remember.add_argument("text", metavar="TEXT")
+    remember.add_argument("--kind", default="fact", metavar="KIND", help="fact, preference, rule, … (default: fact)")
+    remember.add_argument("--id", metavar="ID", help="idempotency key")
+    remember.set_defaults(run=run_remember)
+    ask = commands.add_parser("ask", help="ask one question", description="Asks one question.")
+    ask.add_argument("question", metavar="QUESTION")
+    ask.add_argument("-k", type=int, default=5, help="how many memories (default: 5)")
+    ask.add_argument("--mode", choices=get_args(Mode), default="hybrid", help="ranking mode (default: hybrid)")
+    ask.set_defaults(run=run_ask)
+    for parser in (remember, ask):
+        parser.add_argument("--json", action="store_true", help="print the response as JSON")
+        add_engine(parser)
+        add_owner(parser)
+
+
+def run_remember(options: argparse.Namespace) -> int:
+    event = {"type": "memory", "content": options.text, "kind": options.kind, "receipt": True}
+    if options.id is not None:
+        event["id"] = options.id
+    receipt = _run(options, event).receipts[0]
+    print(orjson.dumps(receipt).decode() if options.json else f"{receipt['outcome']}: {receipt['memory_id']}")
+    return 0
+
+
+def run_ask(options: argparse.Namespace) -> int:
+    query = {"type": "recall", "query": options.question, "k": options.k, "mode": options.mode}
+    response = _run(options, query).responses[0]
+    print(orjson.dumps(response).decode() if options.json else _readable(response))
+    return 1 if response["status"] == "error" else 0
+
+
+def _run(options: argparse.Namespace, event: dict[str, Any]) -> Processed:
+    if options.state_dir is None:
+        raise UsageError("give --state-dir: the folder that holds the memory")
+    scope = {"tenant_id": options.tenant, "user_id": options.user, "environment": options.environment}
+    stamped = event | scope | {"timestamp": time.time_ns() // 1_000_000}
+    processed = process([orjson.dumps(stamped)], settings(options), options.state_dir)
+    if processed.rejected and not processed.responses:
+        raise RecallflowError(processed.rejected[0]["error"]["message"])
+    return processed
+
+
+def _readable(response: dict[str, Any]) -> str:
+    if response["status"] == "error":
+        return f"error: {response['error']['message']}"
+    lines = [f"{w['code']}: {w['detail']}" for w in response["warnings"]]
+    return "\n".join(lines + [ranked(memory) for memory in response["memories"]] or ["nothing remembered yet"])
+
+
+def ranked(memory: dict[str, Any]) -> str:
+    """One memory of an answer, over two lines or more."""
+    who = memory["name"] or memory["role"] or memory["kind"]
+    said = paragraph(f"{memory['created_at'][:10]} {who}: {memory['content']}", " " * 5, f"{memory['rank']:>3}. ")
+    return said + "\n" + paragraph(f"because: {reasons(memory['why_included']['signals'])}", " " * 5)

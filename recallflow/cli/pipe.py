@@ -1,0 +1,56 @@
+"""`recallflow pipe`: events in on stdin, responses out on stdout."""
+
+import argparse
+import sys
+
+import orjson
+
+from recallflow.cli.options import add_engine, settings
+from recallflow.connectors.lines import PumpFeed, bounded_lines
+from recallflow.flows.embedded import Delivery, Embedded, rejection
+from recallflow.operators.decode import MAX_RECORD_BYTES
+from recallflow.outputs import Answer, DeadLetter, Receipted
+
+TOPIC = "stdin"
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "pipe",
+        help="JSON lines of events on stdin, one response line on stdout per query",
+        description="Applies one event per stdin line, strictly in order. Each query line gives exactly one response "
+        "line on stdout, in query order; refused lines go to stderr as JSON {line, error}.",
+    )
+    add_engine(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    with Embedded.open(settings(options), options.state_dir) as embedded:
+        lines = bounded_lines(sys.stdin.buffer, MAX_RECORD_BYTES + 1)
+        first: list[int] = []
+
+        def open_feed(offset: int) -> PumpFeed:
+            first.append(offset)
+            return PumpFeed(lines)
+
+        embedded.run(TOPIC, open_feed, _printer(first), rewinds=False)
+    return 0
+
+
+def _printer(first: list[int]) -> Delivery:
+    """Prints outputs as they come; line numbers count from 1 in this run's input."""
+
+    def deliver(offset: int, outputs: list[Answer | Receipted | DeadLetter]) -> None:
+        for output in outputs:
+            match output:
+                case Answer():
+                    sys.stdout.buffer.write(output.body + b"\n")
+                    sys.stdout.buffer.flush()
+                case DeadLetter():
+                    line = orjson.dumps(rejection(offset - first[0] + 1, output)).decode()
+                    print(line, file=sys.stderr, flush=True)
+                case Receipted():
+                    pass  # stdout has responses only, stderr what was refused
+
+    return deliver

@@ -1,0 +1,117 @@
+"""`recallflow replay`: conversation logs into a state directory."""
+
+import argparse
+import hashlib
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+from tqdm import tqdm
+
+from recallflow.cli.options import add_engine, add_owner, settings
+from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, detect_format, read_log
+from recallflow.connectors.lines import IteratorFeed
+from recallflow.errors import UsageError
+from recallflow.flows.embedded import Delivery, Embedded, rejection
+from recallflow.operators.decode import decode
+from recallflow.operators.events import Refused
+from recallflow.outputs import Answer, DeadLetter, Receipted
+from recallflow.records import Position, Record
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "replay",
+        help="conversation logs into a state directory",
+        description="Replays conversation logs: JSON lines of events, OpenAI chat messages or LoCoMo. An interrupted "
+        "replay goes on where it stopped; refused records go to FILE.rejects.jsonl with their reasons.",
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--embedded", action="store_true", help="into --state-dir, without Kafka")
+    parser.add_argument("--format", type=LogFormat, choices=list(LogFormat), help="default: told from the content")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="dataflow workers (default: 1)")
+    parser.add_argument("--dry-run", action="store_true", help="read and check only; nothing is stored")
+    add_engine(parser)
+    add_owner(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    scope = Scope(options.tenant, options.user, options.environment)
+    formats = {path: options.format or detect_format(path) for path in options.files}
+    if options.dry_run:
+        return max(_check(path, scope, log_format) for path, log_format in formats.items())
+    if not options.embedded or options.state_dir is None:
+        raise UsageError("give --embedded --state-dir DIR: replay to Kafka is not in this version yet")
+    if options.workers < 1:
+        raise UsageError("--workers: give 1 or more")
+    with Embedded.open(settings(options), options.state_dir) as embedded:
+        for path, log_format in formats.items():
+            _replay(embedded, path, scope, log_format, options.workers)
+    return 0
+
+
+def _replay(embedded: Embedded, path: Path, scope: Scope, log_format: LogFormat, workers: int) -> None:
+    rejects = path.with_name(path.name + ".rejects.jsonl")
+    counts: Counter[str] = Counter()
+    with tqdm(total=count_log(path, scope, log_format), desc=path.name, unit=" events", file=sys.stderr) as bar:
+
+        def open_feed(offset: int) -> IteratorFeed:
+            bar.update(offset)
+            counts["before"] = offset
+            return IteratorFeed(read_log(path, scope, log_format, skip=offset))
+
+        embedded.run(_topic(path), open_feed, _counter(rejects, counts, bar), rewinds=True, workers=workers)
+    told = f"{path.name}: {counts['events']} events"
+    if counts["before"]:
+        told += f", {counts['before']} before were there from an earlier run"
+    if counts["rejected"]:
+        told += f"; {counts['rejected']} refused, see {rejects}"
+    print(told)
+
+
+def _counter(rejects: Path, counts: "Counter[str]", bar: "tqdm[None]") -> Delivery:
+    def deliver(offset: int, outputs: list[Answer | Receipted | DeadLetter]) -> None:
+        counts["events"] += 1
+        bar.update(1)
+        for output in outputs:
+            if isinstance(output, DeadLetter):
+                counts["rejected"] += 1
+                _note(rejects, offset + 1, output)
+
+    return deliver
+
+
+def _note(rejects: Path, line: int, letter: DeadLetter) -> None:
+    original = letter.record.value.decode(errors="replace")
+    with rejects.open("ab") as file:
+        file.write(orjson.dumps(rejection(line, letter) | {"record": original}) + b"\n")
+
+
+def _check(path: Path, scope: Scope, log_format: LogFormat) -> int:
+    """Reads and decodes a log without storing anything; 1 where a record would be refused."""
+    events, refused = 0, 0
+    for events, item in enumerate(_decoded(path, scope, log_format), 1):
+        if isinstance(item, Refused):
+            refused += 1
+            print(
+                orjson.dumps(rejection(events, DeadLetter(item.record, item.error, item.step))).decode(),
+                file=sys.stderr,
+            )
+    print(f"{path.name}: {log_format}, {events} events, {refused} would be refused")
+    return 1 if refused else 0
+
+
+def _decoded(path: Path, scope: Scope, log_format: LogFormat) -> Iterator[object]:
+    for offset, value in enumerate(read_log(path, scope, log_format)):
+        yield decode(Record(Position(_topic(path), 0, offset), value, 0))
+
+
+def _topic(path: Path) -> str:
+    """Names a file in positions: by where it is and how it begins, so that a log that grew goes on, and another log
+    under the same name does not pass for it."""
+    with path.open("rb") as file:
+        first = file.readline(64 * 1024)
+    return "file-" + hashlib.sha256(f"{path.resolve()}\n".encode() + first).hexdigest()[:16]

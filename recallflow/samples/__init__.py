@@ -1,0 +1,37 @@
+"""Sample conversations, and questions about them, for `recallflow demo`.
+
+`conversations.jsonl` holds memory events in time order: a person with her assistant (`maya`), a group chat
+(`team-atlas`) and two friends (`theo`), all of tenant `demo`. `questions.jsonl` holds recall queries, each with two
+fields of its own: `_note` says what it shows, `_expect` names the memories that would answer it.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+
+class SampleQuestion(NamedTuple):
+    """A recall query as it is sent, with what it shows and the memory ids of which one should be in the first three."""
+
+    note: str
+    expect: tuple[str, ...]
+    query: dict[str, Any]
+
+
+def sample_path(name: str) -> Path:
+    """The path of a bundled file (`conversations.jsonl`, `questions.jsonl`). Raises FileNotFoundError for others."""
+    path = Path(__file__).parent / name
+    if not path.is_file():
+        raise FileNotFoundError(f"{name} is not among the bundled samples")
+    return path
+
+
+def sample_questions() -> list[SampleQuestion]:
+    """The sample questions, in the order in which the demo asks them."""
+    lines = sample_path("questions.jsonl").read_bytes().splitlines()
+    return [_question(orjson.loads(line)) for line in lines]
+
+
+def _question(fields: dict[str, Any]) -> SampleQuestion:
+    return SampleQuestion(fields.pop("_note"), tuple(fields.pop("_expect")), fields)

@@ -1,0 +1,366 @@
+"""Every format yields what the decode step can judge, and loses nothing."""
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from recallflow.connectors.chat_logs import EVENT_BYTES, LogFormat, Scope, count_log, detect_format, read_log
+from recallflow.errors import UsageError
+from recallflow.events import MemoryEvent
+
+SCOPE = Scope("acme", "ann", "test")
+EVENT = b'{"type":"message","tenant_id":"acme","user_id":"ann","content":"hello"}'
+MESSAGE = b'{"role":"user","content":"hello"}'
+LOCOMO = [
+    {
+        "sample_id": "pair-1",
+        "conversation": {
+            "speaker_a": "Ann",
+            "speaker_b": "Bo",
+            "session_10_date_time": "12:05 am on 3 March, 2024",
+            "session_10": [{"speaker": "Bo", "dia_id": "D10:1", "text": "Much later."}],
+            "session_2_date_time": "1:56 pm on 8 May, 2023",
+            "session_2": [
+                {"speaker": "Ann", "dia_id": "D2:1", "text": "Look!", "blip_caption": "a kite over a beach"},
+                {"speaker": "Bo", "dia_id": "D2:2", "text": "Lovely."},
+            ],
+        },
+    }
+]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[bytes], Path]:
+    def write_log(content: bytes) -> Path:
+        path = tmp_path / "log"
+        path.write_bytes(content)
+        return path
+
+    return write_log
+
+
+def events(path: Path, log_format: LogFormat | None = None) -> list[dict[str, Any]]:
+    return [orjson.loads(value) for value in read_log(path, SCOPE, log_format)]
+
+
+def wrong_fields(event: object) -> set[str]:
+    """The fields that make an event invalid, as the decode step would name them."""
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(MemoryEvent).validate_python(event)
+    return {str(error["loc"][1]) for error in caught.value.errors()}
+
+
+def is_valid(event: object) -> bool:
+    TypeAdapter(MemoryEvent).validate_python(event)
+    return True
+
+
+# ── events ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(lines=st.lists(st.binary().map(lambda line: line.replace(b"\n", b"")), min_size=1), ended=st.booleans())
+def test_event_lines_round_trip(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], ended: bool) -> None:
+    ended = ended or not lines[-1]  # an empty last line exists only through its line feed
+    path = tmp_path_factory.mktemp("log") / "log"
+    path.write_bytes(b"\n".join(lines) + b"\n" * ended)
+    assert list(read_log(path, SCOPE, LogFormat.EVENTS)) == lines
+    assert count_log(path, SCOPE, LogFormat.EVENTS) == len(lines)
+
+
+def test_broken_and_blank_event_lines_pass_through(write: Callable[[bytes], Path]) -> None:
+    lines = [b"{broken", b"", EVENT, b"\xff\xfe", b"  "]
+    path = write(b"\n".join(lines))
+    assert list(read_log(path, SCOPE)) == lines
+
+
+def test_skip_leaves_out_the_first_values(write: Callable[[bytes], Path]) -> None:
+    path = write(b"\n".join([EVENT, b"", b"{", EVENT]))
+    assert list(read_log(path, SCOPE, skip=2)) == [b"{", EVENT]
+    assert list(read_log(path, SCOPE, skip=9)) == []
+
+
+@pytest.mark.parametrize("excess", [-1, 0, 1, 5 * 1024 * 1024])
+def test_an_overlong_line_is_cut_to_one_byte_over_the_limit(write: Callable[[bytes], Path], excess: int) -> None:
+    path = write(b"x" * (EVENT_BYTES + excess) + b"\n" + EVENT + b"\n")
+    first, second = read_log(path, SCOPE, LogFormat.EVENTS)
+    assert len(first) == min(EVENT_BYTES, EVENT_BYTES + excess)
+    assert second == EVENT
+
+
+def test_an_overlong_line_is_never_held_whole(write: Callable[[bytes], Path]) -> None:
+    path = write(b"x" * (64 * 1024 * 1024))
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_log(path, SCOPE, LogFormat.EVENTS)) == 1
+        assert count_log(path, SCOPE, LogFormat.EVENTS) == 1
+        assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+
+
+# ── which format ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("content", "log_format"),
+    [
+        (EVENT, LogFormat.EVENTS),
+        (b"{broken\n\n" + EVENT, LogFormat.EVENTS),
+        (b"[broken\n" + EVENT, LogFormat.EVENTS),
+        (b"x" * EVENT_BYTES * 2 + b"\n" + EVENT, LogFormat.EVENTS),
+        (b'{"type":["message"],"tenant_id":"acme"}', LogFormat.EVENTS),
+        (b'{"type":"episode.end"}', LogFormat.EVENTS),
+        (MESSAGE, LogFormat.OPENAI),
+        (b"\xef\xbb\xbf" + MESSAGE, LogFormat.OPENAI),
+        (b'{"tenant_id":"acme","messages":[' + MESSAGE + b"]}", LogFormat.OPENAI),
+        (b"[" + MESSAGE + b"]", LogFormat.OPENAI),
+        (b'{\n  "messages": [\n' + MESSAGE + b",\n" + MESSAGE + b"\n]}", LogFormat.OPENAI),
+        (orjson.dumps(LOCOMO), LogFormat.LOCOMO),
+        (orjson.dumps(LOCOMO, option=orjson.OPT_INDENT_2), LogFormat.LOCOMO),
+    ],
+)
+def test_format_is_detected(write: Callable[[bytes], Path], content: bytes, log_format: LogFormat) -> None:
+    assert detect_format(write(content)) is log_format
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"", "empty"),
+        (b"\n \n", "blank lines only"),
+        (b'{"mapping":{},"title":"t"}', "the fields mapping, title"),
+        (b"a,b\n1,2\n", "'a,b'"),
+        (b'{"type":7}', "the fields type"),
+        (b"[" + EVENT + b"]", "one JSON document of events"),
+        (b"[\n" + EVENT + b"\n]", "one JSON document of events"),
+    ],
+)
+def test_what_is_no_log_is_told(write: Callable[[bytes], Path], content: bytes, found: str) -> None:
+    path = write(content)
+    with pytest.raises(UsageError) as caught:
+        detect_format(path)
+    assert found in str(caught.value)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("log_format", [None, *LogFormat])
+def test_a_path_that_is_no_file_is_told_at_the_call(tmp_path: Path, log_format: LogFormat | None) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        read_log(tmp_path / "missing", SCOPE, log_format)
+    with pytest.raises(UsageError, match="a directory"):
+        read_log(tmp_path, SCOPE, log_format)
+    with pytest.raises(UsageError, match="not a regular file"):
+        count_log(Path("/dev/null"), SCOPE, log_format)
+    with pytest.raises(UsageError, match="File name too long"):
+        count_log(tmp_path / ("x" * 1000), SCOPE, log_format)
+
+
+def test_an_unreadable_file_is_told(write: Callable[[bytes], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied")
+
+    path = write(EVENT)
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UsageError, match="Permission denied"):
+        read_log(path, SCOPE)
+
+
+@pytest.mark.parametrize("log_format", [LogFormat.OPENAI, LogFormat.LOCOMO])
+def test_a_torn_document_is_told(write: Callable[[bytes], Path], log_format: LogFormat) -> None:
+    with pytest.raises(UsageError, match="complete"):
+        read_log(write(b'[\n{"messages": [{"role": "us'), SCOPE, log_format)
+
+
+# ── OpenAI ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_conversation_gives_its_messages_what_they_lack(write: Callable[[bytes], Path]) -> None:
+    conversation = {
+        "id": "trip",
+        "created": 1767225600.5,
+        "user_id": "bo",
+        "messages": [
+            {"role": "user", "content": "hello", "name": "Bo"},
+            {"role": "assistant", "content": "hi", "id": "own-id", "create_time": 1767225601000},
+        ],
+    }
+    first, second = events(write(orjson.dumps(conversation)))
+    assert first == {
+        "type": "message",
+        "tenant_id": "acme",
+        "user_id": "bo",
+        "environment": "test",
+        "id": "trip-1",
+        "session_id": "trip",
+        "timestamp": 1767225600500,
+        "role": "user",
+        "content": "hello",
+        "name": "Bo",
+    }
+    assert (second["id"], second["timestamp"], second["role"]) == ("own-id", 1767225601000, "assistant")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        MESSAGE + b"\n\n" + MESSAGE + b"\n",
+        b"[" + MESSAGE + b"," + MESSAGE + b"]",
+        b'{"messages":[' + MESSAGE + b"," + MESSAGE + b"]}",
+        b'[{"messages":[' + MESSAGE + b"," + MESSAGE + b"]}]",
+        b'{\n"messages":[\n' + MESSAGE + b",\n" + MESSAGE + b"\n]}",
+    ],
+)
+def test_every_layout_says_the_same(write: Callable[[bytes], Path], content: bytes) -> None:
+    path = write(content)
+    found = events(path)
+    assert [(event["session_id"], event["id"], event["content"]) for event in found] == [
+        ("conversation-1", "conversation-1-1", "hello"),
+        ("conversation-1", "conversation-1-2", "hello"),
+    ]
+    assert all(is_valid(event) for event in found)
+    assert count_log(path) == 2
+    assert len(list(read_log(path, SCOPE, skip=1))) == 1
+
+
+def test_conversations_are_told_apart(write: Callable[[bytes], Path]) -> None:
+    line = b'{"messages":[' + MESSAGE + b"]}\n"
+    ids = [event["id"] for event in events(write(line * 2 + b'{"thread_id":7,"messages":[' + MESSAGE + b"]}"))]
+    assert ids == ["conversation-1-1", "conversation-2-1", "7-1"]
+
+
+def test_bare_messages_may_name_their_conversation(write: Callable[[bytes], Path]) -> None:
+    path = write(b'{"role":"user","content":"a","conversation_id":"x","timestamp":"2026-01-01T00:00:00Z"}\n' + MESSAGE)
+    first, second = events(path)
+    assert (first["session_id"], first["id"], first["timestamp"]) == ("x", "x-1", "2026-01-01T00:00:00Z")
+    assert (second["session_id"], second["id"]) == ("conversation-1", "conversation-1-2")
+
+
+def test_tool_calls_go_into_metadata(write: Callable[[bytes], Path]) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    messages = [
+        {"role": "assistant", "tool_calls": [call], "metadata": {"model": "m"}},
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+    ]
+    asked, answered = events(write(orjson.dumps(messages)))
+    assert asked["content"] is None
+    assert asked["metadata"] == {"model": "m", "tool_calls": [call]}
+    assert answered["metadata"] == {"tool_call_id": "c1"}
+    assert is_valid(asked)
+    assert is_valid(answered)
+
+
+@pytest.mark.parametrize(
+    ("element", "fields"),
+    [
+        ({"role": "user"}, {"content"}),
+        ({"content": "who says so?"}, {"role"}),
+        ({"role": "user", "content": 5}, {"content"}),
+        ({"role": "user", "content": "x", "created": True}, {"timestamp"}),
+        ({"role": "user", "content": "x", "id": {"a": 1}}, {"id"}),
+        ({"role": "user", "content": "x", "session_id": ["a"]}, {"session_id"}),
+        ({"role": "user", "content": "x", "metadata": ""}, {"metadata"}),
+        ({"unrelated": 1}, {"role", "content"}),
+        ("just text", {"role", "content"}),
+        (None, {"role", "content"}),
+        ([{"role": "user", "content": "x"}], {"role", "content"}),
+        ({"messages": "none"}, {"role", "content"}),
+        ({"messages": [None]}, {"role", "content"}),
+    ],
+)
+def test_a_malformed_element_is_rejected_by_name(
+    write: Callable[[bytes], Path], element: object, fields: set[str]
+) -> None:
+    good = orjson.loads(MESSAGE)
+    before, malformed, after = events(write(orjson.dumps([good, element, good])))
+    assert is_valid(before)
+    assert wrong_fields(malformed) == fields
+    assert is_valid(after)
+
+
+def test_what_was_malformed_is_kept(write: Callable[[bytes], Path]) -> None:
+    _, malformed = events(write(b"[" + MESSAGE + b', "just text"]'))
+    assert malformed["metadata"] == {"malformed": "just text"}
+
+
+def test_an_openai_line_that_is_no_json_passes_through(write: Callable[[bytes], Path]) -> None:
+    path = write(b"{torn\n" + MESSAGE + b"\nnull\n" + b"x" * (EVENT_BYTES + 7) + b"\n" + MESSAGE)
+    values = list(read_log(path, SCOPE))
+    assert len(values) == count_log(path) == 5
+    assert values[0] == b"{torn"
+    assert values[2] == b"null"
+    assert len(values[3]) == EVENT_BYTES
+
+
+def test_a_byte_order_mark_costs_no_message(write: Callable[[bytes], Path]) -> None:
+    found = events(write(b"\xef\xbb\xbf" + MESSAGE + b"\n" + MESSAGE))
+    assert [event["id"] for event in found] == ["conversation-1-1", "conversation-1-2"]
+
+
+def test_a_long_conversation_in_one_line_is_read(write: Callable[[bytes], Path]) -> None:
+    conversation = orjson.dumps({"messages": [{"role": "user", "content": "x" * 1000}] * 2000})
+    assert count_log(write(b"\n".join([conversation] * 2))) == 4000
+
+
+def test_nesting_deeper_than_can_be_written_is_rejected_by_name(write: Callable[[bytes], Path]) -> None:
+    deep = b"[" * 500 + b"]" * 500
+    (event,) = events(write(b'{"role":"user","content":"x","audio":' + deep + b"}"))
+    assert event["id"] == "conversation-1-1"
+    assert wrong_fields(event) == {"role"}
+
+
+# ── LoCoMo ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_locomo_turns_become_messages(write: Callable[[bytes], Path]) -> None:
+    path = write(orjson.dumps(LOCOMO))
+    found = events(path)
+    assert found[0] == {
+        "type": "message",
+        "tenant_id": "acme",
+        "user_id": "pair-1",
+        "environment": "test",
+        "id": "D2:1",
+        "session_id": "session_2",
+        "timestamp": "2023-05-08T13:56:00+00:00",
+        "role": "user",
+        "name": "Ann",
+        "content": "Look! [image: a kite over a beach]",
+    }
+    assert [event["id"] for event in found] == ["D2:1", "D2:2", "D10:1"]  # session 2 comes before session 10
+    assert found[2]["timestamp"] == "2024-03-03T00:05:00+00:00"
+    assert all(is_valid(event) for event in found)
+    assert count_log(path) == 3
+
+
+@pytest.mark.parametrize(
+    ("sample", "fields"),
+    [
+        ("no sample", {"role", "content"}),
+        ({"sample_id": "s", "conversation": []}, {"role", "content"}),
+        ({"sample_id": "s", "conversation": {"session_1": "none"}}, {"role", "content"}),
+        ({"sample_id": "s", "conversation": {"session_1": ["none"]}}, {"role", "content"}),
+        ({"sample_id": "s", "conversation": {"session_1": [{"speaker": "Ann"}]}}, {"content"}),
+        ({"sample_id": 7, "conversation": {"session_1": [{"speaker": "Ann", "text": "x"}]}}, {"user_id"}),
+        (
+            {
+                "sample_id": "s",
+                "conversation": {"session_1_date_time": "noon", "session_1": [{"speaker": "Ann", "text": "x"}]},
+            },
+            {"timestamp"},
+        ),
+    ],
+)
+def test_a_malformed_sample_is_rejected_by_name(
+    write: Callable[[bytes], Path], sample: object, fields: set[str]
+) -> None:
+    malformed, *after = events(write(orjson.dumps([sample, *LOCOMO])))
+    assert wrong_fields(malformed) == fields
+    assert len(after) == 3

@@ -1,0 +1,104 @@
+"""The bundled conversations and questions are what the demo and the engine take them for."""
+
+from collections import defaultdict
+from itertools import pairwise
+
+import orjson
+import pytest
+from pydantic import TypeAdapter
+
+from recallflow.events import Event, Memory, MemoryEvent, MemoryForget, MemoryUpdate, Message
+from recallflow.queries import Recall
+from recallflow.samples import sample_path, sample_questions
+
+EPISODE_GAP_MS = 30 * 60 * 1000
+
+
+@pytest.fixture(scope="module")
+def events() -> list[Event]:
+    adapter: TypeAdapter[Event] = TypeAdapter(MemoryEvent)
+    return [adapter.validate_json(line) for line in sample_path("conversations.jsonl").read_bytes().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[Recall]:
+    adapter = TypeAdapter(Recall)
+    return [adapter.validate_python(question.query) for question in sample_questions()]
+
+
+def test_no_field_is_misspelt(events: list[Event], questions: list[Recall]) -> None:
+    assert [event.id for event in [*events, *questions] if event.model_extra] == []
+
+
+def test_ids_are_unique(events: list[Event], questions: list[Recall]) -> None:
+    ids = [event.id for event in [*events, *questions]]
+    assert None not in ids
+    assert len(set(ids)) == len(ids)
+
+
+def test_events_are_in_time_order_before_the_questions(events: list[Event], questions: list[Recall]) -> None:
+    times = [event.timestamp for event in events if event.timestamp is not None]
+    assert len(times) == len(events)
+    assert times == sorted(times)
+    assert all(question.timestamp is not None and question.timestamp > times[-1] for question in questions)
+
+
+def test_events_and_questions_have_the_same_owners(events: list[Event], questions: list[Recall]) -> None:
+    owners = {("demo", "maya"), ("demo", "team-atlas"), ("demo", "theo")}
+    assert {(event.tenant_id, event.user_id) for event in events} == owners
+    assert {(question.tenant_id, question.user_id) for question in questions} == owners
+
+
+def test_changes_name_an_earlier_memory_of_the_same_user(events: list[Event]) -> None:
+    known: set[tuple[str, str | None]] = set()
+    changes = 0
+    for event in events:
+        if isinstance(event, Message | Memory):
+            known.add((event.user_id, event.id))
+        elif isinstance(event, MemoryUpdate | MemoryForget):
+            changes += 1
+            assert (event.user_id, event.memory_id) in known
+    assert changes == 2
+
+
+def test_what_is_forgotten_is_said_nowhere_else(events: list[Event]) -> None:
+    (forgotten,) = [event.memory_id for event in events if isinstance(event, MemoryForget)]
+    assert [e.id for e in events if isinstance(e, Message) and "496 0172" in e.text()] == [forgotten]
+
+
+def test_one_session_of_the_team_has_two_episodes(events: list[Event]) -> None:
+    times = defaultdict(list)
+    for event in events:
+        times[event.session_id].append(event.timestamp or 0)
+    incident = times["atlas-incident-2025-11-19"]
+    assert sum(later - earlier > EPISODE_GAP_MS for earlier, later in pairwise(incident)) == 1
+
+
+def test_one_memory_has_expired_when_the_questions_are_asked(events: list[Event], questions: list[Recall]) -> None:
+    (expires_at,) = [e.expires_at for e in events if isinstance(e, Memory) and e.expires_at is not None]
+    assert all(question.timestamp is not None and expires_at < question.timestamp for question in questions)
+
+
+def test_a_question_expects_memories_of_its_own_user(events: list[Event]) -> None:
+    forgotten = {event.memory_id for event in events if isinstance(event, MemoryForget)}
+    memories = {(e.user_id, e.id) for e in events if isinstance(e, Message | Memory) and e.id not in forgotten}
+    for question in sample_questions():
+        assert question.note
+        assert question.expect
+        assert {(question.query["user_id"], memory_id) for memory_id in question.expect} <= memories
+
+
+def test_questions_are_sent_without_the_fields_of_the_file() -> None:
+    written = [orjson.loads(line) for line in sample_path("questions.jsonl").read_bytes().splitlines()]
+    sent = [question.query for question in sample_questions()]
+    assert sent == [{k: v for k, v in fields.items() if not k.startswith("_")} for fields in written]
+
+
+def test_questions_show_several_modes(questions: list[Recall]) -> None:
+    assert {question.mode for question in questions} == {"hybrid", "recency", "relevance", "episode"}
+    assert all(question.k == 3 for question in questions)
+
+
+def test_an_unknown_sample_is_told() -> None:
+    with pytest.raises(FileNotFoundError, match=r"other\.jsonl"):
+        sample_path("other.jsonl")
