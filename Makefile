@@ -1,26 +1,34 @@
-# The commands that people and CI share. PYTHON names the environment's interpreter.
-PYTHON ?= .venv/bin/python
-BIN = $(dir $(PYTHON))
+# The commands that people and CI share. The first use makes .venv.
+PYTHON ?= python3
+BIN = .venv/bin
 
-.PHONY: check lint types imports test test-fast bench
+.PHONY: demo test check lint types imports bench
+
+demo: .venv
+	$(BIN)/recallflow demo
+
+test: .venv
+	$(BIN)/python -m pytest
 
 check: lint types imports
 
-lint:
-	$(BIN)ruff format --check .
-	$(BIN)ruff check .
+lint: .venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
 
-types:
-	$(BIN)mypy
+types: .venv
+	$(BIN)/mypy
+	MYPYPATH=.links $(BIN)/mypy --strict benchmarks tests
 
 # import-linter follows no links, and looks into the working directory first
-imports:
+imports: .venv
 	rm -rf build/imports && mkdir -p build && cp -RL .links build/imports
-	cd build/imports && $(abspath $(BIN))/lint-imports --no-cache --config ../../pyproject.toml
+	cd build/imports && $(CURDIR)/$(BIN)/lint-imports --no-cache --config $(CURDIR)/pyproject.toml
 
-test:
-	$(PYTHON) -m pytest
+bench: .venv
+	$(BIN)/python -m benchmarks.recall_quality --quick
+	$(BIN)/python -m benchmarks.engine --quick
 
-bench:
-	$(PYTHON) -m benchmarks.recall_quality --quick
-	$(PYTHON) -m benchmarks.engine --quick
+.venv:
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -e '.[all,dev]'

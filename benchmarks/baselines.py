@@ -199,7 +199,7 @@ class Baseline:
     def unavailable(self) -> str | None:
         """Why it cannot run here, or None."""
         missing = [module for module in self.modules if find_spec(module) is None]
-        return f"not installed: pip install --group bench (no {', '.join(missing)})" if missing else None
+        return f"not installed: pip install 'recallflow[bench]' (no {', '.join(missing)})" if missing else None
 
 
 BASELINES = (

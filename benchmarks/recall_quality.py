@@ -314,7 +314,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if chosen.save and chosen.quick:
         parser.error("--save keeps full runs only; give --json FILE with --quick")
     if chosen.save and find_spec("matplotlib") is None:
-        parser.error("--save draws a plot: pip install --group bench")
+        parser.error("--save draws a plot: pip install 'recallflow[bench]'")
     return chosen
 
 

@@ -20,6 +20,7 @@ from typing import Any, get_args
 
 import orjson
 
+from recallflow.connectors.lines import bounded_lines
 from recallflow.connectors.locomo import locomo_events
 from recallflow.errors import UsageError
 from recallflow.events import MemoryEvent
@@ -114,15 +115,8 @@ def _check_usable(path: Path) -> None:
 
 
 def _lines(path: Path, limit_bytes: int) -> Iterator[bytes]:
-    """Lines without their line feed; a longer one is cut to `limit_bytes`, and its rest never held."""
     with path.open("rb") as file:
-        while line := file.readline(limit_bytes + 1):
-            if line.endswith(b"\n") or len(line) <= limit_bytes:
-                yield line.removesuffix(b"\n")
-                continue
-            yield line[:limit_bytes]
-            while (rest := file.readline(_CHUNK_BYTES)) and not rest.endswith(b"\n"):
-                pass
+        yield from bounded_lines(file, limit_bytes)
 
 
 def _count_lines(path: Path) -> int:

@@ -75,4 +75,5 @@ class HotOwner:
 
 
 def _standing(episodes: Iterable[Episode]) -> list[Episode]:
-    return sorted((e for e in episodes if e.merged_into is None), key=lambda e: (e.start_ms, e.number))
+    # Two may start at one moment: one that ended there, and one whose messages came after that end.
+    return sorted((e for e in episodes if e.merged_into is None), key=lambda e: (e.start_ms, e.last_ms, e.number))

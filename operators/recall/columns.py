@@ -7,7 +7,7 @@ base = 0.1·z(cosine) + sq(BM25).
 BM25 follows Lucene: idf = ln(1 + (n - df + 0.5) / (df + 0.5)), and a term's part is
 idf · tf / (tf + k1·(1 - b + b·len/avg)), with k1 = 1.2 and b = 0.3.
 
-The weights come from a softmax regression on LoCoMo's development conversations, rounded;
+The weights come from a softmax regression on LoCoMo's development conversations (benchmarks/fit_weights.py), rounded;
 only their ratios count.
 """
 
@@ -35,39 +35,39 @@ SAME_WORD = 0.9999  # spelling similarity of a word with itself, but for roundin
 # For embedders that know meaning, and for those that know spelling only.
 SEMANTIC_WEIGHTS: Mapping[str, float] = MappingProxyType(
     {
-        "dense": 0.13,
-        "sentence": 0.34,
-        "word": 0.32,
-        "lexical": -1.9,
-        "window_2": 3.9,
+        "dense": 0.19,
+        "sentence": 0.39,
+        "word": 0.19,
+        "lexical": -2.6,
+        "window_2": 4.4,
         "window_4": 3.8,
-        "bigram": 1.3,
-        "episode": 1.9,
-        "back_2": 0.74,
+        "bigram": 1.2,
+        "episode": 1.8,
+        "back_2": 0.76,
         "answers": 2.0,
-        "speaker": 2.5,
-        "speaker_asks": -0.53,
-        "date": 4.1,
-        "when": 2.5,
+        "speaker": 2.7,
+        "speaker_asks": -0.65,
+        "date": 4.2,
+        "when": 2.3,
         "opens": 0.8,
     }
 )
 SPELLING_WEIGHTS: Mapping[str, float] = MappingProxyType(
     {
-        "dense": -0.05,
-        "word": 0.25,
-        "lexical": 0.42,
-        "window_2": 5.0,
-        "window_4": 6.5,
+        "dense": 0.26,
+        "word": 0.24,
+        "lexical": -1.5,
+        "window_2": 5.4,
+        "window_4": 6.4,
         "bigram": 1.1,
-        "episode": 0.44,
-        "back_2": 0.51,
+        "episode": 0.21,
+        "back_2": 0.71,
         "answers": 2.5,
-        "speaker": 2.4,
-        "speaker_asks": -0.5,
-        "date": 4.1,
-        "when": 2.5,
-        "opens": 0.85,
+        "speaker": 2.8,
+        "speaker_asks": -0.7,
+        "date": 4.4,
+        "when": 2.3,
+        "opens": 0.9,
     }
 )
 

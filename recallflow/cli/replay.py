@@ -13,7 +13,7 @@ from tqdm import tqdm
 from recallflow.cli.options import add_engine, add_owner, settings
 from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, detect_format, read_log
 from recallflow.connectors.lines import IteratorFeed
-from recallflow.errors import UsageError
+from recallflow.errors import RecallflowError, UsageError
 from recallflow.flows.embedded import Delivery, Embedded, rejection
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused
@@ -32,6 +32,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser.add_argument("--embedded", action="store_true", help="into --state-dir, without Kafka")
     parser.add_argument("--format", type=LogFormat, choices=list(LogFormat), help="default: told from the content")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="dataflow workers (default: 1)")
+    parser.add_argument("--rejects", type=Path, metavar="FILE", help="default: the log's name with .rejects.jsonl")
     parser.add_argument("--dry-run", action="store_true", help="read and check only; nothing is stored")
     add_engine(parser)
     add_owner(parser)
@@ -49,12 +50,12 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--workers: give 1 or more")
     with Embedded.open(settings(options), options.state_dir) as embedded:
         for path, log_format in formats.items():
-            _replay(embedded, path, scope, log_format, options.workers)
+            rejects = options.rejects or path.with_name(path.name + ".rejects.jsonl")
+            _replay(embedded, path, scope, log_format, options.workers, rejects)
     return 0
 
 
-def _replay(embedded: Embedded, path: Path, scope: Scope, log_format: LogFormat, workers: int) -> None:
-    rejects = path.with_name(path.name + ".rejects.jsonl")
+def _replay(embedded: Embedded, path: Path, scope: Scope, log_format: LogFormat, workers: int, rejects: Path) -> None:
     counts: Counter[str] = Counter()
     with tqdm(total=count_log(path, scope, log_format), desc=path.name, unit=" events", file=sys.stderr) as bar:
 
@@ -86,8 +87,11 @@ def _counter(rejects: Path, counts: "Counter[str]", bar: "tqdm[None]") -> Delive
 
 def _note(rejects: Path, line: int, letter: DeadLetter) -> None:
     original = letter.record.value.decode(errors="replace")
-    with rejects.open("ab") as file:
-        file.write(orjson.dumps(rejection(line, letter) | {"record": original}) + b"\n")
+    try:
+        with rejects.open("ab") as file:
+            file.write(orjson.dumps(rejection(line, letter) | {"record": original}) + b"\n")
+    except OSError as error:
+        raise RecallflowError(f"cannot write {rejects}: {error.strerror}; give --rejects FILE") from error
 
 
 def _check(path: Path, scope: Scope, log_format: LogFormat) -> int:

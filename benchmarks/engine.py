@@ -1,0 +1,230 @@
+"""What a message and a query cost inside the engine, without Kafka, beside the floor of the parts they need.
+
+    python -m benchmarks.engine [--quick] [--json FILE]
+
+The floor is each part alone, over the same messages in the same run: decoding, words, embedding, indexing, storing,
+encoding a response. The flow's rate counts from the first record taken in to the last one through.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import orjson
+from rocksdict import Options, Rdict, WriteBatch
+
+from benchmarks.locomo import Conversation, load, shared
+from benchmarks.recall_quality import message_lines
+from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.lines import IteratorFeed
+from recallflow.embedder import Embedder
+from recallflow.flows.embedded import Embedded, process
+from recallflow.flows.settings import Settings
+from recallflow.operators.decode import parse
+from recallflow.operators.recall import columns
+from recallflow.operators.recall.columns import SPELLING_WEIGHTS
+from recallflow.operators.recall.filters import allowed
+from recallflow.operators.recall.modes import Scene, rank
+from recallflow.operators.recall.pipeline import participants
+from recallflow.operators.recall.question import understand
+from recallflow.operators.text import read
+from recallflow.owner import Owner, state_partition
+from recallflow.queries import Recall
+from recallflow.responses import Response
+from recallflow.state.hot_owner import HotOwner
+from recallflow.state.lexical import LexicalIndex
+from recallflow.state.vectors import VectorIndex
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MEMORIES = 1_000
+PUTS = 5
+BATCH = 50
+NEIGHBOURS = 20
+TENANT, USER = "bench", "user"
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Milliseconds per named stage, one entry a query."""
+
+    stages: dict[str, list[float]] = field(default_factory=dict)
+
+    def run(self, stage: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        started = time.perf_counter()
+        result = work(*args, **kwargs)
+        self.stages.setdefault(stage, []).append((time.perf_counter() - started) * 1000)
+        return result
+
+
+def events(conversations: list[Conversation], count: int, users: int) -> list[bytes]:
+    """`count` messages of LoCoMo's length and words, over `users` users, each conversation a session a round."""
+    said = [orjson.loads(line) for conversation in conversations for line in message_lines(conversation)]
+    lines = []
+    for number in range(count):
+        message = said[number // users % len(said)]
+        own = {"id": f"m{number}", "tenant_id": TENANT, "user_id": f"{USER}{number % users}"}
+        lines.append(orjson.dumps(message | own | {"session_id": f"{message['user_id']}-{message['session_id']}"}))
+    return lines
+
+
+# ---------------------------------------------------------------------- floor
+
+
+def floor(lines: list[bytes], embedder: Embedder) -> dict[str, float]:
+    """Microseconds per message of each part alone."""
+    parsed = [parse(line) for line in lines]
+    texts = [event.content for event in parsed]  # type: ignore[attr-defined]
+    stems = [read(text).stems for text in texts]
+    matrix = embedder.embed(texts)
+    words, vectors = LexicalIndex(), VectorIndex(embedder.dimension)
+    response = Response(query_id="q", status="ok", memories=[], warnings=[], applied=["topic:0:1"])
+
+    def index_vectors() -> None:
+        for slot, row in enumerate(matrix):
+            vectors.add(np.array([slot], np.int64), row.reshape(1, -1))
+
+    def index_words() -> None:
+        for stem in stems:
+            words.add([((), stem)])
+
+    parts: dict[str, Callable[[], Any]] = {
+        "decode and validate": lambda: [parse(line) for line in lines],
+        "tokenise and stem": lambda: [read(text) for text in texts],
+        "hash embedding": lambda: [embedder.embed(texts[i : i + BATCH]) for i in range(0, len(texts), BATCH)],
+        "FAISS add": index_vectors,
+        "lexical index": index_words,
+        f"RocksDB, {PUTS} puts in batches of {BATCH}": lambda: _store(matrix, lines),
+        "response to JSON": lambda: [response.model_dump_json(exclude_unset=True) for _ in lines],
+    }
+    return {name: _seconds(part) / len(lines) * 1e6 for name, part in parts.items()}
+
+
+def _store(matrix: Any, lines: list[bytes]) -> None:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    with tempfile.TemporaryDirectory() as folder:
+        database = Rdict(folder, options)
+        for start in range(0, len(lines), BATCH):
+            batch = WriteBatch(raw_mode=True)
+            for number in range(start, min(start + BATCH, len(lines))):
+                key = number.to_bytes(8, "big")
+                batch.put(b"V" + key, matrix[number].tobytes())
+                for put in range(PUTS - 1):
+                    batch.put(b"%d" % put + key, lines[number])
+            database.write(batch)
+        database.close()
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+# ---------------------------------------------------------------------- flow
+
+
+def ingest(lines: list[bytes]) -> float:
+    """Messages per second through the whole dataflow, one worker, on a state directory that is kept."""
+    started: list[float] = []
+
+    def feed() -> Iterator[bytes]:
+        started.append(time.perf_counter())
+        yield from lines
+
+    with tempfile.TemporaryDirectory() as folder, Embedded.open(Settings(), Path(folder) / "state") as embedded:
+        embedded.run("bench", lambda _: IteratorFeed(feed()), lambda *_: None, rewinds=False)
+        return len(lines) / (time.perf_counter() - started[0])
+
+
+def queries(lines: list[bytes], questions: list[str], now_ms: int) -> dict[str, float]:
+    """Milliseconds of the engine's own time per query: the first on a cold owner, then the rest."""
+    asked = [_query(question, now_ms) for question in questions]
+    with tempfile.TemporaryDirectory() as folder:
+        process(lines, Settings(), Path(folder) / "state")
+        processed = process(asked, Settings(), Path(folder) / "state")
+    times = [response["processing_time_ms"] for response in processed.responses]
+    return {"cold": times[0], **_spread(times[1:])}
+
+
+def _query(question: str, now_ms: int) -> bytes:
+    fields = {"type": "recall", "tenant_id": TENANT, "user_id": f"{USER}0", "query": question, "timestamp": now_ms}
+    return orjson.dumps(fields)
+
+
+def stages(lines: list[bytes], questions: list[str], now_ms: int, embedder: Embedder) -> dict[str, float]:
+    """Median milliseconds of each stage of a query."""
+    watch = Stopwatch()
+    settings = Settings()
+    with Embedded.open(settings, None) as embedded:
+        embedded.run("bench", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
+        number = state_partition(TENANT, f"{USER}0", settings.partitions)
+        hot = HotOwner(embedded.directory.partition(number), Owner(TENANT, "prod", f"{USER}0"))
+        index = watch.run("load a cold owner (once)", hot.search_index, embedder.name, embedder.dimension)
+        index.cluster_cosines()
+        for text in questions:
+            query = Recall.model_validate_json(_query(text, now_ms))
+            question = watch.run("understand", understand, text, participants(index))
+            vector = watch.run("embed", embedder.embed, [question.own_words])[0]
+            places = np.flatnonzero(watch.run("filter", allowed, index, query.filters, now_ms))
+            found = watch.run("columns", columns.compute, index, question, vector, SPELLING_WEIGHTS)
+            semantic = watch.run("score", found.score)
+            scene = Scene(index, question, query, query.k, now_ms, semantic, places)
+            watch.run("factors and order", rank, scene)
+    return {stage: statistics.median(times) for stage, times in watch.stages.items()}
+
+
+def _spread(times: list[float]) -> dict[str, float]:
+    return {"p50": float(np.percentile(times, 50)), "p95": float(np.percentile(times, 95))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the same work smaller")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    chosen = parser.parse_args()
+    conversations = load(shared("data", "locomo_dev.json"))
+    questions = [q.text for c in conversations for q in c.questions][: 100 if chosen.quick else 500]
+    now_ms = max(int(turn.time.timestamp() * 1000) for c in conversations for turn in c.turns) + 86_400_000
+    many = events(conversations, 5_000 if chosen.quick else 50_000, users=20)
+    one = events(conversations, MEMORIES, users=1)
+    embedder = load_embedder("hash")
+    embedder.embed([orjson.loads(line)["content"] for line in one])  # word caches warm, as in a process that runs
+
+    parts = floor(many[:5_000], embedder)
+    rate = ingest(many)
+    figures = {
+        "floor_us": parts,
+        "floor_per_s": 1e6 / sum(parts.values()),
+        "ingest_per_s": rate,
+        "ingest_to_floor": rate * sum(parts.values()) / 1e6,
+        "query_ms": queries(one, questions, now_ms),
+        "query_stage_ms": stages(one, questions, now_ms, embedder),
+    }
+    _print(figures)
+    if chosen.json:
+        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+
+
+def _print(figures: dict[str, Any]) -> None:
+    print("floor of one message, µs")
+    for name, value in figures["floor_us"].items():
+        print(f"  {name:<34} {value:6.1f}")
+    print(f"  {'all, messages/s':<34} {figures['floor_per_s']:6.0f}")
+    print(f"ingest through the flow, messages/s   {figures['ingest_per_s']:6.0f}")
+    print(f"  of the floor's rate                 {figures['ingest_to_floor']:6.2f}")
+    print(f"query in the engine, {MEMORIES:,} memories, ms")
+    for name, value in (figures["query_ms"] | figures["query_stage_ms"]).items():
+        print(f"  {name:<34} {value:6.2f}")
+
+
+if __name__ == "__main__":
+    main()
