@@ -52,7 +52,8 @@ class HashEmbedder:
         row_of = np.repeat(np.arange(len(texts)), sizes) * self.dimension
         weights = np.where(signed < 0, -1.0, 1.0)
         buckets = np.where(signed < 0, ~signed, signed)
-        sums = np.bincount(row_of + buckets, weights, len(texts) * self.dimension).reshape(len(texts), self.dimension)
+        sums = np.bincount(row_of + buckets, weights, len(texts) * self.dimension).astype(np.float64)
+        sums = sums.reshape(len(texts), self.dimension)
         norms = np.sqrt((sums * sums).sum(axis=1, keepdims=True))
         unit: Matrix = np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0).astype(np.float32)
         return unit
@@ -88,7 +89,8 @@ class MiniLMEmbedder:
                 warnings.simplefilter("ignore")  # fastembed tells of a pooling change that this model's users wanted
                 self._model = TextEmbedding(_MINILM, specific_model_path=str(model_path) if model_path else None)
         except Exception as error:  # onnxruntime and the hub client raise what they like
-            raise EmbedderError(f"cannot load {_MINILM} from {model_path or 'the model hub'}: {error}") from error
+            origin = model_path or "the model hub (--model-path takes a local folder)"
+            raise EmbedderError(f"cannot load {_MINILM} from {origin}: {error}") from error
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         """One text a run: padding to a neighbour's length would change a vector's last bits with the batch it is in,

@@ -157,8 +157,7 @@ class InOrder(StatefulSinkPartition[Output, None]):
             if isinstance(output, Done):
                 self._done.update(output.offsets)
             else:
-                position = output.record.position if isinstance(output, DeadLetter) else output.position
-                self._outputs[position.offset].append(output)
+                self._outputs[output.position.offset].append(output)
         if self._next is None:
             self._next = self._source.first_offset
         while self._next in self._done:

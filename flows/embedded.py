@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from bytewax import operators as op
+from bytewax.dataflow import Dataflow
 from bytewax.errors import BytewaxRuntimeError
 from bytewax.recovery import RecoveryConfig, init_db_dir
 from bytewax.run import cli_main
@@ -17,7 +19,7 @@ from bytewax.run import cli_main
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import Feed, IteratorFeed, LineSink, LineSource
 from recallflow.embedder import Embedder
-from recallflow.flows.engine import build
+from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer, DeadLetter, Receipted
 from recallflow.responses import ErrorBody
@@ -79,7 +81,7 @@ class Embedded:
             directory = stack.enter_context(StateDirectory.open(path, fingerprint, settings.cache_bytes))
             directory.partitions()
             # A run that leaves nothing behind has nothing to recover.
-            recovery = _recovery(path) if state_dir else None
+            recovery = recovery_store(path) if state_dir else None
             yield cls(directory, embedder, settings, recovery)
 
     def run(
@@ -99,18 +101,20 @@ class Embedded:
         """
         floor = 0 if rewinds else self._next_offset(f"{topic}:0")
         source = LineSource(topic, open_feed, floor, clock_ms)
-        flow = build(source, LineSink(source, deliver), self.directory, self.embedder, self.settings)
+        flow = Dataflow(FLOW_ID)
+        outputs = build(flow, source, self.directory, self.embedder, self.settings.rules(self.embedder))
+        op.output("outputs", outputs, LineSink(source, deliver))
         epoch = timedelta(milliseconds=self.settings.epoch_ms)
         try:
             cli_main(flow, workers_per_process=workers, epoch_interval=epoch, recovery_config=self.recovery)
         except BytewaxRuntimeError as error:
-            raise _cause(error) from None
+            raise cause(error) from None
 
     def _next_offset(self, source: str) -> int:
         return 1 + max(partition.applied.get(source, -1) for partition in self.directory.partitions())
 
 
-def _recovery(path: Path) -> RecoveryConfig:
+def recovery_store(path: Path) -> RecoveryConfig:
     """Bytewax's recovery store, kept beside the state partitions."""
     store = path / RECOVERY
     if not store.exists():
@@ -119,7 +123,7 @@ def _recovery(path: Path) -> RecoveryConfig:
     return RecoveryConfig(store, timedelta(0))
 
 
-def _cause(error: BaseException) -> BaseException:
+def cause(error: BaseException) -> BaseException:
     """What went wrong, out of what Bytewax wraps around it."""
     while error.__cause__ is not None:
         error = error.__cause__

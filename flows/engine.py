@@ -3,10 +3,10 @@
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 from bytewax.inputs import Source
-from bytewax.outputs import Sink
+from bytewax.operators import KeyedStream
 
 from recallflow.embedder import Embedder
-from recallflow.flows.settings import Settings
+from recallflow.operators.apply import Rules
 from recallflow.operators.authorise import authorise
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item
@@ -20,29 +20,25 @@ FLOW_ID = "recallflow"
 
 
 def build(
+    flow: Dataflow,
     source: Source[Record],
-    sink: Sink[tuple[str, Output]],
     directory: StateDirectory,
     embedder: Embedder,
-    settings: Settings,
-) -> Dataflow:
-    """decode → authorise → prepare → state partition → output.
+    rules: Rules,
+) -> KeyedStream[Output]:
+    """decode → authorise → prepare → state partition; what comes out goes to whatever sink the caller has.
 
     Nothing may branch off and merge before the state, and nothing may be keyed finer: either would reorder events.
     """
+    partitions = directory.fingerprint.partitions
 
     def keyed(item: Item) -> tuple[str, tuple[str, Item]]:
-        key = partition_key(item, settings.partitions)
+        key = partition_key(item, partitions)
         return key, (key, item)
 
-    flow = Dataflow(FLOW_ID)
     records = op.input("records", flow, source)
     events = op.map("decode", records, decode)
     allowed = op.map("authorise", events, authorise)
     items = op.flat_map_batch("prepare", allowed, lambda batch: prepare(embedder, batch))
     by_partition = op.map("key", items, keyed)
-    outputs = op.stateful_batch(
-        "state", by_partition, PartitionLogic.builder(directory, embedder, settings.rules(embedder))
-    )
-    op.output("outputs", outputs, sink)
-    return flow
+    return op.stateful_batch("state", by_partition, PartitionLogic.builder(directory, embedder, rules))

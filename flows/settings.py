@@ -1,5 +1,6 @@
 """One frozen settings object."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,12 @@ class Settings:
             episode_gap_ms=self.episode_gap_ms,
         )
 
-    def rules(self, embedder: Embedder) -> Rules:
-        """What partition logic reads of the settings."""
-        return Rules(model=embedder.name, episode_gap_ms=self.episode_gap_ms)
+    def rules(
+        self,
+        embedder: Embedder,
+        query_topic: str | None = None,
+        reply_topics: Mapping[str, int] | None = None,
+        input_ends: bool = True,
+    ) -> Rules:
+        """What partition logic reads of the settings, and of where it runs."""
+        return Rules(embedder.name, self.episode_gap_ms, query_topic, reply_topics, input_ends)

@@ -1,6 +1,6 @@
 """Memory events → effects on the state: a pure function of what is stored, the event and the settings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +19,10 @@ from recallflow.state.rows import Current, Entry, Episode, MemoryRow, Vectors
 
 NO_EPISODE = -1
 DEFAULT_KIND = "fact"
-# What identifies or accompanies an event, and does not make its content another.
-_NOT_CONTENT = {"id", "receipt", "schema_version", "embedding"}
+MESSAGE_KIND = "message"
+# What identifies or accompanies an event, and does not make its content another: a producer that tries again may stamp
+# the time anew.
+_NOT_CONTENT = {"id", "receipt", "schema_version", "timestamp", "embedding"}
 # Event fields whose column in a row has another name.
 _COLUMNS = {"valid_from": "valid_from_ms", "valid_to": "valid_to_ms", "expires_at": "expires_ms"}
 _CLEARED: dict[str, Any] = {
@@ -37,10 +39,15 @@ _CLEARED: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The settings that shape what is stored."""
+    """The settings that shape what is stored, and what the surroundings are like: the topic that brings queries only
+    (None: all come from one log), topics that a query may name in `reply_to` with their partition counts (None: it is
+    not read), and whether the input is a log that ends."""
 
     model: str
     episode_gap_ms: int
+    query_topic: str | None = None
+    reply_topics: Mapping[str, int] | None = None
+    input_ends: bool = True
 
 
 def apply(view: View, prepared: Prepared, rules: Rules) -> Receipt:
@@ -51,7 +58,7 @@ def apply(view: View, prepared: Prepared, rules: Rules) -> Receipt:
         memory_id: str | None = event.id or str(position)
         outcome = _create(view, prepared, event, event.id or str(position), digest, rules)
     else:
-        memory_id = getattr(event, "memory_id", None)
+        memory_id = event.memory_id if isinstance(event, MemoryUpdate | MemoryForget) else None
         outcome = _once(view, prepared, digest, rules)
     return Receipt(id=event.id or str(position), position=str(position), outcome=outcome, memory_id=memory_id)
 
@@ -144,9 +151,14 @@ def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, rules: R
             "not_found", [FieldProblem("memory_id", "no memory has this id" if current is None else "was forgotten")]
         )
     before = view.row(event.memory_id, current.version)
-    after = replace(before, **dict(_columns(event)))
+    columns = dict(_columns(event))
+    if before.role is not None and "kind" in columns and event.kind is None:
+        columns["kind"] = MESSAGE_KIND  # what a message is when nothing else is said
+    after = replace(before, **columns)
     if after == before:
         return "unchanged"
+    if after.valid_from_ms is not None and after.valid_to_ms is not None and after.valid_to_ms < after.valid_from_ms:
+        raise InvalidRecord("invalid_event", [FieldProblem("valid_to", "before valid_from")])
     after = replace(
         after, version=current.version + 1, ingested_ms=view.ingested_ms, ingested_logged=view.ingested_logged
     )
@@ -245,5 +257,13 @@ def _content(event: Event) -> bytes:
     said = event.model_dump(exclude=_NOT_CONTENT, exclude_none=True)
     try:
         return orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
-    except orjson.JSONEncodeError as error:
-        raise InvalidRecord("invalid_event", [FieldProblem("metadata", f"cannot be stored: {error}")]) from None
+    except orjson.JSONEncodeError:
+        raise InvalidRecord("invalid_event", [*_unstorable(said)]) from None
+
+
+def _unstorable(said: dict[str, Any]) -> Iterator[FieldProblem]:
+    for field, value in said.items():
+        try:
+            orjson.dumps(value)
+        except orjson.JSONEncodeError as error:
+            yield FieldProblem(field, f"cannot be stored: {error}")

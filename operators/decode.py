@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails, from_json
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Event, MemoryEvent
+from recallflow.fields import NOT_BLANK
 from recallflow.operators.events import Ask, Refused, Tagged, Write
 from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
@@ -85,11 +86,22 @@ def _invalid(errors: list[ErrorDetails]) -> InvalidRecord:
         return _refuse("unknown_type", "not a known type; give one of " + _known_types(), "type")
     problems: dict[str, str] = {}
     for error in errors:
-        problems.setdefault(_path(error["loc"]), error["msg"].removeprefix("Value error, "))
+        problems.setdefault(*_problem(error))
     listed = [FieldProblem(field, problem) for field, problem in problems.items()]
     if len(listed) > MAX_PROBLEMS:
         listed = [*listed[:MAX_PROBLEMS], FieldProblem("", f"and {len(listed) - MAX_PROBLEMS} more")]
     return InvalidRecord("invalid_event", listed)
+
+
+def _problem(error: ErrorDetails) -> tuple[str, str]:
+    """Field and problem of one of pydantic's errors, said so that the sender knows what to do."""
+    field, said = _path(error["loc"]), error["msg"].removeprefix("Value error, ")
+    if error["type"] == "string_pattern_mismatch":
+        return field, "is blank" if said.endswith(f"'{NOT_BLANK}'") else "holds a control character"
+    about, _, rest = said.partition(": ")
+    if not field and rest:  # a check of the whole event that names the field it is about
+        return about, rest
+    return field, said
 
 
 def _known_types() -> str:
@@ -108,7 +120,7 @@ def _query_id(record: Record) -> str | None:
         raw = from_json(record.value)
     except ValueError:
         return None
-    if not isinstance(raw, dict) or raw.get("type") not in QUERY_TYPES:
+    if not isinstance(raw, dict) or not isinstance(kind := raw.get("type"), str) or kind not in QUERY_TYPES:
         return None
     given = raw.get("id")
     return given[:128] if isinstance(given, str) and given else str(record.position)

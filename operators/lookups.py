@@ -68,8 +68,7 @@ def _members(index: OwnerIndex) -> dict[int, np.ndarray[Any, np.dtype[np.int64]]
     """Episode number → places of its members."""
     conversation = index.conversation
     numbers = conversation.facts["episode"]
-    ends = np.append(conversation.starts[1:], conversation.size)
-    spans = zip(conversation.starts, ends, strict=True)
+    spans = zip(conversation.starts, conversation.ends, strict=True)
     return {int(numbers[start]): np.arange(start, end) for start, end in spans if numbers[start] >= 0}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from recallflow.embedder import Embedder, Matrix
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.events import Memory, MemoryUpdate, Message
+from recallflow.events import Memory, MemoryEmbedding, MemoryUpdate, Message
 from recallflow.operators.events import Analysis, Item, Prepared, Refused, Tagged, Write
 from recallflow.operators.text import read, sentences
 
@@ -57,8 +57,8 @@ def _analyse(write: Write, rows: Matrix) -> Analysis | None:
     if found is None:
         return None
     _, text = found
-    given = getattr(write.event, "embedding", None)
-    vectors = _unit(np.array([given], np.float32)) if given is not None else rows
+    given = _given(write)
+    vectors = _unit(given) if given is not None else rows
     reading = read(text)
     return Analysis(
         stems=" ".join(reading.stems),
@@ -67,15 +67,22 @@ def _analyse(write: Write, rows: Matrix) -> Analysis | None:
     )
 
 
-def _unit(matrix: Matrix) -> Matrix:
-    norms = np.linalg.norm(matrix, axis=1, keepdims=True)
-    unit: Matrix = np.divide(matrix, norms, out=np.zeros_like(matrix), where=norms > 0)
-    return unit
+def _given(write: Write) -> list[float] | None:
+    """The vector that comes with an event, where one has its place."""
+    event = write.event
+    return event.embedding if isinstance(event, Message | Memory | MemoryUpdate | MemoryEmbedding) else None
+
+
+def _unit(vector: Sequence[float]) -> Matrix:
+    """(1, dimension) float32, L2-normalised; the norm is taken in double precision, where it cannot overflow."""
+    row = np.array([vector], np.float64)
+    norm = np.linalg.norm(row)
+    return (row / norm if norm > 0 else row).astype(np.float32)
 
 
 def _check_dimension(embedder: Embedder, write: Write) -> Write | Refused:
     """A vector that comes with the event must be the configured model's: vectors of different models never meet."""
-    given = getattr(write.event, "embedding", None)
+    given = _given(write)
     if given is None or len(given) == embedder.dimension:
         return write
     problem = f"{len(given)} numbers; {embedder.name} has {embedder.dimension}. Leave it out to have it computed"

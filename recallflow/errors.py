@@ -3,6 +3,8 @@
     RecallflowError
     ├── InvalidRecord        one record is wrong: it becomes a dead letter, the flow goes on
     ├── UsageError           a command or a setting is wrong: correct the call (exit code 2)
+    ├── SourceError          a log cannot be read on: removed records, missing topic or right, changed file
+    ├── SinkError            an output could not be delivered: the flow stops before it would be lost
     ├── EmbedderError        a model cannot be loaded or used: check its name and path
     └── StateError           the state directory cannot be used
         ├── StateFormatError     written by another version: use that version, or rebuild
@@ -54,6 +56,14 @@ class InvalidRecord(RecallflowError):
 
 class UsageError(RecallflowError):
     """A command line or settings mistake."""
+
+
+class SourceError(RecallflowError):
+    """A log cannot be read on from where we are."""
+
+
+class SinkError(RecallflowError):
+    """An output was not delivered. Stopping keeps it: the next start delivers it again."""
 
 
 class EmbedderError(RecallflowError):

@@ -143,7 +143,7 @@ class ForgetFilter(Model):
 
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
-        if not self.model_fields_set & type(self).model_fields.keys():
+        if all(getattr(self, name) is None for name in type(self).model_fields):
             raise ValueError("give at least one of session_id, category, tag, older_than")
         return self
 

@@ -1,7 +1,5 @@
 """Field types that events, queries and responses share."""
 
-import math
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -9,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 EPOCH_MS_MIN = -62_135_596_800_000  # 0001-01-01T00:00:00Z
 EPOCH_MS_MAX = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
+FLOAT32_MAX = 3.4028234663852886e38
 _TIMES = "RFC 3339 (2026-01-31T12:00:00Z) or epoch milliseconds"
 
 
@@ -22,7 +21,7 @@ def parse_time(value: object) -> int:
         value = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"not a time; give {_TIMES}")  # noqa: TRY004 pydantic collects ValueError
-    if not math.isfinite(value) or not EPOCH_MS_MIN <= round(value) <= EPOCH_MS_MAX:
+    if not EPOCH_MS_MIN <= value <= EPOCH_MS_MAX:  # NaN is outside too
         raise ValueError("outside the years 1 to 9999")
     return round(value)
 
@@ -33,9 +32,9 @@ def format_time(epoch_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds" if epoch_ms % 1000 else "seconds").replace("+00:00", "Z")
 
 
-def _finite(vector: Sequence[float]) -> Sequence[float]:
-    if not all(map(math.isfinite, vector)):
-        raise ValueError("holds NaN or infinity")
+def _fits_float32(vector: list[float]) -> list[float]:
+    if max(map(abs, vector)) > FLOAT32_MAX:
+        raise ValueError("holds a number beyond float32")
     return vector
 
 
@@ -50,8 +49,9 @@ Timestamp = Annotated[
     ),
 ]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-NonEmpty = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
-Embedding = Annotated[list[float], Field(min_length=1, max_length=8192), AfterValidator(_finite)]
+NOT_BLANK = r"\S"
+NonEmpty = Annotated[str, StringConstraints(min_length=1, pattern=NOT_BLANK)]
+Embedding = Annotated[list[float], Field(min_length=1, max_length=8_192), AfterValidator(_fits_float32)]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Layer = Literal["rule", "working", "long_term"]
 

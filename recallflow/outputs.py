@@ -1,18 +1,22 @@
-"""What leaves the dataflow, on its way to a sink."""
+"""What leaves the dataflow, on its way to a sink. `position` and `number` together are an output's identity: the record
+it comes from, and which of that record's outputs it is."""
 
 from dataclasses import dataclass
 
 from recallflow.errors import InvalidRecord
+from recallflow.queries import ReplyTo
 from recallflow.records import Position, Record
 
 
 @dataclass(slots=True, frozen=True)
 class Answer:
-    """A response, encoded. `number` tells the outputs of one record apart."""
+    """A response, encoded. `key` is the owner's record key; `reply_to` another place than the response topic."""
 
     position: Position
     number: int
+    key: bytes
     body: bytes
+    reply_to: ReplyTo | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -21,6 +25,7 @@ class Receipted:
 
     position: Position
     number: int
+    key: bytes
     body: bytes
 
 
@@ -29,13 +34,18 @@ class DeadLetter:
     """A refused record with the reason and the step that refused it; the record keeps the original bytes."""
 
     record: Record
+    number: int
     error: InvalidRecord
     step: str
+
+    @property
+    def position(self) -> Position:
+        return self.record.position
 
 
 @dataclass(slots=True, frozen=True)
 class Done:
-    """Records of one source that are through, in whatever way: applied, answered or refused. Comes after their
+    """Records of one source that are through, in whatever way: applied, answered, refused or waiting. Comes after their
     outputs."""
 
     source: str

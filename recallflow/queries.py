@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from recallflow.events import Event
-from recallflow.fields import Identifier, Layer, Model, Name, Role, Share, Timestamp
+from recallflow.fields import Identifier, Layer, Model, Name, NonEmpty, Role, Share, Timestamp
 from recallflow.records import Position
 
 Mode = Literal["recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto"]
@@ -71,7 +71,7 @@ class Recall(Event):
     """Asks for ranked memories. `k` is clamped to 1-50 and `traversal_depth` to 1-3; a long query is cut and warned."""
 
     type: Literal["recall"]
-    query: Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
+    query: NonEmpty
     k: int = 10
     mode: Mode = "hybrid"
     strategy: Literal["baseline", "hybrid_graph"] = "baseline"
@@ -126,7 +126,7 @@ class GraphTrace(Event):
     """Asks for every step of one query's graph expansion."""
 
     type: Literal["graph.trace"]
-    query: Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
+    query: NonEmpty
     traversal_depth: int = 1
     reply_to: ReplyTo | None = None
 

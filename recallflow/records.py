@@ -35,7 +35,8 @@ class Record:
 
     `append_ms` is when the log took the record in, in epoch milliseconds. It is a fact of the log
     (`append_logged`) on Kafka; an embedded source stamps lines that carry no time with its own clock, and
-    whatever rests on such a stamp stays out of the state hash.
+    whatever rests on such a stamp stays out of the state hash. A `silent` record is read again to rebuild state: its
+    outputs left long ago, and are not sent again.
     """
 
     position: Position
@@ -43,3 +44,5 @@ class Record:
     append_ms: int
     key: bytes | None = None
     append_logged: bool = True
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    silent: bool = False

@@ -1,6 +1,5 @@
 """A state directory: N state partitions, the settings that shaped them, and the secret their keys are made with."""
 
-import os
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import orjson
 
 from recallflow.errors import SettingsMismatch, StateError, StateFormatError, StorageError
 from recallflow.state import keys
+from recallflow.state.files import write_whole
 from recallflow.state.hot import HotOwners
 from recallflow.state.keyring import Keyring, new_secret
 from recallflow.state.partition import Partition, SharedMemory
@@ -36,6 +36,7 @@ class StateDirectory:
         self, path: Path, fingerprint: Fingerprint, secret: bytes, cache_bytes: int, lock_wait_s: float
     ) -> None:
         self.path = path
+        self.rebuilding = False  # state partitions may be behind: the source reads again what they miss
         self.fingerprint = fingerprint
         self._keyring = Keyring(secret)
         self._memory = SharedMemory()
@@ -113,18 +114,7 @@ def _create(path: Path, fingerprint: Fingerprint) -> None:
         "settings": asdict(fingerprint),
         "secret": new_secret().hex(),
     }
-    new = path / f"{DESCRIPTION}.new"
-    # Written aside, synced, then renamed: a crash leaves either no description or a whole one.
-    with new.open("wb") as file:
-        file.write(orjson.dumps(description, option=orjson.OPT_INDENT_2))
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path / DESCRIPTION)
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_whole(path / DESCRIPTION, orjson.dumps(description, option=orjson.OPT_INDENT_2))
 
 
 def _compare(path: Path, stored: Fingerprint, given: Fingerprint) -> None:

@@ -91,14 +91,14 @@ class Conversation:
         self.opens: Mask = first & (ordered >= 0)
         self.starts: Ints = np.flatnonzero(first)
         self.segment: Ints = np.cumsum(first) - 1
-        self._ends = np.append(self.starts[1:], self.size)
+        self.ends: Ints = np.append(self.starts, self.size)[1:]
         self.authors: Ints = np.unique(self.facts["author"])
         self.windows = {reach: self._window(reach) for reach in WINDOWS}
 
     def _window(self, reach: int) -> tuple[Ints, Ints]:
         places = np.arange(self.size)
         low = np.maximum(places - reach, self.starts[self.segment])
-        high = np.minimum(places + reach + 1, self._ends[self.segment])
+        high = np.minimum(places + reach + 1, self.ends[self.segment])
         return low, high
 
     def back(self, values: npt.NDArray[Any], places: int) -> npt.NDArray[Any]:

@@ -89,6 +89,10 @@ def event_id(owner: bytes, event: bytes) -> bytes:
     return OWNERS + owner + EVENT_ID + event
 
 
+def outbox(source: bytes, offset: int) -> bytes:
+    return OUTBOX + source + _U64.pack(offset)
+
+
 def split(key: bytes) -> tuple[bytes, bytes, bytes]:
     """A key of the owners' namespace → (owner, table, rest)."""
     return key[1:17], key[17:18], key[18:]

@@ -80,7 +80,7 @@ class LexicalIndex:
             else np.zeros(slots)
             for stem in stems
         ]
-        return np.array(found, np.float64).reshape(-1, slots)
+        return np.array(found, np.float64).reshape(len(found), slots)
 
     def pairs(self, pairs: Iterable[tuple[str, str]]) -> npt.NDArray[np.bool_]:
         """Which slots hold which pair of neighbouring stems: (pairs, slots)."""
@@ -93,7 +93,7 @@ class LexicalIndex:
             if a and b:
                 row[slot_of[:-1][(flat[:-1] == a) & (flat[1:] == b)]] = True
             rows.append(row)
-        return np.array(rows, np.bool_).reshape(-1, slots)
+        return np.array(rows, np.bool_).reshape(len(rows), slots)
 
     def closest(self, stems: Sequence[str]) -> npt.NDArray[np.float32]:
         """For each stem and slot, the spelling similarity of the slot's closest word: (stems, slots), 0 to 1.

@@ -109,9 +109,13 @@ class Partition:
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Committed records under a prefix, in key order."""
+        return self.scan_range(prefix, keys.after(prefix))
+
+    def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Committed records with first ≤ key < end, in key order."""
         options = ReadOptions()
-        options.set_iterate_upper_bound(keys.after(prefix))
-        for key, value in self._db.items(from_key=prefix, read_opt=options):
+        options.set_iterate_upper_bound(end)
+        for key, value in self._db.items(from_key=first, read_opt=options):
             yield key, self.keyring.open(key, value)
 
     def commit(self) -> None:

@@ -34,7 +34,6 @@ _NOT_YET_OPTIONAL = {
     "max_tokens": "an assembled context",
     "select_categories": "category selection",
     "check_sufficiency": "the sufficiency check",
-    "wait_for": "waiting for a position",
 }
 
 

@@ -56,10 +56,9 @@ def understand(text: str, participants: Iterable[str]) -> Question:
     named = _named(text, participants)
     own_words = bare = text
     for spelling in named.values():
-        own_words = re.sub(
-            rf"\b{re.escape(spelling)}\b", "I", re.sub(rf"\b{re.escape(spelling)}['’]s\b", "my", own_words)
-        )
-        bare = re.sub(rf"\b{re.escape(spelling)}\b(?:['’]s\b)?", " ", bare)
+        word = _whole(spelling)
+        own_words = re.sub(word, "I", re.sub(rf"{word}['’]s\b", "my", own_words))
+        bare = re.sub(rf"{word}(?:['’]s\b)?", " ", bare)
     return Question(
         text=text,
         own_words=" ".join(own_words.split()),
@@ -93,10 +92,15 @@ def _named(text: str, participants: Iterable[str]) -> dict[str, str]:
 
 def _spelled(name: str, text: str) -> str | None:
     """The name as the text writes it. In lower case only where it is no ordinary word (a Will is not every will)."""
-    match = re.search(rf"\b{re.escape(name)}\b", text)
+    match = re.search(_whole(name), text)
     if match is None and name.lower() not in FUNCTION_WORDS and name.lower() not in _MONTHS:
-        match = re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE)
+        match = re.search(_whole(name), text, re.IGNORECASE)
     return match[0] if match else None
+
+
+def _whole(name: str) -> str:
+    """A pattern for the name as a word of its own, whatever characters it begins and ends with."""
+    return rf"(?<!\w){re.escape(name)}(?!\w)"
 
 
 def _dates(text: str) -> list[DateMention]:

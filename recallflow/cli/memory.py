@@ -61,7 +61,7 @@ def _readable(response: dict[str, Any]) -> str:
     if response["status"] == "error":
         return f"error: {response['error']['message']}"
     lines = [f"{w['code']}: {w['detail']}" for w in response["warnings"]]
-    return "\n".join(lines + [ranked(memory) for memory in response["memories"]] or ["nothing remembered yet"])
+    return "\n".join(lines + ([ranked(memory) for memory in response["memories"]] or ["nothing remembered yet"]))
 
 
 def ranked(memory: dict[str, Any]) -> str:

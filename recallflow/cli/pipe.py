@@ -1,6 +1,7 @@
 """`recallflow pipe`: events in on stdin, responses out on stdout."""
 
 import argparse
+import logging
 import sys
 
 import orjson
@@ -26,6 +27,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def run(options: argparse.Namespace) -> int:
+    logging.disable(logging.WARNING)  # scripts parse stderr: it holds refused lines, or the one error that ends it all
     with Embedded.open(settings(options), options.state_dir) as embedded:
         lines = bounded_lines(sys.stdin.buffer, MAX_RECORD_BYTES + 1)
         first: list[int] = []

@@ -101,7 +101,7 @@ def _check(path: Path, scope: Scope, log_format: LogFormat) -> int:
         if isinstance(item, Refused):
             refused += 1
             print(
-                orjson.dumps(rejection(events, DeadLetter(item.record, item.error, item.step))).decode(),
+                orjson.dumps(rejection(events, DeadLetter(item.record, 0, item.error, item.step))).decode(),
                 file=sys.stderr,
             )
     print(f"{path.name}: {log_format}, {events} events, {refused} would be refused")
@@ -117,5 +117,5 @@ def _topic(path: Path) -> str:
     """Names a file in positions: by where it is and how it begins, so that a log that grew goes on, and another log
     under the same name does not pass for it."""
     with path.open("rb") as file:
-        first = file.readline(64 * 1024)
+        first = file.readline(64 * 1024).rstrip(b"\r\n")
     return "file-" + hashlib.sha256(f"{path.resolve()}\n".encode() + first).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Kafka: the source that puts queries first, and the sink that delivers each output once."""

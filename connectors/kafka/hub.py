@@ -1,0 +1,192 @@
+"""What the source's parts of one worker share: a reader thread per class of topic, one wake event, and the order of
+service.
+
+Queries come first. Memory events are taken when no query waits, in batches that fit a time budget, and at least every
+`STARVED_S`, so that steady queries cannot starve writes. With a backlog of 60,000 events at 1 ms each this gave queries
+a p50 of 3 ms, against 6 s from Bytewax's own Kafka source.
+"""
+
+import collections
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.errors import SourceError
+
+WAIT_S = 0.005
+POLL_S = 0.1
+READ_AHEAD = 2_000
+READ_BATCH = 500
+BUDGET_S = 0.005
+BATCH_MAX = 500
+STARVED_S = 0.02
+IN_FLIGHT_MAX = 2_000
+OUTAGE_LOG_S = 10.0
+
+_log = logging.getLogger(__name__)
+_DENIED = {
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
+
+Queue = collections.deque[Any]  # confluent_kafka.Message, whose stubs make every field optional
+
+
+class Reader:
+    """One consumer on one thread, filling a queue per Kafka partition."""
+
+    def __init__(self, name: str, options: KafkaOptions, wake: threading.Event) -> None:
+        self.queues: dict[TopicPart, Queue] = {}
+        self.error: BaseException | None = None
+        self.retried = 0
+        self._wake = wake
+        self._stopping = threading.Event()
+        self._outage_logged_s = 0.0
+        self._joining: collections.deque[TopicPartition] = collections.deque()
+        self._consumer = Consumer(options.consumer() | {"error_cb": self._on_error})
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"recallflow-{name}")
+
+    def add(self, part: "TopicPart", offset: int) -> Queue:
+        """Reads one more partition, from `offset` on."""
+        self.queues[part] = collections.deque()
+        self._joining.append(TopicPartition(*part, offset))
+        if not self._thread.is_alive():
+            self._thread.start()
+        return self.queues[part]
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._consumer.close()
+
+    def waiting(self) -> bool:
+        return any(self.queues.values())
+
+    def lag(self) -> dict["TopicPart", int]:
+        """Records behind the end of each partition, as far as the last fetch told; what is queued here counts."""
+        lags = {}
+        for (topic, partition), queue in self.queues.items():
+            (at,) = self._consumer.position([TopicPartition(topic, partition)])
+            _, end = self._consumer.get_watermark_offsets(at, cached=True)
+            if end >= 0 and at.offset >= 0:
+                lags[topic, partition] = max(0, end - at.offset) + len(queue)
+        return lags
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                while self._joining:
+                    # Here and not in `add`: assigning while another thread polls hangs.
+                    self._consumer.incremental_assign([self._joining.popleft()])
+                if sum(map(len, self.queues.values())) >= READ_AHEAD:
+                    self._stopping.wait(0.001)
+                    continue
+                message = self._consumer.poll(POLL_S)
+                if message is not None:
+                    self._take([message, *self._consumer.consume(READ_BATCH, 0)])
+        except (KafkaException, SourceError) as error:
+            self.error = error
+            self._wake.set()
+
+    def _take(self, messages: list[Any]) -> None:
+        for message in messages:
+            error = message.error()
+            if error is None:
+                self.queues[message.topic(), message.partition()].append(message)
+            else:
+                self._judge(error, f"{message.topic()}:{message.partition()}")
+        self._wake.set()
+
+    def _on_error(self, error: KafkaError) -> None:
+        """librdkafka's own news: it goes on trying whatever is not about who we are."""
+        if error.code() in _DENIED or error.fatal():
+            self.error = SourceError(f"Kafka refuses us: {error.str()}; check the security settings")
+            self._wake.set()
+        elif time.monotonic() - self._outage_logged_s > OUTAGE_LOG_S:
+            self._outage_logged_s = time.monotonic()
+            _log.warning("Kafka: %s; retrying", error.str())
+
+    def _judge(self, error: KafkaError, where: str) -> None:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise SourceError(
+                f"{where}: the next record is gone from the topic ({error.str()}). Restore a checkpoint that reaches "
+                "into what is left, or rebuild from a longer log; nothing is skipped silently"
+            )
+        if error.code() in _DENIED or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise SourceError(f"{where}: {error.str()}; create the topic (recallflow topics create) or grant the right")
+        if not error.retriable():
+            raise KafkaException(error)
+        self.retried += 1
+        _log.warning("%s: %s; retrying", where, error.str())
+
+
+TopicPart = tuple[str, int]
+
+
+class Hub:
+    """Readers, order of service and batch size for the parts of one worker."""
+
+    def __init__(self, options: KafkaOptions, in_flight: Callable[[], int]) -> None:
+        self.wake = threading.Event()
+        self.queries = Reader("queries", options, self.wake)
+        self.memories = Reader("memories", options, self.wake)
+        self.stopping = False
+        self._in_flight = in_flight
+        self._parts = 0
+        self._batch = 1
+        self._cycle: set[str] = set()
+        self._given = 0
+        self._cycle_began_s = self._fed_s = time.perf_counter()
+
+    def join(self) -> None:
+        self._parts += 1
+
+    def leave(self) -> None:
+        """The last part to leave stops the readers."""
+        self._parts -= 1
+        if self._parts == 0:
+            self.queries.stop()
+            self.memories.stop()
+
+    def begin(self, part: str) -> None:
+        """A part asks for its next batch. Asking twice begins a new cycle: its time says what an event costs, and
+        so how many fit the budget. Raises what a reader failed with."""
+        for reader in (self.queries, self.memories):
+            if reader.error is not None:
+                raise reader.error
+        if part in self._cycle:
+            now_s = time.perf_counter()
+            if self._given:
+                cost_s = (now_s - self._cycle_began_s) / self._given
+                self._batch = max(1, min(BATCH_MAX, int(BUDGET_S / max(cost_s, 1e-6))))
+            self._cycle.clear()
+            self._given, self._cycle_began_s = 0, now_s
+        self._cycle.add(part)
+
+    def memories_allowed(self) -> int:
+        """How many memory events a part may take now."""
+        if self.queries.waiting() and time.perf_counter() - self._fed_s < STARVED_S:
+            return 0
+        busy = max(1, sum(1 for queue in self.memories.queues.values() if queue))
+        return max(0, min(-(-self._batch // busy), IN_FLIGHT_MAX - self._in_flight()))
+
+    def gave(self, memories: int) -> None:
+        self._given += memories
+        self._fed_s = time.perf_counter()
+
+    def rest(self, part: str) -> None:
+        """Waits for news, but only the first part of a cycle does, and not for long: the dataflow has other work."""
+        if len(self._cycle) == 1 and part in self._cycle:
+            if not (self.queries.waiting() or self.memories.waiting()):
+                self.wake.wait(WAIT_S)
+            self.wake.clear()

@@ -1,0 +1,226 @@
+"""The Kafka sink: checked deliveries, and no output twice.
+
+Each output carries its identity in headers: the position of the record it comes from, and its number among that
+record's outputs. After a crash the dataflow sends again what it had sent since the last snapshot; on build a part
+reads its partition's tail from the snapshotted offset on, and drops every output that is already there.
+
+Bytewax's own Kafka sink is a `DynamicSink`: its progress is not part of the snapshot, and it ignores delivery errors.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.errors import SinkError
+
+SOURCE_HEADER = "recallflow-source"
+NUMBER_HEADER = "recallflow-output"
+METADATA_S = 10.0
+FLUSH_S = 60.0
+FULL_QUEUE_WAIT_S = 0.05
+
+Identity = tuple[bytes, bytes]
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Outgoing:
+    """One record to deliver. `source` and `number` are its identity."""
+
+    source: str
+    number: int
+    key: bytes | None
+    value: bytes
+    headers: Headers = ()
+
+    @property
+    def identity(self) -> Identity:
+        return self.source.encode(), b"%d" % self.number
+
+
+class Delivered(NamedTuple):
+    """A part's resume state: everything below `offset` is settled; `unclaimed` stands in the tail from before a crash,
+    and the dataflow has not come by it again."""
+
+    offset: int
+    unclaimed: tuple[Identity, ...]
+
+
+class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
+    """One part per partition of each output topic. Items are keyed by the part they go to (`part_name`)."""
+
+    def __init__(self, options: KafkaOptions, partitions: Mapping[str, int], begin: Mapping[str, int]) -> None:
+        """`partitions`: topic → how many. `begin`: part → its offset when the state directory was new: what stands
+        before is of no concern to a part that has no snapshot yet."""
+        self._options = options
+        self._begin = begin
+        self._producers: dict[int, SharedProducer] = {}
+        self._starting = threading.Lock()
+        self.partitions = dict(partitions)
+        self._index = {part: number for number, part in enumerate(self.list_parts())}
+
+    def list_parts(self) -> list[str]:
+        # Bytewax sorts parts by name and numbers them so: zero-padded, both orders are one.
+        return sorted(part_name(topic, n) for topic, count in self.partitions.items() for n in range(count))
+
+    def part_fn(self, item_key: str) -> int:
+        return self._index[item_key]
+
+    def build_part(self, step_id: str, for_part: str, resume_state: Delivered | None) -> "SinkPart":  # noqa: ARG002
+        topic, number = for_part.rsplit(":", 1)
+        with self._starting:
+            worker = threading.get_ident()
+            producer = self._producers.setdefault(worker, SharedProducer(self._options))
+        return SinkPart(
+            self._options, producer, topic, int(number), resume_state or Delivered(self._begin.get(for_part, 0), ())
+        )
+
+
+def part_name(topic: str, partition: int) -> str:
+    """The sink part of a Kafka partition."""
+    return f"{topic}:{partition:05d}"
+
+
+class SharedProducer:
+    """One idempotent producer for all parts of a worker. A failed delivery is kept until someone looks."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._producer = Producer(options.producer() | {"error_cb": self._on_error})
+        self._error: KafkaError | None = None
+
+    def send(self, topic: str, partition: int, outgoing: Outgoing, delivered: Callable[[int], None]) -> None:
+        """Hands one record to librdkafka, waiting while its queue is full. Raises SinkError for an earlier failure."""
+        identity = ((SOURCE_HEADER, outgoing.identity[0]), (NUMBER_HEADER, outgoing.identity[1]))
+
+        def report(error: KafkaError | None, message: Any) -> None:
+            if error is not None:
+                self._error = error
+            else:
+                delivered(message.offset())
+
+        while True:
+            self.check()
+            try:
+                self._producer.produce(
+                    topic,
+                    value=outgoing.value,
+                    key=outgoing.key,
+                    partition=partition,
+                    headers=[*outgoing.headers, *identity],
+                    on_delivery=report,
+                )
+            except BufferError:
+                self._producer.poll(FULL_QUEUE_WAIT_S)
+            except KafkaException as error:
+                raise SinkError(
+                    f"{topic}:{partition}: an output of {outgoing.source} cannot be sent: {error}"
+                ) from error
+            else:
+                return
+
+    def poll(self) -> None:
+        self._producer.poll(0)
+        self.check()
+
+    def flush(self) -> None:
+        """Returns once every record sent so far is acknowledged by the brokers. Raises SinkError."""
+        left = self._producer.flush(FLUSH_S)
+        self.check()
+        if left:
+            raise SinkError(
+                f"{left} outputs were not acknowledged within {FLUSH_S:.0f} s; they are sent again on restart"
+            )
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise SinkError(f"an output was not delivered: {self._error.str()}; it is sent again on restart")
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._error = error
+
+
+class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
+    """One Kafka partition."""
+
+    def __init__(
+        self, options: KafkaOptions, producer: SharedProducer, topic: str, number: int, resumed: Delivered
+    ) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._number = number
+        tail, self._offset = read_tail(options, topic, number, resumed.offset)
+        self._there = set(tail) | set(resumed.unclaimed)
+
+    def write_batch(self, values: Sequence[Outgoing]) -> None:
+        for outgoing in values:
+            if outgoing.identity in self._there:
+                self._there.remove(outgoing.identity)
+            else:
+                self._producer.send(self._topic, self._number, outgoing, self._delivered)
+        self._producer.poll()
+
+    def snapshot(self) -> Delivered:
+        # The offset alone would be unsound: what the tail held and was not sent again yet could be sent twice later.
+        self._producer.flush()
+        return Delivered(self._offset, tuple(sorted(self._there)))
+
+    def close(self) -> None:
+        self._producer.flush()
+
+    def _delivered(self, offset: int) -> None:
+        self._offset = max(self._offset, offset + 1)
+
+
+def read_tail(options: KafkaOptions, topic: str, number: int, offset: int) -> tuple[list[Identity], int]:
+    """The identities of all our records from `offset` to the end of a partition, and the end."""
+    with closing(
+        Consumer(options.consumer() | {"enable.partition.eof": True, "auto.offset.reset": "earliest"})
+    ) as reader:
+        low, high = reader.get_watermark_offsets(TopicPartition(topic, number), timeout=METADATA_S)
+        start = max(offset, low)
+        if start >= high:
+            return [], high
+        reader.assign([TopicPartition(topic, number, start)])
+        found: list[Identity] = []
+        while True:
+            message: Any = reader.poll(1.0)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                found += _identity(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return found, message.offset()
+            elif not error.retriable():
+                raise SinkError(f"{topic}:{number}: cannot read what was delivered before: {error.str()}")
+
+
+def _identity(message: Any) -> list[Identity]:
+    headers = dict(message.headers() or ())
+    source, number = headers.get(SOURCE_HEADER), headers.get(NUMBER_HEADER)
+    return [(source, number)] if source is not None and number is not None else []
+
+
+def ends(options: KafkaOptions, topics: Sequence[str]) -> dict[str, dict[int, int]]:
+    """The end offset of every partition of output topics. Raises SinkError where a topic is missing."""
+    with closing(Consumer(options.consumer())) as consumer:
+        try:
+            found = consumer.list_topics(timeout=METADATA_S).topics
+            if missing := [topic for topic in topics if topic not in found or found[topic].error is not None]:
+                raise SinkError(f"no topic {' and no topic '.join(missing)}: create it (recallflow topics create)")
+            return {
+                topic: {
+                    number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=METADATA_S)[1]
+                    for number in found[topic].partitions
+                }
+                for topic in topics
+            }
+        except KafkaException as error:
+            raise SinkError(f"cannot reach Kafka at {options.bootstrap_servers}: {error}") from error

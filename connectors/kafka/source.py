@@ -1,0 +1,189 @@
+"""The Kafka source: one part per partition number, over the memory topic and the query topic."""
+
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from recallflow.connectors.kafka.hub import Hub, Queue
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.errors import SourceError
+from recallflow.records import Position, Record
+
+METADATA_S = 10.0
+QUERIES_MAX = 1_000
+
+# topic:partition → the next offset, and the offset from which on outputs count
+Offsets = dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Counts what the source gave and what the state was done with, over all workers of the process: no back-pressure
+    crosses an exchange within an epoch, so the source keeps its own."""
+
+    counts: list[int]
+
+    @classmethod
+    def new(cls) -> "Progress":
+        return cls([0, 0])
+
+    def gave(self, records: int) -> None:
+        self.counts[0] += records
+
+    def done(self, records: int) -> None:
+        self.counts[1] += records
+
+    def in_flight(self) -> int:
+        return self.counts[0] - self.counts[1]
+
+
+class KafkaSource(FixedPartitionedSource[Record, Offsets]):
+    """Records of `memory_topic` and `query_topic`. A part's resume state is where it is in each of its partitions.
+
+    On the first start memories are read from the beginning and queries from the end. `rewind` names, per
+    `topic:partition`, an offset below the resume state to read from again, to rebuild state that was lost: those
+    records come out silent.
+    """
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        memory_topic: str,
+        query_topic: str,
+        progress: Progress,
+        rewind: Mapping[str, int] | None = None,
+    ) -> None:
+        self._options = options
+        self._memory_topic = memory_topic
+        self._query_topic = query_topic
+        self._progress = progress
+        self._rewind = rewind or {}
+        self._hubs: dict[int, Hub] = {}
+        self._joining = threading.Lock()
+        self.stopping = threading.Event()
+
+    def list_parts(self) -> list[str]:
+        """One part per partition number that either topic has. Raises SourceError where a topic is missing."""
+        counts = self._partition_counts()
+        return [f"{number:05d}" for number in range(max(counts.values()))]
+
+    def build_part(self, step_id: str, for_part: str, resume_state: Offsets | None) -> "KafkaPart":  # noqa: ARG002
+        number = int(for_part)
+        counts = self._partition_counts()
+        hub = self._hub()
+        hub.join()
+        part = KafkaPart(for_part, hub, self._progress, self.stopping)
+        for topic, reader in ((self._query_topic, hub.queries), (self._memory_topic, hub.memories)):
+            if number < counts[topic]:
+                source = f"{topic}:{number}"
+                next_offset, answered_from = (resume_state or {}).get(source, (None, 0))
+                first = self._first_offset(topic, number, next_offset)
+                answered_from = max(answered_from, next_offset or 0)
+                log = _Log(source, reader.add((topic, number), first), first, answered_from)
+                (part.queries if reader is hub.queries else part.memories).append(log)
+        return part
+
+    def _hub(self) -> Hub:
+        """The calling worker's hub."""
+        with self._joining:
+            worker = threading.get_ident()
+            if worker not in self._hubs:
+                self._hubs[worker] = Hub(self._options, self._progress.in_flight)
+            return self._hubs[worker]
+
+    def _partition_counts(self) -> dict[str, int]:
+        with closing(Consumer(self._options.consumer())) as consumer:
+            try:
+                found = consumer.list_topics(timeout=METADATA_S).topics
+            except KafkaException as error:
+                raise SourceError(f"cannot reach Kafka at {self._options.bootstrap_servers}: {error}") from error
+        wanted = (self._memory_topic, self._query_topic)
+        if missing := [topic for topic in wanted if topic not in found or found[topic].error is not None]:
+            raise SourceError(f"no topic {' and no topic '.join(missing)}: create it (recallflow topics create)")
+        return {topic: len(found[topic].partitions) for topic in wanted}
+
+    def _first_offset(self, topic: str, number: int, resumed: int | None) -> int:
+        """Where to read from. Raises SourceError where what comes next is gone."""
+        with closing(Consumer(self._options.consumer())) as consumer:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=METADATA_S)
+        if resumed is None:
+            wanted = low if topic == self._memory_topic else high
+        else:
+            wanted = min(resumed, self._rewind.get(f"{topic}:{number}", resumed))
+        if wanted < low:
+            raise SourceError(
+                f"{topic}:{number}: {low - wanted} records from offset {wanted} on are gone from the topic. Restore "
+                "a checkpoint that reaches into what is left; nothing is skipped silently"
+            )
+        if wanted > high:
+            raise SourceError(
+                f"{topic}:{number} ends at offset {high}, and we were at {wanted}: the topic was made anew. "
+                "Start with another state directory"
+            )
+        return wanted
+
+
+@dataclass(slots=True)
+class _Log:
+    """One Kafka partition being read: its queue, the next offset, and the offset from which on outputs count."""
+
+    source: str
+    queue: Queue
+    next_offset: int
+    answered_from: int
+
+
+class KafkaPart(StatefulSourcePartition[Record, Offsets]):
+    """The partitions of one number: queries first, then as many memory events as the hub allows."""
+
+    def __init__(self, name: str, hub: Hub, progress: Progress, stopping: threading.Event) -> None:
+        self._name = name
+        self._hub = hub
+        self._progress = progress
+        self._stopping = stopping
+        self.queries: list[_Log] = []
+        self.memories: list[_Log] = []
+
+    def next_batch(self) -> list[Record]:
+        if self._stopping.is_set():
+            raise StopIteration
+        self._hub.begin(self._name)
+        records = [record for log in self.queries for record in _take(log, QUERIES_MAX)]
+        if not records and (allowed := self._hub.memories_allowed()):
+            records = [record for log in self.memories for record in _take(log, allowed)]
+            self._hub.gave(len(records))
+        if not records:
+            self._hub.rest(self._name)
+        self._progress.gave(len(records))
+        return records
+
+    def snapshot(self) -> Offsets:
+        return {log.source: (log.next_offset, log.answered_from) for log in (*self.queries, *self.memories)}
+
+    def close(self) -> None:
+        self._hub.leave()
+
+
+def _take(log: _Log, most: int) -> list[Record]:
+    records: list[Record] = []
+    while log.queue and len(records) < most:
+        records.append(_record(log, log.queue.popleft()))
+    return records
+
+
+def _record(log: _Log, message: Any) -> Record:
+    offset: int = message.offset()
+    log.next_offset = offset + 1
+    return Record(
+        position=Position(message.topic(), message.partition(), offset),
+        value=message.value() or b"",
+        append_ms=message.timestamp()[1],
+        key=message.key(),
+        headers=tuple(message.headers() or ()),
+        silent=offset < log.answered_from,
+    )

@@ -1,0 +1,127 @@
+"""The main dataflow against Kafka."""
+
+import logging
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import orjson
+from bytewax import operators as op
+from bytewax.dataflow import Dataflow
+from bytewax.errors import BytewaxRuntimeError
+from bytewax.run import cli_main
+
+from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.sink import KafkaSink, Outgoing, ends, part_name
+from recallflow.connectors.kafka.source import KafkaSource, Progress
+from recallflow.embedder import Embedder
+from recallflow.errors import StateError
+from recallflow.flows.embedded import cause, recovery_store
+from recallflow.flows.engine import FLOW_ID, build
+from recallflow.flows.settings import Settings
+from recallflow.flows.topics import Router, Topics
+from recallflow.outputs import Done, Output
+from recallflow.state.directory import RECOVERY, StateDirectory
+from recallflow.state.files import write_whole
+
+OUTPUTS = "outputs.json"
+REWIND = "rewind.json"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class KafkaFlow:
+    """A deployment of the main flow: where Kafka is, which topics, where the state is."""
+
+    options: KafkaOptions
+    state_dir: Path
+    topics: Topics = field(default_factory=Topics)
+    settings: Settings = field(default_factory=Settings)
+    workers: int = 1
+
+    def run(self) -> None:
+        """Runs until SIGTERM or SIGINT: the batch at hand is finished, the state is synced, and everything is closed. A
+        second signal ends the process at once. Raises what stopped the flow otherwise."""
+        embedder = load_embedder(self.settings.embedder, self.settings.model_path)
+        fingerprint = self.settings.fingerprint(embedder)
+        with StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes) as directory:
+            begin, counts = self._outputs()
+            rewind = _rewind(self.state_dir)
+            directory.rebuilding = bool(rewind)
+            progress = Progress.new()
+            source = KafkaSource(self.options, self.topics.memory, self.topics.queries, progress, rewind)
+            sink = KafkaSink(self.options, counts, begin)
+            flow = self._flow(source, sink, directory, embedder, progress)
+            _stop_on_signals(source)
+            _log.warning("auth is off: every record is taken for what it says")
+            try:
+                cli_main(
+                    flow,
+                    workers_per_process=self.workers,
+                    epoch_interval=timedelta(milliseconds=self.settings.epoch_ms),
+                    recovery_config=recovery_store(self.state_dir),
+                )
+            except BytewaxRuntimeError as error:
+                raise cause(error) from None
+            (self.state_dir / REWIND).unlink(missing_ok=True)
+
+    def _flow(
+        self,
+        source: KafkaSource,
+        sink: KafkaSink,
+        directory: StateDirectory,
+        embedder: Embedder,
+        progress: Progress,
+    ) -> Dataflow:
+        replies = {topic: sink.partitions[topic] for topic in (self.topics.responses, *self.topics.replies)}
+        rules = self.settings.rules(embedder, query_topic=self.topics.queries, reply_topics=replies, input_ends=False)
+        router = Router(self.topics, sink.partitions)
+
+        def route(batch: list[tuple[str, Output]]) -> Iterable[tuple[str, Outgoing]]:
+            for _, output in batch:
+                if isinstance(output, Done):
+                    progress.done(len(output.offsets))
+                else:
+                    yield router.route(output)
+
+        flow = Dataflow(FLOW_ID)
+        outputs = build(flow, source, directory, embedder, rules)
+        op.output("outputs", op.flat_map_batch("route", outputs, route), sink)
+        return flow
+
+    def _outputs(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Where each output partition ended when the state directory was new, and how many partitions a topic has."""
+        found = ends(self.options, self.topics.outputs())
+        path = self.state_dir / OUTPUTS
+        if not path.exists():
+            begin = {part_name(topic, n): end for topic, parts in found.items() for n, end in parts.items()}
+            write_whole(path, orjson.dumps(begin, option=orjson.OPT_INDENT_2))
+        elif not (self.state_dir / RECOVERY).exists():
+            raise StateError(
+                f"{self.state_dir} has lost its recovery store ({RECOVERY}/): nobody knows any more which queries were "
+                "answered. Restore it from a checkpoint, or give up on unanswered queries: recallflow state rebuild"
+            )
+        return orjson.loads(path.read_bytes()), {topic: len(parts) for topic, parts in found.items()}
+
+
+def _rewind(state_dir: Path) -> dict[str, int]:
+    """Offsets to read again from, as `recallflow state rebuild` found them."""
+    path = state_dir / REWIND
+    found: dict[str, int] = orjson.loads(path.read_bytes()) if path.exists() else {}
+    return found
+
+
+def _stop_on_signals(source: KafkaSource) -> None:
+    def stop(number: int, _: object) -> None:
+        if source.stopping.is_set():
+            os._exit(128 + number)
+        _log.warning("stopping: the batch at hand is finished; a second signal stops at once")
+        source.stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)

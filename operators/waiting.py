@@ -1,0 +1,65 @@
+"""Queries that wait for a position to be applied: they hold up nobody, and survive a kill in the snapshot."""
+
+import base64
+from collections.abc import Mapping
+
+import orjson
+
+from recallflow.operators.decode import decode
+from recallflow.operators.events import Ask
+from recallflow.queries import Recall
+from recallflow.records import Position, Record
+from recallflow.responses import Warn
+
+
+class Waiting:
+    """One waiting query: what it waits for, and until when (epoch milliseconds)."""
+
+    def __init__(self, ask: Ask, targets: tuple[Position, ...], timeout_ms: int) -> None:
+        self.ask = ask
+        self._targets = targets
+        self.deadline_ms = ask.record.append_ms + timeout_ms
+
+    @classmethod
+    def of(cls, ask: Ask) -> "Waiting | None":
+        """The query as a waiting one, if it names a position."""
+        if not isinstance(ask.query, Recall) or not ask.query.wait_for:
+            return None
+        given = ask.query.wait_for
+        targets = tuple(Position.parse(text) for text in ([given] if isinstance(given, str) else given))
+        return cls(ask, targets, ask.query.wait_timeout_ms)
+
+    def missing(self, applied: Mapping[str, int]) -> list[Position]:
+        """The positions that are not applied yet."""
+        return [target for target in self._targets if applied.get(target.source, -1) < target.offset]
+
+    def stale(self, applied: Mapping[str, int]) -> list[Warn]:
+        """The warning for an answer given before all was applied."""
+        behind = [
+            f"{target} is {target.offset - applied.get(target.source, -1)} records ahead of what is applied"
+            for target in self.missing(applied)
+        ]
+        return [Warn(code="stale_read", detail="; ".join(behind))] if behind else []
+
+    def encode(self) -> bytes:
+        """For the snapshot: the record, as it came."""
+        record = self.ask.record
+        key = None if record.key is None else base64.b64encode(record.key).decode()
+        value = base64.b64encode(record.value).decode()
+        return orjson.dumps([*record.position, value, record.append_ms, key, record.append_logged])
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Waiting":
+        topic, partition, offset, value, append_ms, key, append_logged = orjson.loads(data)
+        record = Record(
+            position=Position(topic, partition, offset),
+            value=base64.b64decode(value),
+            append_ms=append_ms,
+            key=None if key is None else base64.b64decode(key),
+            append_logged=append_logged,
+        )
+        ask = decode(record)
+        waiting = cls.of(ask) if isinstance(ask, Ask) else None
+        if waiting is None:
+            raise ValueError("a snapshot holds a waiting query that is none")
+        return waiting
