@@ -1,6 +1,7 @@
 """The main dataflow without Kafka: lines in, outputs out, state in a directory."""
 
 import contextlib
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ from bytewax.run import cli_main
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import Feed, IteratorFeed, LineSink, LineSource
 from recallflow.embedder import Embedder
+from recallflow.errors import RecallflowError, StorageError
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer, DeadLetter, Receipted
@@ -104,27 +106,43 @@ class Embedded:
         flow = Dataflow(FLOW_ID)
         outputs = build(flow, source, self.directory, self.embedder, self.settings.rules(self.embedder))
         op.output("outputs", outputs, LineSink(source, deliver))
-        epoch = timedelta(milliseconds=self.settings.epoch_ms)
-        try:
-            cli_main(flow, workers_per_process=workers, epoch_interval=epoch, recovery_config=self.recovery)
-        except BytewaxRuntimeError as error:
-            raise cause(error) from None
+        run_dataflow(flow, self.settings, workers, self.recovery)
 
     def _next_offset(self, source: str) -> int:
         return 1 + max(partition.applied.get(source, -1) for partition in self.directory.partitions())
 
 
 def recovery_store(path: Path) -> RecoveryConfig:
-    """Bytewax's recovery store, kept beside the state partitions."""
-    store = path / RECOVERY
-    if not store.exists():
-        store.mkdir()
-        init_db_dir(store, 1)
+    """Bytewax's recovery store, kept beside the state partitions; made aside and renamed, so that a kill leaves none or
+    a whole one."""
+    store, aside = path / RECOVERY, path / f"{RECOVERY}.new"
+    if not any(store.glob("*.sqlite3")):
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(store, ignore_errors=True)
+        aside.mkdir()
+        init_db_dir(aside, 1)
+        aside.rename(store)
     return RecoveryConfig(store, timedelta(0))
 
 
+def run_dataflow(flow: Dataflow, settings: Settings, workers: int, recovery: RecoveryConfig | None) -> None:
+    """Runs a dataflow to its end. Raises our own errors as they are, without what Bytewax wraps around them."""
+    epoch = timedelta(milliseconds=settings.epoch_ms)
+    try:
+        cli_main(flow, workers_per_process=workers, epoch_interval=epoch, recovery_config=recovery)
+    except BytewaxRuntimeError as error:
+        raise cause(error) from None
+    except RuntimeError as error:
+        if "SqliteFailure" not in str(error):
+            raise
+        raise StorageError(
+            f"the recovery store could not be written ({error}). Nothing acknowledged is lost; free disk space "
+            "and start again, it continues where it stopped"
+        ) from error
+
+
 def cause(error: BaseException) -> BaseException:
-    """What went wrong, out of what Bytewax wraps around it."""
-    while error.__cause__ is not None:
+    """What went wrong, out of what Bytewax wraps around it: our own error, or else the innermost."""
+    while error.__cause__ is not None and not isinstance(error, RecallflowError):
         error = error.__cause__
     return error

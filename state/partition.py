@@ -58,6 +58,8 @@ class Partition:
         self._db: Any = _open(path, memory.options(), lock_wait_s)
         self._pending: dict[bytes, bytes | None] = {}
         self._clock_dirty = False
+        self._unsynced = False
+        self._failed = False
         self._moved: set[str] = set()
         self._check_format(path)
         self.applied = self._read_applied()
@@ -135,22 +137,32 @@ class Partition:
         try:
             self._db.write(batch)
         except Exception as error:  # rocksdict raises bare Exception
+            self._failed = True
             raise StorageError(_storage_message(self.number, error)) from error
         self._pending.clear()
         self._moved.clear()
         self._clock_dirty = False
+        self._unsynced = True
 
     # ------------------------------------------------------------------ durability
 
     def sync(self) -> None:
         """Makes all that was committed survive a power cut, not only a killed process."""
+        if not self._unsynced:
+            return
         try:
             self._db.flush_wal(True)
         except Exception as error:
+            self._failed = True
             raise StorageError(_storage_message(self.number, error)) from error
+        self._unsynced = False
 
     def close(self) -> None:
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception as error:
+            if not self._failed:  # after a failed write, closing fails too and says nothing new
+                raise StorageError(_storage_message(self.number, error)) from error
 
     def size_bytes(self) -> int:
         """Bytes of the table files and the unflushed writes."""
@@ -193,7 +205,7 @@ def _open(path: Path, options: Options, lock_wait_s: float) -> Rdict:
         try:
             return Rdict(str(path), options)
         except Exception as error:
-            if "lock" not in str(error).lower():
+            if "/LOCK:" not in str(error):
                 raise StorageError(f"cannot open {path}: {error}") from error
             if time.monotonic() >= give_up:
                 raise StateInUse(

@@ -2,11 +2,10 @@
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Sequence
 
-from recallflow.cli import demo, inspect, kafka, memory, pipe, replay, schema
+from recallflow.cli import demo, dlq, inspect, kafka, memory, pipe, replay, schema
 from recallflow.cli.output import native_stderr_aside
 from recallflow.errors import EmbedderError, RecallflowError, UsageError
 
@@ -15,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     parser = argparse.ArgumentParser(prog="recallflow", description="Event-driven memory for chat platforms.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (demo, pipe, memory, replay, kafka, inspect, schema):
+    for module in (demo, pipe, memory, replay, kafka, dlq, inspect, schema):
         module.add_to(commands)
     options = parser.parse_args(arguments)
     with native_stderr_aside():
@@ -30,8 +29,7 @@ def _run(options: argparse.Namespace) -> int:
         print(f"recallflow: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError | EmbedderError) else 1
     except KeyboardInterrupt:
-        sys.stdout.flush()
-        os._exit(130)  # at an ordinary exit Python would wait for the thread that waits for stdin, and abort
+        return 130
     except BrokenPipeError:
         sys.stdout = None  # whoever read us is gone: nothing is left to flush to
         return 1

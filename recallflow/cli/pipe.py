@@ -1,8 +1,10 @@
 """`recallflow pipe`: events in on stdin, responses out on stdout."""
 
 import argparse
+import io
 import logging
 import sys
+from typing import BinaryIO
 
 import orjson
 
@@ -29,7 +31,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 def run(options: argparse.Namespace) -> int:
     logging.disable(logging.WARNING)  # scripts parse stderr: it holds refused lines, or the one error that ends it all
     with Embedded.open(settings(options), options.state_dir) as embedded:
-        lines = bounded_lines(sys.stdin.buffer, MAX_RECORD_BYTES + 1)
+        lines = bounded_lines(_stdin(), MAX_RECORD_BYTES + 1)
         first: list[int] = []
 
         def open_feed(offset: int) -> PumpFeed:
@@ -38,6 +40,14 @@ def run(options: argparse.Namespace) -> int:
 
         embedded.run(TOPIC, open_feed, _printer(first), rewinds=False)
     return 0
+
+
+def _stdin() -> BinaryIO:
+    """A file object of its own: at exit Python waits for sys.stdin, and the thread that reads may hold it for ever."""
+    try:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except io.UnsupportedOperation:  # no file: whoever runs us in a program of theirs has put something else there
+        return sys.stdin.buffer
 
 
 def _printer(first: list[int]) -> Delivery:

@@ -1,0 +1,543 @@
+"""The commands, and what they say to a user's mistakes: one line, what is wrong and what to do."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from recallflow.flows.embedded import process
+from recallflow.flows.settings import Settings
+from recallflow.samples import SampleQuestion, sample_path, sample_questions
+from recallflow.schema import schemas
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[bytes]]
+MakeEvent = Callable[..., dict[str, Any]]
+Jsonl = Callable[..., bytes]
+Parsed = Callable[[str | bytes], list[Any]]
+
+OPENAI = [
+    {
+        "id": "chat-7",
+        "created": 1_700_000_000,
+        "messages": [
+            {"role": "user", "content": "Which moss grows on the north wall?"},
+            {"role": "assistant", "content": "Silvergreen bryum, most likely."},
+        ],
+    },
+    {"id": "chat-8", "messages": [{"role": "user", "content": "Remind me of the ferry at noon."}]},
+]
+LOCOMO = [
+    {
+        "sample_id": "pair-1",
+        "conversation": {
+            "session_1_date_time": "1:56 pm on 8 May, 2023",
+            "session_1": [
+                {"speaker": "Ann", "dia_id": "D1:1", "text": "I planted a quince."},
+                {"speaker": "Bo", "dia_id": "D1:2", "text": "Mine died in the frost."},
+            ],
+        },
+    }
+]
+
+
+def info(cli: Cli, state_dir: Path) -> Any:
+    return json.loads(cli("state", "info", "--json", "--state-dir", state_dir).stdout)
+
+
+def memory_of(cli: Cli, state_dir: Path, memory_id: str, **owner: str) -> Any:
+    """The current version of a memory, or None."""
+    query = {"type": "memory.get", "tenant_id": "acme", "user_id": "ann", "memory_id": memory_id} | owner
+    answer = json.loads(cli("pipe", "--state-dir", state_dir, stdin=orjson.dumps(query)).stdout)
+    return answer["versions"][0] if answer["status"] == "ok" else None
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], code: int, says: str) -> None:
+    """The command failed with one line that tells what is wrong."""
+    assert (done.returncode, done.stdout) == (code, "")
+    assert re.fullmatch(r"recallflow: [^\n]+\n", done.stderr), done.stderr
+    assert says in done.stderr
+
+
+# ── demo ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def demo_answers() -> dict[str, Any]:
+    """The demo's responses, by query id, as a user gets them from a process of its own."""
+    command = [sys.executable, "-c", "import sys; from recallflow.cli import main; sys.exit(main())", "demo", "--json"]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return {answer["query_id"]: answer for answer in map(orjson.loads, done.stdout.splitlines())}
+
+
+def test_the_demo_answers_every_question_within_80_columns(cli: Cli) -> None:
+    done = cli("demo")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
+    shown = " ".join(done.stdout.split())
+    for question in sample_questions():
+        assert f"?  {question.query['query']}".replace("  ", " ") in shown
+    assert len(re.findall(r"^  1\. \d{4}-\d\d-\d\d ", done.stdout, re.MULTILINE)) == len(sample_questions())
+    assert done.stdout.count("because: ") == sum(question.query["k"] for question in sample_questions())
+
+
+@pytest.mark.parametrize("question", sample_questions(), ids=lambda question: question.query["id"])
+def test_the_demo_finds_what_a_question_is_about_among_the_first_three(
+    demo_answers: dict[str, Any], question: SampleQuestion
+) -> None:
+    answer = demo_answers[question.query["id"]]
+    found = [memory["id"] for memory in answer["memories"]]
+    assert (answer["status"], len(found)) == ("ok", 3)
+    assert set(found) & set(question.expect), found
+
+
+def test_the_demo_gives_the_same_answers_each_time(cli: Cli, demo_answers: dict[str, Any], parsed: Parsed) -> None:
+    def lasting(answer: dict[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in answer.items() if k not in ("processing_time_ms", "sla_met")}
+
+    again = [lasting(answer) for answer in parsed(cli("demo", "--json").stdout)]
+    assert again == [lasting(answer) for answer in demo_answers.values()]
+
+
+# ── remember, ask ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_was_remembered_is_found_by_asking(cli: Cli, tmp_path: Path) -> None:
+    told = cli("remember", "The spare key is under the fern", "--kind", "rule", "--state-dir", tmp_path / "s")
+    assert (told.returncode, told.stdout, told.stderr) == (0, "created: lines:0:0\n", "")
+    cli("remember", "The kettle is broken", "--state-dir", tmp_path / "s")
+    done = cli("ask", "Where is the spare key?", "-k", 1, "--state-dir", tmp_path / "s")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, reason = done.stdout.splitlines()
+    assert re.fullmatch(r"  1\. \d{4}-\d\d-\d\d rule: The spare key is under the fern", first)
+    assert reason.strip().startswith("because: ")
+
+
+def test_asking_for_json_gives_the_whole_response(cli: Cli, tmp_path: Path) -> None:
+    receipt = json.loads(cli("remember", "tea", "--id", "a", "--json", "--state-dir", tmp_path / "s").stdout)
+    assert (receipt["id"], receipt["outcome"]) == ("a", "created")
+    response = json.loads(cli("ask", "tea?", "--json", "--mode", "recency", "--state-dir", tmp_path / "s").stdout)
+    assert (response["status"], [memory["id"] for memory in response["memories"]]) == ("ok", ["a"])
+
+
+def test_each_owner_has_a_memory_of_its_own(cli: Cli, tmp_path: Path) -> None:
+    cli("remember", "tea", "--user", "ann", "--tenant", "acme", "--state-dir", tmp_path / "s")
+    for owner in (
+        ["--user", "bob", "--tenant", "acme"],
+        ["--user", "ann"],
+        ["--user", "ann", "--environment", "staging"],
+    ):
+        assert cli("ask", "tea?", *owner, "--state-dir", tmp_path / "s").stdout == "nothing remembered yet\n"
+    assert "tea" in cli("ask", "tea?", "--user", "ann", "--tenant", "acme", "--state-dir", tmp_path / "s").stdout
+
+
+def test_remembering_under_the_same_id_again_is_a_duplicate(cli: Cli, tmp_path: Path) -> None:
+    """That is what an idempotency key is for: a script that is run twice."""
+    cli("remember", "tea", "--id", "a", "--state-dir", tmp_path / "s")
+    again = cli("remember", "tea", "--id", "a", "--state-dir", tmp_path / "s")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "duplicate: a\n", "")
+
+
+def test_other_content_under_the_same_id_is_refused(cli: Cli, tmp_path: Path) -> None:
+    cli("remember", "tea", "--id", "a", "--state-dir", tmp_path / "s")
+    assert_one_line(cli("remember", "coffee", "--id", "a", "--state-dir", tmp_path / "s"), 1, "id: was used before")
+
+
+def test_a_warning_does_not_hide_that_nothing_is_remembered(cli: Cli, tmp_path: Path) -> None:
+    done = cli("ask", "tea?", "-k", 99, "--state-dir", tmp_path / "s")
+    assert done.stdout.splitlines() == ["k_clamped: k was 99; 1 to 50 are answered", "nothing remembered yet"]
+
+
+def test_an_empty_question_fails_and_says_why(cli: Cli, tmp_path: Path) -> None:
+    done = cli("ask", "", "--state-dir", tmp_path / "s")
+    assert (done.returncode, done.stdout + done.stderr) == (
+        1,
+        "error: query: String should have at least 1 character\n",
+    )
+
+
+# ── replay ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_log_of_events_keeps_ids_owners_and_times(
+    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(jsonl(make_event("message", 1_000, id="a", content="hello"), make_event("recall", query="hello")))
+    done = cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
+    assert (done.returncode, done.stdout) == (0, "log.jsonl: 2 events\n")
+    assert memory_of(cli, tmp_path / "s", "a")["created_at"] == "1970-01-01T00:00:01Z"
+
+
+def test_openai_chats_go_to_the_owner_that_is_given(cli: Cli, tmp_path: Path, jsonl: Jsonl) -> None:
+    log = tmp_path / "chats.jsonl"
+    log.write_bytes(jsonl(*OPENAI))
+    owner = ["--tenant", "acme", "--user", "kim", "--environment", "staging"]
+    done = cli("replay", log, "--embedded", "--state-dir", tmp_path / "s", *owner)
+    assert (done.returncode, done.stdout) == (0, "chats.jsonl: 3 events\n")
+    assert "Silvergreen bryum" in cli("ask", "What moss is on the wall?", *owner, "--state-dir", tmp_path / "s").stdout
+    stored = memory_of(cli, tmp_path / "s", "chat-7-1", user_id="kim", environment="staging")
+    assert (stored["session_id"], stored["created_at"]) == ("chat-7", "2023-11-14T22:13:20Z")
+
+
+def test_locomo_samples_are_users_with_speakers(cli: Cli, tmp_path: Path) -> None:
+    log = tmp_path / "locomo.json"
+    log.write_text(json.dumps(LOCOMO, indent=1))
+    done = cli("replay", log, "--embedded", "--state-dir", tmp_path / "s", "--tenant", "acme")
+    assert (done.returncode, done.stdout) == (0, "locomo.json: 2 events\n")
+    stored = memory_of(cli, tmp_path / "s", "D1:2", user_id="pair-1")
+    assert (stored["name"], stored["content"], stored["created_at"]) == (
+        "Bo",
+        "Mine died in the frost.",
+        "2023-05-08T13:56:00Z",
+    )
+
+
+def test_a_dry_run_counts_and_stores_nothing(cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(jsonl(make_event("message", content="hello")))
+    done = cli("replay", log, "--dry-run", "--embedded", "--state-dir", tmp_path / "s")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "log.jsonl: events, 1 events, 0 would be refused\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+def test_a_dry_run_tells_what_would_be_refused(
+    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(jsonl(make_event("message", content="hello"), b"{", make_event("message")))
+    done = cli("replay", log, "--dry-run")
+    assert (done.returncode, done.stdout) == (1, "log.jsonl: events, 3 events, 2 would be refused\n")
+    assert [(told["line"], told["error"]["code"]) for told in parsed(done.stderr)] == [
+        (2, "invalid_json"),
+        (3, "invalid_event"),
+    ]
+
+
+def test_refused_records_end_up_in_the_rejects_file_with_their_reasons(
+    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
+) -> None:
+    log = tmp_path / "log.jsonl"
+    unknown = make_event("memory.update", memory_id="nobody", summary="s")
+    log.write_bytes(jsonl(make_event("message", id="a", content="hello"), b"{", unknown, b"\xff"))
+    done = cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
+    rejects = tmp_path / "log.jsonl.rejects.jsonl"
+    assert (done.returncode, done.stdout) == (0, f"log.jsonl: 4 events; 3 refused, see {rejects}\n")
+    noted = parsed(rejects.read_bytes())
+    assert [(reject["line"], reject["error"]["code"]) for reject in noted] == [
+        (2, "invalid_json"),
+        (3, "not_found"),
+        (4, "invalid_json"),
+    ]
+    assert [reject["record"] for reject in noted] == ["{", orjson.dumps(unknown).decode(), "\ufffd"]
+    assert memory_of(cli, tmp_path / "s", "a") is not None
+
+
+def test_a_replay_again_adds_nothing(cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(jsonl(make_event("message", content="a"), b"{", make_event("message", content="b")))
+    cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
+    before = info(cli, tmp_path / "s"), (tmp_path / "log.jsonl.rejects.jsonl").read_bytes()
+    done = cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
+    assert (done.returncode, done.stdout) == (0, "log.jsonl: 0 events, 3 before were there from an earlier run\n")
+    after = info(cli, tmp_path / "s"), (tmp_path / "log.jsonl.rejects.jsonl").read_bytes()
+    assert (before[0]["memories"], before[0]["applied"], before[1]) == (
+        after[0]["memories"],
+        after[0]["applied"],
+        after[1],
+    )
+
+
+@pytest.mark.parametrize("end", [b"\n", b""], ids=["complete", "without a line end"])
+def test_a_log_that_grew_goes_on_where_it_was_left(
+    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed, end: bytes
+) -> None:
+    """Lines without an id show whether one was taken twice."""
+    log = tmp_path / "log.jsonl"
+    line = jsonl(make_event("message", content="hello"))
+    log.write_bytes(line.removesuffix(b"\n") + end)
+    cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
+    log.write_bytes(line * 2 + b"{\n" + line)
+    done = cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
+    assert info(cli, tmp_path / "s")["memories"] == 3
+    assert done.stdout.startswith("log.jsonl: 3 events, 1 before were there from an earlier run; 1 refused")
+    assert [reject["line"] for reject in parsed((tmp_path / "log.jsonl.rejects.jsonl").read_bytes())] == [3]
+
+
+def test_another_log_under_the_same_name_is_read_from_its_start(
+    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl
+) -> None:
+    log = tmp_path / "log.jsonl"
+    for content in ("monday", "tuesday"):
+        log.write_bytes(jsonl(make_event("message", content=content)))
+        cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
+    assert info(cli, tmp_path / "s")["memories"] == 2
+
+
+def test_several_logs_go_in_one_after_the_other(
+    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
+) -> None:
+    first, second = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
+    first.write_bytes(jsonl(make_event("memory", id="a", content="tea")))
+    second.write_bytes(jsonl(make_event("memory.update", memory_id="a", content="coffee"), b"{"))
+    done = cli("replay", first, second, "--embedded", "--state-dir", tmp_path / "s")
+    assert done.stdout.splitlines()[0] == "1.jsonl: 1 events"
+    assert memory_of(cli, tmp_path / "s", "a")["content"] == "coffee"
+    assert [reject["line"] for reject in parsed((tmp_path / "2.jsonl.rejects.jsonl").read_bytes())] == [2]
+
+
+def test_a_reject_is_noted_on_a_line_of_its_own_behind_one_that_a_kill_cut_off(
+    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl
+) -> None:
+    log, rejects = tmp_path / "log.jsonl", tmp_path / "log.jsonl.rejects.jsonl"
+    log.write_bytes(jsonl(make_event("message", content="hello"), b"{"))
+    rejects.write_bytes(b'{"line":2,"err')
+    cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
+    assert orjson.loads(rejects.read_bytes().splitlines()[-1])["line"] == 2
+
+
+def test_a_rejects_file_that_cannot_be_written_stops_the_replay_with_one_line(
+    start: Start, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(jsonl(make_event("message", content="a"), b"{"))
+    (tmp_path / "log.jsonl.rejects.jsonl").mkdir()
+    replay = start("replay", log, "--embedded", "--state-dir", tmp_path / "s")
+    _, err = replay.communicate()
+    said = [line for line in err.decode().splitlines() if line and not line.startswith("log.jsonl: ")]  # progress
+    assert (replay.returncode, len(said)) == (1, 1), err.decode()
+    assert said[0].startswith("recallflow: cannot write ")
+
+
+# ── state ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_info_tells_settings_counts_and_positions(
+    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl
+) -> None:
+    lines = [
+        make_event("message", content="a"),
+        make_event("message", content="b", user_id="bob"),
+        make_event("memory", id="c", content="c"),
+        make_event("memory.forget", memory_id="c"),
+    ]
+    cli("pipe", "--state-dir", tmp_path / "s", stdin=jsonl(*lines))
+    told = info(cli, tmp_path / "s")
+    wanted = {"partitions": 16, "embedder": "hash-384", "dimension": 384, "episode_gap_minutes": 30.0}
+    assert told.items() >= (wanted | {"owners": 2, "memories": 2, "applied": {"stdin:0": 3}}).items()
+    assert told["bytes"] > 0
+    shown = cli("state", "info", "--state-dir", tmp_path / "s").stdout.splitlines()
+    assert {" ".join(line.split()) for line in shown} >= {"memories 2", "owners 2", "stdin:0 3", "embedder hash-384"}
+
+
+def test_the_hash_is_the_same_for_the_same_events_and_another_for_others(
+    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl
+) -> None:
+    hashes = []
+    for name, content in (("1", "tea"), ("2", "tea"), ("3", "coffee")):
+        line = jsonl(make_event("message", id="a", content=content))
+        process([line], Settings(partitions=1), tmp_path / name)
+        hashes.append(cli("state", "hash", "--state-dir", tmp_path / name).stdout)
+    assert all(re.fullmatch(r"[0-9a-f]{64}\n", line) for line in hashes)
+    assert [line == hashes[0] for line in hashes] == [True, True, False]
+
+
+# ── schema ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_schema_prints_all_schemas_or_the_one_asked_for(cli: Cli) -> None:
+    assert json.loads(cli("schema").stdout) == json.loads(json.dumps(schemas()))
+    assert json.loads(cli("schema", "response").stdout)["$id"] == "urn:recallflow:schema:response"
+
+
+# ── a user's mistakes ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, make_event: MakeEvent, jsonl: Jsonl) -> Path:
+    state_dir = tmp_path_factory.mktemp("template") / "s"
+    process([jsonl(make_event("message", content="hello"))], Settings(), state_dir)
+    return state_dir
+
+
+@pytest.fixture
+def filled(template: Path, tmp_path: Path) -> Path:
+    """A state directory with something in it."""
+    return shutil.copytree(template, tmp_path / "filled")
+
+
+COMMANDS = [
+    ("pipe",),
+    ("ask", "tea?"),
+    ("remember", "tea"),
+    ("replay", "LOG", "--embedded"),
+    ("state", "info"),
+    ("state", "hash"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_state_directory_of_another_format_version_is_refused(
+    cli: Cli, filled: Path, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "log").write_bytes(jsonl(make_event("message", content="tea")))
+    description = filled / "recallflow.json"
+    description.write_text(description.read_text().replace('"format_version": 1', '"format_version": 2'))
+    done = cli(*(part.replace("LOG", str(tmp_path / "log")) for part in command), "--state-dir", filled)
+    assert_one_line(
+        done, 1, "is in format 2, this recallflow reads format 1: use the version that wrote it, or rebuild"
+    )
+
+
+def test_a_state_directory_of_another_embedder_is_refused(cli: Cli, filled: Path) -> None:
+    description = filled / "recallflow.json"
+    description.write_text(description.read_text().replace("hash-384", "all-MiniLM-L6-v2"))
+    done = cli("ask", "tea?", "--state-dir", filled)
+    assert_one_line(
+        done, 1, "embedder is 'all-MiniLM-L6-v2' there and 'hash-384' here. Use the settings it was created"
+    )
+
+
+def test_a_state_directory_of_other_settings_is_refused(cli: Cli, tmp_path: Path) -> None:
+    process([], Settings(partitions=4, episode_gap_minutes=5), tmp_path / "s")
+    done = cli("pipe", "--state-dir", tmp_path / "s")
+    assert_one_line(done, 1, "partitions is 4 there and 16 here; episode_gap_ms is 300000 there and 1800000 here")
+
+
+def test_looking_into_a_state_directory_needs_no_settings(cli: Cli, tmp_path: Path) -> None:
+    process([], Settings(partitions=4), tmp_path / "s")
+    assert info(cli, tmp_path / "s")["partitions"] == 4
+
+
+def test_a_state_directory_in_use_is_refused(
+    cli: Cli, start: Start, filled: Path, make_event: MakeEvent, jsonl: Jsonl
+) -> None:
+    holder = start("pipe", "--state-dir", filled)
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    holder.stdin.write(jsonl(make_event("recall", query="hello")))
+    holder.stdin.flush()
+    assert holder.stdout.readline()  # it is up
+    assert_one_line(cli("ask", "hello?", "--state-dir", filled), 1, "is in use by another process: stop that process")
+    holder.communicate()
+    assert holder.returncode == 0
+    assert cli("ask", "hello?", "--state-dir", filled).returncode == 0
+
+
+def test_a_folder_with_other_files_is_left_alone(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    assert_one_line(cli("pipe", "--state-dir", tmp_path), 1, "holds other files (thesis.txt, …): give an empty or new")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("below", ["", "below", "further/below"])
+def test_a_file_is_no_state_directory(cli: Cli, tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("")
+    assert_one_line(cli("ask", "tea?", "--state-dir", tmp_path / "file" / below), 1, "as a state directory")
+
+
+@pytest.mark.parametrize("action", ["info", "hash"])
+def test_looking_into_what_is_no_state_directory_creates_none(cli: Cli, tmp_path: Path, action: str) -> None:
+    assert_one_line(
+        cli("state", action, "--state-dir", tmp_path / "s"), 1, "is no state directory: it has no recallflow"
+    )
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"format_version": 1}', '{"format_version": 1, "settings": {"a": 1}}']
+)
+def test_a_broken_description_is_told(cli: Cli, filled: Path, content: str) -> None:
+    (filled / "recallflow.json").write_text(content)
+    assert_one_line(cli("pipe", "--state-dir", filled), 1, "recallflow.json cannot be read")
+
+
+def test_partitions_that_changed_places_are_told(cli: Cli, filled: Path) -> None:
+    (filled / "p000").rename(filled / "aside")
+    (filled / "p001").rename(filled / "p000")
+    (filled / "aside").rename(filled / "p001")
+    assert_one_line(
+        cli("pipe", "--state-dir", filled), 1, "holds state partition 1, not 0: put the folders back in place"
+    )
+
+
+def test_a_model_path_that_does_not_exist_is_told(cli: Cli, tmp_path: Path) -> None:
+    choice = ["--embedder", "minilm", "--model-path", tmp_path / "nothing", "--state-dir", tmp_path / "s"]
+    assert_one_line(cli("pipe", *choice), 2, "has no model.onnx: give the folder of an ONNX export")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_broken_model_is_told(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    choice = ["--embedder", "minilm", "--model-path", tmp_path, "--state-dir", tmp_path / "s"]
+    assert_one_line(cli("pipe", *choice), 2, "all-MiniLM-L6-v2 from")
+
+
+def test_the_hash_embedder_takes_no_model_path(cli: Cli, tmp_path: Path) -> None:
+    done = cli("pipe", "--model-path", tmp_path, "--state-dir", tmp_path / "s")
+    assert_one_line(done, 2, "leave out --model-path, or give --embedder minilm")
+
+
+USAGE = {
+    "no state directory to ask": (("ask", "tea?"), "give --state-dir"),
+    "no state directory to remember in": (("remember", "tea"), "give --state-dir"),
+    "no state directory to replay into": (("replay", "LOG", "--embedded"), "give --embedded --state-dir DIR"),
+    "a replay to Kafka": (("replay", "LOG", "--state-dir", "DIR"), "give --embedded --state-dir DIR"),
+    "no workers": (
+        ("replay", "LOG", "--embedded", "--state-dir", "DIR", "--workers", "0"),
+        "--workers: give 1 or more",
+    ),
+    "a missing log": (("replay", "DIR", "--embedded", "--state-dir", "DIR"), "no such file; check the path"),
+    "a missing log in a dry run": (("replay", "DIR", "--dry-run"), "no such file; check the path"),
+    "a folder as a log": (("replay", "FOLDER", "--dry-run"), "a directory; give the log files in it"),
+    "an empty log": (("replay", "EMPTY", "--dry-run"), "empty; give a file that holds a conversation"),
+    "no conversation log": (("replay", "BINARY", "--dry-run"), "not a conversation log: starts with"),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_a_wrong_call_is_told_in_one_line(
+    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl, name: str
+) -> None:
+    command, says = USAGE[name]
+    (tmp_path / "log").write_bytes(jsonl(make_event("message", content="tea")))
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    paths = {"LOG": "log", "EMPTY": "empty", "BINARY": "binary", "FOLDER": "", "DIR": "new"}
+    done = cli(*(tmp_path / paths[part] if part in paths else part for part in command))
+    assert_one_line(done, 2, says)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [(), ("frob",), ("replay",), ("state",), ("schema", "x"), ("ask",), ("ask", "a", "--mode", "b")],
+    ids=" ".join,
+)
+def test_argparse_tells_usage(cli: Cli, command: tuple[str, ...]) -> None:
+    done = cli(*command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.match(r"usage: recallflow", done.stderr)
+
+
+@pytest.mark.parametrize(
+    "command", [(), ("demo",), ("pipe",), ("remember",), ("ask",), ("replay",), ("state",), ("schema",)]
+)
+def test_every_command_has_help(cli: Cli, command: tuple[str, ...]) -> None:
+    done = cli(*command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: recallflow")
+
+
+def test_the_sample_log_is_a_clean_log(cli: Cli) -> None:
+    done = cli("replay", sample_path("conversations.jsonl"), "--dry-run")
+    assert (done.returncode, done.stdout) == (0, "conversations.jsonl: events, 205 events, 0 would be refused\n")

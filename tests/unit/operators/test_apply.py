@@ -1,0 +1,518 @@
+"""What each memory event does to what is remembered, told by receipts and read back with queries."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from recallflow.flows.embedded import Processed
+
+RunFlow = Callable[..., Processed]
+MakeEvent = Callable[..., dict[str, Any]]
+Do = Callable[..., Processed]
+
+NEW_YEAR_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@pytest.fixture
+def do(run_flow: RunFlow, make_event: MakeEvent) -> Do:
+    """Runs events, given as (type, fields); each asks for a receipt. Their times are their numbers, in days of 2025."""
+
+    def run(*events: tuple[str, dict[str, Any]]) -> Processed:
+        return run_flow(
+            make_event(kind, NEW_YEAR_MS + number * DAY_MS, **{"receipt": True} | fields)
+            for number, (kind, fields) in enumerate(events)
+        )
+
+    return run
+
+
+def outcomes(done: Processed) -> list[str]:
+    return [receipt["outcome"] for receipt in done.receipts]
+
+
+def codes(done: Processed) -> list[tuple[str, list[str]]]:
+    """Code and wrong fields of each refusal."""
+    errors = [refused["error"] for refused in done.rejected]
+    return [(error["code"], [field["field"] for field in error["fields"]]) for error in errors]
+
+
+def message(memory_id: str | None, content: str = "tea", **fields: Any) -> tuple[str, dict[str, Any]]:
+    return "message", {"content": content} | fields | ({} if memory_id is None else {"id": memory_id})
+
+
+def memory(memory_id: str, content: str = "tea", **fields: Any) -> tuple[str, dict[str, Any]]:
+    return "memory", {"id": memory_id, "content": content} | fields
+
+
+def update(memory_id: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    return "memory.update", {"memory_id": memory_id} | fields
+
+
+def forget(**fields: Any) -> tuple[str, dict[str, Any]]:
+    return "memory.forget", fields
+
+
+def recall(query: str = "tea", **fields: Any) -> tuple[str, dict[str, Any]]:
+    return "recall", {"query": query, "mode": "recency", "explain": False} | fields
+
+
+def get(memory_id: str) -> tuple[str, dict[str, Any]]:
+    return "memory.get", {"memory_id": memory_id}
+
+
+def history(memory_id: str) -> tuple[str, dict[str, Any]]:
+    return "memory.history", {"memory_id": memory_id}
+
+
+def found(response: dict[str, Any]) -> set[str]:
+    return {memory["id"] for memory in response["memories"]}
+
+
+# ── creation ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_message_is_remembered_as_it_stands(do: Do) -> None:
+    done = do(
+        message("a", "Tea at four?", role="assistant", name="Robo", session_id="s", metadata={"x": [1]}), get("a")
+    )
+    assert outcomes(done) == ["created"]
+    (version,) = done.responses[0]["versions"]
+    told: dict[str, Any] = {
+        "id": "a",
+        "content": "Tea at four?",
+        "kind": "message",
+        "role": "assistant",
+        "name": "Robo",
+    }
+    told |= {"session_id": "s", "metadata": {"x": [1]}, "created_at": "2025-01-01T00:00:00Z", "version": 0}
+    assert version.items() >= told.items()
+
+
+def test_a_memory_keeps_every_field_it_came_with(do: Do) -> None:
+    fields = {
+        "summary": "a habit",
+        "kind": "preference",
+        "layer": "rule",
+        "category": "food",
+        "tags": ["hot", "drink"],
+        "topics": ["tea"],
+        "entities": [{"name": "Assam", "type": "tea", "urn": "tea:assam"}],
+        "relations": [{"source": "Ann", "type": "drinks", "target": "Assam", "archived": False}],
+        "importance": 0.9,
+        "confidence": 0.25,
+        "valid_from": "2025-01-01T00:00:00Z",
+        "valid_to": "2026-01-01T00:00:00Z",
+        "expires_at": "2027-01-01T00:00:00Z",
+        "metadata": {"source": "form"},
+        "project_id": "kitchen",
+    }
+    (version,) = do(memory("a", "Ann drinks Assam", **fields), get("a")).responses[0]["versions"]
+    assert version.items() >= fields.items()
+
+
+def test_what_a_memory_leaves_out_has_its_default(do: Do) -> None:
+    (version,) = do(memory("a", tags=None, importance=None), get("a")).responses[0]["versions"]
+    defaults = {
+        "kind": "fact",
+        "layer": "long_term",
+        "importance": 0.5,
+        "confidence": 1.0,
+        "tags": [],
+        "category": None,
+    }
+    assert version.items() >= defaults.items()
+
+
+def test_a_receipt_names_the_event_its_position_and_the_memory(do: Do) -> None:
+    done = do(memory("a"), message(None), update("a", id="u1", summary="hot"), forget(memory_id="a"))
+    assert done.receipts == [
+        {"id": "a", "position": "lines:0:0", "outcome": "created", "memory_id": "a", "detail": None},
+        {"id": "lines:0:1", "position": "lines:0:1", "outcome": "created", "memory_id": "lines:0:1", "detail": None},
+        {"id": "u1", "position": "lines:0:2", "outcome": "updated", "memory_id": "a", "detail": None},
+        {"id": "lines:0:3", "position": "lines:0:3", "outcome": "forgotten", "memory_id": "a", "detail": None},
+    ]
+
+
+def test_nobody_gets_a_receipt_who_did_not_ask(do: Do) -> None:
+    done = do(message("a", receipt=False), update("a", receipt=False, summary="hot"))
+    assert done.receipts == []
+
+
+def test_a_memory_without_an_id_can_be_changed_under_its_position(do: Do) -> None:
+    done = do(message(None), update("lines:0:0", summary="hot"), get("lines:0:0"))
+    assert done.responses[0]["versions"][0]["summary"] == "hot"
+
+
+# ── the same id again ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_same_content_again_is_a_duplicate(run_flow: RunFlow, make_event: MakeEvent) -> None:
+    event = make_event("memory", NEW_YEAR_MS, id="a", content="tea", tags=["hot"], receipt=True)
+    again = {field: event[field] for field in reversed(event)} | {"timestamp": "2025-01-01T01:00:00+01:00"}
+    done = run_flow([event, again, make_event("recall", NEW_YEAR_MS, query="tea")])
+    assert (outcomes(done), codes(done)) == (["created", "duplicate"], [])
+    assert len(done.responses[0]["memories"]) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"content": "coffee"}, {"kind": "rule"}, {"expires_at": 7}, {"session_id": "s"}, {"type": "message"}],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_other_content_under_the_same_id_is_a_conflict_and_changes_nothing(
+    run_flow: RunFlow, make_event: MakeEvent, other: dict[str, Any]
+) -> None:
+    event = make_event("memory", NEW_YEAR_MS, id="a", content="tea", receipt=True)
+    done = run_flow([event, event | other, event, make_event("memory.history", memory_id="a")])
+    assert (outcomes(done), codes(done)) == (["created", "duplicate"], [("id_conflict", ["id"])])
+    assert [version["content"] for version in done.responses[0]["versions"]] == ["tea"]
+
+
+def test_the_same_content_at_another_time_is_a_duplicate_that_keeps_the_first_time(
+    run_flow: RunFlow, make_event: MakeEvent
+) -> None:
+    """Who sends again after a failure may stamp the event anew."""
+    event = make_event("memory", NEW_YEAR_MS, id="a", content="tea", receipt=True)
+    done = run_flow([event, event | {"timestamp": NEW_YEAR_MS + 5}, make_event("memory.get", memory_id="a")])
+    assert outcomes(done) == ["created", "duplicate"]
+    assert done.responses[0]["versions"][0]["created_at"] == "2025-01-01T00:00:00Z"
+
+
+def test_a_duplicate_after_an_update_does_not_undo_it(run_flow: RunFlow, make_event: MakeEvent) -> None:
+    event = make_event("memory", NEW_YEAR_MS, id="a", content="tea", receipt=True)
+    change = make_event("memory.update", memory_id="a", content="coffee", receipt=True)
+    done = run_flow([event, change, event, make_event("memory.get", memory_id="a")])
+    assert outcomes(done) == ["created", "updated", "duplicate"]
+    assert done.responses[0]["versions"][0]["content"] == "coffee"
+
+
+@pytest.mark.parametrize("other", [{"user_id": "bob"}, {"tenant_id": "globex"}, {"environment": "staging"}], ids=str)
+def test_the_same_id_of_another_owner_is_another_memory(
+    run_flow: RunFlow, make_event: MakeEvent, other: dict[str, Any]
+) -> None:
+    mine = make_event("memory", id="a", content="mine", receipt=True)
+    theirs = make_event("memory", id="a", content="theirs", receipt=True) | other
+    gone = make_event("memory.forget", memory_id="a", receipt=True) | other
+    asks = make_event("recall", query="what is whose?")
+    done = run_flow([mine, theirs, asks, asks | other, gone, asks, asks | other])
+    assert outcomes(done) == ["created", "created", "forgotten"]
+    contents = [[memory["content"] for memory in response["memories"]] for response in done.responses]
+    assert contents == [["mine"], ["theirs"], ["mine"], []]
+
+
+# ── update ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_update_changes_the_named_fields_only_and_keeps_the_version_before(do: Do) -> None:
+    done = do(memory("a", "tea", tags=["hot"], category="food"), update("a", category="drink"), history("a"), get("a"))
+    first, second = done.responses[0]["versions"]
+    assert (first["version"], first["category"], second["version"], second["category"]) == (0, "food", 1, "drink")
+    changed = {"version", "category", "ingested_at"}
+    assert {field for field in first.keys() | second.keys() if first.get(field) != second.get(field)} == changed
+    assert (first["ingested_at"], second["ingested_at"]) == ("2025-01-01T00:00:00Z", "2025-01-02T00:00:00Z")
+    assert done.responses[1]["versions"] == [second]
+
+
+def test_an_update_of_the_content_is_found_by_its_new_words_and_no_more_by_the_old(do: Do) -> None:
+    other = memory("b", "the dog sleeps")
+    done = do(
+        memory("a", "a blue bicycle"),
+        other,
+        recall("bicycle", mode="relevance", k=1),
+        update("a", content="a red tricycle"),
+        recall("tricycle", mode="relevance", k=1),
+    )
+    before, after = done.responses
+    assert [(memory["id"], memory["content"]) for memory in before["memories"]] == [("a", "a blue bicycle")]
+    assert [(memory["id"], memory["content"]) for memory in after["memories"]] == [("a", "a red tricycle")]
+
+
+def test_recall_gives_the_current_version_once(do: Do) -> None:
+    done = do(memory("a", "tea"), recall(), update("a", content="tea, green"), update("a", tags=["x"]), recall())
+    assert [memory["content"] for memory in done.responses[1]["memories"]] == ["tea, green"]
+    assert [memory["tags"] for memory in done.responses[1]["memories"]] == [["x"]]
+
+
+def test_an_update_to_what_is_there_already_is_no_new_version(do: Do) -> None:
+    done = do(memory("a", "tea", tags=["hot"]), update("a", content="tea", tags=["hot"], layer=None), history("a"))
+    assert outcomes(done) == ["created", "unchanged"]
+    assert len(done.responses[0]["versions"]) == 1
+
+
+def test_null_clears_a_field_to_its_default(do: Do) -> None:
+    given: dict[str, Any] = {
+        "summary": "s",
+        "kind": "rule",
+        "layer": "working",
+        "category": "food",
+        "tags": ["x"],
+        "topics": ["y"],
+        "entities": [{"name": "z"}],
+        "relations": [{"source": "a", "type": "b", "target": "c"}],
+        "importance": 0.9,
+        "confidence": 0.1,
+        "valid_from": 1,
+        "valid_to": 2,
+        "expires_at": 3,
+        "metadata": {"a": 1},
+    }
+    done = do(memory("a", **given), update("a", **dict.fromkeys(given)), memory("b"), get("a"), get("b"))
+    cleared, never_given = (response["versions"][0] for response in done.responses)
+    own = {"id", "seq", "version", "created_at", "ingested_at"}
+    assert {k: v for k, v in cleared.items() if k not in own} == {k: v for k, v in never_given.items() if k not in own}
+
+
+def test_a_cleared_kind_of_a_message_is_message_again(do: Do) -> None:
+    done = do(message("a"), update("a", kind="fact"), update("a", kind=None), get("a"))
+    assert done.responses[0]["versions"][0]["kind"] == "message"
+
+
+def test_an_update_of_a_message_leaves_it_in_its_episode(do: Do) -> None:
+    done = do(message("a", session_id="s"), update("a", content="coffee", tags=["x"]), ("episodes.list", {}))
+    (episode,) = done.responses[0]["episodes"]
+    assert (episode["session_id"], episode["messages"], episode["summary"]) == ("s", 1, "user: coffee")
+
+
+@pytest.mark.parametrize("before", [(), (memory("a"), forget(memory_id="a"))], ids=["unknown", "forgotten"])
+def test_an_update_of_what_is_not_there_is_refused(do: Do, before: tuple[tuple[str, dict[str, Any]], ...]) -> None:
+    done = do(*before, update("a", content="tea"), get("a"))
+    assert codes(done) == [("not_found", ["memory_id"])]
+    assert done.responses[0]["error"]["code"] == "not_found"
+
+
+def test_an_update_cannot_clear_the_content(do: Do) -> None:
+    done = do(memory("a"), update("a", content=None), get("a"))
+    assert codes(done) == [("invalid_event", ["content"])]
+    assert done.responses[0]["versions"][0]["content"] == "tea"
+
+
+def test_an_update_may_not_end_a_memory_before_it_begins(do: Do) -> None:
+    """As creation may not: such a memory could never be recalled."""
+    done = do(
+        memory("a", valid_from="2025-06-01"), update("a", valid_to="2025-05-01"), update("a", valid_to="2025-07-01")
+    )
+    assert outcomes(done) == ["created", "updated"]
+    assert [code for code, _ in codes(done)] == ["invalid_event"]
+
+
+# ── explicit ids of changes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_update_with_an_id_of_its_own_takes_effect_once(run_flow: RunFlow, make_event: MakeEvent) -> None:
+    change = make_event("memory.update", id="u1", memory_id="a", content="coffee", receipt=True)
+    back = make_event("memory.update", memory_id="a", content="tea", receipt=True)
+    done = run_flow(
+        [
+            make_event("memory", id="a", content="tea", receipt=True),
+            change,
+            back,
+            change,
+            make_event("memory.get", memory_id="a"),
+        ]
+    )
+    assert outcomes(done) == ["created", "updated", "updated", "duplicate"]
+    assert done.responses[0]["versions"][0]["content"] == "tea"
+
+
+def test_an_update_without_an_id_takes_effect_each_time(do: Do) -> None:
+    change = update("a", content="coffee")
+    done = do(memory("a"), change, update("a", content="tea"), change, get("a"))
+    assert outcomes(done) == ["created", "updated", "updated", "updated"]
+    assert done.responses[0]["versions"][0]["content"] == "coffee"
+
+
+def test_the_id_of_a_change_used_for_another_change_is_a_conflict(do: Do) -> None:
+    done = do(memory("a"), update("a", id="u1", content="coffee"), update("a", id="u1", content="cocoa"), get("a"))
+    assert codes(done) == [("id_conflict", ["id"])]
+    assert done.responses[0]["versions"][0]["content"] == "coffee"
+
+
+def test_a_refused_change_does_not_use_up_its_id(run_flow: RunFlow, make_event: MakeEvent) -> None:
+    change = make_event("memory.update", id="u1", memory_id="a", content="coffee", receipt=True)
+    done = run_flow([change, make_event("memory", id="a", content="tea"), change])
+    assert (codes(done), outcomes(done)) == ([("not_found", ["memory_id"])], ["updated"])
+
+
+def test_a_forget_with_an_id_of_its_own_spares_what_came_later(run_flow: RunFlow, make_event: MakeEvent) -> None:
+    clear = make_event("memory.forget", id="f1", filter={"tag": "old"}, receipt=True)
+    first, second = (make_event("memory", id=name, content="tea", tags=["old"]) for name in ("a", "b"))
+    done = run_flow([first, clear, second, clear, make_event("recall", query="tea")])
+    assert outcomes(done) == ["forgotten", "duplicate"]
+    assert found(done.responses[0]) == {"b"}
+
+
+def test_an_end_of_an_episode_with_an_id_of_its_own_takes_effect_once(do: Do) -> None:
+    time: dict[str, Any] = {"timestamp": NEW_YEAR_MS}
+    end = ("episode.end", {"id": "e1", "session_id": "s"} | time)
+    done = do(message("a", session_id="s", **time), end, end)
+    assert outcomes(done) == ["created", "ended", "duplicate"]
+
+
+def test_a_change_may_have_the_id_of_a_memory(do: Do) -> None:
+    """Ids of changes and ids of memories are apart: neither is taken for a repetition of the other."""
+    done = do(
+        memory("a"), update("a", id="a", content="coffee"), memory("b"), update("b", id="c", summary="s"), memory("c")
+    )
+    assert outcomes(done) == ["created", "updated", "created", "updated", "created"]
+
+
+# ── forgetting ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_forgotten_memory_is_in_no_answer(do: Do) -> None:
+    done = do(
+        memory("a", "green tea"),
+        memory("b", "water"),
+        update("a", content="black tea"),
+        recall(),
+        forget(memory_id="a"),
+        recall(),
+        get("a"),
+        history("a"),
+        ("user.stats", {}),
+    )
+    before, after, one, all_versions, stats = done.responses
+    assert (found(before), found(after), stats["stats"]["memories"]) == ({"a", "b"}, {"b"}, 1)
+    assert (one["error"]["code"], all_versions["error"]["code"]) == ("not_found", "not_found")
+    assert "tea" not in orjson.dumps([after, one, all_versions]).decode()
+
+
+def test_a_forgotten_memory_never_comes_back(run_flow: RunFlow, make_event: MakeEvent) -> None:
+    event = make_event("memory", id="a", content="tea", receipt=True)
+    gone = make_event("memory.forget", memory_id="a", receipt=True)
+    done = run_flow([event, gone, event, gone, make_event("recall", query="tea"), event | {"content": "coffee"}])
+    assert outcomes(done) == ["created", "forgotten", "duplicate", "unchanged"]
+    assert codes(done) == [("id_conflict", ["id"])]
+    assert found(done.responses[0]) == set()
+
+
+def test_forgetting_what_was_never_there_changes_nothing(do: Do) -> None:
+    done = do(forget(memory_id="a"), memory("a"), get("a"))
+    assert outcomes(done) == ["unchanged", "created"]
+    assert done.responses[0]["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gone"),
+    [
+        ({"session_id": "s1"}, {"a", "b"}),
+        ({"category": "food"}, {"c"}),
+        ({"tag": "hot"}, {"c", "d"}),
+        ({"older_than": "2025-01-03T00:00:00Z"}, {"a", "b"}),
+        ({"tag": "hot", "category": "food"}, {"c"}),
+        ({"session_id": "s1", "older_than": "2025-01-02T00:00:00Z"}, {"a"}),
+        ({"session_id": "s1", "tag": "hot"}, set()),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
+)
+def test_a_filter_forgets_what_fulfils_all_its_conditions(do: Do, wanted: dict[str, Any], gone: set[str]) -> None:
+    done = do(
+        message("a", session_id="s1"),
+        message("b", session_id="s1"),
+        memory("c", category="food", tags=["hot", "drink"]),
+        memory("d", tags=["hot"]),
+        forget(filter=wanted),
+        recall(),
+    )
+    assert outcomes(done)[-1] == ("forgotten" if gone else "unchanged")
+    assert found(done.responses[0]) == {"a", "b", "c", "d"} - gone
+
+
+def test_a_filter_sees_the_writes_of_its_own_batch_and_the_current_version(do: Do) -> None:
+    done = do(
+        memory("a", tags=["x"]),
+        memory("b"),
+        update("b", tags=["x"]),
+        update("a", tags=[]),
+        forget(filter={"tag": "x"}),
+        recall(),
+    )
+    assert found(done.responses[0]) == {"a"}
+
+
+def test_a_filter_whose_conditions_are_null_forgets_nothing(do: Do) -> None:
+    """A client that sends null for an option nobody chose must not empty the memory."""
+    done = do(memory("a"), forget(filter={"session_id": None}), recall())
+    assert found(done.responses[0]) == {"a"}
+    assert [code for code, _ in codes(done)] == ["invalid_event"]
+
+
+def test_a_forgotten_message_leaves_its_episode(do: Do) -> None:
+    time: dict[str, Any] = {"session_id": "s", "timestamp": NEW_YEAR_MS}
+    gone = forget(memory_id="a")
+    done = do(message("a", **time), message("b", **time), message("c"), gone, ("episodes.list", {"session_id": "s"}))
+    assert [episode["messages"] for episode in done.responses[0]["episodes"]] == [1]
+
+
+# ── times ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_memory_is_recalled_from_its_beginning_until_before_its_end(do: Do) -> None:
+    times = {
+        "before": "2025-02-28T23:59:59Z",
+        "from": "2025-03-01",
+        "until": "2025-03-31T23:59:59Z",
+        "end": "2025-04-01",
+    }
+    asked = [recall(timestamp=time) for time in times.values()]
+    done = do(memory("a", valid_from="2025-03-01", valid_to="2025-04-01"), *asked)
+    assert [found(response) for response in done.responses] == [set(), {"a"}, {"a"}, set()]
+
+
+def test_an_expired_memory_is_not_recalled_but_can_be_looked_up(do: Do) -> None:
+    late = recall(timestamp="2025-03-01")
+    done = do(memory("a", expires_at="2025-03-01"), recall(timestamp="2025-02-28T23:59:59.999Z"), late, get("a"))
+    before, after, looked_up = done.responses
+    assert (found(before), found(after), looked_up["status"]) == ({"a"}, set(), "ok")
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "relevance", "recency", "episode"])
+def test_no_mode_recalls_what_is_over_or_has_not_begun(do: Do, mode: str) -> None:
+    done = do(
+        message("now"),
+        message("over"),
+        update("over", expires_at="2025-01-10"),
+        memory("to come", valid_from="2025-06-01"),
+        memory("past", valid_to="2025-01-10"),
+        recall(mode=mode, timestamp="2025-02-01"),
+    )
+    assert found(done.responses[0]) == {"now"}
+
+
+def test_an_update_can_end_and_reopen_a_memory(do: Do) -> None:
+    late = recall(timestamp="2025-06-01")
+    done = do(memory("a"), update("a", valid_to="2025-05-01"), late, update("a", valid_to=None), late)
+    assert [found(response) for response in done.responses] == [set(), {"a"}]
+
+
+# ── what this version does not do ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("memory.feedback", {"memory_id": "a", "useful": True}),
+        ("category.summary", {"category": "food", "summary": "tea"}),
+        ("graph.edges", {"edges": [{"source": "a", "target": "b", "type": "t"}]}),
+        ("graph.archive", {"entities": ["a"]}),
+        ("memory.embedding", {"memory_id": "a", "embedding": [0.5] * 384, "model": "m", "content_hash": "h"}),
+        ("user.erase", {}),
+    ],
+)
+def test_what_is_not_built_yet_is_refused_and_changes_nothing(do: Do, kind: str, fields: dict[str, Any]) -> None:
+    done = do(memory("a"), (kind, fields), (kind, {"id": "x"} | fields), history("a"))
+    assert codes(done) == [("unsupported", ["type"])] * 2
+    assert outcomes(done) == ["created"]
+    assert len(done.responses[0]["versions"]) == 1
+
+
+# ── a refused event leaves no trace ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_refused_events_between_good_ones_leave_no_gap_in_the_order_of_arrival(do: Do) -> None:
+    done = do(memory("a"), memory("a", "other"), update("nobody", tags=[]), memory("b"), get("b"))
+    assert len(done.rejected) == 2
+    assert done.responses[0]["versions"][0]["seq"] == 1

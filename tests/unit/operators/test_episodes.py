@@ -1,0 +1,424 @@
+"""Episodes are what sorting a session by time and cutting it at the gaps would give, in whatever order it arrives."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from recallflow.flows.embedded import Processed
+from recallflow.operators.episodes import end, episode_id, is_open, join
+from recallflow.owner import Owner
+from recallflow.state import keys
+from recallflow.state.hot_owner import HotOwner
+from recallflow.state.keyring import Keyring
+from recallflow.state.partition import Partition, SharedMemory
+from recallflow.state.rows import Episode
+
+GAP = 100
+OWNER = Owner("acme", "prod", "ann")
+MINUTE_MS = 60_000
+
+MakeEvent = Callable[..., dict[str, Any]]
+RunFlow = Callable[..., Processed]
+
+
+def moment(number: int, at_ms: int, logged: bool = True) -> Episode:
+    """The episode that a message would open."""
+    return Episode(number, f"ep_{number}", "s", at_ms, at_ms, logged=logged)
+
+
+def span(number: int, start_ms: int, last_ms: int, ended_ms: int | None = None) -> Episode:
+    return Episode(number, f"ep_{number}", "s", start_ms, last_ms, ended_ms)
+
+
+# ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_first_message_opens_an_episode_of_its_own() -> None:
+    opened = moment(0, 500)
+    assert join([], opened, GAP) == (opened, [opened])
+
+
+def test_a_message_in_order_widens_the_latest_episode() -> None:
+    standing = [span(0, 0, 100), span(5, 900, 1000)]
+    joined = join(standing, moment(9, 1040), GAP)
+    assert joined == (span(5, 900, 1040), [span(5, 900, 1040)])
+
+
+@pytest.mark.parametrize(("at_ms", "number"), [(300, 0), (301, 9), (0, 0), (-1, 9)])
+def test_the_gap_itself_still_belongs_to_the_episode_on_both_sides(at_ms: int, number: int) -> None:
+    assert join([span(0, 100, 200)], moment(9, at_ms), GAP).episode.number == number
+
+
+def test_a_message_within_the_span_changes_nothing_of_it() -> None:
+    assert join([span(0, 100, 200)], moment(9, 150), GAP).episode == span(0, 100, 200)
+
+
+def test_a_late_message_moves_the_start_of_an_episode_back() -> None:
+    standing = [span(0, 0, 100), span(5, 900, 1000)]
+    assert join(standing, moment(9, 850), GAP).changed == [span(5, 850, 1000)]
+
+
+def test_a_late_message_finds_an_older_episode_past_newer_ones() -> None:
+    standing = [span(0, 0, 100), span(3, 400, 450), span(5, 900, 1000)]
+    assert join(standing, moment(9, 160), GAP).changed == [span(0, 0, 160)]
+
+
+def test_a_late_message_far_from_every_episode_opens_one_between_them() -> None:
+    standing = [span(0, 0, 100), span(5, 900, 1000)]
+    assert join(standing, moment(9, 500), GAP).episode == moment(9, 500)
+
+
+@pytest.mark.parametrize(("earlier", "later"), [(3, 5), (5, 3)])
+def test_a_message_that_bridges_two_episodes_keeps_the_one_applied_first(earlier: int, later: int) -> None:
+    joined = join([span(earlier, 0, 100), span(later, 300, 400)], moment(9, 200), GAP)
+    kept, taken_in = joined.changed
+    assert joined.episode == kept
+    assert (kept.number, kept.id, kept.start_ms, kept.last_ms, kept.merged_into) == (3, "ep_3", 0, 400, None)
+    assert (taken_in.number, taken_in.merged_into) == (5, 3)
+
+
+def test_a_message_a_gap_away_from_only_one_of_two_episodes_bridges_nothing() -> None:
+    standing = [span(0, 0, 100), span(5, 301, 400)]
+    assert join(standing, moment(9, 200), GAP).changed == [span(0, 0, 200)]
+    assert join(standing, moment(9, 201), GAP).changed == [span(5, 201, 400)]
+
+
+def test_a_bridge_to_an_ended_episode_carries_its_end_over() -> None:
+    kept, _ = join([span(0, 0, 100), span(5, 300, 400, ended_ms=450)], moment(9, 200), GAP).changed
+    assert (kept.number, kept.last_ms, kept.ended_ms) == (0, 400, 450)
+
+
+def test_one_time_that_no_log_carries_keeps_the_whole_span_out_of_the_hash() -> None:
+    standing = [span(0, 0, 100), span(5, 300, 400)]
+    assert not join(standing, moment(9, 50, logged=False), GAP).episode.logged
+    assert not join(standing, moment(9, 200, logged=False), GAP).episode.logged
+    assert not join([moment(0, 0, logged=False)], moment(9, 50), GAP).episode.logged
+
+
+# ── explicit ends ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_message_after_an_explicit_end_opens_a_new_episode_within_the_gap() -> None:
+    assert join([span(0, 0, 100, ended_ms=110)], moment(9, 120), GAP).episode == moment(9, 120)
+
+
+def test_a_message_at_the_very_moment_of_the_end_comes_after_it() -> None:
+    assert join([span(0, 0, 100, ended_ms=100)], moment(9, 100), GAP).episode == moment(9, 100)
+
+
+def test_a_late_message_from_before_the_end_finds_the_ended_episode() -> None:
+    standing = [span(0, 0, 100, ended_ms=150), span(5, 160, 200)]
+    assert join(standing, moment(9, 149), GAP).changed == [span(0, 0, 149, ended_ms=150)]
+    assert join(standing, moment(9, 150), GAP).changed == [span(5, 150, 200)]
+
+
+def test_a_late_message_before_the_start_of_an_ended_episode_still_joins_it() -> None:
+    assert join([span(0, 100, 100, ended_ms=100)], moment(9, 20), GAP).changed == [span(0, 20, 100, ended_ms=100)]
+
+
+def test_an_ended_episode_is_never_bridged_to_what_came_after() -> None:
+    standing = [span(0, 0, 100, ended_ms=150), span(5, 200, 300)]
+    assert join(standing, moment(9, 140), GAP).changed == [span(0, 0, 140, ended_ms=150)]
+    assert join(standing, moment(9, 170), GAP).changed == [span(5, 170, 300)]
+
+
+def test_an_end_closes_the_open_episode_at_its_time() -> None:
+    assert end([span(0, 0, 50), span(5, 300, 400)], 420, GAP) == span(5, 300, 400, ended_ms=420)
+
+
+def test_an_end_that_comes_late_closes_the_episode_with_what_it_holds_by_now() -> None:
+    assert end([span(0, 0, 400)], 350, GAP) == span(0, 0, 400, ended_ms=400)
+
+
+@pytest.mark.parametrize(("at_ms", "closes"), [(-1, False), (0, True), (200, True), (201, False)])
+def test_an_end_closes_only_what_is_open_then(at_ms: int, closes: bool) -> None:
+    assert (end([span(0, 0, 100)], at_ms, GAP) is not None) == closes
+
+
+def test_a_second_end_closes_nothing() -> None:
+    assert end([span(0, 0, 100, ended_ms=110)], 120, GAP) is None
+    assert end([], 120, GAP) is None
+
+
+# ── names, open or closed ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_episode_is_open_as_long_as_a_message_could_continue_it() -> None:
+    assert is_open(span(0, 0, 100), 200, GAP)
+    assert not is_open(span(0, 0, 100), 201, GAP)
+    assert not is_open(span(0, 0, 100, ended_ms=150), 120, GAP)
+
+
+def test_an_episode_id_tells_owners_sessions_and_openers_apart() -> None:
+    named = [
+        (owner, session, opener)
+        for owner in (OWNER, Owner("acme", "prod", "an"), Owner("acm", "eprod", "ann"), Owner("acme", "test", "ann"))
+        for session in ("s", "", None, "s1")
+        for opener in ("m", "1m", "")
+    ]
+    assert len({episode_id(*name) for name in named}) == len(named)
+
+
+def test_an_episode_id_is_the_same_in_every_release() -> None:
+    # Ids are in responses and in what users keep of them: a change here breaks both.
+    assert episode_id(OWNER, "s", "m1") == "ep_b921aae5ba95ac07"
+
+
+# ── any order of arrival ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Chat:
+    """One owner's sessions as the state partition keeps them: standing episodes in memory, all episodes on disk."""
+
+    def __init__(self, partition: Partition, owner: Owner) -> None:
+        self._partition, self._owner = partition, owner
+        self._hot = HotOwner(partition, owner)
+        self._records: dict[int, Episode] = {}
+        self.said: list[tuple[str | None, int]] = []
+        self._joined: list[int] = []
+
+    def say(self, session: str | None, at_ms: int) -> None:
+        number = len(self.said)
+        name = episode_id(self._owner, session, f"m{number}")
+        joined = join(self.standing(session), Episode(number, name, session, at_ms, at_ms), GAP)
+        self.said.append((session, at_ms))
+        self._joined.append(joined.episode.number)
+        self._keep(session, joined.changed)
+
+    def end(self, session: str | None, at_ms: int) -> None:
+        ended = end(self.standing(session), at_ms, GAP)
+        if ended is not None:
+            self._keep(session, [ended])
+
+    def standing(self, session: str | None) -> list[Episode]:
+        return list(self._hot.episodes(session))
+
+    def reread(self, session: str | None) -> list[Episode]:
+        """The standing episodes as a process that starts now would find them."""
+        self._partition.commit()
+        return HotOwner(self._partition, self._owner).episodes(session)
+
+    def episode_of(self, number: int) -> Episode:
+        """The episode in which a message has ended up."""
+        episode = self._records[self._joined[number]]
+        while episode.merged_into is not None:
+            episode = self._records[episode.merged_into]
+        return episode
+
+    def groups(self) -> dict[str, set[int]]:
+        groups: dict[str, set[int]] = defaultdict(set)
+        for number in range(len(self.said)):
+            groups[self.episode_of(number).id].add(number)
+        return groups
+
+    def _keep(self, session: str | None, changed: list[Episode]) -> None:
+        owner, name = self._hot.key, self._hot.session_key(session)
+        self._records |= {episode.number: episode for episode in changed}
+        self._partition.stage({keys.episode(owner, name, e.number): e.encode() for e in changed})
+        self._hot.put_episodes(session, changed)
+
+
+@pytest.fixture(scope="module")
+def new_chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Chat]]:
+    users = count()
+    with Partition(tmp_path_factory.mktemp("state") / "p000", 0, Keyring(bytes(32)), SharedMemory(), 0.0) as partition:
+        yield lambda: Chat(partition, Owner("acme", "prod", f"user {next(users)}"))
+
+
+def cut_at_gaps(said: Sequence[tuple[str | None, int]]) -> list[list[int]]:
+    """Message numbers by session and time, cut where the gap is exceeded: what episodes are, by definition."""
+    order = sorted(range(len(said)), key=lambda n: (str(said[n][0]), said[n][1], n))
+    groups = [order[:1]]
+    for before, number in pairwise(order):
+        same_session = said[before][0] == said[number][0]
+        if same_session and said[number][1] - said[before][1] <= GAP:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return groups
+
+
+# Few places, so that many differences are the gap, one more and one less than it, or nothing.
+TIMES = st.builds(lambda place, off: 50 * place + off, st.integers(-2, 16), st.sampled_from([-1, 0, 0, 1]))
+SESSIONS = st.sampled_from(["a", "b", None])
+MESSAGES = st.lists(st.tuples(SESSIONS, TIMES), min_size=1, max_size=30)
+
+
+@settings(max_examples=200)
+@given(said=MESSAGES)
+def test_messages_in_any_order_group_as_sorted_time_does(
+    new_chat: Callable[[], Chat], said: list[tuple[str | None, int]]
+) -> None:
+    chat = new_chat()
+    for session, at_ms in said:
+        chat.say(session, at_ms)
+    expected = {frozenset(group) for group in cut_at_gaps(said)}
+    assert set(map(frozenset, chat.groups().values())) == expected
+    for group in expected:
+        episode = chat.episode_of(min(group))
+        times = [said[number][1] for number in group]
+        assert (episode.start_ms, episode.last_ms) == (min(times), max(times))
+        assert episode.number == min(group), "an episode is named after the first of its messages to arrive"
+
+
+@settings(max_examples=200)
+@given(
+    script=st.lists(st.tuples(st.sampled_from(["say", "say", "say", "end"]), SESSIONS, TIMES), min_size=1, max_size=30)
+)
+def test_in_time_order_an_episode_lasts_until_the_gap_or_the_end(
+    new_chat: Callable[[], Chat], script: list[tuple[str, str | None, int]]
+) -> None:
+    chat = new_chat()
+    expected: list[set[int]] = []
+    latest: dict[str | None, tuple[int, set[int]]] = {}
+    for action, session, at_ms in sorted(script, key=lambda step: step[2]):
+        last_ms, current = latest.pop(session, (at_ms, set()))
+        if at_ms - last_ms > GAP:
+            current = set()
+        if action == "end":
+            chat.end(session, at_ms)
+            continue
+        if not current:
+            expected.append(current)
+        current.add(len(chat.said))
+        latest[session] = (at_ms, current)
+        chat.say(session, at_ms)
+    assert sorted(map(sorted, chat.groups().values())) == sorted(map(sorted, expected))
+
+
+@settings(max_examples=300)
+@given(script=st.lists(st.tuples(st.sampled_from(["say", "say", "say", "end"]), TIMES), min_size=1, max_size=20))
+# Both episodes begin at 100; the one that ended there came first in time and second in number.
+@example(script=[("say", 250), ("say", 100), ("end", 100), ("say", 180), ("say", 100), ("say", 120)])
+def test_with_ends_in_any_order_episodes_stay_apart_and_in_order(
+    new_chat: Callable[[], Chat], script: list[tuple[str, int]]
+) -> None:
+    chat = new_chat()
+    for action, at_ms in script:
+        (chat.say if action == "say" else chat.end)("s", at_ms)
+        standing = chat.standing("s")
+        assert standing == chat.reread("s"), "a restart here would go on with other episodes"
+        for earlier, later in pairwise(standing):
+            assert earlier.last_ms <= later.start_ms
+            if earlier.ended_ms is None:
+                assert later.start_ms - earlier.last_ms > GAP
+            else:
+                assert earlier.ended_ms <= later.start_ms
+    for number, (_, at_ms) in enumerate(chat.said):
+        episode = chat.episode_of(number)
+        assert episode.start_ms <= at_ms <= episode.last_ms
+
+
+# ── through the whole flow ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def listed(processed: Processed) -> list[dict[str, Any]]:
+    """The answer to the last query, which lists episodes."""
+    assert processed.rejected == []
+    episodes: list[dict[str, Any]] = processed.responses[-1]["episodes"]
+    return episodes
+
+
+@settings(max_examples=12)
+@given(said=MESSAGES)
+def test_the_flow_lists_the_episodes_of_sorted_time(
+    make_event: MakeEvent, run_flow: RunFlow, said: list[tuple[str | None, int]]
+) -> None:
+    now_ms = 600_000
+    events = [
+        make_event("message", now_ms + at_ms, id=f"m{n}", session_id=session, content="hello")
+        for n, (session, at_ms) in enumerate(said)
+    ]
+    asked = [
+        make_event("recall", now_ms, query="hello", mode="recency", k=50),
+        make_event("episodes.list", now_ms + 800),
+    ]
+    processed = run_flow([*events, *asked], episode_gap_minutes=GAP / MINUTE_MS)
+    recalled = {int(m["id"][1:]): m["episode_id"] for m in processed.responses[0]["memories"]}
+    shown = {episode["id"]: episode for episode in listed(processed)}
+    expected = cut_at_gaps(said)
+    assert len(shown) == len(expected)
+    for group in expected:
+        name = episode_id(OWNER, said[group[0]][0], f"m{min(group)}")
+        assert {recalled[number] for number in group} == {name}
+        assert shown[name]["messages"] == len(group)
+        assert shown[name]["session_id"] == said[group[0]][0]
+        assert shown[name]["open"] == (said[group[-1]][1] + GAP >= 800)
+
+
+@settings(max_examples=8)
+@given(
+    script=st.lists(st.tuples(st.sampled_from(["say", "say", "say", "end"]), TIMES), min_size=2, max_size=12).filter(
+        lambda script: "say" in dict(script)
+    ),
+    cut=st.integers(1, 5),
+)
+@example(script=[("say", 250), ("say", 100), ("end", 100), ("say", 180), ("say", 100), ("say", 120)], cut=1)
+def test_episodes_do_not_depend_on_how_the_log_was_cut_into_runs(
+    make_event: MakeEvent,
+    run_flow: RunFlow,
+    tmp_path_factory: pytest.TempPathFactory,
+    script: list[tuple[str, int]],
+    cut: int,
+) -> None:
+    gap_minutes = GAP / MINUTE_MS
+    events = [
+        make_event("message", at_ms, id=f"m{n}", session_id="s", content=f"hello {n}")
+        if action == "say"
+        else make_event("episode.end", at_ms, session_id="s")
+        for n, (action, at_ms) in enumerate(script)
+    ]
+    question = make_event("episodes.list", 900)
+    at_once = run_flow([*events, question], episode_gap_minutes=gap_minutes)
+    state_dir = tmp_path_factory.mktemp("cut") / "state"
+    for start in range(0, len(events), cut):
+        run_flow(events[start : start + cut], state_dir, episode_gap_minutes=gap_minutes)
+    assert listed(run_flow([question], state_dir, episode_gap_minutes=gap_minutes)) == listed(at_once)
+
+
+def test_a_late_message_bridges_two_episodes_in_the_flow(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    def said(name: str, minute: int) -> dict[str, Any]:
+        return make_event("message", minute * MINUTE_MS, id=name, session_id="s", content=f"{name} speaks")
+
+    question = make_event("episodes.list", 100 * MINUTE_MS)
+    # A query between the messages builds the index, which then has to follow the merge.
+    processed = run_flow([said("later", 90), said("earlier", 35), question, said("between", 62), question])
+    before, after = (response["episodes"] for response in processed.responses)
+    assert [episode["messages"] for episode in before] == [1, 1]
+    assert after == [
+        {
+            "id": episode_id(OWNER, "s", "later"),
+            "session_id": "s",
+            "started_at": "1970-01-01T00:35:00Z",
+            "ended_at": "1970-01-01T01:30:00Z",
+            "open": True,
+            "messages": 3,
+            "summary": "user: earlier speaks user: between speaks user: later speaks",
+        }
+    ]
+
+
+def test_an_explicit_end_starts_a_new_episode_in_the_flow(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    def at(minute: int, kind: str, **fields: Any) -> dict[str, Any]:
+        return make_event(kind, minute * MINUTE_MS, session_id="s", **fields)
+
+    processed = run_flow(
+        [
+            at(0, "message", content="one", id="one"),
+            at(2, "episode.end", receipt=True),
+            at(2, "message", content="two", id="two"),
+            at(1, "message", content="late", id="late"),
+            at(50, "episode.end", receipt=True),  # two's episode was over by then
+            at(3, "episodes.list"),
+        ]
+    )
+    assert [receipt["outcome"] for receipt in processed.receipts] == ["ended", "unchanged"]
+    assert [(e["id"], e["messages"], e["open"]) for e in listed(processed)] == [
+        (episode_id(OWNER, "s", "two"), 1, True),
+        (episode_id(OWNER, "s", "one"), 2, False),
+    ]

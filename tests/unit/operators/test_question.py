@@ -1,0 +1,241 @@
+"""What is read out of a question: names, dates, first person, and the words that are left."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.operators.recall.question import DateMention, understand
+
+PAIR = ["Ann", "Bo"]
+
+
+def date(year: int | None = None, month: int | None = None, day: int | None = None) -> DateMention:
+    return DateMention(year, month, day)
+
+
+def named(text: str, participants: list[str]) -> tuple[str, ...]:
+    return understand(text, participants).named
+
+
+def dates(text: str) -> tuple[DateMention, ...]:
+    return understand(text, []).dates
+
+
+# ── names ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("What did Ann buy?", ("Ann",)),
+        ("What did ann buy?", ("Ann",)),
+        ("WHAT DID ANN BUY?", ("Ann",)),
+        ("What is Ann's hobby?", ("Ann",)),
+        ("What is Ann’s hobby?", ("Ann",)),
+        ("Did Ann meet Bo?", ("Ann", "Bo")),
+        ("Where did they go?", ()),
+        # part of a word is not a name
+        ("Who told Anna about the annual plan?", ()),
+        ("Which Boston trip?", ()),
+        ("Did (Bo) win?", ("Bo",)),
+    ],
+)
+def test_participants_are_found_as_whole_words(text: str, expected: tuple[str, ...]) -> None:
+    assert named(text, PAIR) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("What did Ann Smith buy?", ("Ann Smith",)),
+        ("What did Ann buy?", ("Ann Smith",)),
+        ("What did Smith buy?", ()),
+        ("Has Bo been there?", ("Bo Lee",)),
+    ],
+)
+def test_a_first_name_stands_for_the_only_one_who_bears_it(text: str, expected: tuple[str, ...]) -> None:
+    assert named(text, ["Ann Smith", "Bo Lee"]) == expected
+
+
+def test_a_first_name_that_two_share_names_neither() -> None:
+    participants = ["Ann Smith", "Ann Jones", "Bo Lee"]
+    assert named("What did Ann buy?", participants) == ()
+    assert named("What did Ann Jones buy?", participants) == ("Ann Jones",)
+    assert named("Did Ann call Bo?", participants) == ("Bo Lee",)
+    # ANN and Ann are the same first name
+    assert named("What did Ann buy?", ["ANN Smith", "Ann Jones"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "participant", "found"),
+    [
+        ("Who will call?", "Will", False),
+        ("What did Will say?", "Will", True),
+        ("What may Ann do?", "May", False),
+        ("What did May say?", "May", True),
+        ("Who went on the march?", "March", False),
+        ("Who rides in april?", "April", False),
+        ("Who told April?", "April", True),
+        ("Was mark there?", "Mark", True),  # no function word and no month
+    ],
+)
+def test_an_ordinary_word_is_a_name_only_with_a_capital(text: str, participant: str, found: bool) -> None:
+    assert named(text, [participant]) == ((participant,) if found else ())
+
+
+@pytest.mark.parametrize("name", ["Zoë", "Łukasz", "김철수", "O'Neil", "Jean-Luc", "user_17", "a.b", "x|y"])
+def test_a_name_of_any_alphabet_is_found_as_it_is_written(name: str) -> None:
+    assert named(f"What did {name} say?", [name]) == (name,)
+    assert named(f"What did {name}x say?", [name]) == ()
+
+
+def test_own_words_say_i_and_my_for_the_names() -> None:
+    question = understand("Did  Ann like Ann's trip with bo, and Bo’s car?", PAIR)
+    # bo is found as Bo, the spelling of the first that fits exactly
+    assert question.own_words == "Did I like my trip with bo, and my car?"
+
+
+def test_bare_stems_leave_out_the_names_and_stems_keep_them() -> None:
+    question = understand("Which bikes did Ann's sister repair for Bo?", PAIR)
+    assert question.stems == ("bike", "ann", "sister", "repair", "bo")
+    assert question.bare_stems == ("bike", "sister", "repair")
+
+
+def test_a_question_of_function_words_has_no_stems() -> None:
+    question = understand("What did they do about it?", PAIR)
+    assert question.stems == question.bare_stems == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("What did I buy?", True),
+        ("what did i buy", True),
+        ("Where's my bike?", True),
+        ("Who told me?", True),
+        ("I'm late, why?", True),
+        ("Is it mine?", True),
+        ("Did I hurt myself?", True),
+        ("What did Ann buy?", False),
+        ("Is this the mining office in Miami?", False),
+        ("Was it him?", False),
+    ],
+)
+def test_first_person(text: str, expected: bool) -> None:
+    assert understand(text, PAIR).first_person is expected
+
+
+# ── dates ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("What happened on 8 May 2023?", date(2023, 5, 8)),
+        ("What happened on May 8, 2023?", date(2023, 5, 8)),
+        ("What happened on May 8th?", date(None, 5, 8)),
+        ("What happened on the 8th of May?", date(None, 5, 8)),
+        ("What happened on the 8th May?", date(None, 5, 8)),
+        ("What happened on May the 21st?", date(None, 5, 21)),
+        ("the 2nd of March", date(None, 3, 2)),
+        ("on March 3rd", date(None, 3, 3)),
+        ("the 31st of December 1999", date(1999, 12, 31)),
+        ("in May 2023", date(2023, 5)),
+        ("in May", date(None, 5)),
+        ("in July", date(None, 7)),
+        ("What did Ann do in september?", date(None, 9)),
+        ("on Sept. 3", date(None, 9, 3)),
+        ("on 3 Sep", date(None, 9, 3)),
+        ("in Jan 2024", date(2024, 1)),
+        ("in 2023", date(2023)),
+        # no day of a month
+        ("Did in May 45 people come?", date(None, 5)),
+        ("Did in July 32 people come?", date(None, 7)),
+        ("in June 0", date(None, 6)),
+        # a time, and not a day
+        ("in May 10:30", date(None, 5)),
+    ],
+)
+def test_a_date_is_read_as_far_as_it_is_given(text: str, expected: DateMention) -> None:
+    assert dates(text) == (expected,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "May I see it?",
+        "May Ann come?",
+        "March on!",
+        "What may happen?",
+        "Where did they march?",
+        "may 8 people come?",
+        "Who decided to jan the door?",  # short forms need a capital
+        "Is the dec clean?",
+        "Did Maya meet Junes?",
+        "Which Marching band, which Mayor?",
+        "room 305, 1066 and 12345",
+        "order 20231 and 2099x",
+    ],
+)
+def test_what_only_looks_like_a_date_is_none(text: str) -> None:
+    assert dates(text) == ()
+
+
+def test_an_iso_date_is_exact() -> None:
+    assert dates("What was on 2023-05-08?") == (date(2023, 5, 8),)
+    assert dates("Between 2023-05-08 and 2024-01-31?") == (date(2023, 5, 8), date(2024, 1, 31))
+
+
+def test_the_year_of_an_iso_date_is_no_mention_of_its_own() -> None:
+    assert dates("2023-05-08 or in June?") == (date(2023, 5, 8), date(None, 6))
+
+
+def test_several_months_and_years_are_all_mentioned() -> None:
+    assert dates("In June or July?") == (date(None, 6), date(None, 7))
+    assert dates("In 2021 or 2022?") == (date(2021), date(2022))
+    assert dates("From 3 June to July 4th 2022") == (date(2022, 6, 3), date(2022, 7, 4))
+    assert dates("June of 2021 or 2022") == (date(2021, 6), date(2022, 6))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("When did Ann leave?", True),
+        ("'When was that?'", True),
+        ("What day was it?", True),
+        ("Which year did Bo move?", True),
+        ("In what month did Bo move?", True),
+        ("On which date is it?", True),
+        ("How long did it take?", True),
+        ("Do you know when Ann did it?", False),
+        ("Do you know when did Ann leave?", True),
+        ("Tell me when is the concert", True),
+        ("What did Ann do when Bo left?", False),
+        ("How far is it?", False),
+        ("What whenever?", False),
+    ],
+)
+def test_asks_when(text: str, expected: bool) -> None:
+    assert understand(text, PAIR).asks_when is expected
+
+
+# ── anything at all ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+NASTY = st.text(st.sampled_from("aB .'’?()[\\*+$^|8é日\n\u00ad"), min_size=1, max_size=6)
+
+
+@given(text=st.text(max_size=40) | NASTY, participants=st.lists(NASTY | st.text(min_size=1, max_size=8), max_size=4))
+def test_any_question_about_anyone_is_understood(text: str, participants: list[str]) -> None:
+    question = understand(text, participants)
+    assert set(question.named) <= set(participants)
+    assert set(question.bare_stems) <= set(question.stems) | set(understand(question.own_words, []).stems)
+    if not question.named:
+        assert question.own_words == " ".join(text.split())
+        assert question.bare_stems == question.stems
+
+
+@given(order=st.permutations(["Ann Smith", "Ann Jones", "Bo Lee", "Will"]))
+def test_who_is_named_does_not_depend_on_the_order_of_participants(order: list[str]) -> None:
+    text = "Will Ann Jones call Bo on the 3rd of May?"
+    assert set(named(text, order)) == {"Ann Jones", "Bo Lee", "Will"}

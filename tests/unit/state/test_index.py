@@ -1,0 +1,439 @@
+"""An owner's index kept up to date is the index built anew, and filters let through what they say."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallflow.flows.embedded import Processed
+from recallflow.operators.recall.filters import allowed
+from recallflow.queries import Filters
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import Entry, Episode, Vectors
+
+MODEL, DIMENSION = "model", 2
+QUERY = np.array([3, 1], np.float32)
+WORDS = ["red", "bike", "rides", "far"]
+NAMED = ("author", "kind", "layer", "role", "session", "project", "category")
+NUMBERS = ("seq", "version", "created_ms", "episode", "flags", "importance", "confidence")
+TIMES = ("valid_from_ms", "valid_to_ms", "expires_ms")
+
+MakeEntry = Callable[..., Entry]
+MakeEvent = Callable[..., dict[str, Any]]
+RunFlow = Callable[..., Processed]
+
+
+def optional(values: list[str]) -> st.SearchStrategy[str | None]:
+    return st.none() | st.sampled_from(values)
+
+
+# What an event may say of a memory. Few values of each, so that filters and merges hit often.
+SAID = st.fixed_dictionaries(
+    {
+        "created_ms": st.integers(-3, 6),
+        "flags": st.integers(0, 7),
+        "author": optional(["Ann", "Bo", "user", "fact"]),
+        "author_stems": st.sampled_from(["", "ann", "bo"]),
+        "stems": st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join),
+        "kind": st.sampled_from(["message", "fact", "rule"]),
+        "layer": st.sampled_from(["rule", "working", "long_term"]),
+        "role": optional(["user", "assistant"]),
+        "session_id": optional(["s", "t"]),
+        "project_id": optional(["p", "s"]),  # a project may be called like a session
+        "category": optional(["work", "p"]),
+        "tags": st.lists(st.sampled_from(["x", "y", "work"]), max_size=2),
+        "importance": st.sampled_from([0.0, 0.5, 1.0]),
+        "confidence": st.sampled_from([0.0, 0.3, 0.6, 1.0]),
+        "valid_from_ms": st.sampled_from([None, None, None, None, -1, 2, 5]),
+        "valid_to_ms": st.sampled_from([None, None, None, None, -1, 2, 5]),
+        "expires_ms": st.sampled_from([None, None, None, None, -1, 2, 5]),
+    }
+)
+# Whole numbers, so that sums are exact in any order. Vectors of another model may not meet these; a text may have none.
+VECTORS = st.none() | st.builds(
+    Vectors,
+    st.sampled_from([MODEL, MODEL, MODEL, "another"]),
+    st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), min_size=1, max_size=3).map(
+        lambda rows: np.array(rows, np.float32)
+    ),
+)
+PICK = st.integers(0, 50)
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), SAID, VECTORS, PICK),
+        st.tuples(st.just("add"), SAID, VECTORS, PICK),
+        st.tuples(st.just("update"), SAID, VECTORS, PICK),
+        st.tuples(st.just("remove"), PICK),
+        st.tuples(st.just("merge"), PICK, PICK),
+        st.tuples(st.just("read")),
+    ),
+    max_size=25,
+)
+
+
+@dataclass
+class World:
+    """An index that follows changes, beside what RocksDB would hold of them."""
+
+    make_entry: MakeEntry
+    index: OwnerIndex = field(default_factory=lambda: OwnerIndex(MODEL, DIMENSION))
+    entries: dict[int, Entry] = field(default_factory=dict)
+    vectors: dict[int, Vectors | None] = field(default_factory=dict)
+    episodes: dict[int, Episode] = field(default_factory=dict)
+    seq: int = 0
+
+    def add(self, said: dict[str, Any], vectors: Vectors | None, pick: int) -> None:
+        """A new memory: outside any episode, opening one, or in one that stands."""
+        seq, self.seq = self.seq, self.seq + 1
+        standing = [e.number for e in self.episodes.values() if e.merged_into is None]
+        episode = [-1, seq, *standing][pick % (2 + len(standing))]
+        if episode == seq:
+            self._put(Episode(seq, f"ep_{seq}", "s", 0, 0))
+        self._store(self.make_entry(seq, **said | {"episode": episode}), vectors)
+
+    def update(self, said: dict[str, Any], vectors: Vectors | None, pick: int) -> None:
+        """The next version, as the state knows it: its episode is still the one it once joined."""
+        if self.entries:
+            before = list(self.entries.values())[pick % len(self.entries)]
+            kept = {"id": before.id, "episode": before.episode, "version": before.version + 1}
+            self._store(self.make_entry(before.seq, **said | kept), vectors)
+
+    def remove(self, pick: int) -> None:
+        if self.entries:
+            seq = list(self.entries)[pick % len(self.entries)]
+            del self.entries[seq], self.vectors[seq]
+            self.index.remove(seq)
+
+    def merge(self, one: int, other: int) -> None:
+        """The episode that is older takes the other one in."""
+        standing = [e for e in self.episodes.values() if e.merged_into is None]
+        if len(standing) > 1:
+            into, taken = sorted({one % len(standing), (one + 1 + other % (len(standing) - 1)) % len(standing)})
+            self._put(standing[into].with_changes(last_ms=9))
+            self._put(standing[taken].with_changes(merged_into=standing[into].number))
+
+    def read(self) -> None:
+        """What is cached now must not outlive the next change."""
+        self.index.cluster_cosines()
+
+    def built_anew(self) -> OwnerIndex:
+        index = OwnerIndex(MODEL, DIMENSION)
+        index.load(self.episodes.values(), sorted(self.entries.values(), key=lambda e: e.seq), self.vectors)
+        return index
+
+    def _put(self, episode: Episode) -> None:
+        self.episodes[episode.number] = episode
+        self.index.put_episode(episode)
+
+    def _store(self, entry: Entry, vectors: Vectors | None) -> None:
+        self.entries[entry.seq], self.vectors[entry.seq] = entry, vectors
+        self.index.add([entry], {entry.seq: vectors})
+
+
+def picture(index: OwnerIndex) -> dict[str, Any]:
+    """All that ranking reads, in conversation order and free of slots and string numbers."""
+    conversation, names = index.conversation, index.names.strings
+    facts, slots = conversation.facts, conversation.slots
+    cosines, of = index.vectors.cosines(QUERY)
+    sentence_cosines, of_sentence = index.sentences.cosines(QUERY)
+    return {
+        "ids": [index.ids[slot] for slot in slots],
+        "tags": [index.tags[slot] for slot in slots],
+        "named": {column: [names[n] if n >= 0 else None for n in facts[column]] for column in NAMED},
+        "numbers": {column: facts[column].tolist() for column in (*NUMBERS, *TIMES)},
+        "segments": conversation.segment.tolist(),
+        "starts": conversation.starts.tolist(),
+        "opens": conversation.opens.tolist(),
+        "windows": {reach: np.stack(bounds).tolist() for reach, bounds in conversation.windows.items()},
+        "authors": {names[author] if author >= 0 else None for author in conversation.authors},
+        "cosines": sorted((index.ids[slot], float(cosine)) for slot, cosine in zip(of, cosines, strict=True)),
+        "sentences": sorted(
+            (index.ids[s], float(cosine)) for s, cosine in zip(of_sentence, sentence_cosines, strict=True)
+        ),
+        "clusters": index.cluster_cosines().tolist(),
+        "centroids": index.centroids().tolist(),
+        "lengths": index.words.lengths()[slots].tolist(),
+        "counts": index.words.counts(WORDS)[:, slots].tolist(),
+        "pairs": index.words.pairs([("red", "bike"), ("ann", "red")])[:, slots].tolist(),
+        "closest": index.words.closest(WORDS)[:, slots].tolist(),
+        "episodes": sorted(episode.number for episode in index.episodes()),
+        "size": len(index),
+    }
+
+
+@settings(max_examples=200)
+@given(changes=CHANGES)
+def test_an_index_kept_up_to_date_equals_one_built_anew(make_entry: MakeEntry, changes: list[tuple[Any, ...]]) -> None:
+    world = World(make_entry)
+    for action, *arguments in changes:
+        getattr(world, action)(*arguments)
+    assert picture(world.index) == picture(world.built_anew())
+
+
+@given(changes=CHANGES)
+def test_the_conversation_is_by_episode_then_time_then_arrival(
+    make_entry: MakeEntry, changes: list[tuple[Any, ...]]
+) -> None:
+    world = World(make_entry)
+    for action, *arguments in changes:
+        getattr(world, action)(*arguments)
+
+    def standing(entry: Entry) -> int:
+        number = entry.episode
+        while number >= 0 and (into := world.episodes[number].merged_into) is not None:
+            number = into
+        return number if number >= 0 else -1 - entry.seq  # outside any episode: alone
+
+    order = sorted(world.entries.values(), key=lambda e: (standing(e), e.created_ms, e.seq))
+    conversation = world.index.conversation
+    assert [world.index.ids[slot] for slot in conversation.slots] == [entry.id for entry in order]
+    numbers = [standing(entry) for entry in order]
+    assert conversation.segment.tolist() == [sorted(set(numbers)).index(number) for number in numbers]
+    assert conversation.opens.tolist() == [
+        number >= 0 and number not in numbers[:place] for place, number in enumerate(numbers)
+    ]
+    for reach, (low, high) in conversation.windows.items():
+        for place, number in enumerate(numbers):
+            near = [p for p, other in enumerate(numbers) if abs(p - place) <= reach and other == number]
+            assert list(range(low[place], high[place])) == near
+
+
+@given(
+    values=st.lists(st.integers(-9, 9), min_size=6, max_size=6),
+    episodes=st.lists(st.integers(-1, 2), min_size=6, max_size=6),
+    places=st.integers(1, 7),
+)
+def test_looking_back_and_the_best_stay_within_the_episode(
+    make_entry: MakeEntry, values: list[int], episodes: list[int], places: int
+) -> None:
+    index = OwnerIndex(MODEL, DIMENSION)
+    index.add([make_entry(seq, episode=episode) for seq, episode in enumerate(episodes)], {})
+    conversation = index.conversation
+    segments = conversation.segment.tolist()
+    expected = [
+        values[place - places] if place >= places and segments[place - places] == segments[place] else 0
+        for place in range(len(values))
+    ]
+    assert conversation.back(np.array(values), places).tolist() == expected
+    best = [max(v for v, other in zip(values, segments, strict=True) if other == own) for own in segments]
+    assert conversation.best(np.array(values)).tolist() == best
+
+
+def test_a_memory_joins_the_episode_that_took_its_own_in(make_entry: MakeEntry) -> None:
+    # Chains: 5 went into 3, then 3 into 1; what is added later still carries the number it was stored with.
+    index = OwnerIndex(MODEL, DIMENSION)
+    for number in (1, 3, 5):
+        index.put_episode(Episode(number, f"ep_{number}", "s", 0, 0))
+    index.put_episode(Episode(5, "ep_5", "s", 0, 0, merged_into=3))
+    index.add([make_entry(5, episode=5)], {})
+    index.put_episode(Episode(3, "ep_3", "s", 0, 0, merged_into=1))
+    index.add([make_entry(7, episode=5), make_entry(8, episode=3)], {})
+    assert index.conversation.facts["episode"].tolist() == [1, 1, 1]
+    assert [episode.number for episode in index.episodes()] == [1]
+
+
+def test_cluster_cosines_by_hand(make_entry: MakeEntry) -> None:
+    index = OwnerIndex(MODEL, DIMENSION)
+    entries = [make_entry(n, episode=e) for n, e in enumerate([0, 0, 2, 2, -1])]
+    rows = {0: [1, 0], 1: [0, 1], 2: [1, 0], 4: [0, 1]}  # 3 has no vector
+    index.add(entries, {seq: Vectors(MODEL, np.array([row], np.float32)) for seq, row in rows.items()})
+    # In conversation order: 4 alone; 0 and 1 at 45° to their centroid; 2 is its centroid, 3 is nothing.
+    np.testing.assert_allclose(index.cluster_cosines(), [1, 0.7071068, 0.7071068, 1, 0], rtol=1e-6)
+
+
+def test_vectors_of_different_models_never_meet(make_entry: MakeEntry) -> None:
+    index = OwnerIndex(MODEL, DIMENSION)
+    rows = np.array([[1, 0], [0, 1]], np.float32)
+    index.add([make_entry(0), make_entry(1)], {0: Vectors("another", rows), 1: Vectors(MODEL, rows)})
+    assert index.vectors.cosines(QUERY)[1].tolist() == index.sentences.cosines(QUERY)[1].tolist() == [1]
+
+
+def test_an_index_is_wasted_once_most_of_it_is_dead(make_entry: MakeEntry) -> None:
+    index = OwnerIndex(MODEL, DIMENSION)
+    index.add([make_entry(seq) for seq in range(200)], {})
+    for seq in range(100):
+        index.remove(seq)
+    assert not index.wasted()
+    index.remove(100)
+    assert index.wasted()
+
+
+def test_a_small_index_is_not_built_anew_for_a_few_dead(make_entry: MakeEntry) -> None:
+    index = OwnerIndex(MODEL, DIMENSION)
+    for version in range(65):
+        index.add([make_entry(0, version=version)], {})
+    assert not index.wasted()
+    index.add([make_entry(0, version=65)], {})
+    assert index.wasted()
+
+
+def test_an_index_grows_in_weight_with_what_it_holds(make_entry: MakeEntry) -> None:
+    # The cache's byte budget rests on this.
+    index = OwnerIndex(MODEL, 384)
+    empty = index.size_bytes()
+    matrix = np.ones((1, 384), np.float32)
+    entries = [make_entry(seq, stems="red bike") for seq in range(1_000)]
+    index.add(entries, {entry.seq: Vectors(MODEL, matrix) for entry in entries})
+    assert index.size_bytes() - empty > 1_000 * matrix.nbytes
+
+
+def test_an_unknown_name_matches_no_memory(make_entry: MakeEntry) -> None:
+    index = OwnerIndex(MODEL, DIMENSION)
+    index.add([make_entry(0, category=None)], {})
+    assert index.names.known("never seen") not in index.facts["category"]
+
+
+# ── filters ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def some(values: list[str]) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(values), max_size=2)
+
+
+# One or two of the fields, so that something is left; lists that are empty, and values that no memory has.
+EACH_FILTER: dict[str, st.SearchStrategy[Any]] = {
+    "categories": some(["work", "p", "none"]),
+    "tags": some(["x", "y", "work", "none"]),
+    "kinds": some(["message", "fact", "rule", "none"]),
+    "layers": some(["rule", "working", "long_term"]),
+    "roles": some(["user", "assistant", "tool"]),
+    "names": some(["Ann", "Bo", "user", "none"]),
+    "project_id": st.sampled_from(["p", "s", "none"]),
+    "session_ids": some(["s", "t", "none"]),
+    "created_after": st.integers(-4, 7),
+    "created_before": st.integers(-4, 7),
+    "min_confidence": st.sampled_from([0.0, 0.3, 0.5, 1.0]),
+}
+FILTERS = st.lists(st.sampled_from(sorted(EACH_FILTER)), max_size=2, unique=True).flatmap(
+    lambda names: st.fixed_dictionaries({name: EACH_FILTER[name] for name in names})
+)
+
+
+def permits(entry: Entry, wanted: Filters, now_ms: int) -> bool:
+    """The contract in plain words: in force at the asking time, and within every filter given."""
+    any_of = [
+        (wanted.categories, entry.category),
+        (wanted.kinds, entry.kind),
+        (wanted.layers, entry.layer),
+        (wanted.roles, entry.role),
+        (wanted.names, entry.author),
+        (wanted.session_ids, entry.session_id),
+    ]
+    return (
+        (entry.valid_from_ms is None or entry.valid_from_ms <= now_ms)
+        and (entry.valid_to_ms is None or now_ms < entry.valid_to_ms)
+        and (entry.expires_ms is None or now_ms < entry.expires_ms)
+        and all(values is None or own in values for values, own in any_of)
+        and wanted.project_id in (None, entry.project_id)
+        and (wanted.tags is None or any(tag in wanted.tags for tag in entry.tags))
+        and (wanted.created_after is None or entry.created_ms >= wanted.created_after)
+        and (wanted.created_before is None or entry.created_ms < wanted.created_before)
+        and (wanted.min_confidence is None or entry.confidence >= wanted.min_confidence)
+    )
+
+
+@settings(max_examples=200)
+@given(changes=CHANGES, wanted=FILTERS, now_ms=st.integers(-4, 7))
+def test_filters_let_through_what_satisfies_all_of_them(
+    make_entry: MakeEntry, changes: list[tuple[Any, ...]], wanted: dict[str, Any], now_ms: int
+) -> None:
+    world = World(make_entry)
+    for action, *arguments in changes:
+        getattr(world, action)(*arguments)
+    filters = Filters(**wanted)
+    mask = allowed(world.index, filters, now_ms)
+    found = {world.index.ids[slot] for slot in world.index.conversation.slots[mask]}
+    assert found == {entry.id for entry in world.entries.values() if permits(entry, filters, now_ms)}
+
+
+@pytest.mark.parametrize(
+    ("times", "answered"),
+    [
+        ({"valid_from_ms": 100}, True),
+        ({"valid_from_ms": 101}, False),
+        ({"valid_to_ms": 100}, False),
+        ({"valid_to_ms": 101}, True),
+        ({"expires_ms": 100}, False),
+        ({"expires_ms": 101}, True),
+    ],
+)
+def test_a_memory_is_in_force_from_its_start_until_just_before_its_end(
+    make_entry: MakeEntry, times: dict[str, int], answered: bool
+) -> None:
+    index = OwnerIndex(MODEL, DIMENSION)
+    index.add([make_entry(0, **times)], {})
+    assert allowed(index, Filters(), 100).tolist() == [answered]
+
+
+TEXTS = ["A red bike", "Bikes ride far", "We rode far on red bikes", "Bread and tea", "Is tea red?"]
+MEMORIES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "content": st.sampled_from(TEXTS),
+            "timestamp": st.integers(0, 3).map(lambda hours: hours * 3_600_000),
+            "name": st.sampled_from(["Ann", "Bo"]),
+            "session_id": st.sampled_from(["s", "t"]),
+            "kind": st.sampled_from(["fact", "rule"]),
+            "layer": st.sampled_from(["rule", "long_term"]),
+            "category": st.sampled_from(["work", "home"]),
+            "tags": st.lists(st.sampled_from(["x", "y"]), max_size=2),
+            "confidence": st.sampled_from([0.2, 0.6, 1.0]),
+        }
+    ),
+    min_size=1,
+    max_size=20,
+)
+NARROWED = st.fixed_dictionaries(
+    {},
+    optional={
+        "categories": some(["work", "home"]),
+        "tags": some(["x", "y"]),
+        "kinds": some(["fact", "rule"]),
+        "layers": some(["rule", "long_term"]),
+        "names": some(["Ann", "Bo"]),
+        "session_ids": some(["s", "t"]),
+        "min_confidence": st.sampled_from([0.5, 1.0]),
+    },
+).filter(bool)
+
+
+@settings(max_examples=30)
+@given(
+    memories=MEMORIES, wanted=NARROWED, k=st.integers(1, 5), query=st.sampled_from(["red bikes", "Ann's tea", "far"])
+)
+def test_k_is_filled_from_what_the_filters_permit(
+    make_event: MakeEvent,
+    run_flow: RunFlow,
+    memories: list[dict[str, Any]],
+    wanted: dict[str, Any],
+    k: int,
+    query: str,
+) -> None:
+    """Filtering comes before the cut, and does not change the order of what is left."""
+    told = [make_event("memory", id=f"m{n}", **memory) for n, memory in enumerate(memories)]
+    asked = make_event("recall", 86_400_000, query=query, mode="relevance", k=50)
+    processed = run_flow([*told, asked, asked | {"k": k, "filters": wanted}])
+    assert processed.rejected == []
+    everything, narrowed = (response["memories"] for response in processed.responses)
+    assert len(everything) == len(memories)
+    fields = {
+        "categories": "category",
+        "kinds": "kind",
+        "layers": "layer",
+        "names": "name",
+        "session_ids": "session_id",
+    }
+
+    def fits(memory: dict[str, Any]) -> bool:
+        return (
+            all(memory[own] in wanted[name] for name, own in fields.items() if name in wanted)
+            and ("tags" not in wanted or any(tag in wanted["tags"] for tag in memory["tags"]))
+            and memory["confidence"] >= wanted.get("min_confidence", 0)
+        )
+
+    assert [m["id"] for m in narrowed] == [m["id"] for m in everything if fits(m)][:k]
+    assert [m["rank"] for m in narrowed] == list(range(1, len(narrowed) + 1))

@@ -1,0 +1,90 @@
+"""Names become keys that keep everyone apart and tell nothing."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.owner import Owner
+from recallflow.state.keyring import SECRET_BYTES, Keyring, new_secret
+from recallflow.state.keys import NAME_BYTES, OWNER_BYTES
+
+KEYRING = Keyring(bytes(range(32)))
+ANN = KEYRING.owner(Owner("acme", "prod", "ann"))
+BO = KEYRING.owner(Owner("acme", "prod", "bo"))
+# Parts that, put together carelessly, read the same: a/b + c and a + b/c, quotes that close a JSON text, accents
+# written in two ways, blanks that fall away, the empty text.
+PARTS = [
+    "", "null",
+    "a", "a/b", "b/c", "c", "/", "a/", "/c", '"', 'a","b', "\\", "..", "é", "e\u0301", " a", "a ", "A", "💬",
+]  # fmt: skip
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(PARTS)
+OWNERS = st.builds(Owner, TEXT, TEXT, TEXT)
+
+
+def test_hostile_owners_have_keys_of_their_own() -> None:
+    owners = [Owner(*parts) for parts in product(PARTS, repeat=3)]
+    found = {KEYRING.owner(owner) for owner in owners}
+    assert len(found) == len(owners)
+    assert {len(key) for key in found} == {OWNER_BYTES}, "of one length, so that none is another's prefix"
+
+
+@given(one=OWNERS, other=OWNERS)
+def test_owners_share_a_key_only_if_they_are_the_same(one: Owner, other: Owner) -> None:
+    assert (KEYRING.owner(one) == KEYRING.owner(other)) == (one == other)
+
+
+@given(one=TEXT, other=TEXT)
+def test_names_share_a_key_only_if_they_are_the_same_name_of_the_same_owner(one: str, other: str) -> None:
+    assert (KEYRING.name(ANN, one) == KEYRING.name(ANN, other)) == (one == other)
+    assert KEYRING.name(ANN, one) != KEYRING.name(BO, one)
+    assert len(KEYRING.name(ANN, one)) == NAME_BYTES
+
+
+@given(one=st.binary(max_size=12), other=st.binary(max_size=12))
+def test_contents_share_a_digest_only_if_they_are_the_same(one: bytes, other: bytes) -> None:
+    assert (KEYRING.digest(ANN, one) == KEYRING.digest(ANN, other)) == (one == other)
+    assert KEYRING.digest(ANN, one) != KEYRING.digest(BO, one)
+
+
+def test_a_digest_is_not_the_key_of_the_same_text() -> None:
+    assert KEYRING.digest(ANN, b"hello") != KEYRING.name(ANN, "hello")
+
+
+def test_another_secret_gives_unrelated_keys() -> None:
+    other = Keyring(bytes(32))
+    assert other.owner(Owner("acme", "prod", "ann")) != ANN
+    assert other.name(ANN, "m") != KEYRING.name(ANN, "m")
+    assert other.digest(ANN, b"m") != KEYRING.digest(ANN, b"m")
+
+
+def test_keys_are_the_same_in_every_release() -> None:
+    # A state directory's data is found by these: another scheme is another format version.
+    assert ANN.hex() == "ed699e075be1c1967a46495794e4d3f4"
+    assert KEYRING.name(ANN, "m1").hex() == "ed210d7784e1cc852995ab0f4fc7a8cc"
+    assert KEYRING.digest(ANN, b"hello").hex() == "776be67114c9cdbac374fbbe5f0dc304"
+
+
+def test_a_key_holds_nothing_of_the_name() -> None:
+    # Keys show up in logs and file listings; the words of a user must not.
+    named = "ann-the-user-of-acme"
+    assert named.encode() not in KEYRING.owner(Owner("acme", "prod", named))
+    assert named.encode() not in KEYRING.name(ANN, named)
+
+
+def test_secrets_differ_and_fit_the_hash() -> None:
+    secrets = {new_secret() for _ in range(10)}
+    assert len(secrets) == 10
+    assert {len(secret) for secret in secrets} == {SECRET_BYTES}
+    assert Keyring(new_secret()).owner(Owner("a", "b", "c"))
+
+
+@given(key=st.binary(), value=st.binary())
+def test_what_is_sealed_opens_again_under_its_key(key: bytes, value: bytes) -> None:
+    assert KEYRING.open(key, KEYRING.seal(key, value)) == value
+
+
+@pytest.mark.parametrize("owner", [Owner("acme", "prod", "ann"), Owner("a" * 128, "b" * 128, "c" * 128)])
+def test_an_owner_key_fits_where_names_are_personalised_with_it(owner: Owner) -> None:
+    assert len(KEYRING.name(KEYRING.owner(owner), "m")) == NAME_BYTES

@@ -1,0 +1,150 @@
+"""Keys sort as the numbers in them, stay within their prefix, and never meet another's."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from recallflow.owner import Owner
+from recallflow.records import Position
+from recallflow.state import keys
+from recallflow.state.keyring import Keyring
+from recallflow.state.partition import Partition, SharedMemory
+
+OWNER_KEY = st.binary(min_size=keys.OWNER_BYTES, max_size=keys.OWNER_BYTES)
+NAME_KEY = st.binary(min_size=keys.NAME_BYTES, max_size=keys.NAME_BYTES)
+SEQ = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 255, 256, 2**32 - 1, 2**32, 2**63, 2**64 - 1])
+VERSION = st.integers(0, 2**32 - 1) | st.sampled_from([0, 255, 256, 65_535, 65_536])
+TABLES = [keys.HEAD, keys.CURRENT, keys.ROW, keys.ENTRY, keys.VECTORS, keys.EPISODE, keys.EVENT_ID]
+# The bytes at which adding one carries, and their neighbours.
+EDGE_BYTES = st.lists(st.sampled_from([0x00, 0x01, 0x7F, 0xFE, 0xFF]), max_size=5).map(bytes)
+
+
+@given(owner=OWNER_KEY, session=NAME_KEY, one=SEQ, other=SEQ)
+def test_sequence_numbers_sort_as_numbers(owner: bytes, session: bytes, one: int, other: int) -> None:
+    for key in (keys.entry, keys.vectors):
+        assert (key(owner, one) < key(owner, other)) == (one < other)
+    assert (keys.episode(owner, session, one) < keys.episode(owner, session, other)) == (one < other)
+
+
+@given(owner=OWNER_KEY, memory=NAME_KEY, one=VERSION, other=VERSION)
+def test_versions_of_a_memory_sort_as_numbers(owner: bytes, memory: bytes, one: int, other: int) -> None:
+    assert (keys.row(owner, memory, one) < keys.row(owner, memory, other)) == (one < other)
+
+
+@given(source=NAME_KEY, one=SEQ, other=SEQ)
+def test_kept_outputs_of_a_source_sort_by_offset(source: bytes, one: int, other: int) -> None:
+    assert (keys.outbox(source, one) < keys.outbox(source, other)) == (one < other)
+    assert keys.outbox(source, one).startswith(keys.OUTBOX + source)
+
+
+@given(owner=OWNER_KEY, number=SEQ)
+def test_a_sequence_number_is_read_back_from_its_key(owner: bytes, number: int) -> None:
+    assert keys.sequence(keys.entry(owner, number)) == number
+    assert keys.sequence(keys.vectors(owner, number)) == number
+
+
+@given(owner=OWNER_KEY, name=NAME_KEY, version=VERSION, seq=SEQ)
+def test_a_key_splits_into_owner_table_and_rest(owner: bytes, name: bytes, version: int, seq: int) -> None:
+    assert keys.split(keys.head(owner)) == (owner, keys.HEAD, b"")
+    assert keys.split(keys.current(owner, name)) == (owner, keys.CURRENT, name)
+    assert keys.split(keys.row(owner, name, version)) == (owner, keys.ROW, name + version.to_bytes(4, "big"))
+    assert keys.split(keys.entry(owner, seq)) == (owner, keys.ENTRY, seq.to_bytes(8, "big"))
+    assert keys.split(keys.vectors(owner, seq)) == (owner, keys.VECTORS, seq.to_bytes(8, "big"))
+    assert keys.split(keys.episode(owner, name, seq)) == (owner, keys.EPISODE, name + seq.to_bytes(8, "big"))
+    assert keys.split(keys.event_id(owner, name)) == (owner, keys.EVENT_ID, name)
+    for table in TABLES:
+        assert keys.split(keys.table(owner, table)) == (owner, table, b"")
+
+
+@given(prefix=EDGE_BYTES | st.binary(max_size=4), rest=EDGE_BYTES | st.binary(max_size=4), other=EDGE_BYTES)
+def test_after_bounds_exactly_the_prefix(prefix: bytes, rest: bytes, other: bytes) -> None:
+    assume(prefix.strip(b"\xff"))  # nothing lies behind all of 0xFF; every namespace begins with 00, 01 or 02
+    bound = keys.after(prefix)
+    assert prefix <= prefix + rest < bound
+    for key in (other, bound, bound[:-1], bound + rest, prefix[:-1], prefix[:-1] + other):
+        assert (prefix <= key < bound) == key.startswith(prefix)
+
+
+def test_tables_and_namespaces_have_names_of_their_own() -> None:
+    tables = [*TABLES, keys.ADJACENCY, keys.USAGE]
+    assert len(set(tables)) == len(tables)
+    assert {len(table) for table in tables} == {1}
+    namespaces = [keys.FORMAT, keys.CLOCK, keys.APPLIED, keys.OWNERS, keys.OUTBOX]
+    assert not any(a != b and a.startswith(b) for a in namespaces for b in namespaces)
+
+
+@given(source=st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_no_source_can_overwrite_the_format_or_the_clock(source: str) -> None:
+    key = keys.applied(source)
+    assert key.startswith(keys.APPLIED)
+    assert key not in (keys.FORMAT, keys.CLOCK)
+    assert key[len(keys.APPLIED) :].decode() == source
+
+
+# ── on RocksDB ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def partition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partition]:
+    with Partition(tmp_path_factory.mktemp("state") / "p000", 0, Keyring(bytes(32)), SharedMemory(), 0.0) as partition:
+        yield partition
+
+
+# Keys that differ in their last byte alone, up to the one whose successor carries.
+CLOSE_OWNERS = [bytes(15) + bytes([last]) for last in (0x00, 0x01, 0x7F, 0xFE, 0xFF)]
+CLOSE_OWNERS += [b"\xff" * 16, b"\xff" * 15 + b"\xfe"]
+
+
+def test_a_scan_of_one_table_meets_no_other_table_or_owner(partition: Partition) -> None:
+    for owner in CLOSE_OWNERS:
+        everything = [
+            keys.head(owner),
+            *(keys.current(owner, name) for name in CLOSE_OWNERS),
+            *(keys.row(owner, name, version) for name in CLOSE_OWNERS for version in (0, 1, 2**32 - 1)),
+            *(keys.entry(owner, seq) for seq in (0, 1, 256, 2**64 - 1)),
+            *(keys.vectors(owner, seq) for seq in (0, 1, 256, 2**64 - 1)),
+            *(keys.episode(owner, name, number) for name in CLOSE_OWNERS for number in (0, 2**64 - 1)),
+        ]
+        partition.stage(dict.fromkeys(everything, owner))
+    partition.commit()
+    for owner in CLOSE_OWNERS:
+        for table, size in ((keys.HEAD, 1), (keys.CURRENT, 7), (keys.ROW, 21), (keys.ENTRY, 4), (keys.EPISODE, 14)):
+            found = list(partition.scan(keys.table(owner, table)))
+            assert len(found) == size
+            assert {(keys.split(key)[:2], value) for key, value in found} == {((owner, table), owner)}
+        session = keys.table(owner, keys.EPISODE) + CLOSE_OWNERS[-2]
+        assert [keys.sequence(key) for key, _ in partition.scan(session)] == [0, 2**64 - 1]
+
+
+@pytest.fixture(scope="module")
+def new_owner() -> Callable[[], Owner]:
+    users = count()
+    return lambda: Owner("acme", "prod", f"user {next(users)}")
+
+
+@given(numbers=st.lists(st.integers(0, 2**40), unique=True, max_size=20))
+def test_a_scan_reads_entries_in_number_order(
+    partition: Partition, new_owner: Callable[[], Owner], numbers: list[int]
+) -> None:
+    owner = partition.keyring.owner(new_owner())
+    partition.stage({keys.entry(owner, number): b"%d" % number for number in numbers})
+    partition.commit()
+    assert [int(v) for _, v in partition.scan(keys.table(owner, keys.ENTRY))] == sorted(numbers)
+
+
+def test_applied_positions_of_hostile_topics_come_back_after_a_restart(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.mktemp("state") / "p000"
+    topics = ["a", "a:0", "a:0:1", "a:", ":", "format", "clock", "töpic", "a/b"]
+    moved = {Position(topic, number, 7 + number).source: 7 + number for topic in topics for number in (0, 10)}
+    with Partition(path, 0, Keyring(bytes(32)), SharedMemory(), 0.0) as partition:
+        for topic in topics:
+            for number in (0, 10):
+                partition.move(Position(topic, number, 7 + number))
+        partition.commit()
+    with Partition(path, 0, Keyring(bytes(32)), SharedMemory(), 0.0) as partition:
+        assert partition.applied == moved

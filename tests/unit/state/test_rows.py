@@ -1,0 +1,189 @@
+"""Every record comes back from its bytes as it went in."""
+
+import math
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.fields import EPOCH_MS_MAX, EPOCH_MS_MIN
+from recallflow.owner import Owner
+from recallflow.state.rows import Current, Entry, Episode, Head, MemoryRow, Vectors
+
+# All of Unicode but lone surrogates, which no JSON text holds; NUL and line ends among them.
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+TIME = st.integers(EPOCH_MS_MIN, EPOCH_MS_MAX)  # the years 1 to 9999: before 1970 is negative
+SEQ = st.integers(0, 2**63 - 1)
+VERSION = st.integers(0, 2**31 - 1)
+SHARE = st.floats(0, 1)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | FINITE | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+OBJECT = st.dictionaries(TEXT, JSON, max_size=3)
+
+ROW_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "id": TEXT,
+    "seq": SEQ,
+    "version": VERSION,
+    "content": TEXT,
+    "created_ms": TIME,
+    "ingested_ms": TIME,
+    "created_logged": st.booleans(),
+    "ingested_logged": st.booleans(),
+    "kind": TEXT,
+    "layer": TEXT,
+    "role": st.none() | TEXT,
+    "name": st.none() | TEXT,
+    "session_id": st.none() | TEXT,
+    "project_id": st.none() | TEXT,
+    "summary": st.none() | TEXT,
+    "category": st.none() | TEXT,
+    "tags": st.lists(TEXT, max_size=3),
+    "topics": st.lists(TEXT, max_size=3),
+    "entities": st.lists(OBJECT, max_size=2),
+    "relations": st.lists(OBJECT, max_size=2),
+    "importance": SHARE,
+    "confidence": SHARE,
+    "valid_from_ms": st.none() | TIME,
+    "valid_to_ms": st.none() | TIME,
+    "expires_ms": st.none() | TIME,
+    "metadata": st.none() | OBJECT,
+}
+ENTRY_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    name: ROW_FIELDS[name]
+    for name in (
+        *("seq", "version", "id", "created_ms", "kind", "layer", "role", "session_id", "project_id", "category"),
+        *("tags", "importance", "confidence", "valid_from_ms", "valid_to_ms", "expires_ms"),
+    )
+} | {
+    "episode": st.integers(-1, 2**63 - 1),
+    "flags": st.integers(0, 255),
+    "author": st.none() | TEXT,
+    "author_stems": TEXT,
+    "stems": TEXT,
+}
+EPISODE_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "number": SEQ,
+    "id": TEXT,
+    "session_id": st.none() | TEXT,
+    "start_ms": TIME,
+    "last_ms": TIME,
+    "ended_ms": st.none() | TIME,
+    "merged_into": st.none() | SEQ,
+    "logged": st.booleans(),
+}
+ROWS = st.builds(MemoryRow, **ROW_FIELDS)
+EPISODES = st.builds(Episode, **EPISODE_FIELDS)
+
+
+def test_the_properties_below_vary_every_field() -> None:
+    assert ROW_FIELDS.keys() == {f.name for f in fields(MemoryRow)}
+    assert ENTRY_FIELDS.keys() == set(Entry._fields)
+    assert EPISODE_FIELDS.keys() == {f.name for f in fields(Episode)}
+
+
+@given(row=ROWS)
+def test_a_memory_row_round_trips(row: MemoryRow) -> None:
+    assert MemoryRow.decode(row.encode()) == row
+
+
+@given(entry=st.builds(Entry, **ENTRY_FIELDS))
+def test_an_index_entry_round_trips(entry: Entry) -> None:
+    assert Entry.decode(entry.encode()) == entry
+
+
+@given(episode=EPISODES)
+def test_an_episode_round_trips(episode: Episode) -> None:
+    assert Episode.decode(episode.encode()) == episode
+
+
+@given(current=st.builds(Current, SEQ, VERSION, TEXT, st.booleans()))
+def test_where_an_id_leads_round_trips(current: Current) -> None:
+    assert Current.decode(current.encode()) == current
+
+
+@given(head=st.builds(Head, st.builds(Owner, TEXT, TEXT, TEXT), SEQ))
+def test_an_owner_head_round_trips(head: Head) -> None:
+    decoded = Head.decode(head.encode())
+    assert decoded == head
+    assert isinstance(decoded.owner, Owner)
+
+
+@given(model=TEXT, rows=st.integers(0, 4), dimension=st.integers(1, 8), data=st.data())
+def test_vectors_round_trip_bit_by_bit(model: str, rows: int, dimension: int, data: st.DataObject) -> None:
+    size = rows * dimension
+    floats = data.draw(st.lists(st.floats(width=32, allow_nan=False), min_size=size, max_size=size))
+    matrix = np.array(floats, np.float32).reshape(rows, dimension)
+    decoded = Vectors.decode(Vectors(model, matrix).encode())
+    assert decoded.model == model
+    assert decoded.matrix.shape == matrix.shape
+    assert decoded.matrix.dtype == matrix.dtype
+    assert decoded.matrix.tobytes() == matrix.tobytes()
+
+
+def test_vectors_are_stored_as_little_endian_floats_row_by_row() -> None:
+    # The bytes are hashed into the state hash: another layout is another format version.
+    matrix = np.array([[1.0, -2.0], [0.5, 0.0]], np.float32)
+    header = bytes([2, 0, 2, 0, 2, 0, 0, 0])
+    floats = bytes.fromhex("0000803f 000000c0 0000003f 00000000")
+    assert Vectors("mö", matrix[:0]).encode() == bytes([3, 0, 0, 0, 2, 0, 0, 0]) + "mö".encode()
+    assert Vectors("ab", matrix).encode() == header + b"ab" + floats
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_matrix_is_stored_by_rows_however_it_lies_in_memory(order: Any) -> None:
+    matrix = np.array([[1, 2, 3], [4, 5, 6]], np.float32, order=order)
+    assert Vectors.decode(Vectors("m", matrix).encode()).matrix.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert Vectors.decode(Vectors("m", matrix[:, ::2]).encode()).matrix.tolist() == [[1, 3], [4, 6]]
+
+
+def test_numbers_beyond_64_bits_are_refused_and_not_rounded() -> None:
+    row = MemoryRow("m", 0, 0, "", 0, 0, metadata={"n": 2**64})
+    with pytest.raises(orjson.JSONEncodeError):
+        row.encode()
+
+
+def test_the_author_is_the_name_or_else_the_role() -> None:
+    def author(**told: Any) -> str | None:
+        return MemoryRow("m", 0, 0, "", 0, 0, **told).author
+
+    assert author(name="Ann", role="user") == "Ann"
+    assert author(role="user") == "user"
+    assert author() is None
+
+
+@given(row=ROWS, created=TIME, ingested=TIME)
+def test_times_that_no_log_carries_stay_out_of_what_is_hashed(row: MemoryRow, created: int, ingested: int) -> None:
+    logical = row.logical()
+    assert ("created_ms" in logical) == row.created_logged
+    assert ("ingested_ms" in logical) == row.ingested_logged
+    assert logical.keys() >= ROW_FIELDS.keys() - {"created_ms", "ingested_ms"}
+    stamped = MemoryRow(
+        **{f.name: getattr(row, f.name) for f in fields(row)}
+        | {
+            "created_ms": row.created_ms if row.created_logged else created,
+            "ingested_ms": row.ingested_ms if row.ingested_logged else ingested,
+        }
+    )
+    assert stamped.logical() == logical
+
+
+@given(episode=EPISODES, at_ms=TIME)
+def test_an_episode_with_an_unlogged_time_is_hashed_without_its_span(episode: Episode, at_ms: int) -> None:
+    moved = episode.with_changes(start_ms=at_ms, last_ms=at_ms, ended_ms=at_ms)
+    span = {"start_ms", "last_ms", "ended_ms"}
+    assert episode.logical().keys() & span == (span if episode.logged else set())
+    if not episode.logged:
+        assert moved.logical() == episode.logical()
+
+
+def test_a_float_keeps_its_last_bit() -> None:
+    share = math.nextafter(0.1, 1)
+    assert MemoryRow.decode(MemoryRow("m", 0, 0, "", 0, 0, importance=share).encode()).importance == share

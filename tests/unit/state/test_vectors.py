@@ -1,0 +1,119 @@
+"""The vector index, against a list of rows in plain Python."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.state.vectors import VectorIndex
+
+Row = tuple[int, ...]
+DIMENSION = 3
+
+ROWS = st.tuples(*[st.integers(-3, 3)] * DIMENSION)  # whole numbers: every sum is exact, whatever its order
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.lists(st.lists(ROWS, max_size=3), min_size=1, max_size=4)),
+        st.tuples(st.just("remove"), st.integers(0, 30)),
+    ),
+    max_size=12,
+)
+
+
+class Model:
+    """Rows by slot, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self.index = VectorIndex(DIMENSION)
+        self.rows: list[tuple[int, Row]] = []
+        self.slots = 0
+
+    def add(self, groups: list[list[Row]]) -> None:
+        added = [(self.slots + at, row) for at, group in enumerate(groups) for row in group]
+        self.slots += len(groups)
+        self.rows += added
+        if added:
+            self.index.add(np.array([s for s, _ in added]), np.array([r for _, r in added], np.float32))
+
+    def remove(self, slot: int) -> None:
+        self.rows = [(s, row) for s, row in self.rows if s != slot]
+        self.index.remove(slot)
+
+
+def changed(changes: list[tuple[str, object]]) -> Model:
+    model = Model()
+    for action, what in changes:
+        getattr(model, action)(what)
+        model.index.cosines(np.zeros(DIMENSION, np.float32))  # what is cached must not outlive the next change
+    return model
+
+
+@given(changes=CHANGES, query=ROWS)
+def test_cosines_are_inner_products_of_all_rows_in_order(changes: list[tuple[str, object]], query: Row) -> None:
+    model = changed(changes)
+    cosines, slots = model.index.cosines(np.array(query, np.float32))
+    assert slots.tolist() == [slot for slot, _ in model.rows]
+    assert cosines.tolist() == [sum(a * b for a, b in zip(row, query, strict=True)) for _, row in model.rows]
+    assert len(model.index) == len(model.rows)
+
+
+@given(changes=CHANGES, data=st.data())
+def test_means_are_over_all_rows_of_a_group(changes: list[tuple[str, object]], data: st.DataObject) -> None:
+    model = changed(changes)
+    count = 4
+    groups = data.draw(st.lists(st.integers(-1, count - 1), min_size=model.slots, max_size=model.slots))
+    means = model.index.means(np.array(groups, np.int64), count)
+    for group in range(count):
+        members = [row for slot, row in model.rows if groups[slot] == group]
+        mean = [sum(column) / len(members) for column in zip(*members, strict=True)] if members else [0.0] * DIMENSION
+        np.testing.assert_allclose(means[group], mean, rtol=1e-6)
+
+
+@given(changes=CHANGES, data=st.data())
+def test_the_vector_of_a_slot_is_its_first_row_and_nothing_where_it_has_none(
+    changes: list[tuple[str, object]], data: st.DataObject
+) -> None:
+    model = changed(changes)
+    # Slots in any order and repeated; removed ones, rowless ones and ones never given among them.
+    asked = data.draw(st.lists(st.integers(0, model.slots + 2), max_size=10))
+    first: dict[int, Row] = {}
+    for slot, row in model.rows:
+        first.setdefault(slot, row)
+    expected = [list(first.get(slot, (0,) * DIMENSION)) for slot in asked]
+    assert model.index.of(np.array(asked, np.int64)).tolist() == expected
+
+
+def test_a_removed_slot_takes_all_its_rows_along() -> None:
+    model = Model()
+    model.add([[(1, 0, 0), (2, 0, 0)], [(3, 0, 0)]])
+    model.remove(0)
+    assert model.index.cosines(np.array([1, 0, 0], np.float32))[0].tolist() == [3]
+
+
+def test_removing_what_is_not_there_changes_nothing() -> None:
+    model = Model()
+    model.remove(0)
+    model.add([[(1, 0, 0)]])
+    model.remove(7)
+    model.remove(0)
+    model.remove(0)
+    assert len(model.index) == 0
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_an_index_weighs_its_vectors_and_ids(rows: int) -> None:
+    model = Model()
+    model.add([[(1, 0, 0)]] * rows)
+    assert model.index.nbytes == rows * (DIMENSION * 4 + 8)
+
+
+def test_a_result_is_unharmed_by_later_changes() -> None:
+    # Rows are read without a copy: what was handed out must not be memory that FAISS moves.
+    model = Model()
+    model.add([[(1, 0, 0)], [(0, 1, 0)]])
+    cosines, slots = model.index.cosines(np.array([1, 0, 0], np.float32))
+    own = model.index.of(np.array([0, 1]))
+    model.remove(0)
+    model.add([[(5, 5, 5)]] * 500)
+    assert (cosines.tolist(), slots.tolist()) == ([1, 0], [0, 1])
+    assert own.tolist() == [[1, 0, 0], [0, 1, 0]]
