@@ -3,16 +3,14 @@
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 
 import orjson
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
-from bytewax.errors import BytewaxRuntimeError
-from bytewax.run import cli_main
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.options import KafkaOptions
@@ -20,7 +18,7 @@ from recallflow.connectors.kafka.sink import KafkaSink, Outgoing, ends, part_nam
 from recallflow.connectors.kafka.source import KafkaSource, Progress
 from recallflow.embedder import Embedder
 from recallflow.errors import StateError
-from recallflow.flows.embedded import cause, recovery_store
+from recallflow.flows.embedded import recovery_store, run_dataflow
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Router, Topics
@@ -30,6 +28,7 @@ from recallflow.state.files import write_whole
 
 OUTPUTS = "outputs.json"
 REWIND = "rewind.json"
+SWITCH_S = 0.0005
 
 _log = logging.getLogger(__name__)
 
@@ -58,16 +57,10 @@ class KafkaFlow:
             sink = KafkaSink(self.options, counts, begin)
             flow = self._flow(source, sink, directory, embedder, progress)
             _stop_on_signals(source)
+            # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
+            sys.setswitchinterval(SWITCH_S)
             _log.warning("auth is off: every record is taken for what it says")
-            try:
-                cli_main(
-                    flow,
-                    workers_per_process=self.workers,
-                    epoch_interval=timedelta(milliseconds=self.settings.epoch_ms),
-                    recovery_config=recovery_store(self.state_dir),
-                )
-            except BytewaxRuntimeError as error:
-                raise cause(error) from None
+            run_dataflow(flow, self.settings, self.workers, recovery_store(self.state_dir))
             (self.state_dir / REWIND).unlink(missing_ok=True)
 
     def _flow(

@@ -180,9 +180,9 @@ class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
 
 def read_tail(options: KafkaOptions, topic: str, number: int, offset: int) -> tuple[list[Identity], int]:
     """The identities of all our records from `offset` to the end of a partition, and the end."""
-    with closing(
-        Consumer(options.consumer() | {"enable.partition.eof": True, "auto.offset.reset": "earliest"})
-    ) as reader:
+    # At the end of a partition the broker would hold a fetch back for half a second, and a start reads many tails.
+    chosen = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
+    with closing(Consumer(options.consumer() | chosen)) as reader:
         low, high = reader.get_watermark_offsets(TopicPartition(topic, number), timeout=METADATA_S)
         start = max(offset, low)
         if start >= high:

@@ -12,7 +12,12 @@ from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.topics import Topics
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
+LOCAL = "localhost:9092"
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+
+
+def servers_in_environment() -> str:
+    return os.environ.get(BOOTSTRAP_VARIABLE, LOCAL)
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -28,13 +33,13 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     create.add_argument("--replication", type=int, default=1, metavar="N", help="copies (default: 1)")
     create.set_defaults(run=run_create)
     for parser in (run, create):
-        add_kafka(parser)
+        add_kafka(parser, servers_in_environment())
 
 
-def add_kafka(parser: argparse.ArgumentParser) -> None:
-    """Where Kafka is."""
-    servers = os.environ.get(BOOTSTRAP_VARIABLE, "localhost:9092")
-    parser.add_argument("--bootstrap-servers", default=servers, metavar="HOST:PORT", help=f"default: {servers}")
+def add_kafka(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Where Kafka is; `default` where nothing is given."""
+    told = f"Kafka (default: ${BOOTSTRAP_VARIABLE}, {default or 'none'})"
+    parser.add_argument("--bootstrap-servers", default=default, metavar="HOST:PORT", help=told)
     parser.add_argument("-X", dest="librdkafka", action="append", default=[], metavar="NAME=VALUE",
                         help="any librdkafka option: security.protocol, sasl.*, ssl.*, …")  # fmt: skip
 

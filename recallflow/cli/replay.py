@@ -2,19 +2,24 @@
 
 import argparse
 import hashlib
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import orjson
 from tqdm import tqdm
 
+from recallflow.cli.kafka import BOOTSTRAP_VARIABLE, add_kafka, kafka_options
 from recallflow.cli.options import add_engine, add_owner, settings
+from recallflow.cli.publish import publish
 from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, detect_format, read_log
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.flows.embedded import Delivery, Embedded, rejection
+from recallflow.flows.topics import Topics
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused
 from recallflow.outputs import Answer, DeadLetter, Receipted
@@ -24,7 +29,7 @@ from recallflow.records import Position, Record
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "replay",
-        help="conversation logs into a state directory",
+        help="conversation logs to Kafka, or into a state directory",
         description="Replays conversation logs: JSON lines of events, OpenAI chat messages or LoCoMo. An interrupted "
         "replay goes on where it stopped; refused records go to FILE.rejects.jsonl with their reasons.",
     )
@@ -36,6 +41,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser.add_argument("--dry-run", action="store_true", help="read and check only; nothing is stored")
     add_engine(parser)
     add_owner(parser)
+    add_kafka(parser, default=os.environ.get(BOOTSTRAP_VARIABLE))
     parser.set_defaults(run=run)
 
 
@@ -44,14 +50,19 @@ def run(options: argparse.Namespace) -> int:
     formats = {path: options.format or detect_format(path) for path in options.files}
     if options.dry_run:
         return max(_check(path, scope, log_format) for path, log_format in formats.items())
+    rejects = {path: options.rejects or path.with_name(path.name + ".rejects.jsonl") for path in options.files}
+    if not options.embedded and options.bootstrap_servers is not None:
+        for path, log_format in formats.items():
+            note = partial(_note, rejects[path])
+            print(publish(kafka_options(options), Topics().memory, path, scope, log_format, _topic(path), note))
+        return 0
     if not options.embedded or options.state_dir is None:
-        raise UsageError("give --embedded --state-dir DIR: replay to Kafka is not in this version yet")
+        raise UsageError("give --embedded --state-dir DIR, or --bootstrap-servers HOST:PORT")
     if options.workers < 1:
         raise UsageError("--workers: give 1 or more")
     with Embedded.open(settings(options), options.state_dir) as embedded:
         for path, log_format in formats.items():
-            rejects = options.rejects or path.with_name(path.name + ".rejects.jsonl")
-            _replay(embedded, path, scope, log_format, options.workers, rejects)
+            _replay(embedded, path, scope, log_format, options.workers, rejects[path])
     return 0
 
 

@@ -1,0 +1,58 @@
+"""`recallflow dlq`: look at dead letters, send them again."""
+
+import argparse
+from collections.abc import Iterator
+
+import orjson
+
+from recallflow.cli.kafka import add_kafka, kafka_options, servers_in_environment
+from recallflow.cli.output import paragraph
+from recallflow.connectors.kafka.dead_letters import Letter, read_letters, send_again
+from recallflow.flows.topics import Topics
+
+SHOWN_CHARACTERS = 200
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("dlq", help="look at dead letters, send them again", description="Dead letters.")
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="what was refused, and why")
+    listing.add_argument("--json", action="store_true", help="print JSON lines")
+    listing.set_defaults(run=run_list)
+    replay = actions.add_parser(
+        "replay",
+        help="send them again, as they were",
+        description="Sends refused records to their topic again, as they were. Records that name an id apply once, "
+        "however often they are sent.",
+    )
+    replay.set_defaults(run=run_replay)
+    for action in (listing, replay):
+        action.add_argument("--code", metavar="CODE", help="only those refused for this reason")
+        add_kafka(action, servers_in_environment())
+
+
+def run_list(options: argparse.Namespace) -> int:
+    count = 0
+    for letter in _chosen(options):
+        count += 1
+        text = letter.value.decode(errors="replace")
+        if options.json:
+            print(orjson.dumps({"position": str(letter.position), "error": letter.error, "record": text}).decode())
+        else:
+            error = letter.error
+            print(paragraph(f"{error['source']} {error['code']}: {error['detail']}"))
+            print(paragraph(text[:SHOWN_CHARACTERS], "    "))
+    if not options.json:
+        print(f"{count} dead letters")
+    return 0
+
+
+def run_replay(options: argparse.Namespace) -> int:
+    print(f"{send_again(kafka_options(options), list(_chosen(options)))} sent again")
+    return 0
+
+
+def _chosen(options: argparse.Namespace) -> Iterator[Letter]:
+    for letter in read_letters(kafka_options(options), Topics().dead_letters):
+        if options.code in (None, letter.error.get("code")):
+            yield letter

@@ -1,0 +1,83 @@
+"""The control table on a real broker."""
+
+import time
+from collections.abc import Callable
+
+import orjson
+import pytest
+from confluent_kafka import Producer
+
+from benchmarks.broker import Cluster
+from recallflow.connectors.kafka.control import ControlTable, History
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.control import OwnerMapping, Rollout
+from recallflow.errors import SourceError
+
+Names = Callable[[str], str]
+
+
+def rollout(mode: str) -> bytes:
+    return orjson.dumps({"type": "graph.rollout", "tenant_id": "acme", "name": "graph", "mode": mode})
+
+
+def produce(broker: Cluster, topic: str, *values: bytes) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, value=value, key=b"acme/graph.rollout/graph")
+    assert producer.flush(10) == 0
+
+
+def test_a_verdict_is_taken_as_of_the_records_time() -> None:
+    history = History()
+    for at_ms, mode in ((300, "off"), (100, "shadow"), (200, "canary")):
+        event = {"type": "graph.rollout", "tenant_id": "acme", "name": "graph", "mode": mode}
+        history.add(at_ms, Rollout.model_validate(event))
+    history.add(50, OwnerMapping(type="owner.mapping", tenant_id="acme", name="graph", workspace="w"))
+
+    def mode_at(at_ms: int) -> str | None:
+        found = history.as_of("acme", "graph.rollout", "graph", at_ms)
+        return found.mode if isinstance(found, Rollout) else None
+
+    assert [mode_at(at) for at in (99, 100, 199, 200, 299, 300)] == [
+        None,
+        "shadow",
+        "shadow",
+        "canary",
+        "canary",
+        "off",
+    ]
+    assert history.as_of("other", "graph.rollout", "graph", 300) is None
+    assert history.names("acme", "owner.mapping") == ["graph"]
+
+
+def test_what_stands_in_the_topic_is_there_from_the_start_and_news_follow(broker: Cluster, topics: Names) -> None:
+    topic = topics("control.events")
+    broker.create_topics({topic: 1})
+    produce(broker, topic, rollout("shadow"), b"no JSON", rollout("canary"))
+    table = ControlTable(KafkaOptions(broker.bootstrap_servers), topic)
+    try:
+        now_ms = time.time_ns() // 1_000_000 + 60_000
+        found = table.history.as_of("acme", "graph.rollout", "graph", now_ms)
+        assert isinstance(found, Rollout)
+        assert found.mode == "canary"
+        produce(broker, topic, rollout("off"))
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            found = table.history.as_of("acme", "graph.rollout", "graph", now_ms)
+            if isinstance(found, Rollout) and found.mode == "off":
+                break
+        assert isinstance(found, Rollout)
+        assert found.mode == "off"
+    finally:
+        table.close()
+
+
+def test_an_empty_topic_is_read_at_once(broker: Cluster, topics: Names) -> None:
+    topic = topics("control.events")
+    broker.create_topics({topic: 2})
+    ControlTable(KafkaOptions(broker.bootstrap_servers), topic).close()
+
+
+def test_a_missing_topic_is_named(broker: Cluster, topics: Names) -> None:
+    with pytest.raises(SourceError, match="create it"):
+        ControlTable(KafkaOptions(broker.bootstrap_servers), topics("nowhere"))
