@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test check lint types imports bench
+.PHONY: demo test check lint types imports bench broker
 
 demo: .venv
 	$(BIN)/recallflow demo
@@ -28,6 +28,10 @@ imports: .venv
 bench: .venv
 	$(BIN)/python -m benchmarks.recall_quality --quick
 	$(BIN)/python -m benchmarks.engine --quick
+
+# a real Kafka broker by hand; then: recallflow topics create
+broker: .venv
+	$(BIN)/python -m benchmarks.broker --port 9092
 
 .venv:
 	$(PYTHON) -m venv .venv

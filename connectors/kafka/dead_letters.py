@@ -46,7 +46,7 @@ def read_letters(options: KafkaOptions, topic: str) -> Iterator[Letter]:
         try:
             found = reader.list_topics(topic, timeout=METADATA_S).topics[topic]
         except KafkaException as error:
-            raise SourceError(f"cannot reach Kafka at {options.bootstrap_servers}: {error}") from error
+            raise SourceError(f"cannot reach Kafka at {options.bootstrap_servers}: {error.args[0].str()}") from error
         if found.error is not None:
             raise SourceError(f"no topic {topic}: create it (recallflow topics create)")
         for number in sorted(found.partitions):

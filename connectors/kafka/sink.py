@@ -223,4 +223,4 @@ def ends(options: KafkaOptions, topics: Sequence[str]) -> dict[str, dict[int, in
                 for topic in topics
             }
         except KafkaException as error:
-            raise SinkError(f"cannot reach Kafka at {options.bootstrap_servers}: {error}") from error
+            raise SinkError(f"cannot reach Kafka at {options.bootstrap_servers}: {error.args[0].str()}") from error

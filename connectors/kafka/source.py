@@ -101,7 +101,9 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
             try:
                 found = consumer.list_topics(timeout=METADATA_S).topics
             except KafkaException as error:
-                raise SourceError(f"cannot reach Kafka at {self._options.bootstrap_servers}: {error}") from error
+                raise SourceError(
+                    f"cannot reach Kafka at {self._options.bootstrap_servers}: {error.args[0].str()}"
+                ) from error
         wanted = (self._memory_topic, self._query_topic)
         if missing := [topic for topic in wanted if topic not in found or found[topic].error is not None]:
             raise SourceError(f"no topic {' and no topic '.join(missing)}: create it (recallflow topics create)")
