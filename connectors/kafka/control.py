@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pydantic import TypeAdapter, ValidationError
 
+from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.control import Control, ControlEvent
 from recallflow.errors import SourceError
 
-METADATA_S = 10.0
 POLL_S = 0.1
 
 _log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class ControlTable:
         """Returns once all that stands in the topic now is read. Raises SourceError."""
         self.history = History()
         self.error: SourceError | None = None
+        self._options = options
         self._topic = topic
         self._stopping = threading.Event()
         self._consumer = Consumer(options.consumer() | {"auto.offset.reset": "earliest"})
@@ -75,11 +76,10 @@ class ControlTable:
         self._thread.join()
 
     def _read_to_end(self) -> None:
-        found = self._consumer.list_topics(self._topic, timeout=METADATA_S).topics[self._topic]
-        if found.error is not None:
-            raise SourceError(f"no topic {self._topic}: create it (recallflow topics create)")
-        parts = [TopicPartition(self._topic, number) for number in found.partitions]
-        spans = {part.partition: self._consumer.get_watermark_offsets(part, timeout=METADATA_S) for part in parts}
+        metadata = Metadata(self._options, self._consumer)
+        spans = {
+            number: metadata.span(self._topic, number) for number in metadata.partitions([self._topic])[self._topic]
+        }
         ends = {number: high for number, (low, high) in spans.items() if high > low}
         self._consumer.assign([TopicPartition(self._topic, number, low) for number, (low, _) in spans.items()])
         while ends:

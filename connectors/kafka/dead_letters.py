@@ -5,15 +5,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.sink import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.errors import SinkError, SourceError
 from recallflow.records import Position
 
 ERROR_PREFIX = "error."
-METADATA_S = 10.0
 DELIVERY_S = 30.0
 
 
@@ -43,15 +43,9 @@ def read_letters(options: KafkaOptions, topic: str) -> Iterator[Letter]:
     with closing(
         Consumer(options.consumer() | {"enable.partition.eof": True, "auto.offset.reset": "earliest"})
     ) as reader:
-        try:
-            found = reader.list_topics(topic, timeout=METADATA_S).topics[topic]
-        except KafkaException as error:
-            raise SourceError(f"cannot reach Kafka at {options.bootstrap_servers}: {error.args[0].str()}") from error
-        if found.error is not None:
-            raise SourceError(f"no topic {topic}: create it (recallflow topics create)")
-        for number in sorted(found.partitions):
-            low, _ = reader.get_watermark_offsets(TopicPartition(topic, number), timeout=METADATA_S)
-            reader.assign([TopicPartition(topic, number, low)])
+        metadata = Metadata(options, reader)
+        for number in metadata.partitions([topic])[topic]:
+            reader.assign([TopicPartition(topic, number, metadata.span(topic, number)[0])])
             yield from _until_end(reader)
 
 

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import SinkError
 
 SOURCE_HEADER = "recallflow-source"
 NUMBER_HEADER = "recallflow-output"
-METADATA_S = 10.0
 FLUSH_S = 60.0
 FULL_QUEUE_WAIT_S = 0.05
 
@@ -183,7 +183,7 @@ def read_tail(options: KafkaOptions, topic: str, number: int, offset: int) -> tu
     # At the end of a partition the broker would hold a fetch back for half a second, and a start reads many tails.
     chosen = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
     with closing(Consumer(options.consumer() | chosen)) as reader:
-        low, high = reader.get_watermark_offsets(TopicPartition(topic, number), timeout=METADATA_S)
+        low, high = Metadata(options, reader).span(topic, number)
         start = max(offset, low)
         if start >= high:
             return [], high
@@ -209,18 +209,7 @@ def _identity(message: Any) -> list[Identity]:
 
 
 def ends(options: KafkaOptions, topics: Sequence[str]) -> dict[str, dict[int, int]]:
-    """The end offset of every partition of output topics. Raises SinkError where a topic is missing."""
-    with closing(Consumer(options.consumer())) as consumer:
-        try:
-            found = consumer.list_topics(timeout=METADATA_S).topics
-            if missing := [topic for topic in topics if topic not in found or found[topic].error is not None]:
-                raise SinkError(f"no topic {' and no topic '.join(missing)}: create it (recallflow topics create)")
-            return {
-                topic: {
-                    number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=METADATA_S)[1]
-                    for number in found[topic].partitions
-                }
-                for topic in topics
-            }
-        except KafkaException as error:
-            raise SinkError(f"cannot reach Kafka at {options.bootstrap_servers}: {error.args[0].str()}") from error
+    """The end offset of every partition of output topics. Raises SourceError where a topic is missing."""
+    with Metadata.open(options) as metadata:
+        found = metadata.partitions(topics)
+        return {topic: {n: metadata.span(topic, n)[1] for n in numbers} for topic, numbers in found.items()}

@@ -2,20 +2,20 @@
 
 import threading
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
-from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from recallflow.connectors.kafka.hub import Hub, Queue
+from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import SourceError
 from recallflow.records import Position, Record
 
-METADATA_S = 10.0
 QUERIES_MAX = 1_000
+AT_ONCE = datetime.fromtimestamp(0, UTC)
 
 # topic:partition → the next offset, and the offset from which on outputs count
 Offsets = dict[str, tuple[int, int]]
@@ -97,22 +97,14 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
             return self._hubs[worker]
 
     def _partition_counts(self) -> dict[str, int]:
-        with closing(Consumer(self._options.consumer())) as consumer:
-            try:
-                found = consumer.list_topics(timeout=METADATA_S).topics
-            except KafkaException as error:
-                raise SourceError(
-                    f"cannot reach Kafka at {self._options.bootstrap_servers}: {error.args[0].str()}"
-                ) from error
-        wanted = (self._memory_topic, self._query_topic)
-        if missing := [topic for topic in wanted if topic not in found or found[topic].error is not None]:
-            raise SourceError(f"no topic {' and no topic '.join(missing)}: create it (recallflow topics create)")
-        return {topic: len(found[topic].partitions) for topic in wanted}
+        with Metadata.open(self._options) as metadata:
+            found = metadata.partitions((self._memory_topic, self._query_topic))
+        return {topic: len(numbers) for topic, numbers in found.items()}
 
     def _first_offset(self, topic: str, number: int, resumed: int | None) -> int:
         """Where to read from. Raises SourceError where what comes next is gone."""
-        with closing(Consumer(self._options.consumer())) as consumer:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=METADATA_S)
+        with Metadata.open(self._options) as metadata:
+            low, high = metadata.span(topic, number)
         if resumed is None:
             wanted = low if topic == self._memory_topic else high
         else:
@@ -163,6 +155,10 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
             self._hub.rest(self._name)
         self._progress.gave(len(records))
         return records
+
+    def next_awake(self) -> datetime:
+        # The hub paces; without this Bytewax would rest 1 ms after each empty batch.
+        return AT_ONCE
 
     def snapshot(self) -> Offsets:
         return {log.source: (log.next_offset, log.answered_from) for log in (*self.queries, *self.memories)}
