@@ -13,6 +13,8 @@
         ├── StateBehind          older than the recovery store says: rebuild
         └── StorageError         disk full or corrupt: nothing was acknowledged that is not stored
 
+The client's own (`DeliveryFailed`, `QueryFailed`, `QueryTimeout`) stand beside it in `recallflow.client`.
+
 A message says what is wrong and what to do. `InvalidRecord` alone never stops a flow; a `StateError` always does.
 """
 

@@ -1,0 +1,188 @@
+"""Both clients against a real broker and a running main flow."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from benchmarks.broker import HOST, Cluster, free_ports
+from benchmarks.kafka_latency import create, own_topics, running_flow
+from recallflow import EpisodesList, MemoryGet, Position, Response
+from recallflow.client import AsyncRecallClient, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient
+from recallflow.flows.topics import Topics
+
+TENANT = "acme"
+PAIRS = 100
+WAIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def topics(broker: Cluster) -> Iterator[Topics]:
+    """Topics with a main flow of their own behind them, up and answering."""
+    topics = own_topics()
+    create(broker, topics, partitions=3)
+    with running_flow(broker, topics, TENANT):
+        yield topics
+
+
+def named(topics: Topics) -> dict[str, str]:
+    return {"memory_topic": topics.memory, "query_topic": topics.queries, "response_topic": topics.responses}
+
+
+@pytest.fixture
+def client(broker: Cluster, topics: Topics) -> Iterator[RecallClient]:
+    with RecallClient(broker.bootstrap_servers, TENANT, **named(topics), timeout_s=WAIT_S) as client:  # type: ignore[arg-type]
+        yield client
+
+
+@pytest.fixture
+def user() -> str:
+    """A user of this test's own."""
+    return f"user-{uuid.uuid4().hex[:12]}"
+
+
+def contents(response: Response) -> list[str]:
+    return [memory.content for memory in response.memories or []]
+
+
+def found(client: RecallClient, user_id: str, number: int) -> bool:
+    """Whether what is remembered now is recalled at once."""
+    text = f"the code of locker {number} is {number * 7919}"
+    position = client.remember(user_id, text)
+    return text in contents(client.recall(user_id, f"code of locker {number}", after=position))
+
+
+def test_what_was_remembered_is_recalled_with_its_position(client: RecallClient, user: str) -> None:
+    assert [number for number in range(PAIRS) if not found(client, user, number)] == []
+
+
+def test_a_response_says_what_is_applied_and_comes_under_its_query_id(client: RecallClient, user: str) -> None:
+    first, second = (client.remember(user, text) for text in ("tea is green", "coffee is black"))
+    assert first.source == second.source
+    response = client.recall(user, "tea", after=[first, second], id="q-1", k=1)
+    assert (response.query_id, response.status, contents(response)) == ("q-1", "ok", ["tea is green"])
+    assert str(second) in (response.applied or [])
+
+
+def test_a_message_is_changed_and_forgotten_by_its_position(client: RecallClient, user: str) -> None:
+    at = client.message(user, "I moved to Oslo", name="Ann", session_id="s1", timestamp="2026-01-31T12:00:00Z")
+    [memory] = client.recall(user, "Oslo", after=at).memories or []
+    assert (memory.id, memory.kind, memory.name, memory.session_id) == (str(at), "message", "Ann", "s1")
+    assert memory.created_at == "2026-01-31T12:00:00Z"
+
+    changed = client.update(user, at, content="I moved to Bergen")
+    assert contents(client.recall(user, "moved", after=changed)) == ["I moved to Bergen"]
+    forgotten = client.forget(user, at)
+    assert contents(client.recall(user, "moved", after=forgotten)) == []
+
+
+def test_forgetting_by_a_filter_leaves_the_rest(client: RecallClient, user: str) -> None:
+    client.remember(user, "blue is old", tags=["old"])
+    client.remember(user, "blue is new", tags=["new"])
+    forgotten = client.forget(user, where={"tag": "old"})
+    assert contents(client.recall(user, "blue", after=forgotten)) == ["blue is new"]
+
+
+def test_threads_share_a_client(client: RecallClient, user: str) -> None:
+    users = [f"{user}-{number}" for number in range(4)]
+    with ThreadPoolExecutor(len(users)) as pool:
+        results = pool.map(lambda each: [found(client, each, number) for number in range(25)], users)
+    assert list(results) == [[True] * 25] * len(users)
+
+
+def test_many_coroutines_share_a_client(broker: Cluster, topics: Topics, user: str) -> None:
+    async def pair(client: AsyncRecallClient, number: int) -> list[str]:
+        at = await client.remember(f"{user}-{number}", f"fact {number}")
+        return contents(await client.recall(f"{user}-{number}", "fact", after=at))
+
+    async def pairs() -> list[list[str]]:
+        names = named(topics)
+        async with AsyncRecallClient(broker.bootstrap_servers, TENANT, timeout_s=WAIT_S, **names) as client:  # type: ignore[arg-type]
+            return await asyncio.gather(*(pair(client, number) for number in range(PAIRS)))
+
+    assert asyncio.run(pairs()) == [[f"fact {number}"] for number in range(PAIRS)]
+
+
+def test_one_user_does_not_see_the_other_nor_another_environment(
+    broker: Cluster, topics: Topics, client: RecallClient, user: str
+) -> None:
+    at = client.remember(user, "my secret")
+    assert contents(client.recall(f"{user}-other", "secret")) == []
+    with RecallClient(
+        broker.bootstrap_servers,
+        TENANT,
+        environment="staging",
+        timeout_s=WAIT_S,
+        **named(topics),  # type: ignore[arg-type]
+    ) as staging:
+        assert contents(staging.recall(user, "secret", after=at)) == []
+
+
+def test_any_query_can_be_asked(client: RecallClient, user: str) -> None:
+    at = client.message(user, "hello", session_id="s1")
+    client.recall(user, "hello", after=at)
+    response = client.ask(EpisodesList(type="episodes.list", tenant_id=TENANT, user_id=user))
+    assert [episode.session_id for episode in response.episodes or []] == ["s1"]
+
+
+def test_an_error_response_is_raised_with_what_is_wrong(client: RecallClient, user: str) -> None:
+    query = MemoryGet(type="memory.get", tenant_id=TENANT, user_id=user, memory_id="nowhere", id="q-2")
+    with pytest.raises(QueryFailed, match=r"query q-2: not_found: .*nowhere") as raised:
+        client.ask(query)
+    assert (raised.value.query_id, raised.value.error.code) == ("q-2", "not_found")
+
+
+def test_what_is_not_applied_in_time_is_a_degraded_answer(client: RecallClient, user: str) -> None:
+    at = client.remember(user, "here")
+    ahead = Position(at.topic, at.partition, at.offset + 1_000)
+    response = client.recall(user, "here", after=ahead, wait_timeout_ms=50)
+    assert (response.status, [warning.code for warning in response.warnings]) == ("degraded", ["stale_read"])
+
+
+def test_without_an_engine_a_query_times_out_under_its_id(broker: Cluster) -> None:
+    topics = own_topics()
+    create(broker, topics, partitions=1)
+    with RecallClient(broker.bootstrap_servers, TENANT, **named(topics)) as client:  # type: ignore[arg-type]
+        with pytest.raises(
+            QueryTimeout, match=r"no response to query q-3 within 0\.5 s; is the engine running"
+        ) as raised:
+            client.recall("ann", "anyone?", id="q-3", timeout_s=0.5)
+        assert isinstance(raised.value, TimeoutError)
+        client.remember("ann", "still works")
+
+
+@pytest.mark.parametrize("missing", ["memory_topic", "query_topic", "response_topic"])
+def test_a_topic_that_is_missing_is_named(broker: Cluster, topics: Topics, missing: str) -> None:
+    names = named(topics) | {missing: "no-such-topic"}
+    with (
+        RecallClient(broker.bootstrap_servers, TENANT, timeout_s=1.0, **names) as client,  # type: ignore[arg-type]
+        pytest.raises((DeliveryFailed, QueryTimeout), match="no-such-topic" if missing != "query_topic" else "no resp"),
+    ):
+        client.remember("ann", "lost") if missing == "memory_topic" else client.recall("ann", "anyone?")
+
+
+def test_without_kafka_every_call_ends_in_its_time() -> None:
+    nowhere = f"{HOST}:{free_ports(None)[0]}"
+    with RecallClient(nowhere, TENANT, timeout_s=1.0, options={"log_level": "0"}) as client:
+        with pytest.raises(DeliveryFailed, match=f"memory.events at {nowhere}: .*is Kafka reachable"):
+            client.remember("ann", "lost")
+        with pytest.raises(QueryTimeout, match=r"within 1 s.*Kafka's last complaint: .+"):
+            client.recall("ann", "anyone?")
+
+
+def test_closing_fails_what_is_still_open(broker: Cluster) -> None:
+    topics = own_topics()
+    create(broker, topics, partitions=1)
+
+    async def asked() -> Callable[[], Response]:
+        client = AsyncRecallClient(broker.bootstrap_servers, TENANT, **named(topics))  # type: ignore[arg-type]
+        open_query = asyncio.ensure_future(client.recall("ann", "anyone?"))
+        await client.remember("ann", "a record that is acknowledged")
+        await client.close()
+        await asyncio.wait([open_query])
+        return open_query.result
+
+    with pytest.raises(Exception, match="closed before a response came"):
+        asyncio.run(asked())()
