@@ -1,7 +1,6 @@
 """The main dataflow without Kafka: lines in, outputs out, state in a directory."""
 
 import contextlib
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +13,7 @@ import orjson
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 from bytewax.errors import BytewaxRuntimeError
-from bytewax.recovery import RecoveryConfig, init_db_dir
+from bytewax.recovery import RecoveryConfig
 from bytewax.run import cli_main
 
 from recallflow.connectors.embedders import load_embedder
@@ -22,10 +21,11 @@ from recallflow.connectors.lines import Feed, IteratorFeed, LineSink, LineSource
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, StorageError
 from recallflow.flows.engine import FLOW_ID, build
+from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer, DeadLetter, Receipted
 from recallflow.responses import ErrorBody
-from recallflow.state.directory import RECOVERY, StateDirectory
+from recallflow.state.directory import StateDirectory
 
 Delivery = Callable[[int, list[Answer | Receipted | DeadLetter]], None]
 
@@ -42,6 +42,11 @@ class Processed:
 def process(lines: Iterable[bytes], settings: Settings, state_dir: Path | None = None) -> Processed:
     """Runs lines of events through the dataflow, on a state directory or one that is gone afterwards."""
     processed = Processed()
+    first: list[int] = []
+
+    def open_feed(offset: int) -> IteratorFeed:
+        first.append(offset)
+        return IteratorFeed(iter(lines))
 
     def collect(offset: int, outputs: list[Answer | Receipted | DeadLetter]) -> None:
         for output in outputs:
@@ -51,10 +56,10 @@ def process(lines: Iterable[bytes], settings: Settings, state_dir: Path | None =
                 case Receipted():
                     processed.receipts.append(orjson.loads(output.body))
                 case DeadLetter():
-                    processed.rejected.append(rejection(offset, output))
+                    processed.rejected.append(rejection(offset - first[0] + 1, output))
 
     with Embedded.open(settings, state_dir) as embedded:
-        embedded.run("lines", lambda _: IteratorFeed(iter(lines)), collect, rewinds=False)
+        embedded.run("lines", open_feed, collect, rewinds=False)
     return processed
 
 
@@ -110,19 +115,6 @@ class Embedded:
 
     def _next_offset(self, source: str) -> int:
         return 1 + max(partition.applied.get(source, -1) for partition in self.directory.partitions())
-
-
-def recovery_store(path: Path) -> RecoveryConfig:
-    """Bytewax's recovery store, kept beside the state partitions; made aside and renamed, so that a kill leaves none or
-    a whole one."""
-    store, aside = path / RECOVERY, path / f"{RECOVERY}.new"
-    if not any(store.glob("*.sqlite3")):
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.rmtree(store, ignore_errors=True)
-        aside.mkdir()
-        init_db_dir(aside, 1)
-        aside.rename(store)
-    return RecoveryConfig(store, timedelta(0))
 
 
 def run_dataflow(flow: Dataflow, settings: Settings, workers: int, recovery: RecoveryConfig | None) -> None:

@@ -13,21 +13,22 @@ from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 
 from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.sink import KafkaSink, Outgoing, ends, part_name
+from recallflow.connectors.kafka.sink import KafkaSink, Outgoing, ends
 from recallflow.connectors.kafka.source import KafkaSource, Progress
 from recallflow.embedder import Embedder
 from recallflow.errors import StateError
-from recallflow.flows.embedded import recovery_store, run_dataflow
+from recallflow.flows.embedded import run_dataflow
 from recallflow.flows.engine import FLOW_ID, build
+from recallflow.flows.rebuild import rebuild
+from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Router, Topics
 from recallflow.outputs import Done, Output
-from recallflow.state.directory import RECOVERY, StateDirectory
+from recallflow.state.directory import OUTPUTS, RECOVERY, REWIND, StateDirectory
 from recallflow.state.files import write_whole
 
-OUTPUTS = "outputs.json"
-REWIND = "rewind.json"
 SWITCH_S = 0.0005
 
 _log = logging.getLogger(__name__)
@@ -48,12 +49,13 @@ class KafkaFlow:
         second signal ends the process at once. Raises what stopped the flow otherwise."""
         embedder = load_embedder(self.settings.embedder, self.settings.model_path)
         fingerprint = self.settings.fingerprint(embedder)
+        # Found anew at each start: offsets from before a kill may not reach what was lost since.
+        rewind = rebuild(self.state_dir)[1] if (self.state_dir / REWIND).exists() else {}
         with StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes) as directory:
             begin, counts = self._outputs()
-            rewind = _rewind(self.state_dir)
             directory.rebuilding = bool(rewind)
             progress = Progress.new()
-            source = KafkaSource(self.options, self.topics.memory, self.topics.queries, progress, rewind)
+            source = KafkaSource(self.options, self.topics.memory, self.topics.queries, progress, begin, rewind)
             sink = KafkaSink(self.options, counts, begin)
             flow = self._flow(source, sink, directory, embedder, progress)
             _stop_on_signals(source)
@@ -88,25 +90,22 @@ class KafkaFlow:
         return flow
 
     def _outputs(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Where each output partition ended when the state directory was new, and how many partitions a topic has."""
+        """Where each output and query partition ended when the state directory was new, and how many partitions an
+        output topic has. Kept from before the first record on: a first run that is killed before its first snapshot
+        has no other memory of where it began."""
         found = ends(self.options, self.topics.outputs())
         path = self.state_dir / OUTPUTS
         if not path.exists():
+            found |= ends(self.options, [self.topics.queries])
             begin = {part_name(topic, n): end for topic, parts in found.items() for n, end in parts.items()}
             write_whole(path, orjson.dumps(begin, option=orjson.OPT_INDENT_2))
         elif not (self.state_dir / RECOVERY).exists():
             raise StateError(
                 f"{self.state_dir} has lost its recovery store ({RECOVERY}/): nobody knows any more which queries were "
-                "answered. Restore it from a checkpoint, or give up on unanswered queries: recallflow state rebuild"
+                "answered. Restore a checkpoint, or give up on them: recallflow state rebuild --give-up-unanswered"
             )
-        return orjson.loads(path.read_bytes()), {topic: len(parts) for topic, parts in found.items()}
-
-
-def _rewind(state_dir: Path) -> dict[str, int]:
-    """Offsets to read again from, as `recallflow state rebuild` found them."""
-    path = state_dir / REWIND
-    found: dict[str, int] = orjson.loads(path.read_bytes()) if path.exists() else {}
-    return found
+        counts = {topic: len(found[topic]) for topic in self.topics.outputs()}
+        return orjson.loads(path.read_bytes()), counts
 
 
 def _stop_on_signals(source: KafkaSource) -> None:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.partitioner import partition_of
-from recallflow.connectors.kafka.sink import Headers, Outgoing, part_name
+from recallflow.connectors.kafka.sink import Headers, Outgoing
 from recallflow.outputs import Answer, DeadLetter, Receipted
 
 RESPONSE_BYTES = 900_000  # under the broker's 1 MiB a record, with room for key and headers

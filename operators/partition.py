@@ -169,7 +169,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             return []
         outputs: list[Output] = [DeadLetter(item.record, 0, item.error, item.step)]
         if item.query_id is not None:
-            outputs.append(_failed(item.record, 1, _key(item), item.query_id, item.error))
+            outputs.append(self._failed(item.record, 1, _key(item), item.query_id, item.error))
         return outputs
 
     def _move(self, position: Position) -> None:
@@ -198,13 +198,19 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             self._check_reply(ask)
             response = self._answerer.answer(ask, query_id)
         except InvalidRecord as error:
-            return _failed(ask.record, 0, _key(ask), query_id, error)
-        applied = [f"{source}:{offset}" for source, offset in sorted(self._partition.applied.items())]
-        changes: dict[str, object] = {"applied": applied}
+            return self._failed(ask.record, 0, _key(ask), query_id, error)
+        changes: dict[str, object] = {"applied": self._applied()}
         if warnings:
             changes |= {"warnings": [*response.warnings, *warnings], "status": "degraded"}
         body = response.model_copy(update=changes).model_dump_json(exclude_unset=True).encode()
         return Answer(ask.record.position, 0, _key(ask), body, ask.query.reply_to)
+
+    def _applied(self) -> list[str]:
+        return [f"{source}:{offset}" for source, offset in sorted(self._partition.applied.items())]
+
+    def _failed(self, record: Record, number: int, key: bytes, query_id: str, error: InvalidRecord) -> Answer:
+        response = Response(query_id=query_id, status="error", error=ErrorBody.of(error), applied=self._applied())
+        return Answer(record.position, number, key, response.model_dump_json(exclude_unset=True).encode())
 
     def _check_reply(self, ask: Ask) -> None:
         wanted, known = ask.query.reply_to, self._rules.reply_topics
@@ -260,7 +266,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             if stored < offset:
                 raise StateBehind(
                     f"state partition {resumed.partition} has applied {source} up to {stored}, but the recovery store "
-                    f"says {offset}: events would be missing. Restore the directory, or replay the log into a new one"
+                    f"says {offset}: events would be missing. Read them again: recallflow state rebuild"
                 )
 
 
@@ -279,8 +285,3 @@ def _key(item: Item) -> bytes:
 def owner_key(owner: Owner) -> bytes:
     """The Kafka key of an owner's records."""
     return f"{owner.tenant_id}/{owner.user_id}".encode()
-
-
-def _failed(record: Record, number: int, key: bytes, query_id: str, error: InvalidRecord) -> Answer:
-    response = Response(query_id=query_id, status="error", error=ErrorBody.of(error))
-    return Answer(record.position, number, key, response.model_dump_json(exclude_unset=True).encode())

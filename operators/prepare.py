@@ -11,11 +11,12 @@ from recallflow.operators.events import Analysis, Item, Prepared, Refused, Tagge
 from recallflow.operators.text import read, sentences
 
 STEP = "embed"
+SENTENCES_MAX = 64  # a chat message has a few; a pasted document is found by its beginning, its whole and its words
 
 
 def prepare(embedder: Embedder, batch: Sequence[Tagged]) -> list[Item]:
     """Adds an analysis to every event that brings text; the order stays. One call of the model for the whole batch."""
-    checked = [_check_dimension(embedder, item) if isinstance(item, Write) else item for item in batch]
+    checked = [check_dimension(embedder, item) if isinstance(item, Write) else item for item in batch]
     texts = [_embeddable(embedder, item) if isinstance(item, Write) else [] for item in checked]
     flat = [text for group in texts for text in group]
     matrix = embedder.embed(flat) if flat else np.zeros((0, embedder.dimension), np.float32)
@@ -48,7 +49,7 @@ def _embeddable(embedder: Embedder, write: Write) -> list[str]:
     if found is None or not found[1].strip():
         return []
     author, text = found
-    parts = sentences(text) if embedder.splits_sentences else []
+    parts = sentences(text)[:SENTENCES_MAX] if embedder.splits_sentences else []
     return [f"{author}: {text}" if author else text, *parts]
 
 
@@ -80,7 +81,7 @@ def _unit(vector: Sequence[float]) -> Matrix:
     return (row / norm if norm > 0 else row).astype(np.float32)
 
 
-def _check_dimension(embedder: Embedder, write: Write) -> Write | Refused:
+def check_dimension(embedder: Embedder, write: Write) -> Write | Refused:
     """A vector that comes with the event must be the configured model's: vectors of different models never meet."""
     given = _given(write)
     if given is None or len(given) == embedder.dimension:

@@ -20,7 +20,9 @@ class View:
         self._added: list[tuple[Entry, Vectors | None]] = []
         self._removed: list[int] = []
         self._episodes: dict[str | None, list[Episode]] = {}
-        self.ingested_ms, self.ingested_logged = partition.ingest_time(*_append_time(write))
+        self.ingested_ms, self.ingested_logged = partition.ingest_time(
+            write.record.position.source, *_append_time(write)
+        )
 
     @property
     def owner(self) -> Owner:

@@ -5,7 +5,7 @@ read, or deleted, as one range and can never be reached from another owner's pre
 
     00 name                                   the partition's own
        format                                 format version and partition number
-       clock                                  the ingestion clock: latest append time seen, made monotonic
+       clock: source                          the ingestion clock of each source partition: its latest append time
        applied: source                        last applied offset of each source partition
     01 owner(16) table(1) …                   one owner's
        H                                      head: who the owner is, next sequence number
@@ -29,10 +29,11 @@ import struct
 FORMAT_VERSION = 1
 
 FORMAT = b"\x00format"
-CLOCK = b"\x00clock"
+CLOCK = b"\x00clock:"
 APPLIED = b"\x00applied:"
 OWNERS = b"\x01"
 OUTBOX = b"\x02"
+END = b"\xff"  # behind every key
 
 HEAD = b"H"
 CURRENT = b"C"
@@ -54,6 +55,11 @@ _U64 = struct.Struct(">Q")
 def applied(source: str) -> bytes:
     """Key of the applied position of one source partition (`topic:partition`)."""
     return APPLIED + source.encode()
+
+
+def clock(source: str) -> bytes:
+    """Key of the ingestion clock of one source partition."""
+    return CLOCK + source.encode()
 
 
 def table(owner: bytes, name: bytes) -> bytes:

@@ -9,6 +9,7 @@ import orjson
 from rocksdict import (
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     DBCompressionType,
     Options,
     Rdict,
@@ -57,16 +58,15 @@ class Partition:
         self.keyring = keyring
         self._db: Any = _open(path, memory.options(), lock_wait_s)
         self._pending: dict[bytes, bytes | None] = {}
-        self._clock_dirty = False
+        self._ticked: set[str] = set()
         self._unsynced = False
         self._failed = False
         self._moved: set[str] = set()
         self._check_format(path)
         self.applied = self._read_applied()
-        clock = self._db.get(keys.CLOCK)
-        self._clock_ms: int
-        self._clock_logged: bool
-        self._clock_ms, self._clock_logged = orjson.loads(clock) if clock else (0, True)
+        self._clocks: dict[str, tuple[int, bool]] = {
+            key[len(keys.CLOCK) :].decode(): tuple(orjson.loads(value)) for key, value in self.scan(keys.CLOCK)
+        }
 
     # ------------------------------------------------------------------ positions and time
 
@@ -81,15 +81,16 @@ class Partition:
         self.applied[position.source] = position.offset
         self._moved.add(position.source)
 
-    def ingest_time(self, append_ms: int, logged: bool) -> tuple[int, bool]:
-        """The ingestion time of a record: its append time, never before one given out earlier.
+    def ingest_time(self, source: str, append_ms: int, logged: bool) -> tuple[int, bool]:
+        """The ingestion time of a record: its append time, never before one given out earlier for its source.
 
-        The flag says whether that time comes from the log, and not from a clock at the edge.
+        One clock per source: records of two sources come in no order, and what is stored may not depend on it. The flag
+        says whether the time comes from the log, and not from a clock at the edge.
         """
-        if append_ms > self._clock_ms:
-            self._clock_ms, self._clock_logged = append_ms, logged
-            self._clock_dirty = True
-        return self._clock_ms, self._clock_logged
+        if source not in self._clocks or append_ms > self._clocks[source][0]:
+            self._clocks[source] = append_ms, logged
+            self._ticked.add(source)
+        return self._clocks[source]
 
     # ------------------------------------------------------------------ one event's effects
 
@@ -117,8 +118,26 @@ class Partition:
         """Committed records with first ≤ key < end, in key order."""
         options = ReadOptions()
         options.set_iterate_upper_bound(end)
-        for key, value in self._db.items(from_key=first, read_opt=options):
-            yield key, self.keyring.open(key, value)
+        cursor = self._db.iter(options)
+        cursor.seek(first)
+        while cursor.valid():
+            key = cursor.key()
+            yield key, self.keyring.open(key, cursor.value())
+            cursor.next()
+        try:
+            cursor.status()  # a block that cannot be read ends the iteration as if nothing came behind it
+        except Exception as error:
+            raise StorageError(
+                f"state partition {self.number} cannot be read: {error}; restore a checkpoint"
+            ) from error
+
+    def everything(self) -> Iterator[tuple[bytes, bytes]]:
+        """All committed records, the partition's own included."""
+        return self.scan_range(b"", keys.END)
+
+    def checkpoint(self, folder: Path) -> None:
+        """A copy of all that is committed, by hard links where the volume allows."""
+        Checkpoint(self._db).create_checkpoint(str(folder))
 
     def commit(self) -> None:
         """Writes effects, applied positions and clock as ONE WriteBatch, wholly or not at all. Raises StorageError."""
@@ -132,8 +151,8 @@ class Partition:
                 batch.put(key, self.keyring.seal(key, value))
         for source in self._moved:
             batch.put(keys.applied(source), b"%d" % self.applied[source])
-        if self._clock_dirty:
-            batch.put(keys.CLOCK, orjson.dumps((self._clock_ms, self._clock_logged)))
+        for source in self._ticked:
+            batch.put(keys.clock(source), orjson.dumps(self._clocks[source]))
         try:
             self._db.write(batch)
         except Exception as error:  # rocksdict raises bare Exception
@@ -141,7 +160,7 @@ class Partition:
             raise StorageError(_storage_message(self.number, error)) from error
         self._pending.clear()
         self._moved.clear()
-        self._clock_dirty = False
+        self._ticked.clear()
         self._unsynced = True
 
     # ------------------------------------------------------------------ durability

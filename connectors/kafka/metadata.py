@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import SourceError
@@ -50,7 +50,9 @@ class Metadata:
             try:
                 return question()
             except KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > give_up_s:
+                reason = error.args[0]
+                passing = reason.retriable() or reason.code() == KafkaError._UNKNOWN_PARTITION  # as after its restart
+                if not passing or time.monotonic() > give_up_s:
                     servers = self._options.bootstrap_servers
-                    raise SourceError(f"cannot reach Kafka at {servers}: {error.args[0].str()}") from error
+                    raise SourceError(f"cannot reach Kafka at {servers}: {reason.str()}") from error
             time.sleep(TRY_AGAIN_S)

@@ -17,6 +17,7 @@ from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from recallflow.connectors.kafka.metadata import Metadata
+from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import SinkError
 
@@ -80,11 +81,6 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         return SinkPart(
             self._options, producer, topic, int(number), resume_state or Delivered(self._begin.get(for_part, 0), ())
         )
-
-
-def part_name(topic: str, partition: int) -> str:
-    """The sink part of a Kafka partition."""
-    return f"{topic}:{partition:05d}"
 
 
 class SharedProducer:

@@ -10,6 +10,7 @@ from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 
 from recallflow.connectors.kafka.hub import Hub, Queue
 from recallflow.connectors.kafka.metadata import Metadata
+from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import SourceError
 from recallflow.records import Position, Record
@@ -45,9 +46,9 @@ class Progress:
 class KafkaSource(FixedPartitionedSource[Record, Offsets]):
     """Records of `memory_topic` and `query_topic`. A part's resume state is where it is in each of its partitions.
 
-    On the first start memories are read from the beginning and queries from the end. `rewind` names, per
-    `topic:partition`, an offset below the resume state to read from again, to rebuild state that was lost: those
-    records come out silent.
+    Without one, memories are read from the beginning, and queries from where `begin` says the topic ended when the
+    state directory was new. `rewind` names, per `topic:partition`, an offset below the resume state to read from again,
+    to rebuild state that was lost: those records come out silent.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         memory_topic: str,
         query_topic: str,
         progress: Progress,
+        begin: Mapping[str, int],
         rewind: Mapping[str, int] | None = None,
     ) -> None:
         self._options = options
         self._memory_topic = memory_topic
         self._query_topic = query_topic
         self._progress = progress
+        self._begin = begin
         self._rewind = rewind or {}
         self._hubs: dict[int, Hub] = {}
         self._joining = threading.Lock()
@@ -106,7 +109,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         with Metadata.open(self._options) as metadata:
             low, high = metadata.span(topic, number)
         if resumed is None:
-            wanted = low if topic == self._memory_topic else high
+            wanted = low if topic == self._memory_topic else max(low, self._begin.get(part_name(topic, number), low))
         else:
             wanted = min(resumed, self._rewind.get(f"{topic}:{number}", resumed))
         if wanted < low:

@@ -79,23 +79,27 @@ def _named(text: str, participants: Iterable[str]) -> dict[str, str]:
         first, *rest = participant.split() or [participant]
         spellings[participant] = [participant, first] if rest else [participant]
         first_names[first.lower()] = first_names.get(first.lower(), 0) + 1
-    lowered = text.lower()
     found = {}
-    for participant, forms in spellings.items():
-        for form in forms:
+    # Longest first, and what was found is taken out: "Ann Smith" does not name Ann as well.
+    for participant in sorted(spellings, key=lambda name: (-len(name), name)):
+        for form in spellings[participant]:
             shared = form != participant and first_names[form.lower()] > 1
-            if not shared and form.lower() in lowered and (spelling := _spelled(form, text)):
+            if not shared and (spelling := _spelled(form, text)):
                 found[participant] = spelling
+                text = re.sub(_whole(spelling), " ", text)
                 break
     return found
 
 
 def _spelled(name: str, text: str) -> str | None:
-    """The name as the text writes it. In lower case only where it is no ordinary word (a Will is not every will)."""
-    match = re.search(_whole(name), text)
-    if match is None and name.lower() not in FUNCTION_WORDS and name.lower() not in _MONTHS:
-        match = re.search(_whole(name), text, re.IGNORECASE)
-    return match[0] if match else None
+    """The name as the text writes it. An ordinary word is a name only with a capital (a Will is not every will)."""
+    if name.lower() not in text.lower():
+        return None
+    ordinary = name.lower() in FUNCTION_WORDS or name.lower() in _MONTHS
+    found = [match[0] for match in re.finditer(_whole(name), text, re.IGNORECASE)]
+    if ordinary:
+        found = [spelling for spelling in found if spelling[0].isupper()]
+    return name if name in found else next(iter(found), None)
 
 
 def _whole(name: str) -> str:
@@ -110,17 +114,22 @@ def _dates(text: str) -> list[DateMention]:
     months = [
         DateMention(year, month, _day(rest, match))
         for match in _LETTERS.finditer(rest)
-        if (month := _month(match)) is not None
+        if (month := _month(rest, match)) is not None
         for year in years or [None]
     ]
     return exact + months or [DateMention(year, None, None) for year in years]
 
 
-def _month(word: re.Match[str]) -> int | None:
-    """The month a word names. Short forms need a capital; May and March one that the text's start does not explain."""
+def _month(text: str, word: re.Match[str]) -> int | None:
+    """The month a word names. Short forms need a capital. May and March are ordinary words too: they need a day or "in"
+    beside them, or a capital that no sentence's start explains."""
     lowered, capital = word[0].lower(), word[0][0].isupper()
-    if lowered in _AMBIGUOUS and not (capital and word.start() > 0):
-        return None
+    if lowered in _AMBIGUOUS:
+        before = text[: word.start()].rstrip()
+        within = capital and before[-1:].isalnum()
+        dated = _day(text, word) if capital else _DAY_BEFORE.search(text[: word.start()])
+        if not (within or before.lower().endswith((" in", " of")) or dated):
+            return None
     return _MONTHS.get(lowered) or (_SHORT_MONTHS.get(lowered) if capital else None)
 
 

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     seconds = time.perf_counter() - started
     if processed.rejected:
         raise RecallflowError(
-            f"sample line {processed.rejected[0]['line'] + 1}: {processed.rejected[0]['error']['message']}"
+            f"sample line {processed.rejected[0]['line']}: {processed.rejected[0]['error']['message']}"
         )
     if options.json:
         for response in processed.responses:

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from recallflow.cli import upkeep
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.logical import owners, state_hash
@@ -23,6 +24,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     info.set_defaults(run=run_info)
     hashed = actions.add_parser("hash", help="equal for equal logs")
     hashed.set_defaults(run=run_hash)
+    upkeep.add_to(actions)
     for action in (info, hashed):
         action.add_argument("--state-dir", type=Path, required=True, metavar="DIR")
 

@@ -16,12 +16,15 @@ from recallflow.cli.kafka import BOOTSTRAP_VARIABLE, add_kafka, kafka_options
 from recallflow.cli.options import add_engine, add_owner, settings
 from recallflow.cli.publish import publish
 from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, detect_format, read_log
+from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
+from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.flows.embedded import Delivery, Embedded, rejection
 from recallflow.flows.topics import Topics
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Refused
+from recallflow.operators.events import Refused, Write
+from recallflow.operators.prepare import check_dimension
 from recallflow.outputs import Answer, DeadLetter, Receipted
 from recallflow.records import Position, Record
 
@@ -49,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
     scope = Scope(options.tenant, options.user, options.environment)
     formats = {path: options.format or detect_format(path) for path in options.files}
     if options.dry_run:
-        return max(_check(path, scope, log_format) for path, log_format in formats.items())
+        embedder = load_embedder(options.embedder, options.model_path)
+        return max(_check(path, scope, log_format, embedder) for path, log_format in formats.items())
     rejects = {path: options.rejects or path.with_name(path.name + ".rejects.jsonl") for path in options.files}
     if not options.embedded and options.bootstrap_servers is not None:
         for path, log_format in formats.items():
@@ -99,16 +103,21 @@ def _counter(rejects: Path, counts: "Counter[str]", bar: "tqdm[None]") -> Delive
 def _note(rejects: Path, line: int, letter: DeadLetter) -> None:
     original = letter.record.value.decode(errors="replace")
     try:
-        with rejects.open("ab") as file:
-            file.write(orjson.dumps(rejection(line, letter) | {"record": original}) + b"\n")
+        with rejects.open("a+b") as file:
+            # A kill may have cut the last line off: it must not spoil the next one.
+            torn = file.seek(0, 2) and (file.seek(-1, 2), file.read(1))[1] != b"\n"
+            told = orjson.dumps(rejection(line, letter) | {"record": original})
+            file.write((b"\n" if torn else b"") + told + b"\n")
     except OSError as error:
         raise RecallflowError(f"cannot write {rejects}: {error.strerror}; give --rejects FILE") from error
 
 
-def _check(path: Path, scope: Scope, log_format: LogFormat) -> int:
+def _check(path: Path, scope: Scope, log_format: LogFormat, embedder: Embedder) -> int:
     """Reads and decodes a log without storing anything; 1 where a record would be refused."""
     events, refused = 0, 0
     for events, item in enumerate(_decoded(path, scope, log_format), 1):
+        if isinstance(item, Write):
+            item = check_dimension(embedder, item)
         if isinstance(item, Refused):
             refused += 1
             print(

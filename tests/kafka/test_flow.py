@@ -90,11 +90,16 @@ class Flow:
         self._consumer.close()
 
 
+def named(names: list[str]) -> Topics:
+    memory, queries, control, responses, receipts, enrichment, dead_letters, replies = names
+    return Topics(memory, queries, control, responses, receipts, enrichment, dead_letters, (replies,))
+
+
 @pytest.fixture
 def flow(broker: Cluster, topics: Callable[[str], str], tmp_path: Path) -> Iterator[Flow]:
     names = [topics(name) for name in (*astuple(Topics())[:-1], "replies")]
     broker.create_topics(dict.fromkeys(names, PARTITIONS))
-    started = Flow(broker.bootstrap_servers, Topics(*names[:-1], replies=(names[-1],)), tmp_path / "state")
+    started = Flow(broker.bootstrap_servers, named(names), tmp_path / "state")
     try:
         started.until_up()
         yield started

@@ -173,7 +173,7 @@ def test_a_partition_older_than_the_recovery_store_says_is_refused(
     said = fails("ask", "tea?", "--state-dir", state_dir)
     number = int(partition.name[1:])
     assert f"state partition {number} has applied stdin:0 up to 0, but the recovery store says 9" in said
-    assert "Restore the directory, or replay the log into a new one" in said
+    assert "recallflow state rebuild" in said
 
 
 def test_a_partition_that_is_gone_is_refused(state_dir: Path, pipe: Pipe, fails: Callable[..., str]) -> None:

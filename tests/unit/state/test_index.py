@@ -1,6 +1,6 @@
 """An owner's index kept up to date is the index built anew, and filters let through what they say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -336,18 +336,54 @@ def permits(entry: Entry, wanted: Filters, now_ms: int) -> bool:
     )
 
 
-@settings(max_examples=200)
-@given(changes=CHANGES, wanted=FILTERS, now_ms=st.integers(-4, 7))
-def test_filters_let_through_what_satisfies_all_of_them(
+def check_filters(index: OwnerIndex, entries: Iterable[Entry], filters: Filters, now_ms: int) -> None:
+    mask = allowed(index, filters, now_ms)
+    found = {index.ids[slot] for slot in index.conversation.slots[mask]}
+    assert found == {entry.id for entry in entries if permits(entry, filters, now_ms)}
+
+
+@pytest.mark.parametrize("name", EACH_FILTER)
+@settings(max_examples=40)
+@given(told=st.lists(SAID, min_size=4, max_size=10), now_ms=st.integers(-2, 6), data=st.data())
+def test_each_filter_lets_through_what_satisfies_it(
+    make_entry: MakeEntry, name: str, told: list[dict[str, Any]], now_ms: int, data: st.DataObject
+) -> None:
+    entries = [make_entry(seq, **said) for seq, said in enumerate(told)]
+    index = OwnerIndex(MODEL, DIMENSION)
+    index.add(entries, {})
+    check_filters(index, entries, Filters(**{name: data.draw(EACH_FILTER[name])}), now_ms)
+
+
+@given(changes=CHANGES, wanted=FILTERS, now_ms=st.integers(-2, 6))
+def test_filters_together_let_through_what_satisfies_all_of_them(
     make_entry: MakeEntry, changes: list[tuple[Any, ...]], wanted: dict[str, Any], now_ms: int
 ) -> None:
     world = World(make_entry)
     for action, *arguments in changes:
         getattr(world, action)(*arguments)
-    filters = Filters(**wanted)
-    mask = allowed(world.index, filters, now_ms)
-    found = {world.index.ids[slot] for slot in world.index.conversation.slots[mask]}
-    assert found == {entry.id for entry in world.entries.values() if permits(entry, filters, now_ms)}
+    check_filters(world.index, world.entries.values(), Filters(**wanted), now_ms)
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted", "answered"),
+    [
+        ({"created_ms": 7}, {"created_after": 7}, True),
+        ({"created_ms": 7}, {"created_after": 8}, False),
+        ({"created_ms": 7}, {"created_before": 7}, False),
+        ({"created_ms": 7}, {"created_before": 8}, True),
+        ({"confidence": 0.6}, {"min_confidence": 0.6}, True),
+        ({"confidence": 0.6}, {"min_confidence": 0.61}, False),
+        ({"tags": ["x", "z"]}, {"tags": ["x", "y"]}, True),
+        ({"tags": ["z"]}, {"tags": ["x", "y"]}, False),
+        ({"tags": []}, {"tags": []}, False),
+    ],
+)
+def test_where_a_filter_draws_its_line(
+    make_entry: MakeEntry, told: dict[str, Any], wanted: dict[str, Any], answered: bool
+) -> None:
+    index = OwnerIndex(MODEL, DIMENSION)
+    index.add([make_entry(0, **told)], {})
+    assert allowed(index, Filters(**wanted), 100).tolist() == [answered]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,172 @@
+"""`recallflow state rebuild`: from where the log has to be read again for what the state lost.
+
+Bytewax's recovery store remembers how far each state partition was. Where the partition's folder is missing, or holds
+less than that, what is missing is still in the log: `rewind.json` tells the next `recallflow run` from where to read
+again. What it reads up to where it was changes the state and is answered to nobody: those outputs left long ago.
+"""
+
+import contextlib
+import pickle
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+from bytewax.recovery import init_db_dir
+
+from recallflow.errors import StateError, StorageError, UsageError
+from recallflow.flows.engine import FLOW_ID
+from recallflow.flows.recovery import resume_epoch
+from recallflow.operators.partition import Snapshot
+from recallflow.state.checkpoint import CACHE_BYTES, partition_folder
+from recallflow.state.directory import OUTPUTS, RECOVERY, REWIND, StateDirectory, describe
+from recallflow.state.files import write_whole
+
+STATE_STEP = f"{FLOW_ID}.state"
+SOURCE_STEP = f"{FLOW_ID}.records"
+GIVE_UP = "--give-up-unanswered"
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A state partition that lacks events. `first`: per source, the offset of the first it may lack."""
+
+    partition: int
+    missing: bool
+    first: dict[str, int]
+
+
+def rebuild(state_dir: Path) -> tuple[list[Behind], dict[str, int]]:
+    """Writes down from where `recallflow run` has to read each source again; returns why, and the offsets.
+
+    Where nothing is behind, nothing has to be read again, also where an earlier rebuild was killed in the middle: the
+    source's place and the state partitions' positions come from the same epoch. A list of it left behind is removed.
+    """
+    _check_kafka(state_dir)
+    found = behind(state_dir)
+    offsets = rewind_offsets(found)
+    _check_sources(state_dir, offsets)
+    if offsets:
+        write_whole(state_dir / REWIND, orjson.dumps(offsets, option=orjson.OPT_INDENT_2))
+    else:
+        (state_dir / REWIND).unlink(missing_ok=True)
+    return found, offsets
+
+
+def behind(state_dir: Path) -> list[Behind]:
+    """The state partitions that hold less than the recovery store says they had applied."""
+    if not has_store(state_dir):
+        raise StateError(
+            f"{state_dir} has lost its recovery store ({RECOVERY}/): restore a checkpoint, or see what it means to go "
+            f"on without: recallflow state rebuild {GIVE_UP}"
+        )
+    snapshots = [pickle.loads(stored) for stored in _committed(state_dir / RECOVERY, STATE_STEP)]  # noqa: S301 Bytewax
+    with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
+        _lock(directory)
+        found = [_compare(directory, snapshot) for snapshot in snapshots]
+    return sorted((one for one in found if one.first), key=lambda one: one.partition)
+
+
+def rewind_offsets(found: list[Behind]) -> dict[str, int]:
+    """Per source the first offset that any state partition lacks."""
+    offsets: dict[str, int] = {}
+    for source, offset in (pair for one in found for pair in one.first.items()):
+        offsets[source] = min(offset, offsets.get(source, offset))
+    return dict(sorted(offsets.items()))
+
+
+def has_store(state_dir: Path) -> bool:
+    """Whether there is a recovery store."""
+    return any((state_dir / RECOVERY).glob("*.sqlite3"))
+
+
+def give_up_unanswered(state_dir: Path) -> None:
+    """Replaces a recovery store that was lost with an empty one. The next run reads memories from the beginning,
+    passing over those that were applied, and queries from the end: open ones are never answered."""
+    _check_kafka(state_dir)
+    if has_store(state_dir):
+        raise UsageError(f"{state_dir} has its recovery store: {GIVE_UP} is for one that was lost")
+    with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
+        _lock(directory)
+        (state_dir / REWIND).unlink(missing_ok=True)  # offsets of the store that is gone
+        shutil.rmtree(state_dir / RECOVERY, ignore_errors=True)
+        new = state_dir / f"{RECOVERY}.new"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        init_db_dir(new, 1)
+        new.rename(state_dir / RECOVERY)  # when whole: a run takes any folder of this name for a store
+
+
+def _check_kafka(state_dir: Path) -> None:
+    describe(state_dir)
+    if not (state_dir / OUTPUTS).exists():
+        raise StateError(
+            f"{state_dir} was not filled by recallflow run, so there is no topic to read again: restore a checkpoint, "
+            "or replay the files into a new directory"
+        )
+
+
+def _lock(directory: StateDirectory) -> None:
+    """Opens, and so locks, what there is. A folder that is missing stays so: an empty one would look like one that was
+    there."""
+    for number in range(directory.fingerprint.partitions):
+        folder = partition_folder(directory.path, number)
+        if folder.is_dir():
+            try:
+                directory.partition(number)
+            except StorageError as error:
+                raise StorageError(f"{error}. Move {folder} away, and run recallflow state rebuild again") from error
+
+
+def _compare(directory: StateDirectory, snapshot: Snapshot) -> Behind:
+    missing = not partition_folder(directory.path, snapshot.partition).is_dir()
+    stored = {} if missing else directory.partition(snapshot.partition).applied
+    first = {
+        source: stored.get(source, -1) + 1
+        for source, offset in snapshot.applied.items()
+        if stored.get(source, -1) < offset
+    }
+    return Behind(snapshot.partition, missing, first)
+
+
+def _check_sources(state_dir: Path, offsets: dict[str, int]) -> None:
+    """A directory may hold memories of files as well, and no run reads those again."""
+    parts = [pickle.loads(stored) for stored in _committed(state_dir / RECOVERY, SOURCE_STEP)]  # noqa: S301 Bytewax
+    # A file's part remembers a number, a Kafka part a pair.
+    known = {source for part in parts for source, place in part.items() if isinstance(place, tuple)}
+    if strangers := sorted(offsets.keys() - known):
+        raise StateError(
+            f"{state_dir} lost memories of {', '.join(strangers)}, which recallflow run does not read: restore a "
+            "checkpoint, or replay everything into a new directory"
+        )
+
+
+# ---------------------------------------------------------------------- Bytewax's recovery store
+
+
+def _committed(store: Path, step: str) -> list[bytes]:
+    """What a resumed flow would be given: of each key the last snapshot below the resume epoch."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(_reading(file)) for file in sorted(store.glob("*.sqlite3"))]
+        epoch = resume_epoch(files)
+        last: dict[str, tuple[int, bytes | None]] = {}
+        wanted = "SELECT state_key, snap_epoch, ser_change FROM snaps WHERE step_id = ? AND snap_epoch < ?"
+        for file in files:
+            for key, at, change in file.execute(wanted, (step, epoch)):
+                if key not in last or last[key][0] < at:
+                    last[key] = at, change
+    return [change for _, change in last.values() if change is not None]
+
+
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        raise StorageError(
+            f"{file} cannot be read ({error}): restore a checkpoint, or move {file.parent} away and see "
+            f"recallflow state rebuild {GIVE_UP}"
+        ) from error

@@ -1,0 +1,62 @@
+"""Bytewax's recovery store, kept beside the state partitions.
+
+Bytewax resumes from the epoch that every worker had finished, but takes each key's latest snapshot below that epoch's
+number in the NEXT execution, also one that a killed execution wrote and never committed. Such a snapshot is ahead of
+the source: what lies between would come twice or not at all. So they are removed before each start.
+"""
+
+import contextlib
+import shutil
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from bytewax.recovery import RecoveryConfig, init_db_dir
+
+from recallflow.errors import StorageError
+from recallflow.state.directory import RECOVERY
+
+
+def recovery_store(path: Path) -> RecoveryConfig:
+    """The state directory's recovery store, holding committed snapshots only. Made aside and renamed, so that a kill
+    leaves none or a whole one. Raises StorageError."""
+    store, aside = path / RECOVERY, path / f"{RECOVERY}.new"
+    if not any(store.glob("*.sqlite3")):
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(store, ignore_errors=True)
+        aside.mkdir()
+        init_db_dir(aside, 1)
+        aside.rename(store)
+    try:
+        _drop_uncommitted(store)
+    except sqlite3.Error as error:
+        raise StorageError(f"the recovery store in {store} cannot be used: {error}") from error
+    return RecoveryConfig(store, timedelta(0))
+
+
+def resume_epoch(files: list[sqlite3.Connection]) -> int:
+    """The epoch the next execution begins at: the one all workers of the last execution had reached. Nothing of it, or
+    of a later one, was committed."""
+    executions = _rows(files, "SELECT ex_num, worker_count, resume_epoch FROM exs")
+    if not executions:
+        return 0
+    last, workers, resumed = max(executions)
+    reached = dict.fromkeys(range(workers), resumed)
+    for number, worker, frontier in _rows(files, "SELECT ex_num, worker_index, worker_frontier FROM fronts"):
+        if number == last:
+            reached[worker] = max(reached[worker], frontier)
+    return int(min(reached.values()))
+
+
+def _drop_uncommitted(store: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(contextlib.closing(sqlite3.connect(file))) for file in store.glob("*.sqlite3")]
+        epoch = resume_epoch(files)
+        for file in files:
+            with file:
+                file.execute("DELETE FROM snaps WHERE snap_epoch >= ?", (epoch,))
+
+
+def _rows(files: list[sqlite3.Connection], query: str) -> list[tuple[Any, ...]]:
+    return [row for file in files for row in file.execute(query)]

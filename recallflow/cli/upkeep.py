@@ -1,0 +1,106 @@
+"""`recallflow state verify | checkpoint | restore | rebuild`: looking after a state directory that nobody uses."""
+
+import argparse
+from pathlib import Path
+
+import orjson
+
+from recallflow.cli.output import paragraph
+from recallflow.errors import StateBehind, StateError, StateInUse
+from recallflow.flows.rebuild import GIVE_UP, Behind, behind, give_up_unanswered, has_store, rebuild
+from recallflow.state.checkpoint import Report, checkpoint, restore, verify
+
+GAVE_UP = (
+    "The recovery store is new and empty.",
+    "The next run reads memories from the beginning, passing over those applied, and queries from the end.",
+    "Lost: queries that were not answered before now, those that waited for a position among them, never will be.",
+    "Possibly twice: receipts and dead letters of which the output topics no longer hold the first.",
+    "No longer checked: whether a state partition lacks memories that the topic does not hold any more.",
+)
+
+
+def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Below `recallflow state`."""
+    verifying = actions.add_parser("verify", help="read everything, and say all that is wrong")
+    verifying.add_argument("--json", action="store_true", help="print as JSON")
+    verifying.set_defaults(run=run_verify)
+    copying = actions.add_parser("checkpoint", help="copy the directory, in a moment")
+    copying.add_argument("target", type=Path, metavar="DIR", help="an empty or new folder")
+    copying.set_defaults(run=run_checkpoint)
+    restoring = actions.add_parser("restore", help="make a directory of a checkpoint")
+    restoring.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the checkpoint; it stays as it is")
+    restoring.set_defaults(run=run_restore)
+    rebuilding = actions.add_parser("rebuild", help="have the next run read again what the state lost")
+    rebuilding.add_argument(
+        GIVE_UP, action="store_true", help="where the recovery store is lost: go on without it, and lose open queries"
+    )
+    rebuilding.set_defaults(run=run_rebuild)
+    for action in (verifying, copying, restoring, rebuilding):
+        action.add_argument("--state-dir", type=Path, required=True, metavar="DIR")
+
+
+def run_verify(options: argparse.Namespace) -> int:
+    report = verify(options.state_dir)
+    report.problems += _behind_problems(options.state_dir)
+    if options.json:
+        found = {"partitions": report.partitions, "records": report.records, "problems": report.problems}
+        print(orjson.dumps(found).decode())
+    else:
+        _print_report(report)
+    return 1 if report.problems else 0
+
+
+def run_checkpoint(options: argparse.Namespace) -> int:
+    # A copy of what has lost something would be taken for whole.
+    if has_store(options.state_dir) and (found := behind(options.state_dir)):
+        raise StateBehind(f"{'; '.join(map(_lack, found))}: rebuild first (recallflow state rebuild, recallflow run)")
+    checkpoint(options.state_dir, options.target)
+    print(f"{options.target}: checkpoint of {options.state_dir}")
+    return 0
+
+
+def run_restore(options: argparse.Namespace) -> int:
+    restore(options.checkpoint, options.state_dir)
+    print(f"{options.state_dir}: restored. recallflow run reads on from there; recallflow state verify reads it whole")
+    return 0
+
+
+def run_rebuild(options: argparse.Namespace) -> int:
+    if options.give_up_unanswered:
+        give_up_unanswered(options.state_dir)
+        print("\n".join(map(paragraph, GAVE_UP)))
+        return 0
+    found, offsets = rebuild(options.state_dir)
+    for one in found:
+        print(_lack(one))
+    if not found:
+        print("nothing is missing: nothing has to be read again")
+        return 0
+    for source, offset in offsets.items():
+        print(f"{source}: the next recallflow run reads again from offset {offset} on")
+    print(paragraph("Until it has caught up, answers lack what is not read again yet. Nothing is answered twice."))
+    return 0
+
+
+def _behind_problems(state_dir: Path) -> list[str]:
+    """What a state partition by itself cannot tell: whether it has all that it once had."""
+    try:
+        return [f"{_lack(one)} (mend: recallflow state rebuild)" for one in behind(state_dir)]
+    except StateInUse:
+        raise
+    except StateError as error:
+        return [str(error)]
+
+
+def _lack(one: Behind) -> str:
+    what = "is missing" if one.missing else "is behind"
+    places = ", ".join(f"{source} from {offset} on" for source, offset in sorted(one.first.items()))
+    return f"p{one.partition:03d} {what}: {places}"
+
+
+def _print_report(report: Report) -> None:
+    for problem in report.problems:
+        print(problem)
+    counts = ", ".join(f"{count} {name}" for name, count in report.records.items())
+    print(f"{report.partitions} state partitions: {counts or 'no records'}")
+    print(f"{len(report.problems)} problems" if report.problems else "everything was read, and agrees")

@@ -1,0 +1,55 @@
+"""Killed at any moment, the flow loses nothing, does nothing twice, and ends with the state of a run without kills."""
+
+import pytest
+
+from benchmarks.broker import Cluster
+from benchmarks.crash import POINTS, Report, run, trial
+
+
+def assert_clean(report: Report) -> None:
+    assert (report.lost, report.duplicate, report.unexpected, report.wrong) == ([], [], [], [])
+    assert report.state_equal
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_nothing_is_lost_or_done_twice(broker: Cluster, workers: int) -> None:
+    report = run(broker, events=1_600, kills=4, workers=workers, seed=workers)
+    assert_clean(report)
+    assert report.kills == {"random": 4} | dict.fromkeys(POINTS, 1)
+    assert report.compared >= 200
+    assert report.waited > 0
+    assert report.stale > 0
+
+
+def test_a_broker_that_goes_away_costs_nothing(broker: Cluster) -> None:
+    with trial(broker, 600, seed=3) as made:
+        made.produce(0.3)
+        with made.running():
+            broker.stop()
+            broker.start()
+            made.produce(0.3)
+        assert_clean(made.finish())
+
+
+@pytest.mark.parametrize(("stub", "point"), [("dedupe", "produced"), ("positions", "applied"), ("outbox", "applied")])
+def test_the_guard_bites(broker: Cluster, stub: str, point: str) -> None:
+    """The same crash without one of the safeguards does harm, and the comparison sees it."""
+    with trial(broker, 200, seed=4, stub=stub, receipts=1.0) as made:
+        made.kill_at(point, 1, 0.9)
+        report = made.finish()
+    match stub:
+        case "dedupe":
+            assert report.duplicate
+        case "positions":
+            assert report.wrong  # what was created is told to be a duplicate
+        case "outbox":
+            assert report.lost
+
+
+def test_nothing_of_an_uncommitted_epoch_is_taken_over(broker: Cluster) -> None:
+    """Bytewax looks for a step's latest row before the resume epoch, whoever wrote it. A row that a dead process left
+    is overwritten only where the step is awake in the same epoch of the next one; else the one after takes it."""
+    with trial(broker, 10, seed=5) as made:
+        made.leave_uncommitted()
+        made.prime()
+        made.prime()

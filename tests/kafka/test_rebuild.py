@@ -1,0 +1,260 @@
+"""What a lost disk took is read again from the log, and nothing is answered twice."""
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from benchmarks.broker import Cluster
+from recallflow.cli import main
+from recallflow.connectors.kafka.sink import NUMBER_HEADER, SOURCE_HEADER
+from recallflow.flows.settings import Settings
+from recallflow.flows.topics import Topics
+from recallflow.owner import state_partition
+from recallflow.state.checkpoint import partition_folder, verify
+from recallflow.state.directory import RECOVERY, REWIND, StateDirectory, describe
+from recallflow.state.logical import state_hash
+
+Names = Callable[[str], str]
+
+GIVE_UP_S = 60.0
+USERS = [f"user{n}" for n in range(12)]
+LOG_PARTITIONS = 3
+EVENTS = 240
+QUERIES = 24
+
+# The real command, on topics of this test's own. Epochs and batches are small, so that a kill falls between two of
+# them; it comes with the n-th record that the state is given.
+SCRIPT = """
+import json, os, signal, sys
+from recallflow.cli import kafka, main
+from recallflow.connectors.kafka import hub
+from recallflow.flows.settings import Settings
+from recallflow.flows.topics import Topics
+from recallflow.operators.partition import PartitionLogic
+
+topics, left = json.loads(sys.argv[1]), int(sys.argv[2])
+kafka.Topics = lambda replies: Topics(**topics)
+kafka.settings = lambda options: Settings(epoch_ms=10)
+hub.BATCH_MAX = 5
+on_batch = PartitionLogic.on_batch
+
+def mortal(self, values):
+    global left
+    left -= len(values)
+    if left <= 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return on_batch(self, values)
+
+if left:
+    PartitionLogic.on_batch = mortal
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@dataclass
+class Deployment:
+    """A main flow on a real broker, with its topics and its state directory."""
+
+    broker: Cluster
+    topics: Topics
+    state_dir: Path
+    sent: int = 0
+    asked: int = 0
+
+    def start(self, kill_after: int = 0) -> subprocess.Popen[bytes]:
+        topics = orjson.dumps(asdict(self.topics)).decode()
+        where = ["--state-dir", str(self.state_dir), "--bootstrap-servers", self.broker.bootstrap_servers]
+        command = [sys.executable, "-c", SCRIPT, topics, str(kill_after), "run", *where]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def ends(self, kill_after: int = 0) -> tuple[int, str]:
+        """Runs until it ends by itself: exit code, and what it said."""
+        process = self.start(kill_after)
+        with _watched(process):
+            _, said = process.communicate()
+        return process.returncode, said.decode()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Runs it, and stops it as an operator does."""
+        process = self.start()
+        with _watched(process):
+            yield
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate()
+            assert process.returncode == 0, said.decode()
+
+    def send(self, count: int, queries: int = 0) -> None:
+        """Produces memory events, each of which asks for a receipt, and queries."""
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers})
+        for number in range(self.sent, self.sent + count):
+            told = {"id": f"m{number}", "content": f"walnut {number}", "session_id": f"s{number % 3}", "receipt": True}
+            self._produce(producer, self.topics.memory, number, {"type": "message"} | told)
+        for number in range(self.asked, self.asked + queries):
+            asked = {"type": "recall", "id": f"q{number}", "query": "walnut", "k": 3}
+            self._produce(producer, self.topics.queries, number, asked)
+        assert producer.flush(GIVE_UP_S) == 0
+        self.sent, self.asked = self.sent + count, self.asked + queries
+
+    def _produce(self, producer: Producer, topic: str, number: int, fields: Mapping[str, Any]) -> None:
+        user = USERS[number % len(USERS)]
+        event = {"tenant_id": "acme", "user_id": user, **fields}
+        # Users who share a state partition share a log partition too: the ingestion clock of a state partition depends
+        # on how its log partitions happened to be interleaved, and with it the hash that is compared here.
+        partition = state_partition("acme", user, Settings().partitions) % LOG_PARTITIONS
+        producer.produce(topic, orjson.dumps(event), f"acme/{user}".encode(), partition)
+
+    def outputs(self, topic: str, count: int) -> list[tuple[Any, ...]]:
+        """The identities of all outputs in a topic, once there are so many."""
+        settings = {"bootstrap.servers": self.broker.bootstrap_servers, "group.id": topic}
+        with contextlib.closing(Consumer(settings)) as consumer:
+            consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+            messages = consumer.consume(count, GIVE_UP_S)
+            messages += consumer.consume(100, 0.2)  # there should be no more
+        headers = [dict(message.headers() or ()) for message in messages]
+        return [(found[SOURCE_HEADER], found[NUMBER_HEADER]) for found in headers]
+
+    def check_outputs(self, answers: int | None = None) -> None:
+        """Waits for all receipts and responses; each is there once."""
+        expected = {self.topics.receipts: self.sent, self.topics.responses: self.asked if answers is None else answers}
+        for topic, count in expected.items():
+            found = self.outputs(topic, count)
+            assert (len(found), len(set(found))) == (count, count), topic
+
+    def hash(self) -> str:
+        with StateDirectory.open(self.state_dir, describe(self.state_dir)[0], 1024 * 1024) as directory:
+            return state_hash(directory)
+
+    def lose(self, *users: str) -> list[int]:
+        """Deletes the state partitions of users."""
+        numbers = sorted({state_partition("acme", user, Settings().partitions) for user in users})
+        for number in numbers:
+            shutil.rmtree(partition_folder(self.state_dir, number))
+        return numbers
+
+
+@contextlib.contextmanager
+def _watched(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Nothing outlives the test, and nothing hangs it."""
+    # Not SIGKILL: that is what a test may be waiting for.
+    watchdog = threading.Timer(2 * GIVE_UP_S, process.send_signal, [signal.SIGABRT])
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def named(plain: Topics, topics: Names, prefix: str = "") -> Topics:
+    """Topics of this test's own; that of the memories stays."""
+    return replace(
+        plain,
+        queries=topics(f"{prefix}queries"),
+        responses=topics(f"{prefix}responses"),
+        receipts=topics(f"{prefix}receipts"),
+        dead_letters=topics(f"{prefix}dead.letters"),
+    )
+
+
+@pytest.fixture
+def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
+    """Has taken in events, answered queries, and been stopped."""
+    own = named(Topics(memory=topics("memory.events")), topics)
+    broker.create_topics({own.memory: LOG_PARTITIONS, own.queries: LOG_PARTITIONS})
+    broker.create_topics(dict.fromkeys(own.outputs(), 1))
+    made = Deployment(broker, own, tmp_path / "s")
+    made.send(1)
+    with made.running():
+        made.outputs(own.receipts, 1)  # it reads: what is asked from now on is answered
+        made.send(EVENTS, QUERIES)
+        made.check_outputs()
+    return made
+
+
+def undisturbed(deployment: Deployment, topics: Names, path: Path) -> str:
+    """The state hash of another deployment that reads the same memories and loses nothing."""
+    own = named(deployment.topics, topics, "other.")
+    other = Deployment(deployment.broker, own, path, deployment.sent)
+    deployment.broker.create_topics({own.queries: LOG_PARTITIONS})
+    deployment.broker.create_topics(dict.fromkeys(other.topics.outputs(), 1))
+    with other.running():
+        other.check_outputs()
+    return other.hash()
+
+
+@pytest.mark.parametrize("kills", [(), (40, 50, 60)], ids=["undisturbed", "killed"])
+def test_lost_partitions_are_read_again(
+    deployment: Deployment, topics: Names, tmp_path: Path, capfd: pytest.CaptureFixture[str], kills: tuple[int, ...]
+) -> None:
+    numbers = deployment.lose("user0", "user1")
+    code, said = deployment.ends()
+    assert code == 1
+    assert "recallflow state rebuild" in said
+
+    assert main(["state", "rebuild", "--state-dir", str(deployment.state_dir)]) == 0
+    said = capfd.readouterr().out
+    assert all(f"p{number:03d}" in said for number in numbers)
+    assert set(orjson.loads((deployment.state_dir / REWIND).read_bytes()).values()) == {0}
+
+    deployment.send(60, QUERIES)
+    for kill_after in kills:
+        code, said = deployment.ends(kill_after)
+        assert code == -signal.SIGKILL, said
+    with deployment.running():
+        deployment.check_outputs()
+    assert not (deployment.state_dir / REWIND).exists()
+    assert verify(deployment.state_dir).problems == []
+    assert deployment.hash() == undisturbed(deployment, topics, tmp_path / "other")
+
+
+def test_a_rebuild_that_was_killed_can_be_asked_for_again(
+    deployment: Deployment, topics: Names, tmp_path: Path
+) -> None:
+    deployment.lose("user2")
+    for kill_after in (20, 25):  # of some 60 records
+        assert main(["state", "rebuild", "--state-dir", str(deployment.state_dir)]) == 0
+        code, said = deployment.ends(kill_after)
+        assert code == -signal.SIGKILL, said
+    deployment.lose("user3")  # and while it is at it, another disk goes
+    assert main(["state", "rebuild", "--state-dir", str(deployment.state_dir)]) == 0
+    deployment.send(30)
+    with deployment.running():
+        deployment.check_outputs()
+    assert deployment.hash() == undisturbed(deployment, topics, tmp_path / "other")
+
+
+def test_a_lost_recovery_store_costs_the_open_queries_and_nothing_else(
+    deployment: Deployment, topics: Names, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answered = deployment.asked
+    shutil.rmtree(deployment.state_dir / RECOVERY)
+    deployment.send(30, QUERIES)  # nobody will know that these were not answered
+    code, said = deployment.ends()
+    assert (code, "recallflow state rebuild" in said) == (1, True)
+    command = ["state", "rebuild", "--state-dir", str(deployment.state_dir)]
+    assert main(command) == 1
+    assert "--give-up-unanswered" in capfd.readouterr().err
+    assert main([*command, "--give-up-unanswered"]) == 0
+    assert "never will be" in " ".join(capfd.readouterr().out.split())
+
+    with deployment.running():
+        deployment.check_outputs(answered)
+        deployment.send(1, QUERIES)
+        deployment.check_outputs(answered + QUERIES)
+    assert main([*command, "--give-up-unanswered"]) == 2
+    assert deployment.hash() == undisturbed(deployment, topics, tmp_path / "other")
