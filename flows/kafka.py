@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 from bytewax import operators as op
@@ -26,7 +27,7 @@ from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Router, Topics
 from recallflow.outputs import Done, Output
-from recallflow.state.directory import OUTPUTS, RECOVERY, REWIND, StateDirectory
+from recallflow.state.directory import BEGIN, RECOVERY, REWIND, StateDirectory
 from recallflow.state.files import write_whole
 
 SWITCH_S = 0.0005
@@ -52,11 +53,12 @@ class KafkaFlow:
         # Found anew at each start: offsets from before a kill may not reach what was lost since.
         rewind = rebuild(self.state_dir)[1] if (self.state_dir / REWIND).exists() else {}
         with StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes) as directory:
-            begin, counts = self._outputs()
+            begin = self._begin()
+            counts = {topic: len(parts) for topic, parts in ends(self.options, self.topics.outputs()).items()}
             directory.rebuilding = bool(rewind)
             progress = Progress.new()
-            source = KafkaSource(self.options, self.topics.memory, self.topics.queries, progress, begin, rewind)
-            sink = KafkaSink(self.options, counts, begin)
+            source = KafkaSource(self.options, self.topics.memory, self.topics.queries, progress, begin.queries, rewind)
+            sink = KafkaSink(self.options, counts, begin.outputs)
             flow = self._flow(source, sink, directory, embedder, progress)
             _stop_on_signals(source)
             # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
@@ -89,23 +91,32 @@ class KafkaFlow:
         op.output("outputs", op.flat_map_batch("route", outputs, route), sink)
         return flow
 
-    def _outputs(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Where each output and query partition ended when the state directory was new, and how many partitions an
-        output topic has. Kept from before the first record on: a first run that is killed before its first snapshot
-        has no other memory of where it began."""
-        found = ends(self.options, self.topics.outputs())
-        path = self.state_dir / OUTPUTS
+    def _begin(self) -> "Begin":
+        """Where the topics ended when the state directory was new. Kept from before the first record on: a first run
+        that is killed before its first snapshot has no other memory of where it began."""
+        path = self.state_dir / BEGIN
         if not path.exists():
-            found |= ends(self.options, [self.topics.queries])
-            begin = {part_name(topic, n): end for topic, parts in found.items() for n, end in parts.items()}
-            write_whole(path, orjson.dumps(begin, option=orjson.OPT_INDENT_2))
+            began = Begin(
+                _flat(ends(self.options, self.topics.outputs())), _flat(ends(self.options, [self.topics.queries]))
+            )
+            write_whole(path, orjson.dumps(began._asdict(), option=orjson.OPT_INDENT_2))
         elif not (self.state_dir / RECOVERY).exists():
             raise StateError(
                 f"{self.state_dir} has lost its recovery store ({RECOVERY}/): nobody knows any more which queries were "
                 "answered. Restore a checkpoint, or give up on them: recallflow state rebuild --give-up-unanswered"
             )
-        counts = {topic: len(found[topic]) for topic in self.topics.outputs()}
-        return orjson.loads(path.read_bytes()), counts
+        return Begin(**orjson.loads(path.read_bytes()))
+
+
+class Begin(NamedTuple):
+    """Offsets by part (`part_name`): of the output topics, and of the query topic."""
+
+    outputs: dict[str, int]
+    queries: dict[str, int]
+
+
+def _flat(found: dict[str, dict[int, int]]) -> dict[str, int]:
+    return {part_name(topic, number): end for topic, parts in found.items() for number, end in parts.items()}
 
 
 def _stop_on_signals(source: KafkaSource) -> None:

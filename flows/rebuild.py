@@ -21,7 +21,7 @@ from recallflow.flows.engine import FLOW_ID
 from recallflow.flows.recovery import resume_epoch
 from recallflow.operators.partition import Snapshot
 from recallflow.state.checkpoint import CACHE_BYTES, partition_folder
-from recallflow.state.directory import OUTPUTS, RECOVERY, REWIND, StateDirectory, describe
+from recallflow.state.directory import BEGIN, RECOVERY, REWIND, StateDirectory, describe
 from recallflow.state.files import write_whole
 
 STATE_STEP = f"{FLOW_ID}.state"
@@ -91,6 +91,8 @@ def give_up_unanswered(state_dir: Path) -> None:
     with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
         _lock(directory)
         (state_dir / REWIND).unlink(missing_ok=True)  # offsets of the store that is gone
+        began = orjson.loads((state_dir / BEGIN).read_bytes())
+        write_whole(state_dir / BEGIN, orjson.dumps(began | {"queries": {}}))  # from the end, not all since then
         shutil.rmtree(state_dir / RECOVERY, ignore_errors=True)
         new = state_dir / f"{RECOVERY}.new"
         shutil.rmtree(new, ignore_errors=True)
@@ -101,7 +103,7 @@ def give_up_unanswered(state_dir: Path) -> None:
 
 def _check_kafka(state_dir: Path) -> None:
     describe(state_dir)
-    if not (state_dir / OUTPUTS).exists():
+    if not (state_dir / BEGIN).exists():
         raise StateError(
             f"{state_dir} was not filled by recallflow run, so there is no topic to read again: restore a checkpoint, "
             "or replay the files into a new directory"

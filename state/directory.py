@@ -16,7 +16,7 @@ from recallflow.state.partition import Partition, SharedMemory
 
 DESCRIPTION = "recallflow.json"
 RECOVERY = "recovery"
-OUTPUTS = "outputs.json"  # where output and query partitions ended when the directory was new
+BEGIN = "begin.json"  # where output and query partitions ended when the directory was new
 REWIND = "rewind.json"  # from where the log is to be read again
 
 

@@ -109,7 +109,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         with Metadata.open(self._options) as metadata:
             low, high = metadata.span(topic, number)
         if resumed is None:
-            wanted = low if topic == self._memory_topic else max(low, self._begin.get(part_name(topic, number), low))
+            wanted = low if topic == self._memory_topic else max(low, self._begin.get(part_name(topic, number), high))
         else:
             wanted = min(resumed, self._rewind.get(f"{topic}:{number}", resumed))
         if wanted < low:

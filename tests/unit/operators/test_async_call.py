@@ -1,0 +1,534 @@
+"""Async calls within a dataflow: each item gets one result, whatever the order, the failures, the crash.
+
+Nothing waits for time to pass: calls finish when the test lets them, and a timeout is one of zero seconds.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bytewax import operators as op
+from bytewax.dataflow import Dataflow
+from bytewax.recovery import RecoveryConfig, init_db_dir
+from bytewax.testing import TestingSink, TestingSource, cluster_main, run_main
+
+from recallflow.operators.async_call import (
+    AsyncCallLogic,
+    Call,
+    CallError,
+    Completed,
+    Completion,
+    Completions,
+    Failed,
+    Retry,
+    Runtime,
+    Snapshot,
+    WithCompletions,
+    async_call,
+    async_input,
+    errors_of,
+    full_jitter,
+    split_results,
+)
+
+Item = tuple[str, int]
+Fn = Callable[[int], Awaitable[Any]]
+Keyed = tuple[str, Completed[int, Any] | Failed[int]]
+Given = Sequence[Item | TestingSource.EOF | TestingSource.ABORT]
+
+AT_ONCE = timedelta(0)
+
+
+async def double(number: int) -> int:
+    return 2 * number
+
+
+def no_wait(failures: int) -> float:  # noqa: ARG001
+    return 0.0
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    with Runtime(Completions(), capacity=4, retry=Retry(attempts=1)) as made:
+        yield made
+
+
+def items(*numbers: int, key: str = "k") -> list[Item]:
+    return [(key, number) for number in numbers]
+
+
+def flow_of(source: TestingSource[Item], fn: Fn, runtime: Runtime, out: list[Keyed], ordered: bool) -> Dataflow:
+    flow = Dataflow("calls")
+    read = async_input("read", flow, source, runtime.completions)
+    called = async_call("call", read.items, read.finished, fn, runtime, ordered)
+    op.output("out", called, TestingSink(out))
+    return flow
+
+
+def run(given: Given, fn: Fn, runtime: Runtime, ordered: bool = False, workers: int = 1) -> list[Keyed]:
+    out: list[Keyed] = []
+    flow = flow_of(TestingSource(given), fn, runtime, out, ordered)
+    cluster_main(flow, [], 0, worker_count_per_proc=workers, epoch_interval=AT_ONCE)
+    return out
+
+
+def values(out: list[Keyed]) -> list[Any]:
+    return [result.value for _, result in out if isinstance(result, Completed)]
+
+
+def by_item(out: list[Keyed]) -> list[Keyed]:
+    return sorted(out, key=lambda keyed: keyed[1].item)
+
+
+class Gate:
+    """A function whose calls finish when the test says so: `order` names the items, one after the other."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self._order = list(order)
+        self._called: dict[int, asyncio.Future[None]] = {}
+
+    async def __call__(self, number: int) -> int:
+        self._called[number] = asyncio.get_running_loop().create_future()
+        self._open()
+        await self._called[number]
+        self._order.pop(0)
+        self._open()
+        return number
+
+    def _open(self) -> None:
+        if self._order and (waiting := self._called.get(self._order[0])) and not waiting.done():
+            waiting.set_result(None)
+
+
+# ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_every_item_gets_its_result_under_its_key(runtime: Runtime, ordered: bool, workers: int) -> None:
+    given = [(f"key{number % 5}", number) for number in range(100)]
+    out = run(given, double, runtime, ordered, workers)
+    assert by_item(out) == [(key, Completed(number, 2 * number)) for key, number in given]
+    assert (runtime.counters.calls, runtime.counters.pending) == (100, 0)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ordered_results_keep_the_order_of_their_items_within_a_key(runtime: Runtime, workers: int) -> None:
+    given = [(f"key{number % 3}", number) for number in range(12)]
+    # Four at a time, and of the four under way the one that came last is let through first.
+    gate = Gate([3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8])
+    out = run(given, gate, runtime, ordered=True, workers=workers)
+    for key in ("key0", "key1", "key2"):
+        assert values([one for one in out if one[0] == key]) == [number for k, number in given if k == key]
+
+
+class Hold(TestingSource[Item]):
+    """Gives its items at once, and does not end before the test allows."""
+
+    def __init__(self, given: Given, until: Callable[[], bool]) -> None:
+        super().__init__(given, batch_size=len(given))
+        self._until = until
+
+    def build_part(self, step_id: str, for_part: str, resume_state: int | None) -> Any:
+        part = super().build_part(step_id, for_part, resume_state)
+        give = part.next_batch
+
+        def next_batch() -> list[Item]:
+            try:
+                return give()
+            except StopIteration:
+                if self._until():
+                    raise
+                return []
+
+        part.next_batch = next_batch  # type: ignore[method-assign]
+        return part
+
+
+@pytest.mark.parametrize(("ordered", "expected"), [(False, [3, 1, 2, 0]), (True, [0, 1, 2, 3])])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_come_out_while_the_input_goes_on(
+    runtime: Runtime, ordered: bool, expected: list[int], workers: int
+) -> None:
+    """The source ends only once all results are out: nothing but the completions can have brought them."""
+    out: list[Keyed] = []
+    source = Hold(items(0, 1, 2, 3), lambda: len(out) == 4)
+    flow = flow_of(source, Gate([3, 1, 2, 0]), runtime, out, ordered)
+    cluster_main(flow, [], 0, worker_count_per_proc=workers)
+    assert values(out) == expected
+
+
+def test_two_steps_share_a_runtime_and_their_completions(runtime: Runtime) -> None:
+    out: list[Keyed] = []
+    flow = Dataflow("calls")
+    source = Hold(items(1, 2, 3), lambda: len(out) == 3)
+    read = async_input("read", flow, source, runtime.completions)
+    doubled = split_results("split", async_call("first", read.items, read.finished, double, runtime))
+    again = op.map_value("value", doubled.oks, lambda result: result.value)
+    op.output("out", async_call("second", again, read.finished, double, runtime), TestingSink(out))
+    run_main(flow)
+    assert sorted(values(out)) == [4, 8, 12]
+
+
+class Asleep(TestingSource[Item]):
+    """Wants to be left alone."""
+
+    def build_part(self, step_id: str, for_part: str, resume_state: int | None) -> Any:
+        part = super().build_part(step_id, for_part, resume_state)
+        part.next_awake = lambda: datetime.max.replace(tzinfo=UTC)  # type: ignore[method-assign]
+        return part
+
+
+def test_a_source_that_sleeps_is_left_alone_while_completions_go_on() -> None:
+    completions = Completions()
+    part = WithCompletions(Asleep(items(1)), completions).build_part("s", "iterable", None)
+    completions.put(Completion(0, "k", 1))
+    assert part.next_batch() == [Completion(0, "k", 1)]
+    assert part.next_batch() == []
+    assert part.snapshot() == 0
+
+
+def test_completions_wait_for_the_logics_where_the_input_ends() -> None:
+    completions = Completions()
+    nothing: TestingSource[Item] = TestingSource([])
+    part = WithCompletions(nothing, completions).build_part("s", "iterable", None)
+    completions.put(Completion(0, "k", 1))
+    with pytest.raises(StopIteration):
+        part.next_batch()
+    assert completions.take() == [Completion(0, "k", 1)]
+
+
+# ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_capacity_is_reached_and_never_exceeded(runtime: Runtime, workers: int) -> None:
+    under_way = most = 0
+    full = asyncio.Event()
+
+    async def call(number: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        if under_way == runtime.capacity:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0)
+        under_way -= 1
+        return number
+
+    out = run([(f"key{number % 7}", number) for number in range(50)], call, runtime, workers=workers)
+    assert (len(out), most) == (50, runtime.capacity)
+
+
+def test_waiting_items_are_called_first_come_first_served() -> None:
+    order: list[int] = []
+
+    async def call(number: int) -> None:
+        order.append(number)
+        await asyncio.sleep(0)
+
+    with Runtime(Completions(), capacity=1) as runtime:
+        run([(f"key{number % 3}", number) for number in range(9)], call, runtime)
+    assert order == list(range(9))
+
+
+def test_an_attempt_without_a_result_in_time_is_a_failure() -> None:
+    async def hang(number: int) -> None:  # noqa: ARG001
+        await asyncio.Event().wait()
+
+    with Runtime(Completions(), timeout_s=0, retry=Retry(attempts=2, backoff=no_wait)) as runtime:
+        out = run(items(1), hang, runtime)
+    assert out == [("k", Failed(1, CallError("TimeoutError", "no result within 0 s", 2)))]
+
+
+def test_a_capacity_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing could ever be called"):
+        Runtime(Completions(), capacity=0)
+
+
+# ── failures ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Flaky:
+    """Fails so many times per item."""
+
+    def __init__(self, failures: int, error: type[Exception] = ConnectionError) -> None:
+        self._failures = failures
+        self._error = error
+        self.calls: dict[int, int] = {}
+
+    async def __call__(self, number: int) -> int:
+        self.calls[number] = self.calls.get(number, 0) + 1
+        if self.calls[number] <= self._failures:
+            raise self._error(f"attempt {self.calls[number]}")
+        return number
+
+
+def test_a_call_is_tried_again_after_each_backoff() -> None:
+    waited: list[tuple[int, str]] = []
+
+    def backoff(failures: int) -> float:
+        waited.append((failures, threading.current_thread().name))
+        return 0.0
+
+    flaky = Flaky(failures=2)
+    with Runtime(Completions(), retry=Retry(attempts=3, backoff=backoff)) as runtime:
+        out = run(items(7), flaky, runtime)
+    assert values(out) == [7]
+    assert waited == [(1, "async-call"), (2, "async-call")]  # chance is the loop thread's business
+    counters = runtime.counters
+    assert (counters.calls, counters.retries, counters.failures, counters.finished) == (3, 2, 0, 1)
+
+
+def test_errors_are_a_stream_beside_the_results() -> None:
+    async def odd(number: int) -> int:
+        if number % 2:
+            raise ValueError(f"{number} is odd")
+        return number
+
+    oks: list[Any] = []
+    errs: list[Any] = []
+    with Runtime(Completions(), retry=Retry(attempts=2, backoff=no_wait)) as runtime:
+        flow = Dataflow("calls")
+        read = async_input("read", flow, TestingSource(items(1, 2, 3, 4)), runtime.completions)
+        split = split_results("split", async_call("call", read.items, read.finished, odd, runtime, ordered=True))
+        op.output("oks", split.oks, TestingSink(oks))
+        op.output("errs", split.errs, TestingSink(errs))
+        run_main(flow)
+    assert oks == [("k", Completed(2, 2)), ("k", Completed(4, 4))]
+    assert errs == [("k", Failed(n, CallError("ValueError", f"{n} is odd", 2))) for n in (1, 3)]
+    assert runtime.counters.failures == 2
+
+
+def test_only_errors_worth_it_are_tried_again() -> None:
+    flaky = Flaky(failures=1, error=KeyError)
+    with Runtime(Completions(), retry=Retry(attempts=5, when=errors_of(OSError), backoff=no_wait)) as runtime:
+        ((_, failed),) = run(items(7), flaky, runtime)
+    assert isinstance(failed, Failed)
+    assert (failed.error.kind, failed.error.attempts) == ("KeyError", 1)
+
+
+def test_a_call_that_cancels_itself_is_a_failure_not_a_hang(runtime: Runtime) -> None:
+    async def cancelled(number: int) -> None:  # noqa: ARG001
+        raise asyncio.CancelledError
+
+    ((_, failed),) = run(items(1), cancelled, runtime)
+    assert isinstance(failed, Failed)
+    assert failed.error.kind == "asyncio.exceptions.CancelledError"
+
+
+def test_a_retry_policy_that_raises_fails_the_item() -> None:
+    def broken(failures: int) -> float:
+        raise ZeroDivisionError(failures)
+
+    with Runtime(Completions(), retry=Retry(attempts=3, backoff=broken)) as runtime:
+        ((_, failed),) = run(items(1), Flaky(failures=1), runtime)
+    assert isinstance(failed, Failed)
+    assert failed.error == CallError("ZeroDivisionError", "1", 1)
+
+
+def test_full_jitter_draws_below_a_bound_that_doubles_up_to_a_limit() -> None:
+    highest = full_jitter(base_s=0.5, most_s=30.0, draw=lambda: 1.0)
+    assert [highest(failures) for failures in (1, 2, 3, 4, 10, 10_000)] == [0.5, 1.0, 2.0, 4.0, 30.0, 30.0]
+    assert full_jitter(draw=lambda: 0.0)(5) == 0.0
+
+
+def test_closing_cancels_what_is_under_way_and_refuses_more() -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def hang(number: int) -> None:  # noqa: ARG001
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    runtime = Runtime(Completions())
+    call = Call(1, hang, Completion(0, "k", 0))
+    runtime.submit([call])
+    assert begun.wait(10)
+    runtime.close()
+    assert cancelled.is_set()
+    assert call.result is None
+    with pytest.raises(RuntimeError, match="closed before the dataflow ended"):
+        runtime.wait([call])
+    with pytest.raises(RuntimeError, match="closed before the dataflow ended"):
+        runtime.submit([call])
+
+
+# ── the logic alone ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def logic_of(runtime: Runtime, ordered: bool) -> AsyncCallLogic[int, int]:
+    return AsyncCallLogic(0, Gate([2, 1]), runtime, ordered, None)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_logic_is_discarded_when_nothing_is_pending_and_not_before(runtime: Runtime, ordered: bool) -> None:
+    logic = logic_of(runtime, ordered)
+    assert logic.on_batch([("k", 1), ("k", 2)]) == ([], False)
+    assert [item for item, _ in logic.snapshot().pending] == [1, 2]
+    results, discard = logic.on_eof()
+    assert (list(results), discard) == ([Completed(1, 1), Completed(2, 2)], True)
+
+
+def finished(runtime: Runtime) -> Completion:
+    """The next completion, as a source would see it."""
+    assert runtime.completions.wake.wait(10)
+    runtime.completions.wake.clear()
+    (completion,) = runtime.completions.take()
+    return completion
+
+
+class Manual:
+    """Calls finish one at a time, from the test's thread."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._called: dict[int, asyncio.Future[int]] = {}
+
+    async def __call__(self, number: int) -> int:
+        return await self._called.setdefault(number, asyncio.get_running_loop().create_future())
+
+    def finish(self, number: int) -> Completion:
+        async def let_through() -> None:
+            future = self._called.setdefault(number, asyncio.get_running_loop().create_future())
+            future.set_result(number)
+
+        self._runtime.run(let_through())
+        return finished(self._runtime)
+
+
+def test_an_ordered_snapshot_keeps_results_that_wait_for_an_earlier_one(runtime: Runtime) -> None:
+    manual = Manual(runtime)
+    logic: AsyncCallLogic[int, int] = AsyncCallLogic(0, manual, runtime, True, None)
+    logic.on_batch([("k", 1), ("k", 2), ("k", 3)])
+    assert logic.on_batch([manual.finish(2)]) == ([], False)
+    snapshot = logic.snapshot()
+    assert snapshot == Snapshot("k", ((1, None), (2, Completed(2, 2)), (3, None)))
+
+    again = Manual(runtime)
+    resumed: AsyncCallLogic[int, int] = AsyncCallLogic(0, again, runtime, True, snapshot)
+    assert resumed.on_batch([finished(runtime)]) == ([], False)  # of 2, which is not called again
+    assert resumed.on_batch([again.finish(1)]) == ([Completed(1, 1), Completed(2, 2)], False)
+    assert resumed.on_batch([again.finish(3)]) == ([Completed(3, 3)], True)
+    assert runtime.counters.calls == 5
+
+
+def test_a_resumed_result_comes_out_without_any_other_input(runtime: Runtime) -> None:
+    snapshot: Snapshot[int, int] = Snapshot("k", ((1, Completed(1, 10)), (2, None)))
+    resumed: AsyncCallLogic[int, int] = AsyncCallLogic(0, Manual(runtime), runtime, True, snapshot)
+    assert resumed.on_batch([finished(runtime)]) == ([Completed(1, 10)], False)
+
+
+def test_an_unordered_snapshot_is_the_pending_items(runtime: Runtime) -> None:
+    manual = Manual(runtime)
+    logic: AsyncCallLogic[int, int] = AsyncCallLogic(0, manual, runtime, False, None)
+    logic.on_batch([("k", 1), ("k", 2), ("k", 3)])
+    assert logic.on_batch([manual.finish(2)]) == ([Completed(2, 2)], False)
+    assert logic.snapshot() == Snapshot("k", ((1, None), (3, None)))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_completion_of_an_earlier_run_changes_nothing(runtime: Runtime, ordered: bool) -> None:
+    logic = logic_of(runtime, ordered)
+    assert logic.on_batch([Completion(0, "k", -1)]) == ([], True)
+    logic.on_batch([("k", 1)])
+    assert logic.on_batch([Completion(0, "k", -1)]) == ([], False)
+
+
+# ── resume ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def recovery(tmp_path: Path) -> RecoveryConfig:
+    init_db_dir(tmp_path, 1)
+    return RecoveryConfig(str(tmp_path))
+
+
+class Recorder:
+    """Notes what is called. What is stuck hangs for ever, and takes its run with it."""
+
+    def __init__(self, stuck: Sequence[int] = ()) -> None:
+        self.called: list[int] = []
+        self._stuck = stuck
+
+    async def __call__(self, number: int) -> int:
+        self.called.append(number)
+        if number in self._stuck:
+            await asyncio.Event().wait()
+        return number
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_after_an_abort_what_was_pending_is_called_again_and_nothing_else(
+    recovery: RecoveryConfig, ordered: bool
+) -> None:
+    """1 and 3 finish and come out before the crash; 2 and 4 hang."""
+    out: list[Keyed] = []
+    given: Given = [*items(1, 2, key="a"), *items(3, 4, key="b"), TestingSource.ABORT(), *items(5, key="a")]
+
+    first = Recorder(stuck=[2, 4])
+    with Runtime(Completions()) as runtime:
+        source = AbortWhen(given, lambda: len(out) == 2)
+        flow = flow_of(source, first, runtime, out, ordered)
+        run_main(flow, epoch_interval=AT_ONCE, recovery_config=recovery)
+    assert sorted(values(out)) == [1, 3]
+
+    out.clear()
+    second = Recorder()
+    with Runtime(Completions()) as runtime:
+        flow = flow_of(TestingSource(given), second, runtime, out, ordered)
+        run_main(flow, epoch_interval=AT_ONCE, recovery_config=recovery)
+    assert sorted(second.called) == [2, 4, 5]
+    assert by_item(out) == [("a", Completed(2, 2)), ("b", Completed(4, 4)), ("a", Completed(5, 5))]
+
+
+class AbortWhen(TestingSource[Item]):
+    """Comes to its ABORT once the test's condition holds, and three epochs have closed after that."""
+
+    def __init__(self, given: Given, ready: Callable[[], bool]) -> None:
+        super().__init__(given)
+        self._ready = ready
+        self._items = sum(
+            isinstance(one, tuple)
+            for one in given[: [isinstance(one, TestingSource.ABORT) for one in given].index(True)]
+        )
+
+    def build_part(self, step_id: str, for_part: str, resume_state: int | None) -> Any:
+        part = super().build_part(step_id, for_part, resume_state)
+        give, snapshot = part.next_batch, part.snapshot
+        after = 0
+
+        def next_batch() -> list[Item]:
+            return give() if snapshot() < self._items or after >= 3 else []
+
+        def count_epochs() -> int:
+            nonlocal after
+            after += self._ready()
+            return snapshot()
+
+        part.next_batch = next_batch  # type: ignore[method-assign]
+        part.snapshot = count_epochs  # type: ignore[method-assign]
+        return part
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_at_the_end_of_the_input_everything_is_out_and_nothing_is_called_again(
+    recovery: RecoveryConfig, ordered: bool, workers: int
+) -> None:
+    given: Given = [*items(1, 2, key="a"), *items(3, key="b"), TestingSource.EOF(), *items(4, key="a")]
+    recorder = Recorder()
+    for expected in ([1, 2, 3], [4], []):
+        out: list[Keyed] = []
+        with Runtime(Completions()) as runtime:
+            flow = flow_of(TestingSource(given), recorder, runtime, out, ordered)
+            cluster_main(flow, [], 0, worker_count_per_proc=workers, epoch_interval=AT_ONCE, recovery_config=recovery)
+        assert sorted(values(out)) == expected
+    assert sorted(recorder.called) == [1, 2, 3, 4]
