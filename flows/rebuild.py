@@ -7,18 +7,16 @@ again. What it reads up to where it was changes the state and is answered to nob
 
 import contextlib
 import pickle
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
-from bytewax.recovery import init_db_dir
 
 from recallflow.errors import StateError, StorageError, UsageError
 from recallflow.flows.engine import FLOW_ID
-from recallflow.flows.recovery import resume_epoch
+from recallflow.flows.recovery import recovery_store, resume_epoch
 from recallflow.operators.partition import Snapshot
 from recallflow.state.checkpoint import CACHE_BYTES, partition_folder
 from recallflow.state.directory import BEGIN, RECOVERY, REWIND, StateDirectory, describe
@@ -93,12 +91,7 @@ def give_up_unanswered(state_dir: Path) -> None:
         (state_dir / REWIND).unlink(missing_ok=True)  # offsets of the store that is gone
         began = orjson.loads((state_dir / BEGIN).read_bytes())
         write_whole(state_dir / BEGIN, orjson.dumps(began | {"queries": {}}))  # from the end, not all since then
-        shutil.rmtree(state_dir / RECOVERY, ignore_errors=True)
-        new = state_dir / f"{RECOVERY}.new"
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir()
-        init_db_dir(new, 1)
-        new.rename(state_dir / RECOVERY)  # when whole: a run takes any folder of this name for a store
+        recovery_store(state_dir)
 
 
 def _check_kafka(state_dir: Path) -> None:
