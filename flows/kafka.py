@@ -14,6 +14,7 @@ from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 
 from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.sink import KafkaSink, Outgoing, ends
@@ -54,7 +55,9 @@ class KafkaFlow:
         rewind = rebuild(self.state_dir)[1] if (self.state_dir / REWIND).exists() else {}
         with StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes) as directory:
             begin = self._begin()
-            counts = {topic: len(parts) for topic, parts in ends(self.options, self.topics.outputs()).items()}
+            with Metadata.open(self.options) as metadata:
+                found = metadata.partitions(self.topics.outputs())
+            counts = {topic: len(numbers) for topic, numbers in found.items()}
             directory.rebuilding = bool(rewind)
             progress = Progress.new()
             source = KafkaSource(self.options, self.topics.memory, self.topics.queries, progress, begin.queries, rewind)

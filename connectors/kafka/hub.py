@@ -140,7 +140,6 @@ class Hub:
         self.wake = threading.Event()
         self.queries = Reader("queries", options, self.wake)
         self.memories = Reader("memories", options, self.wake)
-        self.stopping = False
         self._in_flight = in_flight
         self._parts = 0
         self._batch = 1
