@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from benchmarks.broker import HOST, Cluster, free_ports
-from benchmarks.kafka_latency import create, own_topics, running_flow
+from benchmarks.kafka_flow import create, own_topics, running_flow
 from recallflow import EpisodesList, MemoryGet, Position, Response
 from recallflow.client import AsyncRecallClient, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient
 from recallflow.flows.topics import Topics
@@ -137,7 +137,7 @@ def test_an_error_response_is_raised_with_what_is_wrong(client: RecallClient, us
 def test_what_is_not_applied_in_time_is_a_degraded_answer(client: RecallClient, user: str) -> None:
     at = client.remember(user, "here")
     ahead = Position(at.topic, at.partition, at.offset + 1_000)
-    response = client.recall(user, "here", after=ahead, wait_timeout_ms=50)
+    response = client.recall(user, "walnuts", after=ahead, wait_timeout_ms=50)
     assert (response.status, [warning.code for warning in response.warnings]) == ("degraded", ["stale_read"])
 
 

@@ -1,0 +1,56 @@
+"""Call an async function once per item without blocking the worker.
+
+    completions = Completions()
+    runtime = Runtime(completions, capacity=100, timeout_s=30.0, retry=Retry(attempts=3))
+
+    read = async_input("read", flow, source, completions)
+    asked = op.key_on("key", read.items, lambda question: question.user)
+    answered = async_call("ask", asked, read.finished, ask_model, runtime)
+    results = split_results("split", answered)  # .oks: Completed(item, value); .errs: Failed(item, error)
+
+How it works:
+
+1. The operator's logic hands an item to the runtime and keeps it. What it keeps is its snapshot, so that whatever had
+   no result by then is called again on resume: a call happens at least once, its result leaves the operator once.
+2. The runtime's calls run on the one asyncio loop thread of the process, at most `capacity` at a time, first come
+   first served over all keys, steps and workers. Timeouts, retries and their jitter's randomness stay on that thread.
+3. A finished call makes a `Completion`, and sets an event on which the source waits for its own input anyway. The
+   source emits the completion, it is routed by key to the logic it belongs to, and that logic emits the result. Nobody
+   polls. A completion only names its call: the result is handed over within the process.
+4. Where the input ends, the logic waits for what is pending, so that a finite run is complete.
+
+No back-pressure crosses from a stateful step to a source: a source that should stop reading ahead asks
+`runtime.counters.pending`.
+"""
+
+from recallflow.operators.async_call.completions import Completion, Completions, WithCompletions
+from recallflow.operators.async_call.logic import AsyncCallLogic, Snapshot
+from recallflow.operators.async_call.results import CallError, Completed, Failed, Result
+from recallflow.operators.async_call.retry import Backoff, Retry, any_error, errors_of, full_jitter
+from recallflow.operators.async_call.runtime import Call, Counters, Runtime
+from recallflow.operators.async_call.steps import InputOut, ResultsOut, async_call, async_input, split_results
+
+__all__ = [
+    "AsyncCallLogic",
+    "Backoff",
+    "Call",
+    "CallError",
+    "Completed",
+    "Completion",
+    "Completions",
+    "Counters",
+    "Failed",
+    "InputOut",
+    "Result",
+    "ResultsOut",
+    "Retry",
+    "Runtime",
+    "Snapshot",
+    "WithCompletions",
+    "any_error",
+    "async_call",
+    "async_input",
+    "errors_of",
+    "full_jitter",
+    "split_results",
+]

@@ -1,0 +1,101 @@
+"""The two faces of the one implementation: one waits for each call's outcome, the other awaits it."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from types import MappingProxyType, TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from recallflow.client.core import Core, Topics
+from recallflow.client.scope import Scope
+from recallflow.connectors.kafka.options import KafkaOptions
+
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Face:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        tenant_id: str,
+        *,
+        environment: str = "prod",
+        memory_topic: str = "memory.events",
+        query_topic: str = "query.events",
+        response_topic: str = "recall.responses",
+        options: Mapping[str, str] = NO_OPTIONS,
+        timeout_s: float = 10.0,
+    ) -> None:
+        """`options`: any of librdkafka's (`security.protocol`, `sasl.*`, `ssl.*`, …). `timeout_s`: for a record to be
+        acknowledged, and for a response to come. Does not wait for Kafka. Raises UsageError and InvalidRecord for
+        arguments that no call could succeed with."""
+        topics = Topics(memory_topic, query_topic, response_topic)
+        self._core = Core(KafkaOptions(bootstrap_servers, options), Scope(tenant_id, environment), topics, timeout_s)
+
+
+def _waited(call: Callable[Concatenate[Core, P], "Future[T]"]) -> Callable[Concatenate["RecallClient", P], T]:
+    @functools.wraps(call)
+    def wait(self: "RecallClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return call(self._core, *args, **kwargs).result()
+
+    return wait
+
+
+def _awaited(
+    call: Callable[Concatenate[Core, P], "Future[T]"],
+) -> Callable[Concatenate["AsyncRecallClient", P], Coroutine[Any, Any, T]]:
+    @functools.wraps(call)
+    async def wait(self: "AsyncRecallClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.wrap_future(call(self._core, *args, **kwargs))
+
+    return wait
+
+
+class RecallClient(_Face):
+    """Every call waits for its outcome. For use from any number of threads."""
+
+    remember = _waited(Core.remember)
+    message = _waited(Core.message)
+    update = _waited(Core.update)
+    forget = _waited(Core.forget)
+    send = _waited(Core.send)
+    recall = _waited(Core.recall)
+    ask = _waited(Core.ask)
+
+    def close(self) -> None:
+        self._core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncRecallClient(_Face):
+    """Every call is awaited. For use from one event loop, or several."""
+
+    remember = _awaited(Core.remember)
+    message = _awaited(Core.message)
+    update = _awaited(Core.update)
+    forget = _awaited(Core.forget)
+    send = _awaited(Core.send)
+    recall = _awaited(Core.recall)
+    ask = _awaited(Core.ask)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._core.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

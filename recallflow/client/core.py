@@ -1,0 +1,231 @@
+"""What both clients do, without waiting for it."""
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, cast
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from recallflow.client.outstanding import Outstanding, Pending, new_future
+from recallflow.client.responses import POLL_S, Responses, said
+from recallflow.client.scope import AnyEvent, Scope, record_key
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.errors import DeliveryFailed, QueryTimeout, UsageError
+from recallflow.events import ContentPart
+from recallflow.fields import Role
+from recallflow.operators.decode import QUERY_TYPES
+from recallflow.queries import Mode, QueryEvent
+from recallflow.records import Position
+from recallflow.responses import Response
+
+
+class Topics(NamedTuple):
+    memory: str
+    queries: str
+    responses: str
+
+
+class Core:
+    """Everything the clients do. Thread-safe. Each call returns at once; mistakes in the call are raised at once."""
+
+    def __init__(self, kafka: KafkaOptions, scope: Scope, topics: Topics, timeout_s: float) -> None:
+        if timeout_s <= 0:
+            raise UsageError(f"timeout_s must be above 0, not {timeout_s:g}")
+        self._scope, self._topics = scope, topics
+        self._servers, self._timeout_s = kafka.bootstrap_servers, timeout_s
+        self._trouble: str | None = None
+        self._outstanding = Outstanding()
+        self._sending = threading.Lock()
+        self._stopping = threading.Event()
+        scope.event("user.stats", "anyone", {})  # says now, and not at the first call, what is wrong with the scope
+        # An outcome within the client's own time: librdkafka would otherwise go on trying for five minutes.
+        bounded = {"delivery.timeout.ms": round(timeout_s * 1000), "error_cb": self._on_error}
+        try:
+            self._producer = Producer(bounded | kafka.producer())
+            self._responses = Responses(kafka, topics.responses, self._outstanding)
+        except KafkaException as error:
+            raise UsageError(f"Kafka options: {said(error)}") from error
+        self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-deliveries")
+        self._thread.start()
+
+    # ------------------------------------------------------------------ memory events
+
+    def remember(self, /, user_id: str, content: str, *, kind: str = "fact", **fields: Any) -> "Future[Position]":
+        """Stores one memory. `fields`: any other of a `memory` event (`tags`, `category`, `id`, `valid_from`, …).
+
+        Gives its position once Kafka has acknowledged it. Raises InvalidRecord, UsageError, DeliveryFailed.
+        """
+        return self._write("memory", user_id, {"content": content, "kind": kind} | fields)
+
+    def message(
+        self,
+        /,
+        user_id: str,
+        content: str | Sequence[ContentPart | Mapping[str, Any]] | None,
+        *,
+        role: Role = "user",
+        name: str | None = None,
+        session_id: str | None = None,
+        timestamp: Any = None,
+        **fields: Any,
+    ) -> "Future[Position]":
+        """Stores a chat message as it was said; `fields`: any other of a `message` event (`id`, `metadata`, …).
+
+        `timestamp` is when it was said: a datetime (without a zone: UTC), RFC 3339 or epoch milliseconds; without one
+        it is when Kafka takes it in. Gives and raises what `remember` does.
+        """
+        named = {"name": name, "session_id": session_id, "timestamp": timestamp}
+        given = {field: value for field, value in named.items() if value is not None}
+        return self._write("message", user_id, {"content": content, "role": role} | given | fields)
+
+    def update(self, /, user_id: str, memory_id: str | Position, **fields: Any) -> "Future[Position]":
+        """Changes the named fields of a memory; one given as None is cleared. Gives and raises what `remember` does:
+        whether there is such a memory is known only when the event is applied."""
+        return self._write("memory.update", user_id, {"memory_id": str(memory_id)} | fields)
+
+    def forget(
+        self,
+        /,
+        user_id: str,
+        memory_id: str | Position | None = None,
+        *,
+        where: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> "Future[Position]":
+        """Removes one memory, or all that match `where`: {session_id, category, tag, older_than}, all that are given
+        must hold. Gives and raises what `update` does."""
+        target: dict[str, Any] = {} if memory_id is None else {"memory_id": str(memory_id)}
+        return self._write("memory.forget", user_id, target | ({} if where is None else {"filter": where}) | fields)
+
+    def send(self, event: AnyEvent) -> "Future[Position]":
+        """Sends any event of this tenant and environment, to the query topic where it asks: nobody waits for that
+        response. Gives and raises what `remember` does."""
+        return self._send(self._scope.checked(event))
+
+    # ------------------------------------------------------------------ queries
+
+    def recall(
+        self,
+        /,
+        user_id: str,
+        query: str,
+        *,
+        after: Position | Sequence[Position] | None = None,
+        k: int | None = None,
+        mode: Mode = "hybrid",
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> "Future[Response]":
+        """Asks for ranked memories, at most `k` (default: the mode's own number). `fields`: any other of a `recall`
+        event (`filters`, `max_tokens`, `as_of`, …).
+
+        `after`: positions that must be applied first. The engine waits for them `wait_timeout_ms` (2,000), then
+        answers with what there is: status `degraded`, warning `stale_read`. `timeout_s` is how long to wait for the
+        response (default: the client's). Raises InvalidRecord, UsageError, SourceError, DeliveryFailed, QueryFailed,
+        QueryTimeout.
+        """
+        asked: dict[str, Any] = {"query": query, "mode": mode} | ({} if k is None else {"k": k})
+        if after is not None:
+            asked["wait_for"] = [str(p) for p in ([after] if isinstance(after, Position) else after)]
+        return self.ask(cast(QueryEvent, self._scope.event("recall", user_id, asked | fields)), timeout_s=timeout_s)
+
+    def ask(self, query: QueryEvent, *, timeout_s: float | None = None) -> "Future[Response]":
+        """Any query event of this tenant and environment (`MemoryGet`, `EpisodesList`, …) → its response. An id is
+        made where it has none. Waits and raises as `recall` does."""
+        if query.type not in QUERY_TYPES:
+            raise UsageError(f"{query.type} asks nothing: use send()")
+        if query.reply_to is not None:
+            raise UsageError("reply_to: the response would go where this client does not read; use send()")
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        query_id = query.id or uuid.uuid4().hex
+        asked = self._scope.checked(query.model_copy(update={"id": query_id}))
+        pending = Pending(query_id, record_key(asked), wait_s, time.monotonic() + wait_s)
+        with self._open():
+            self._outstanding.add(pending)
+        self._responses.ready.add_done_callback(lambda _: self._put(asked, pending))
+        return pending.future
+
+    def _put(self, query: AnyEvent, pending: Pending) -> None:
+        """Sends a query, unless its time was up before responses could be read."""
+
+        def delivered(sent: "Future[Position]") -> None:
+            error = sent.exception()
+            if error is not None and self._outstanding.take(pending.key, pending.query_id) is not None:
+                pending.future.set_exception(error)
+
+        if time.monotonic() < pending.deadline_s:
+            with suppress(UsageError):  # closed meanwhile: close() is what fails the query then
+                self._send(query).add_done_callback(delivered)
+
+    # ------------------------------------------------------------------ sending
+
+    def _write(self, event_type: str, user_id: str, fields: Mapping[str, Any]) -> "Future[Position]":
+        return self._send(self._scope.event(event_type, user_id, fields))
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """What begins in here, close() sees to its end. Raises UsageError once the client is closed."""
+        with self._sending:
+            if self._stopping.is_set():
+                raise UsageError("the client is closed")
+            yield
+
+    def _send(self, event: AnyEvent) -> "Future[Position]":
+        topic = self._topics.queries if event.type in QUERY_TYPES else self._topics.memory
+        sent: Future[Position] = new_future()
+
+        def delivered(error: KafkaError | None, message: Any) -> None:
+            if error is not None:
+                sent.set_exception(self._undelivered(topic, error))
+            elif message.offset() < 0:  # a retry that Kafka took for a copy, without knowing of what
+                sent.set_exception(DeliveryFailed(f"{topic}: stored, but Kafka does not say where"))
+            else:
+                self._trouble = None
+                sent.set_result(Position(topic, message.partition(), message.offset()))
+
+        value = event.model_dump_json(exclude_unset=True).encode()
+        try:
+            with self._open():
+                self._producer.produce(topic, value, record_key(event), on_delivery=delivered)
+        except BufferError:
+            sent.set_exception(DeliveryFailed(f"{topic}: too many records are underway: await some; this one is not"))
+        except KafkaException as error:
+            sent.set_exception(self._undelivered(topic, error.args[0]))
+        return sent
+
+    def _undelivered(self, topic: str, error: KafkaError) -> DeliveryFailed:
+        trouble = f" ({self._trouble})" if self._trouble else ""
+        return DeliveryFailed(
+            f"{topic} at {self._servers}: {error.str()}{trouble}; is Kafka reachable, and is there such a topic "
+            "(recallflow topics create)?"
+        )
+
+    # ------------------------------------------------------------------ threads
+
+    def _run(self) -> None:
+        """Serves delivery reports, and tells whoever has waited too long."""
+        while not self._stopping.is_set():
+            self._producer.poll(POLL_S)
+            trouble = self._responses.trouble or self._trouble
+            for pending in self._outstanding.take_due(time.monotonic()):
+                pending.future.set_exception(QueryTimeout(pending.query_id, pending.timeout_s, trouble))
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._trouble = error.str()
+
+    def close(self) -> None:
+        """Sees every record sent so far to its end, and fails queries that are still open with UsageError. Blocks for
+        at most about `timeout_s`. A second call does nothing."""
+        with self._sending:
+            if self._stopping.is_set():
+                return
+            self._stopping.set()
+        self._thread.join()
+        self._producer.flush()  # ends by itself: every record has its delivery timeout
+        del self._producer  # ends librdkafka's threads now: its callbacks refer to us, and we to it
+        self._responses.stop()
+        self._outstanding.fail_all(UsageError("the client was closed before a response came"))

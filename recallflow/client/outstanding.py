@@ -1,0 +1,69 @@
+"""Queries that were asked and not answered yet."""
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from recallflow.errors import UsageError
+from recallflow.responses import Response
+
+
+def new_future() -> "Future[Any]":
+    """A future that cannot be cancelled: an asyncio task that is cancelled lets go of it, and it ends by itself."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A query that was asked and not answered yet. `deadline_s` in seconds of time.monotonic()."""
+
+    query_id: str
+    key: bytes
+    timeout_s: float
+    deadline_s: float
+    future: "Future[Response]" = field(default_factory=new_future)
+
+
+class Outstanding:
+    """Who waits for which response; whoever takes a query out is the one to resolve it. Thread-safe.
+
+    Queries are filed under their record key, which a response carries as well: a response to somebody else's query is
+    told by its key, unparsed.
+    """
+
+    def __init__(self) -> None:
+        self._by_key: dict[bytes, dict[str, Pending]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, pending: Pending) -> None:
+        """Raises UsageError where the same query id is underway."""
+        with self._lock:
+            queries = self._by_key.setdefault(pending.key, {})
+            if pending.query_id in queries:
+                raise UsageError(f"query id {pending.query_id!r} is underway; give each query its own")
+            queries[pending.query_id] = pending
+
+    def awaits(self, key: bytes) -> bool:
+        with self._lock:
+            return key in self._by_key
+
+    def take(self, key: bytes, query_id: str) -> Pending | None:
+        with self._lock:
+            queries = self._by_key.get(key, {})
+            pending = queries.pop(query_id, None)
+            if pending is not None and not queries:
+                del self._by_key[key]
+            return pending
+
+    def take_due(self, now_s: float) -> list[Pending]:
+        """All whose time is up, or everything at `now_s` = ∞."""
+        with self._lock:
+            due = [p for queries in self._by_key.values() for p in queries.values() if p.deadline_s <= now_s]
+        return [p for p in due if self.take(p.key, p.query_id) is not None]
+
+    def fail_all(self, error: Exception) -> None:
+        for pending in self.take_due(float("inf")):
+            pending.future.set_exception(error)

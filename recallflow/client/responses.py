@@ -1,0 +1,105 @@
+"""Reads the response topic."""
+
+import logging
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from pydantic import ValidationError
+
+from recallflow.client.outstanding import Outstanding, new_future
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.errors import QueryFailed, SourceError
+from recallflow.responses import ErrorBody, Response
+
+POLL_S = 0.05  # how late a deadline may be noticed
+METADATA_S = 1.0
+RETRY_S = 0.2
+
+_log = logging.getLogger(__name__)
+
+
+class Responses:
+    """One consumer on one thread: all partitions of the response topic, from where they end when it starts. `ready`
+    is done once that is settled: no query may be sent before, or its response could be missed."""
+
+    def __init__(self, options: KafkaOptions, topic: str, outstanding: Outstanding) -> None:
+        self.ready: Future[None] = new_future()
+        self.trouble: str | None = None
+        self._topic = topic
+        self._outstanding = outstanding
+        self._stopping = threading.Event()
+        self._consumer = Consumer(options.consumer() | {"error_cb": self._on_error})
+        self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-responses")
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set() and not self._assign():
+            self._stopping.wait(RETRY_S)
+        if not self._stopping.is_set():
+            self.ready.set_result(None)
+        while not self._stopping.is_set():
+            message = self._consumer.poll(POLL_S)
+            if message is not None:
+                self._take(message)
+
+    def _assign(self) -> bool:
+        """Takes up every partition at its end. False where Kafka cannot say now; `trouble` is why."""
+        try:
+            found = self._consumer.list_topics(self._topic, timeout=METADATA_S).topics[self._topic]
+            if found.error is None:
+                self._consumer.assign([TopicPartition(self._topic, n, self._end(n)) for n in found.partitions])
+            self.trouble = None if found.error is None else f"{self._topic}: {found.error.str()}"
+        except KafkaException as error:
+            self.trouble = f"{self._topic}: {said(error)}"
+        return self.trouble is None
+
+    def _end(self, partition: int) -> int:
+        end: int = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=METADATA_S)[1]
+        return end
+
+    def _take(self, message: Any) -> None:
+        error = message.error()
+        if error is None:
+            self.trouble = None
+            self._resolve(message.key() or b"", message.value() or b"")
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            # Retention overtook us: what is gone cannot be told apart from what never came, so queries time out.
+            _log.warning("%s: responses were removed before they were read: %s", self._topic, error.str())
+            self._assign()
+        else:
+            self._on_error(error)
+            if not error.retriable():
+                self._outstanding.fail_all(SourceError(f"cannot read {self._topic}: {error.str()}"))
+
+    def _resolve(self, key: bytes, value: bytes) -> None:
+        if not self._outstanding.awaits(key):
+            return
+        try:
+            response = Response.model_validate_json(value)
+        except ValidationError as error:
+            _log.warning("%s holds something that is no response: %s", self._topic, error)
+            return
+        pending = self._outstanding.take(key, response.query_id)
+        if pending is None:
+            return
+        if response.status == "error":
+            reason = response.error or ErrorBody(code="unknown", message="the response names no reason")
+            pending.future.set_exception(QueryFailed(pending.query_id, reason))
+        else:
+            pending.future.set_result(response)
+
+    def _on_error(self, error: KafkaError) -> None:
+        self.trouble = error.str()
+        _log.warning("Kafka: %s", error.str())
+
+
+def said(error: KafkaException) -> str:
+    text: str = error.args[0].str()
+    return text

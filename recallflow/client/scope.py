@@ -1,0 +1,57 @@
+"""What a client may send: events of its own tenant and environment."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import orjson
+
+from recallflow.errors import UsageError
+from recallflow.events import MemoryEvent
+from recallflow.operators.decode import parse, unknown_fields
+from recallflow.queries import QueryEvent
+from recallflow.records import Position
+
+AnyEvent = MemoryEvent | QueryEvent
+
+
+class Scope(NamedTuple):
+    """The hard scope of everything a client does."""
+
+    tenant_id: str
+    environment: str
+
+    def event(self, event_type: str, user_id: str, fields: Mapping[str, Any]) -> AnyEvent:
+        """The event, as the engine would read it. Raises InvalidRecord with the engine's own words."""
+        given = self._asdict() | dict(fields) | {"type": event_type, "user_id": user_id}
+        try:
+            event = parse(orjson.dumps(given, default=_jsonable))
+        except orjson.JSONEncodeError as error:
+            raise UsageError(f"{event_type}: {error}") from error
+        if unknown := unknown_fields(event):
+            raise UsageError(f"{event_type} has no field {', '.join(unknown)}")
+        return self.checked(cast(AnyEvent, event))
+
+    def checked(self, event: AnyEvent) -> AnyEvent:
+        """The event itself. Raises UsageError where it is another tenant's or environment's."""
+        for name, ours in self._asdict().items():
+            if (theirs := getattr(event, name)) != ours:
+                raise UsageError(f"{name} is {theirs!r}, and this client is for {ours!r}")
+        return event
+
+
+def record_key(event: AnyEvent) -> bytes:
+    """One owner's records go to one partition, in order."""
+    return f"{event.tenant_id}/{event.user_id}".encode()
+
+
+def _jsonable(value: object) -> Any:
+    """What orjson does not know: our own models and positions within the fields of a call."""
+    if isinstance(value, Position):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"{value!r} cannot be sent")
