@@ -71,9 +71,11 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@{host}:{controller_port}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-advertised.listeners=PLAINTEXT://{host}:{port}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://{host}:{port},GUARDED://{host}:{guarded_port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port},GUARDED://{host}:{guarded_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,GUARDED:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.name.guarded.sasl.enabled.mechanisms=PLAIN
+listener.name.guarded.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required{users};
 inter.broker.listener.name=PLAINTEXT
 log.dirs={data}
 log.message.timestamp.type=LogAppendTime
@@ -132,10 +134,13 @@ class Cluster:
 class Broker(Cluster):
     """A broker of one's own, from `with` on; data, ports and topics outlive `stop()` and `start()` until it ends."""
 
-    def __init__(self, port: int | None = None) -> None:
-        client_port, self._controller_port = free_ports(port)
+    def __init__(self, port: int | None = None, users: Mapping[str, str] | None = None) -> None:
+        """`users`: names and passwords of those who may come in at `guarded_servers` (SASL_PLAINTEXT, PLAIN)."""
+        client_port, self._controller_port, self._guarded_port = free_ports(port)
         super().__init__(f"{HOST}:{client_port}")
         self._port = client_port
+        self._users = users or {}
+        self.guarded_servers = f"{HOST}:{self._guarded_port}"
         self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         self._open = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
@@ -212,7 +217,12 @@ class Broker(Cluster):
         config = self._directory / "server.properties"
         config.write_text(
             PROPERTIES.format(
-                host=HOST, port=self._port, controller_port=self._controller_port, data=self._directory / "data"
+                host=HOST,
+                port=self._port,
+                guarded_port=self._guarded_port,
+                controller_port=self._controller_port,
+                data=self._directory / "data",
+                users="".join(f' user_{name}="{password}"' for name, password in self._users.items()),
             )
         )
         # with "=": an id may begin with "-"
@@ -296,12 +306,12 @@ def run(command: list[str]) -> None:
 # -------------------------------------------------------------------- process
 
 
-def free_ports(port: int | None) -> tuple[int, int]:
-    """`port`, or a free one, and another free one. RuntimeError if `port` is taken."""
+def free_ports(port: int | None) -> tuple[int, int, int]:
+    """`port`, or a free one, and two other free ones. RuntimeError if `port` is taken."""
     if port is not None and not is_free(port):
         raise RuntimeError(f"port {port} of {HOST} is taken")
-    candidates = (port for port in random.sample(PORTS, 100) if is_free(port))
-    return port or next(candidates), next(candidates)
+    candidates = (free for free in random.sample(PORTS, 100) if free != port and is_free(free))
+    return port or next(candidates), next(candidates), next(candidates)
 
 
 def is_free(port: int) -> bool:

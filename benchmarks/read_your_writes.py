@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 
 from benchmarks.broker import connect_or_start
-from benchmarks.kafka_latency import TENANT, connect, create, own_topics, percentiles, running_flow
+from benchmarks.kafka_flow import TENANT, connect, create, own_topics, running_flow
+from benchmarks.kafka_load import percentiles
 from recallflow.client import RecallClient
 
 PAIRS, QUICK_PAIRS = 1_000, 200

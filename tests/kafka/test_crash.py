@@ -3,7 +3,9 @@
 import pytest
 
 from benchmarks.broker import Cluster
-from benchmarks.crash import POINTS, Report, run, trial
+from benchmarks.crash.kills import POINTS
+from benchmarks.crash.report import Report
+from benchmarks.crash.trial import run, trial
 
 
 def assert_clean(report: Report) -> None:

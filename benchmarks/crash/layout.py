@@ -1,0 +1,17 @@
+"""How the flow under test is laid out: its partitions and settings, the same for its processes and the reference."""
+
+from pathlib import Path
+
+from recallflow.connectors.kafka.partitioner import partition_of
+from recallflow.flows.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+MEMORY_PARTITIONS, QUERY_PARTITIONS, OUTPUT_PARTITIONS = 4, 3, 2
+CACHE_BYTES = 4 * 1024 * 1024  # small: owners leave memory and come back
+SETTINGS = Settings(epoch_ms=200, cache_bytes=CACHE_BYTES)
+GIVE_UP_S = 60.0
+
+
+def memory_partition(key: bytes | None) -> int:
+    """The memory partition of an owner, by its record key."""
+    return partition_of(key or b"", MEMORY_PARTITIONS)

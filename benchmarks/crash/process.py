@@ -1,0 +1,89 @@
+"""A process that runs the flow, and dies as it is told."""
+
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.crash.kills import arm, stop_at_once, take_out
+from benchmarks.crash.layout import GIVE_UP_S, ROOT, SETTINGS
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.flows.kafka import KafkaFlow
+from recallflow.flows.topics import Topics
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a child process does. `kill`: a point and at which pass; `stub`: a safeguard to take out; `prime`: only make
+    the state directory, as queries count from the first start on."""
+
+    servers: str
+    state_dir: str
+    topics: dict[str, Any]
+    workers: int
+    kill: tuple[str, int] | None = None
+    stub: str | None = None
+    prime: bool = False
+
+
+def child(plan: Plan) -> None:
+    """Runs the flow as the plan says, until SIGTERM or the kill."""
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    if plan.stub:
+        take_out(plan.stub)
+    if plan.kill:
+        arm(*plan.kill)
+    if plan.prime:
+        stop_at_once()
+    topics = Topics(**plan.topics)
+    KafkaFlow(KafkaOptions(plan.servers), Path(plan.state_dir), topics, SETTINGS, plan.workers).run()
+
+
+def _die_with_parent() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+class Child:
+    """A running child process."""
+
+    def __init__(self, plan: Plan, log: Path) -> None:
+        self._log = log
+        command = [sys.executable, "-m", "benchmarks.crash", "--child", orjson.dumps(plan).decode()]
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=file, stderr=file)
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def ended(self, wanted: int, timeout_s: float = GIVE_UP_S) -> None:
+        """Waits for the end. RuntimeError where it is another one than wanted."""
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError(f"the flow did not end within {timeout_s:.0f} s:\n{self._said()}") from None
+        if code != wanted:
+            raise RuntimeError(f"the flow ended with {code}, not {wanted}:\n{self._said()}")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self.ended(0)
+
+    def close(self) -> None:
+        self.kill()
+        if self._process.stdin:
+            self._process.stdin.close()
+
+    def _said(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])

@@ -1,0 +1,83 @@
+"""What should have come out."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import orjson
+
+from benchmarks.crash.layout import MEMORY_PARTITIONS, OUTPUT_PARTITIONS, SETTINGS, memory_partition
+from benchmarks.crash.outputs import Found, Key
+from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.kafka.sink import NUMBER_HEADER, SOURCE_HEADER, Outgoing
+from recallflow.flows.topics import Router, Topics
+from recallflow.operators.decode import decode
+from recallflow.operators.events import Ask, Item
+from recallflow.operators.partition import Clocks, PartitionLogic
+from recallflow.operators.prepare import prepare
+from recallflow.outputs import Done
+from recallflow.records import Record
+from recallflow.state.directory import StateDirectory
+from recallflow.state.logical import state_hash
+
+BATCH = 256
+
+
+class Reference:
+    """The same partition logic in this process. One state partition per source partition: owners do not know of each
+    other, so it makes no difference which of them share a database."""
+
+    def __init__(self, folder: Path, topics: Topics) -> None:
+        self._embedder = load_embedder(SETTINGS.embedder)
+        self._directory = StateDirectory.open(folder, SETTINGS.fingerprint(self._embedder), SETTINGS.cache_bytes)
+        counts = dict.fromkeys(topics.outputs(), OUTPUT_PARTITIONS)
+        rules = SETTINGS.rules(self._embedder, topics.queries, {topics.responses: OUTPUT_PARTITIONS}, input_ends=False)
+        build = PartitionLogic.builder(self._directory, self._embedder, rules, Clocks())
+        self._logics = [build(None) for _ in range(MEMORY_PARTITIONS)]
+        self._router = Router(topics, counts)
+        self.outputs: dict[Key, Found] = {}
+
+    def run(self, memories: Sequence[Record], queries: Iterable[tuple[Record, int]]) -> str:
+        """Applies memories and asks each query where the given offset of its owner's memory partition is the last one
+        applied. Fills `outputs`; returns the state hash."""
+        lines = [(r.position.partition, r.position.offset, 0, r) for r in memories]
+        lines += [(memory_partition(r.key), at, 1, _unwaiting(r)) for r, at in queries]
+        lines.sort(key=lambda line: line[:3])
+        for partition, logic in enumerate(self._logics):
+            records = [line[3] for line in lines if line[0] == partition]
+            for start in range(0, len(records), BATCH):
+                items = prepare(self._embedder, [decode(record) for record in records[start : start + BATCH]])
+                self._feed(logic, partition, items)
+        return state_hash(self._directory)
+
+    def close(self) -> None:
+        self._directory.close()
+
+    def _feed(self, logic: PartitionLogic, partition: int, items: list[Item]) -> None:
+        outputs, _ = logic.on_batch([(f"{partition:03d}", item) for item in items])
+        for output in outputs:
+            if not isinstance(output, Done):
+                part, outgoing = self._router.route(output)
+                self.outputs[_key(part, outgoing)] = _found(part, outgoing)
+
+
+def _key(part: str, outgoing: Outgoing) -> Key:
+    return Key(part.rpartition(":")[0], outgoing.source, outgoing.number)
+
+
+def _found(part: str, outgoing: Outgoing) -> Found:
+    source, number = outgoing.identity
+    return Found(
+        part,
+        outgoing.key,
+        outgoing.value,
+        (*outgoing.headers, (SOURCE_HEADER, source), (NUMBER_HEADER, number)),
+    )
+
+
+def _unwaiting(record: Record) -> Record:
+    """The query asked at the very place where it was answered: there is nothing to wait for."""
+    asked = decode(record)
+    if not isinstance(asked, Ask) or not getattr(asked.query, "wait_for", None):
+        return record
+    value = {name: given for name, given in orjson.loads(record.value).items() if name != "wait_for"}
+    return Record(record.position, orjson.dumps(value), record.append_ms, record.key, headers=record.headers)

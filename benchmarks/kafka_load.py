@@ -1,0 +1,182 @@
+"""Memories and queries for a flow on Kafka, and how long each query took.
+
+Queries go out on a schedule, whether the last one is answered or not; a latency counts from the moment a query was due
+to the moment its response is out of the consumer.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from benchmarks.broker import Cluster
+from benchmarks.engine import events
+from benchmarks.kafka_flow import READY_S, TENANT, connect
+from benchmarks.locomo import Conversation
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.flows.topics import Topics
+from recallflow.records import Position
+
+MEMORIES = 1_000
+WARM_UP = 100
+LATE_S = 30.0
+POLL_S = 0.2
+FULL_QUEUE_WAIT_S = 0.05
+LINGER_MS = 5  # in bulk, fuller batches are worth a wait
+
+Percentiles = dict[str, float]
+
+
+# ---------------------------------------------------------------------- memories
+
+
+def produce(cluster: Cluster, topic: str, lines: Iterable[bytes]) -> dict[str, Position]:
+    """Appends memory events, keyed by their owners. Returns each owner's last position."""
+    producer = Producer(KafkaOptions(cluster.bootstrap_servers).producer() | {"linger.ms": LINGER_MS})
+    last: dict[str, Position] = {}
+
+    def stored(_: Any, message: Any) -> None:
+        last[message.key().decode()] = Position(topic, message.partition(), message.offset())
+
+    for line in lines:
+        key = f"{TENANT}/{orjson.loads(line)['user_id']}"
+        while True:
+            try:
+                producer.produce(topic, line, key, on_delivery=stored)
+            except BufferError:
+                producer.poll(FULL_QUEUE_WAIT_S)
+            else:
+                producer.poll(0)
+                break
+    if producer.flush(READY_S):
+        raise RuntimeError(f"not all events were appended to {topic} within {READY_S:.0f} s")
+    return last
+
+
+def until_applied(cluster: Cluster, topics: Topics, last: dict[str, Position]) -> None:
+    """Returns once each of these owners' positions is applied. RuntimeError where one is never found."""
+    with connect(cluster, topics, timeout_s=2 * READY_S) as client:
+        for owner, position in last.items():
+            applied = False
+            while not applied:
+                user = owner.partition("/")[2]
+                answer = client.recall(user, "hello", after=position, wait_timeout_ms=60_000)
+                applied = all(warning.code != "stale_read" for warning in answer.warnings)
+            if answer.status != "ok" or not answer.memories:
+                raise RuntimeError(f"{owner}: the memories were not applied: {answer.warnings}")
+
+
+def remember_all(cluster: Cluster, topics: Topics, conversations: list[Conversation], users: int) -> None:
+    """Gives each user its memories, and waits until they are applied."""
+    lines = events(conversations, users * MEMORIES, users)
+    until_applied(cluster, topics, produce(cluster, topics.memory, lines))
+
+
+# ---------------------------------------------------------------------- queries
+
+
+def recalls(conversations: list[Conversation], users: int) -> list[bytes]:
+    """Recall queries without ids, asked a day after the last message."""
+    now_ms = max(int(turn.time.timestamp() * 1000) for c in conversations for turn in c.turns) + 86_400_000
+    questions = [question.text for c in conversations for question in c.questions]
+    asked = {"type": "recall", "tenant_id": TENANT, "timestamp": now_ms}
+    return [orjson.dumps(asked | {"user_id": f"user{n % users}", "query": text}) for n, text in enumerate(questions)]
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where queries go in, and where what answers them comes out."""
+
+    name: str
+    source: str
+    target: str
+
+
+class Timed(NamedTuple):
+    """One query: from when it was due to when its response was there, and what the engine says it took of that."""
+
+    whole_ms: float
+    engine_ms: float
+
+
+class Arrival(NamedTuple):
+    at_s: float
+    engine_ms: float
+
+
+class Schedule:
+    """Queries that go out at a steady rate while `more(number)` says so. `due_s`: query id → when it was due."""
+
+    def __init__(
+        self, options: KafkaOptions, topic: str, queries: list[bytes], per_s: int, more: Callable[[int], bool]
+    ) -> None:
+        self.due_s: dict[str, float] = {}
+        self._producer = Producer(options.producer())
+        self._topic, self._queries, self._per_s, self._more = topic, queries, per_s, more
+        self._thread = threading.Thread(target=self._send)
+        self._thread.start()
+
+    def over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _send(self) -> None:
+        run, number = uuid.uuid4().hex, 0
+        began_s = time.perf_counter() + 0.5
+        while self._more(number):
+            query = orjson.loads(self._queries[number % len(self._queries)])
+            query_id = f"{run}-{number}"
+            self.due_s[query_id] = began_s + number / self._per_s
+            self._producer.poll(0)
+            time.sleep(max(0.0, self.due_s[query_id] - time.perf_counter()))
+            self._producer.produce(self._topic, orjson.dumps(query | {"id": query_id}), f"{TENANT}/{query['user_id']}")
+            number += 1
+        self._producer.flush()
+
+
+def ask(cluster: Cluster, way: Way, queries: list[bytes], per_s: int, more: Callable[[int], bool]) -> list[Timed]:
+    """Times of the queries asked while `more(asked after a warm-up)` holds. RuntimeError if one stays unanswered."""
+    options = KafkaOptions(cluster.bootstrap_servers)
+    with closing(at_end(options, way.target)) as consumer:
+        schedule = Schedule(options, way.source, queries, per_s, lambda number: more(number - WARM_UP))
+        arrived = _arrivals(consumer, schedule)
+    due_s = schedule.due_s
+    if missing := due_s.keys() - arrived.keys():
+        raise RuntimeError(f"{way.name}: {len(missing)} of {len(due_s)} queries got no response")
+    return [Timed((arrived[n].at_s - due_s[n]) * 1000, arrived[n].engine_ms) for n in list(due_s)[WARM_UP:]]
+
+
+def at_end(options: KafkaOptions, topic: str) -> Consumer:
+    """A consumer of all of a topic's partitions, from where they end now."""
+    consumer = Consumer(options.consumer())
+    parts = [TopicPartition(topic, n) for n in consumer.list_topics(topic, timeout=READY_S).topics[topic].partitions]
+    for part in parts:
+        part.offset = consumer.get_watermark_offsets(part, timeout=READY_S)[1]
+    consumer.assign(parts)
+    return consumer
+
+
+def _arrivals(consumer: Consumer, schedule: Schedule) -> dict[str, Arrival]:
+    """Query id → its response's arrival, until all have come or none has for LATE_S."""
+    arrived: dict[str, Arrival] = {}
+    last_s = time.perf_counter()
+    while not (schedule.over() and arrived.keys() >= schedule.due_s.keys()):
+        message: Any = consumer.poll(POLL_S)
+        now_s = time.perf_counter()
+        if message is not None and message.error() is None:
+            body = orjson.loads(message.value())
+            arrived.setdefault(body.get("query_id") or body["id"], Arrival(now_s, body.get("processing_time_ms", 0.0)))
+            last_s = now_s
+        elif now_s - last_s > LATE_S:
+            break
+    return arrived
+
+
+def percentiles(times_ms: list[float]) -> Percentiles:
+    return {f"p{share}": float(np.percentile(times_ms, share)) for share in (50, 95, 99)}
