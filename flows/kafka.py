@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +15,16 @@ from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 
 from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.metadata import Metadata
+from recallflow.connectors.kafka.metrics import Metrics, Running
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.sink import KafkaSink, Outgoing, ends
 from recallflow.connectors.kafka.source import KafkaSource, Progress
+from recallflow.connectors.kafka.tally import Tally
+from recallflow.connectors.probes import Probes
+from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import StateError
 from recallflow.flows.embedded import run_dataflow
@@ -32,6 +38,7 @@ from recallflow.state.directory import BEGIN, RECOVERY, REWIND, StateDirectory
 from recallflow.state.files import write_whole
 
 SWITCH_S = 0.0005
+LOOPBACK = "127.0.0.1"
 
 _log = logging.getLogger(__name__)
 
@@ -45,52 +52,63 @@ class KafkaFlow:
     topics: Topics = field(default_factory=Topics)
     settings: Settings = field(default_factory=Settings)
     workers: int = 1
+    metrics_host: str = LOOPBACK
+    metrics_port: int | None = None  # None: not served
 
     def run(self) -> None:
         """Runs until SIGTERM or SIGINT: the batch at hand is finished, the state is synced, and everything is closed. A
         second signal ends the process at once. Raises what stopped the flow otherwise."""
-        embedder = load_embedder(self.settings.embedder, self.settings.model_path)
-        fingerprint = self.settings.fingerprint(embedder)
-        # Found anew at each start: offsets from before a kill may not reach what was lost since.
-        rewind = rebuild(self.state_dir)[1] if (self.state_dir / REWIND).exists() else {}
-        with StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes) as directory:
-            begin = self._begin()
-            with Metadata.open(self.options) as metadata:
-                found = metadata.partitions(self.topics.outputs())
-            counts = {topic: len(numbers) for topic, numbers in found.items()}
+        with ExitStack() as stack:
+            metrics = Metrics()
+            if self.metrics_port is not None:
+                stack.enter_context(Probes(self.metrics_host, self.metrics_port, metrics.registry, metrics.ready))
+            embedder = load_embedder(self.settings.embedder, self.settings.model_path)
+            fingerprint = self.settings.fingerprint(embedder)
+            # Found anew at each start: offsets from before a kill may not reach what was lost since.
+            rewind = rebuild(self.state_dir)[1] if (self.state_dir / REWIND).exists() else {}
+            opened = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes)
+            directory = stack.enter_context(opened)
             directory.rebuilding = bool(rewind)
-            progress = Progress.new()
-            source = KafkaSource(self.options, self.topics.memory, self.topics.queries, progress, begin.queries, rewind)
-            sink = KafkaSink(self.options, counts, begin.outputs)
-            flow = self._flow(source, sink, directory, embedder, progress)
-            _stop_on_signals(source)
+            # Before anything else is read: each record is judged by what was decided up to then.
+            table = stack.enter_context(closing(ControlTable(self.options, self.topics.control)))
+            begin = self._begin()
+            running = self._running(directory, begin, rewind, table)
+            metrics.watch(running)
+            flow = self._flow(running, self._sink(begin), embedder, table.history)
+            _stop_on_signals(running.source)
             # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
             sys.setswitchinterval(SWITCH_S)
             _log.warning("auth is off: every record is taken for what it says")
             run_dataflow(flow, self.settings, self.workers, recovery_store(self.state_dir))
             (self.state_dir / REWIND).unlink(missing_ok=True)
 
-    def _flow(
-        self,
-        source: KafkaSource,
-        sink: KafkaSink,
-        directory: StateDirectory,
-        embedder: Embedder,
-        progress: Progress,
-    ) -> Dataflow:
+    def _running(
+        self, directory: StateDirectory, begin: "Begin", rewind: dict[str, int], table: ControlTable
+    ) -> Running:
+        progress, memory, queries = Progress(), self.topics.memory, self.topics.queries
+        source = KafkaSource(self.options, memory, queries, progress, begin.queries, rewind, failure=table.failure)
+        return Running(source, progress, directory, Tally(queries, source.first_offsets))
+
+    def _sink(self, begin: "Begin") -> KafkaSink:
+        with Metadata.open(self.options) as metadata:
+            found = metadata.partitions(self.topics.written())
+        return KafkaSink(self.options, {topic: len(numbers) for topic, numbers in found.items()}, begin.outputs)
+
+    def _flow(self, running: Running, sink: KafkaSink, embedder: Embedder, decisions: History) -> Dataflow:
         replies = {topic: sink.partitions[topic] for topic in (self.topics.responses, *self.topics.replies)}
-        rules = self.settings.rules(embedder, query_topic=self.topics.queries, reply_topics=replies, input_ends=False)
+        rules = self.settings.rules(embedder, self.topics.queries, replies, input_ends=False, decisions=decisions)
         router = Router(self.topics, sink.partitions)
 
         def route(batch: list[tuple[str, Output]]) -> Iterable[tuple[str, Outgoing]]:
             for _, output in batch:
+                running.tally.observe(output)
                 if isinstance(output, Done):
-                    progress.done(len(output.offsets))
+                    running.progress.done(len(output.offsets))
                 else:
                     yield router.route(output)
 
         flow = Dataflow(FLOW_ID)
-        outputs = build(flow, source, directory, embedder, rules)
+        outputs = build(flow, running.source, running.directory, embedder, rules)
         op.output("outputs", op.flat_map_batch("route", outputs, route), sink)
         return flow
 
@@ -100,7 +118,7 @@ class KafkaFlow:
         path = self.state_dir / BEGIN
         if not path.exists():
             began = Begin(
-                _flat(ends(self.options, self.topics.outputs())), _flat(ends(self.options, [self.topics.queries]))
+                _flat(ends(self.options, self.topics.written())), _flat(ends(self.options, [self.topics.queries]))
             )
             write_whole(path, orjson.dumps(began._asdict(), option=orjson.OPT_INDENT_2))
         elif not (self.state_dir / RECOVERY).exists():

@@ -1,5 +1,6 @@
 """The topics of a deployment, and which of them each output goes to."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -8,8 +9,11 @@ import orjson
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.partitioner import partition_of
 from recallflow.connectors.kafka.sink import Headers, Outgoing
-from recallflow.outputs import Answer, DeadLetter, Receipted
+from recallflow.errors import UsageError
+from recallflow.outputs import Answer, DeadLetter, Receipted, Verdict
 
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NAMED = "letters, digits, dots, underscores and hyphens, at most 249"
 RESPONSE_BYTES = 900_000  # under the broker's 1 MiB a record, with room for key and headers
 
 
@@ -26,9 +30,22 @@ class Topics:
     dead_letters: str = "dead.letters"
     replies: tuple[str, ...] = field(default=())
 
+    def __post_init__(self) -> None:
+        inputs = (self.memory, self.queries, self.control)
+        names = (*inputs, self.enrichment, *self.outputs())
+        if wrong := sorted({name for name in names if not _NAME.fullmatch(name) or name in (".", "..")}):
+            raise UsageError(f"no topic name: {', '.join(map(repr, wrong))}; give {_NAMED}")
+        # What is read must not be what is written, nor one topic be read for another.
+        if twice := sorted({name for name in inputs if names.count(name) > 1}):
+            raise UsageError(f"{', '.join(twice)}: memories, queries and control events need topics of their own")
+
     def outputs(self) -> tuple[str, ...]:
-        """Every topic the main flow writes to."""
+        """Every topic that only the main flow writes to."""
         return (self.responses, self.receipts, self.dead_letters, *self.replies)
+
+    def written(self) -> tuple[str, ...]:
+        """Every topic the main flow writes to: what quality gates say goes where operators' decisions come from."""
+        return (*self.outputs(), self.control)
 
 
 class Router:
@@ -38,7 +55,7 @@ class Router:
         self._topics = topics
         self._partitions = partitions
 
-    def route(self, output: Answer | Receipted | DeadLetter) -> tuple[str, Outgoing]:
+    def route(self, output: Answer | Receipted | DeadLetter | Verdict) -> tuple[str, Outgoing]:
         """The sink part an output goes to, and the record to send."""
         match output:
             case Answer():
@@ -52,13 +69,16 @@ class Router:
             case DeadLetter():
                 topic, partition = self._topics.dead_letters, None
                 outgoing = self._outgoing(output, output.record.key, output.record.value, error_headers(output))
+            case Verdict():
+                topic, partition = self._topics.control, None
+                outgoing = self._outgoing(output, output.key, output.body)
         if partition is None:
             key = outgoing.key if outgoing.key is not None else outgoing.source.encode()
             partition = partition_of(key, self._partitions[topic])
         return part_name(topic, partition), outgoing
 
     def _outgoing(
-        self, output: Answer | Receipted | DeadLetter, key: bytes | None, value: bytes, headers: Headers = ()
+        self, output: Answer | Receipted | DeadLetter | Verdict, key: bytes | None, value: bytes, headers: Headers = ()
     ) -> Outgoing:
         return Outgoing(str(output.position), output.number, key, value, headers)
 

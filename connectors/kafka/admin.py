@@ -7,6 +7,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import SourceError
 
@@ -17,6 +18,8 @@ def create_topics(
     options: KafkaOptions, partitions: Mapping[str, int], config: Mapping[str, Mapping[str, str]], replication: int
 ) -> dict[str, bool]:
     """Creates topics of so many partitions each. Returns which were made; the others were there. Raises SourceError."""
+    with Metadata.open(options) as metadata:
+        metadata.partitions([])  # says soon whether the brokers can be reached, and let us in
     admin = AdminClient(options.admin())
     wanted = [
         NewTopic(topic, count, replication, config=dict(config.get(topic, {}))) for topic, count in partitions.items()

@@ -1,15 +1,15 @@
 """Reading dead letters, and sending them again."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, Producer, TopicPartition
 
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.sink import NUMBER_HEADER, SOURCE_HEADER
+from recallflow.connectors.kafka.trouble import passes
 from recallflow.errors import SinkError, SourceError
 from recallflow.records import Position
 
@@ -40,13 +40,11 @@ class Letter:
 
 def read_letters(options: KafkaOptions, topic: str) -> Iterator[Letter]:
     """All dead letters there are now, partition by partition. Raises SourceError."""
-    with closing(
-        Consumer(options.consumer() | {"enable.partition.eof": True, "auto.offset.reset": "earliest"})
-    ) as reader:
-        metadata = Metadata(options, reader)
-        for number in metadata.partitions([topic])[topic]:
-            reader.assign([TopicPartition(topic, number, metadata.span(topic, number)[0])])
-            yield from _until_end(reader)
+    with Metadata.open(options, {"enable.partition.eof": True, "auto.offset.reset": "earliest"}) as metadata:
+        numbers = metadata.partitions([topic])[topic]
+        for number, begin in [(number, metadata.span(topic, number)[0]) for number in numbers]:
+            metadata.consumer.assign([TopicPartition(topic, number, begin)])
+            yield from _until_end(metadata.consumer)
 
 
 def _until_end(reader: Any) -> Iterator[Letter]:
@@ -61,7 +59,7 @@ def _until_end(reader: Any) -> Iterator[Letter]:
             yield Letter(position, message.key(), message.value() or b"", headers)
         elif error.code() == KafkaError._PARTITION_EOF:
             return
-        elif not error.retriable():
+        elif not passes(error):
             raise SourceError(f"{message.topic()}:{message.partition()}: {error.str()}")
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.trouble import Complaints, denies, passes
 from recallflow.errors import SourceError
 
 WAIT_S = 0.005
@@ -25,18 +26,10 @@ READ_BATCH = 500
 BUDGET_S = 0.005
 BATCH_MAX = 500
 STARVED_S = 0.02
+ENDS_S = 1.0
 IN_FLIGHT_MAX = 2_000
-OUTAGE_LOG_S = 10.0
 
 _log = logging.getLogger(__name__)
-_DENIED = {
-    KafkaError._AUTHENTICATION,
-    KafkaError._SSL,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-}
 
 Queue = collections.deque[Any]  # confluent_kafka.Message, whose stubs make every field optional
 
@@ -46,17 +39,21 @@ class Reader:
 
     def __init__(self, name: str, options: KafkaOptions, wake: threading.Event) -> None:
         self.queues: dict[TopicPart, Queue] = {}
-        self.error: BaseException | None = None
+        self.error: SourceError | None = None
         self.retried = 0
         self._wake = wake
         self._stopping = threading.Event()
-        self._outage_logged_s = 0.0
+        self._complaints = Complaints()
+        self._reached: dict[TopicPart, int] = {}  # the offset after the last record read
+        self._ends: dict[TopicPart, int] = {}
+        self._ends_due_s = 0.0
         self._joining: collections.deque[TopicPartition] = collections.deque()
-        self._consumer = Consumer(options.consumer() | {"error_cb": self._on_error})
+        self._consumer = Consumer(options.consumer() | {"error_cb": self._complaints})
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"recallflow-{name}")
 
     def add(self, part: "TopicPart", offset: int) -> Queue:
         """Reads one more partition, from `offset` on."""
+        self._reached[part] = offset
         self.queues[part] = collections.deque()
         self._joining.append(TopicPartition(*part, offset))
         if not self._thread.is_alive():
@@ -74,13 +71,7 @@ class Reader:
 
     def lag(self) -> dict["TopicPart", int]:
         """Records behind the end of each partition, as far as the last fetch told; what is queued here counts."""
-        lags = {}
-        for (topic, partition), queue in self.queues.items():
-            (at,) = self._consumer.position([TopicPartition(topic, partition)])
-            _, end = self._consumer.get_watermark_offsets(at, cached=True)
-            if end >= 0 and at.offset >= 0:
-                lags[topic, partition] = max(0, end - at.offset) + len(queue)
-        return lags
+        return {part: max(0, end - self._reached[part]) + len(self.queues[part]) for part, end in [*self._ends.items()]}
 
     def _run(self) -> None:
         try:
@@ -88,33 +79,43 @@ class Reader:
                 while self._joining:
                     # Here and not in `add`: assigning while another thread polls hangs.
                     self._consumer.incremental_assign([self._joining.popleft()])
+                self._note_ends()
                 if sum(map(len, self.queues.values())) >= READ_AHEAD:
                     self._stopping.wait(0.001)
                     continue
                 message = self._consumer.poll(POLL_S)
+                self._complaints.check()
                 if message is not None:
                     self._take([message, *self._consumer.consume(READ_BATCH, 0)])
-        except (KafkaException, SourceError) as error:
-            self.error = error
-            self._wake.set()
+        except KafkaException as error:
+            self._fail(SourceError(f"cannot be read on: {error.args[0].str()}"))
+        except SourceError as error:
+            self._fail(error)
+
+    def _note_ends(self) -> None:
+        """Here too, and not where the lag is asked for: a consumer that is asked while another thread polls hangs."""
+        if time.monotonic() < self._ends_due_s:
+            return
+        self._ends_due_s = time.monotonic() + ENDS_S
+        for part in [*self.queues]:
+            _, end = self._consumer.get_watermark_offsets(TopicPartition(*part), cached=True)
+            if end >= 0:
+                self._ends[part] = end
+
+    def _fail(self, error: SourceError) -> None:
+        self.error = error
+        self._wake.set()
 
     def _take(self, messages: list[Any]) -> None:
         for message in messages:
             error = message.error()
             if error is None:
-                self.queues[message.topic(), message.partition()].append(message)
+                part = message.topic(), message.partition()
+                self.queues[part].append(message)
+                self._reached[part] = message.offset() + 1
             else:
                 self._judge(error, f"{message.topic()}:{message.partition()}")
         self._wake.set()
-
-    def _on_error(self, error: KafkaError) -> None:
-        """librdkafka's own news: it goes on trying whatever is not about who we are."""
-        if error.code() in _DENIED or error.fatal():
-            self.error = SourceError(f"Kafka refuses us: {error.str()}; check the security settings")
-            self._wake.set()
-        elif time.monotonic() - self._outage_logged_s > OUTAGE_LOG_S:
-            self._outage_logged_s = time.monotonic()
-            _log.warning("Kafka: %s; retrying", error.str())
 
     def _judge(self, error: KafkaError, where: str) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
@@ -122,10 +123,10 @@ class Reader:
                 f"{where}: the next record is gone from the topic ({error.str()}). Restore a checkpoint that reaches "
                 "into what is left, or rebuild from a longer log; nothing is skipped silently"
             )
-        if error.code() in _DENIED or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        if denies(error) or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise SourceError(f"{where}: {error.str()}; create the topic (recallflow topics create) or grant the right")
-        if not error.retriable():
-            raise KafkaException(error)
+        if not passes(error):
+            raise SourceError(f"{where}: cannot be read: {error.str()}")
         self.retried += 1
         _log.warning("%s: %s; retrying", where, error.str())
 
@@ -136,11 +137,20 @@ TopicPart = tuple[str, int]
 class Hub:
     """Readers, order of service and batch size for the parts of one worker."""
 
-    def __init__(self, options: KafkaOptions, in_flight: Callable[[], int]) -> None:
-        self.wake = threading.Event()
+    def __init__(
+        self,
+        options: KafkaOptions,
+        in_flight: Callable[[], int],
+        wake: threading.Event | None = None,
+        failure: Callable[[], SourceError | None] = lambda: None,
+    ) -> None:
+        """`wake` ends a rest: whoever else has news for this worker sets it too. `failure` is what else has failed that
+        the source cannot go on without."""
+        self.wake = wake or threading.Event()
         self.queries = Reader("queries", options, self.wake)
         self.memories = Reader("memories", options, self.wake)
         self._in_flight = in_flight
+        self._failure = failure
         self._parts = 0
         self._batch = 1
         self._cycle: set[str] = set()
@@ -160,9 +170,9 @@ class Hub:
     def begin(self, part: str) -> None:
         """A part asks for its next batch. Asking twice begins a new cycle: its time says what an event costs, and
         so how many fit the budget. Raises what a reader failed with."""
-        for reader in (self.queries, self.memories):
-            if reader.error is not None:
-                raise reader.error
+        for error in (self.queries.error, self.memories.error, self._failure()):
+            if error is not None:
+                raise error
         if part in self._cycle:
             now_s = time.perf_counter()
             if self._given:

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from confluent_kafka import Consumer, KafkaException, Producer
+
 from recallflow.errors import UsageError
 
-# What recallflow's guarantees rest on: not for users to set.
+# What recallflow's guarantees rest on, some under two names: not for users to set.
 _OURS = frozenset(
     (
         "auto.offset.reset",
@@ -14,14 +16,20 @@ _OURS = frozenset(
         "enable.partition.eof",
         "enable.idempotence",
         "acks",
+        "request.required.acks",
         "transactional.id",
+        "partitioner",
     )
 )
+_SERVERS = frozenset(("bootstrap.servers", "metadata.broker.list"))
 
 
 @dataclass(frozen=True)
 class KafkaOptions:
-    """Where the brokers are. `extra` takes any librdkafka option: security.protocol, sasl.*, ssl.*, client.id, …"""
+    """Where the brokers are. `extra` takes any librdkafka option: security.protocol, sasl.*, ssl.*, client.id, …
+
+    Raises UsageError where librdkafka does not know an option, or does not take its value.
+    """
 
     bootstrap_servers: str
     extra: Mapping[str, str] = field(default_factory=dict)
@@ -29,30 +37,46 @@ class KafkaOptions:
     def __post_init__(self) -> None:
         if taken := sorted(_OURS & self.extra.keys()):
             raise UsageError(f"{', '.join(taken)} cannot be set: exactly-once delivery rests on recallflow's choice")
+        if taken := sorted(_SERVERS & self.extra.keys()):
+            raise UsageError(f"{', '.join(taken)}: give the brokers as --bootstrap-servers (bootstrap_servers)")
+        if self.extra:
+            self._check()
+
+    def _check(self) -> None:
+        """librdkafka judges names, values and how they go together where a client is made; one without brokers
+        connects to nobody."""
+        offline: dict[str, object] = {"bootstrap.servers": "", "log_level": 0}
+        try:
+            Consumer(self.consumer() | offline).close()
+            Producer(self.producer() | offline)
+        except KafkaException as error:
+            raise UsageError(f"Kafka options: {error.args[0].str()}") from error
+        except (TypeError, ValueError, AttributeError) as error:  # what the client takes objects for, not text
+            raise UsageError(f"Kafka options: {error}") from error
 
     def consumer(self) -> dict[str, object]:
         """For a consumer that is told its partitions and offsets: no group, no commits. An offset that is gone is an
         error, never a silent jump."""
         return {
-            **self.extra,
-            "bootstrap.servers": self.bootstrap_servers,
             "group.id": "recallflow",  # librdkafka wants one; nothing is ever committed under it
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
             "socket.nagle.disable": True,
             "fetch.queue.backoff.ms": 2,
             "queued.min.messages": 5_000,
+            **self.extra,
+            "bootstrap.servers": self.bootstrap_servers,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
         }
 
     def producer(self) -> dict[str, object]:
         """For the sink: idempotent, acknowledged by all in-sync replicas, without waiting for a fuller batch."""
         return {
+            "linger.ms": 0,
+            "socket.nagle.disable": True,
             **self.extra,
             "bootstrap.servers": self.bootstrap_servers,
             "enable.idempotence": True,
             "acks": "all",
-            "linger.ms": 0,
-            "socket.nagle.disable": True,
             "partitioner": "murmur2_random",
         }
 

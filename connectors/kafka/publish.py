@@ -5,6 +5,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 
+from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import SinkError
 
@@ -17,6 +18,9 @@ class Publisher:
     """Sends records in order. `reached(n)` tells that the first n records given were all acknowledged."""
 
     def __init__(self, options: KafkaOptions, topic: str, reached: Callable[[int], None]) -> None:
+        """Raises SourceError where Kafka cannot be reached, refuses us, or has no such topic."""
+        with Metadata.open(options) as metadata:
+            metadata.partitions([topic])
         self._producer = Producer(options.producer() | {"linger.ms": LINGER_MS})
         self._topic = topic
         self._reached = reached

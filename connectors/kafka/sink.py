@@ -8,22 +8,24 @@ Bytewax's own Kafka sink is a `DynamicSink`: its progress is not part of the sna
 """
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.trouble import passes
 from recallflow.errors import SinkError
 
 SOURCE_HEADER = "recallflow-source"
 NUMBER_HEADER = "recallflow-output"
-FLUSH_S = 60.0
+OUTAGE_S = 60.0  # so long the flow waits for brokers that are away
+FLUSH_STEP_S = 0.5  # so often signals are seen while the brokers are away
 FULL_QUEUE_WAIT_S = 0.05
 
 Identity = tuple[bytes, bytes]
@@ -126,11 +128,15 @@ class SharedProducer:
 
     def flush(self) -> None:
         """Returns once every record sent so far is acknowledged by the brokers. Raises SinkError."""
-        left = self._producer.flush(FLUSH_S)
+        until_s = time.monotonic() + OUTAGE_S
+        while left := self._producer.flush(FLUSH_STEP_S):
+            self.check()
+            if time.monotonic() > until_s:
+                break
         self.check()
         if left:
             raise SinkError(
-                f"{left} outputs were not acknowledged within {FLUSH_S:.0f} s; they are sent again on restart"
+                f"{left} outputs were not acknowledged within {OUTAGE_S:.0f} s; they are sent again on restart"
             )
 
     def check(self) -> None:
@@ -178,8 +184,10 @@ def read_tail(options: KafkaOptions, topic: str, number: int, offset: int) -> tu
     """The identities of all our records from `offset` to the end of a partition, and the end."""
     # At the end of a partition the broker would hold a fetch back for half a second, and a start reads many tails.
     chosen = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
-    with closing(Consumer(options.consumer() | chosen)) as reader:
-        low, high = Metadata(options, reader).span(topic, number)
+    # Bytewax builds a part with its first output, which may fall into an outage: as patient as a flush.
+    with Metadata.open(options, chosen, OUTAGE_S) as metadata:
+        reader = metadata.consumer
+        low, high = metadata.span(topic, number)
         start = max(offset, low)
         if start >= high:
             return [], high
@@ -194,7 +202,7 @@ def read_tail(options: KafkaOptions, topic: str, number: int, offset: int) -> tu
                 found += _identity(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 return found, message.offset()
-            elif not error.retriable():
+            elif not passes(error):
                 raise SinkError(f"{topic}:{number}: cannot read what was delivered before: {error.str()}")
 
 

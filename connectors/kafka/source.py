@@ -1,14 +1,15 @@
 """The Kafka source: one part per partition number, over the memory topic and the query topic."""
 
 import threading
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 
-from recallflow.connectors.kafka.hub import Hub, Queue
+from recallflow.connectors.kafka.hub import Hub, Queue, Reader
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
@@ -22,25 +23,22 @@ AT_ONCE = datetime.fromtimestamp(0, UTC)
 Offsets = dict[str, tuple[int, int]]
 
 
-@dataclass(frozen=True)
 class Progress:
-    """Counts what the source gave and what the state was done with, over all workers of the process: no back-pressure
-    crosses an exchange within an epoch, so the source keeps its own."""
+    """Counts what the source gave, by topic, and what the state was done with, over all workers of the process: no
+    back-pressure crosses an exchange within an epoch, so the source keeps its own."""
 
-    counts: list[int]
+    def __init__(self) -> None:
+        self.given: Counter[str] = Counter()
+        self._done = 0
 
-    @classmethod
-    def new(cls) -> "Progress":
-        return cls([0, 0])
-
-    def gave(self, records: int) -> None:
-        self.counts[0] += records
+    def gave(self, topic: str, records: int) -> None:
+        self.given[topic] += records
 
     def done(self, records: int) -> None:
-        self.counts[1] += records
+        self._done += records
 
     def in_flight(self) -> int:
-        return self.counts[0] - self.counts[1]
+        return self.given.total() - self._done
 
 
 class KafkaSource(FixedPartitionedSource[Record, Offsets]):
@@ -48,7 +46,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
 
     Without one, memories are read from the beginning, and queries from where `begin` says the topic ended when the
     state directory was new. `rewind` names, per `topic:partition`, an offset below the resume state to read from again,
-    to rebuild state that was lost: those records come out silent.
+    to rebuild state that was lost: those records come out silent. `wake` and `failure`: see `Hub`.
     """
 
     def __init__(
@@ -59,6 +57,9 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         progress: Progress,
         begin: Mapping[str, int],
         rewind: Mapping[str, int] | None = None,
+        *,
+        wake: threading.Event | None = None,
+        failure: Callable[[], SourceError | None] = lambda: None,
     ) -> None:
         self._options = options
         self._memory_topic = memory_topic
@@ -66,14 +67,19 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         self._progress = progress
         self._begin = begin
         self._rewind = rewind or {}
+        self._wake = wake
+        self._failure = failure
         self._hubs: dict[int, Hub] = {}
         self._joining = threading.Lock()
+        self._listed = 0
+        self._built = 0
+        self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset of this run
         self.stopping = threading.Event()
 
     def list_parts(self) -> list[str]:
         """One part per partition number that either topic has. Raises SourceError where a topic is missing."""
-        counts = self._partition_counts()
-        return [f"{number:05d}" for number in range(max(counts.values()))]
+        self._listed = max(self._partition_counts().values())
+        return [f"{number:05d}" for number in range(self._listed)]
 
     def build_part(self, step_id: str, for_part: str, resume_state: Offsets | None) -> "KafkaPart":  # noqa: ARG002
         number = int(for_part)
@@ -86,17 +92,28 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
                 source = f"{topic}:{number}"
                 next_offset, answered_from = (resume_state or {}).get(source, (None, 0))
                 first = self._first_offset(topic, number, next_offset)
+                self.first_offsets[source] = first
                 answered_from = max(answered_from, next_offset or 0)
                 log = _Log(source, reader.add((topic, number), first), first, answered_from)
                 (part.queries if reader is hub.queries else part.memories).append(log)
+        with self._joining:
+            self._built += 1
         return part
+
+    def ready(self) -> bool:
+        """Whether every part is there, and goes on."""
+        return 0 < self._listed <= self._built and not self.stopping.is_set()
+
+    def readers(self) -> list[Reader]:
+        """The readers of all workers."""
+        return [reader for hub in [*self._hubs.values()] for reader in (hub.queries, hub.memories)]
 
     def _hub(self) -> Hub:
         """The calling worker's hub."""
         with self._joining:
             worker = threading.get_ident()
             if worker not in self._hubs:
-                self._hubs[worker] = Hub(self._options, self._progress.in_flight)
+                self._hubs[worker] = Hub(self._options, self._progress.in_flight, self._wake, self._failure)
             return self._hubs[worker]
 
     def _partition_counts(self) -> dict[str, int]:
@@ -154,9 +171,10 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         if not records and (allowed := self._hub.memories_allowed()):
             records = [record for log in self.memories for record in _take(log, allowed)]
             self._hub.gave(len(records))
-        if not records:
+        if records:
+            self._progress.gave(records[0].position.topic, len(records))
+        else:
             self._hub.rest(self._name)
-        self._progress.gave(len(records))
         return records
 
     def next_awake(self) -> datetime:

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 
 import orjson
 
-from recallflow.cli.kafka import add_kafka, kafka_options, servers_in_environment
+from recallflow.cli.kafka import add_kafka, add_topics, kafka_options, servers_in_environment, topics
 from recallflow.cli.output import paragraph
 from recallflow.connectors.kafka.dead_letters import Letter, read_letters, send_again
-from recallflow.flows.topics import Topics
 
 SHOWN_CHARACTERS = 200
 
@@ -28,6 +27,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     replay.set_defaults(run=run_replay)
     for action in (listing, replay):
         action.add_argument("--code", metavar="CODE", help="only those refused for this reason")
+        add_topics(action, "dead_letters")
         add_kafka(action, servers_in_environment())
 
 
@@ -53,6 +53,6 @@ def run_replay(options: argparse.Namespace) -> int:
 
 
 def _chosen(options: argparse.Namespace) -> Iterator[Letter]:
-    for letter in read_letters(kafka_options(options), Topics().dead_letters):
+    for letter in read_letters(kafka_options(options), topics(options).dead_letters):
         if options.code in (None, letter.error.get("code")):
             yield letter

@@ -4,16 +4,26 @@ import argparse
 import os
 from pathlib import Path
 
-from recallflow.cli.options import add_engine, settings
+from recallflow.cli.options import add_engine, add_pace, settings, whole
 from recallflow.connectors.kafka.admin import create_topics
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import UsageError
-from recallflow.flows.kafka import KafkaFlow
+from recallflow.flows.kafka import LOOPBACK, KafkaFlow
 from recallflow.flows.topics import Topics
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 LOCAL = "localhost:9092"
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+# Field of `Topics` → how its option is named.
+_TOPICS = {
+    "memory": "memory",
+    "queries": "query",
+    "control": "control",
+    "responses": "response",
+    "receipts": "receipt",
+    "enrichment": "enrichment",
+    "dead_letters": "dead-letter",
+}
 
 
 def servers_in_environment() -> str:
@@ -25,15 +35,22 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "run", help="the main flow against Kafka", description="Runs the main flow until SIGTERM."
     )
     add_engine(run)
+    add_pace(run)
+    workers = "default: 1; one is supported, more processes are the way to scale"
+    run.add_argument("--workers", default="1", metavar="N", help=workers)
+    run.add_argument("--metrics-port", metavar="PORT", help="serve /metrics, /livez and /readyz here")
+    run.add_argument("--metrics-host", default=LOOPBACK, metavar="HOST", help=f"where (default: {LOOPBACK})")
     run.add_argument("--reply-topic", action="append", default=[], metavar="TOPIC", help="may be named in reply_to")
+    add_topics(run, "memory", "queries", "control", "responses", "receipts", "dead_letters")
     run.set_defaults(run=run_flow)
-    topics = commands.add_parser("topics", help="topics with sensible settings", description="Topics.")
-    create = topics.add_subparsers(metavar="ACTION", required=True).add_parser("create", help="create what is missing")
-    create.add_argument("--partitions", type=int, default=8, metavar="N", help="per topic (default: 8)")
-    create.add_argument("--replication", type=int, default=1, metavar="N", help="copies (default: 1)")
+    parser = commands.add_parser("topics", help="topics with sensible settings", description="Topics.")
+    create = parser.add_subparsers(metavar="ACTION", required=True).add_parser("create", help="create what is missing")
+    create.add_argument("--partitions", default="8", metavar="N", help="per topic (default: 8)")
+    create.add_argument("--replication", default="1", metavar="N", help="copies (default: 1)")
+    add_topics(create, *_TOPICS)
     create.set_defaults(run=run_create)
-    for parser in (run, create):
-        add_kafka(parser, servers_in_environment())
+    for command in (run, create):
+        add_kafka(command, servers_in_environment())
 
 
 def add_kafka(parser: argparse.ArgumentParser, default: str | None = None) -> None:
@@ -44,6 +61,14 @@ def add_kafka(parser: argparse.ArgumentParser, default: str | None = None) -> No
                         help="any librdkafka option: security.protocol, sasl.*, ssl.*, …")  # fmt: skip
 
 
+def add_topics(parser: argparse.ArgumentParser, *fields: str) -> None:
+    """What the topics are called that a command uses."""
+    for name in fields:
+        default = getattr(Topics, name)
+        flag = f"--{_TOPICS[name]}-topic"
+        parser.add_argument(flag, dest=f"topic_{name}", default=default, metavar="TOPIC", help=f"default: {default}")
+
+
 def kafka_options(options: argparse.Namespace) -> KafkaOptions:
     """The Kafka that the options name."""
     pairs = [text.split("=", 1) for text in options.librdkafka]
@@ -52,30 +77,43 @@ def kafka_options(options: argparse.Namespace) -> KafkaOptions:
     return KafkaOptions(options.bootstrap_servers, dict(pairs))
 
 
+def topics(options: argparse.Namespace) -> Topics:
+    """The topics that the options name; others are called as they are by default."""
+    given = {name: getattr(options, f"topic_{name}", getattr(Topics, name)) for name in _TOPICS}
+    return Topics(**given, replies=tuple(getattr(options, "reply_topic", ())))
+
+
 def run_flow(options: argparse.Namespace) -> int:
     state_dir: Path | None = options.state_dir
     if state_dir is None:
         raise UsageError("give --state-dir: the folder that holds the state")
-    topics = Topics(replies=tuple(options.reply_topic))
-    KafkaFlow(kafka_options(options), state_dir, topics, settings(options)).run()
+    workers = whole("workers", options.workers)
+    if workers < 1:
+        raise UsageError("--workers: give 1 or more")
+    port = None if options.metrics_port is None else whole("metrics_port", options.metrics_port)
+    kafka, named, chosen = kafka_options(options), topics(options), settings(options)
+    KafkaFlow(kafka, state_dir, named, chosen, workers, options.metrics_host, port).run()
     return 0
 
 
 def run_create(options: argparse.Namespace) -> int:
-    topics, many = Topics(), options.partitions
-    if many < 1 or options.replication < 1:
+    named = topics(options)
+    many, copies = whole("partitions", options.partitions), whole("replication", options.replication)
+    if many < 1 or copies < 1:
         raise UsageError("--partitions and --replication: give 1 or more")
     partitions = {
-        topics.memory: many,
-        topics.queries: many,
-        topics.control: 1,
-        topics.responses: many,
-        topics.receipts: many,
-        topics.enrichment: many,
-        topics.dead_letters: 1,
+        named.memory: many,
+        named.queries: many,
+        named.control: 1,
+        named.responses: many,
+        named.receipts: many,
+        named.enrichment: many,
+        named.dead_letters: 1,
     }
     config = dict.fromkeys(partitions, LOG_APPEND_TIME)
-    config[topics.control] = LOG_APPEND_TIME | {"cleanup.policy": "compact"}
-    for topic, made in create_topics(kafka_options(options), partitions, config, options.replication).items():
+    # The memories themselves: lost state is rebuilt from this log, so nothing in it may expire.
+    config[named.memory] = LOG_APPEND_TIME | {"retention.ms": "-1"}
+    config[named.control] = LOG_APPEND_TIME | {"cleanup.policy": "compact"}
+    for topic, made in create_topics(kafka_options(options), partitions, config, copies).items():
         print(f"{topic}: {'created' if made else 'was there'}")
     return 0

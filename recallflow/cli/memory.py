@@ -6,11 +6,13 @@ from typing import Any, get_args
 
 import orjson
 
-from recallflow.cli.options import add_engine, add_owner, settings
+from recallflow.cli.options import add_control, add_engine, add_owner, decisions, settings
 from recallflow.cli.output import paragraph, reasons
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.flows.embedded import Processed, process
 from recallflow.queries import Mode
+
+_SEEN = {"no_memories", "k_exceeds_memories"}  # warnings of what the list of memories shows
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -23,6 +25,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     ask.add_argument("question", metavar="QUESTION")
     ask.add_argument("-k", type=int, default=5, help="how many memories (default: 5)")
     ask.add_argument("--mode", choices=get_args(Mode), default="hybrid", help="ranking mode (default: hybrid)")
+    add_control(ask)
     ask.set_defaults(run=run_ask)
     for parser in (remember, ask):
         parser.add_argument("--json", action="store_true", help="print the response as JSON")
@@ -51,7 +54,7 @@ def _run(options: argparse.Namespace, event: dict[str, Any]) -> Processed:
         raise UsageError("give --state-dir: the folder that holds the memory")
     scope = {"tenant_id": options.tenant, "user_id": options.user, "environment": options.environment}
     stamped = event | scope | {"timestamp": time.time_ns() // 1_000_000}
-    processed = process([orjson.dumps(stamped)], settings(options), options.state_dir)
+    processed = process([orjson.dumps(stamped)], settings(options), options.state_dir, decisions(options))
     if processed.rejected and not processed.responses:
         raise RecallflowError(processed.rejected[0]["error"]["message"])
     return processed
@@ -60,7 +63,7 @@ def _run(options: argparse.Namespace, event: dict[str, Any]) -> Processed:
 def _readable(response: dict[str, Any]) -> str:
     if response["status"] == "error":
         return f"error: {response['error']['message']}"
-    lines = [f"{w['code']}: {w['detail']}" for w in response["warnings"]]
+    lines = [f"{w['code']}: {w['detail']}" for w in response["warnings"] if w["code"] not in _SEEN]
     return "\n".join(lines + ([ranked(memory) for memory in response["memories"]] or ["nothing remembered yet"]))
 
 

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import orjson
 
-from recallflow.cli.options import add_engine, settings
+from recallflow.cli.options import add_control, add_engine, decisions, settings
 from recallflow.connectors.lines import PumpFeed, bounded_lines
 from recallflow.flows.embedded import Delivery, Embedded, rejection
 from recallflow.operators.decode import MAX_RECORD_BYTES
@@ -25,12 +25,13 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "line on stdout, in query order; refused lines go to stderr as JSON {line, error}.",
     )
     add_engine(parser)
+    add_control(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     logging.disable(logging.WARNING)  # scripts parse stderr: it holds refused lines, or the one error that ends it all
-    with Embedded.open(settings(options), options.state_dir) as embedded:
+    with Embedded.open(settings(options), options.state_dir, decisions(options)) as embedded:
         lines = bounded_lines(_stdin(), MAX_RECORD_BYTES + 1)
         first: list[int] = []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 from tqdm import tqdm
 
-from recallflow.cli.kafka import BOOTSTRAP_VARIABLE, add_kafka, kafka_options
+from recallflow.cli.kafka import BOOTSTRAP_VARIABLE, add_kafka, add_topics, kafka_options, topics
 from recallflow.cli.options import add_engine, add_owner, settings
 from recallflow.cli.publish import publish
 from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, detect_format, read_log
@@ -21,7 +21,6 @@ from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.flows.embedded import Delivery, Embedded, rejection
-from recallflow.flows.topics import Topics
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused, Write
 from recallflow.operators.prepare import check_dimension
@@ -44,6 +43,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser.add_argument("--dry-run", action="store_true", help="read and check only; nothing is stored")
     add_engine(parser)
     add_owner(parser)
+    add_topics(parser, "memory")
     add_kafka(parser, default=os.environ.get(BOOTSTRAP_VARIABLE))
     parser.set_defaults(run=run)
 
@@ -56,9 +56,10 @@ def run(options: argparse.Namespace) -> int:
         return max(_check(path, scope, log_format, embedder) for path, log_format in formats.items())
     rejects = {path: options.rejects or path.with_name(path.name + ".rejects.jsonl") for path in options.files}
     if not options.embedded and options.bootstrap_servers is not None:
+        kafka, topic = kafka_options(options), topics(options).memory
         for path, log_format in formats.items():
             note = partial(_note, rejects[path])
-            print(publish(kafka_options(options), Topics().memory, path, scope, log_format, _topic(path), note))
+            print(publish(kafka, topic, path, scope, log_format, _topic(path), note))
         return 0
     if not options.embedded or options.state_dir is None:
         raise UsageError("give --embedded --state-dir DIR, or --bootstrap-servers HOST:PORT")

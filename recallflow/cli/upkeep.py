@@ -8,7 +8,8 @@ import orjson
 from recallflow.cli.output import paragraph
 from recallflow.errors import StateBehind, StateError, StateInUse
 from recallflow.flows.rebuild import GIVE_UP, Behind, behind, give_up_unanswered, has_store, rebuild
-from recallflow.state.checkpoint import Report, checkpoint, restore, verify
+from recallflow.state.checkpoint import checkpoint, restore
+from recallflow.state.verify import Report, verify
 
 GAVE_UP = (
     "The recovery store is new and empty.",

@@ -1,39 +1,52 @@
 """The commands that speak to Kafka, against a real broker."""
 
-import os
+import signal
 import subprocess
-import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.broker import Cluster
+from benchmarks.broker import HOST, Cluster, free_ports
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[str]]
+Names = Callable[[str], str]
+
+GIVE_UP_S = 60.0
+FLAGS = {
+    "--memory-topic": "memory.events",
+    "--query-topic": "query.events",
+    "--control-topic": "control.events",
+    "--response-topic": "recall.responses",
+    "--receipt-topic": "memory.receipts",
+    "--dead-letter-topic": "dead.letters",
+}
+
+
+def flags(topics: Names, *wanted: str) -> list[str]:
+    """Options that give each topic a name of this test's own."""
+    return [word for flag in wanted or FLAGS for word in (flag, topics(FLAGS[flag]))]
 
 
 @pytest.fixture
-def command(broker: Cluster) -> Command:
-    """Runs `recallflow …` against the broker."""
+def at(broker: Cluster) -> list[str]:
+    return ["--bootstrap-servers", broker.bootstrap_servers]
 
-    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "import sys; from recallflow.cli import main; sys.exit(main())",
-                *map(str, arguments),
-            ],
-            env=os.environ | {"KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
 
-    return run
+@pytest.fixture
+def created(command: Command, at: list[str], topics: Names) -> None:
+    """All topics of this test's own, made by the command."""
+    enrichment = ["--enrichment-topic", topics("enrichment.requests")]
+    done = command("topics", "create", "--partitions", 2, *at, *flags(topics), *enrichment)
+    assert done.returncode == 0, done.stderr
 
 
 def values(broker: Cluster, topic: str) -> list[tuple[bytes, bytes]]:
@@ -50,35 +63,135 @@ def values(broker: Cluster, topic: str) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def test_topics_are_created_once(command: Command) -> None:
-    first, again = command("topics", "create"), command("topics", "create")
+def produce(broker: Cluster, topic: str, *events: dict[str, Any]) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for event in events:
+        producer.produce(topic, orjson.dumps({"tenant_id": "acme", "user_id": "ann"} | event), b"acme/ann")
+    assert producer.flush(GIVE_UP_S) == 0
+
+
+# ── topics, replay, dlq ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_topics_are_created_once(command: Command, at: list[str], topics: Names) -> None:
+    named = [*at, *flags(topics), "--enrichment-topic", topics("enrichment.requests")]
+    first, again = command("topics", "create", *named), command("topics", "create", *named)
     assert (first.returncode, again.returncode) == (0, 0)
-    assert "memory.events:" in first.stdout
-    assert set(again.stdout.split(": ")[1::2]) <= {"was there"} or again.stdout.count("was there") == 7
+    names = {topics(name) for name in (*FLAGS.values(), "enrichment.requests")}
+    assert set(first.stdout.splitlines()) == {f"{name}: created" for name in names}
+    assert set(again.stdout.splitlines()) == {f"{name}: was there" for name in names}
 
 
-def test_a_log_is_sent_once_however_often_the_command_runs(command: Command, broker: Cluster, tmp_path: Path) -> None:
-    command("topics", "create")
+@pytest.mark.usefixtures("created")
+def test_a_log_is_sent_once_however_often_the_command_runs(
+    command: Command, broker: Cluster, at: list[str], topics: Names, tmp_path: Path
+) -> None:
     log = tmp_path / "log.jsonl"
     lines = [
         orjson.dumps({"type": "message", "tenant_id": "log", "user_id": f"u{n % 3}", "content": f"line {n}"})
         for n in range(20)
     ]
     log.write_bytes(b"\n".join([*lines[:10], b"{broken", *lines[10:]]) + b"\n")
-    before = len(values(broker, "memory.events"))
-    first, again = command("replay", log), command("replay", log)
+    replay, topic = ["replay", log, *at, *flags(topics, "--memory-topic")], topics("memory.events")
+    first, again = command(*replay), command(*replay)
     assert first.returncode == 0, first.stderr
-    assert "20 events sent to memory.events; 1 refused" in first.stdout
-    assert "0 events sent to memory.events, 21 before were sent by an earlier run" in again.stdout
-    sent = values(broker, "memory.events")[before:]
-    assert len(values(broker, "memory.events")) - before == 20
-    mine = [(key, orjson.loads(value)) for key, value in values(broker, "memory.events") if key.startswith(b"log/")]
-    assert len(sent) == 20
-    assert sorted(event["content"] for _, event in mine) == sorted(f"line {n}" for n in range(20))
-    assert all(key == f"log/{event['user_id']}".encode() for key, event in mine)
-    assert len({event["id"] for _, event in mine}) == 20  # what is sent again after a kill applies once
+    assert f"20 events sent to {topic}; 1 refused" in first.stdout
+    assert f"0 events sent to {topic}, 21 before were sent by an earlier run" in again.stdout
+    sent = [(key, orjson.loads(value)) for key, value in values(broker, topic)]
+    assert sorted(event["content"] for _, event in sent) == sorted(f"line {n}" for n in range(20))
+    assert all(key == f"log/{event['user_id']}".encode() for key, event in sent)
+    assert len({event["id"] for _, event in sent}) == 20  # what is sent again after a kill applies once
     (reject,) = map(orjson.loads, (tmp_path / "log.jsonl.rejects.jsonl").read_bytes().splitlines())
     assert (reject["line"], reject["record"]) == (11, "{broken")
+
+
+def test_a_log_is_not_sent_where_there_is_no_topic(
+    command: Command, at: list[str], topics: Names, tmp_path: Path
+) -> None:
+    (tmp_path / "log.jsonl").write_bytes(b'{"type": "message", "tenant_id": "a", "user_id": "u", "content": "x"}\n')
+    done = command("replay", tmp_path / "log.jsonl", *at, *flags(topics, "--memory-topic"))
+    assert done.returncode == 1
+    assert f"no topic {topics('memory.events')}: create it" in done.stderr
+
+
+# ── run ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    """Status and body of a probe; status 0 where nobody listens."""
+    try:
+        with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except urllib.error.URLError:
+        return 0, ""
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + GIVE_UP_S
+    while not true():
+        assert time.monotonic() < deadline_s
+
+
+def metrics(port: int) -> dict[tuple[str, str], float]:
+    """Samples by their name and the values of their labels."""
+    families = text_string_to_metric_families(ask(port, "/metrics")[1])
+    samples = [sample for family in families for sample in family.samples]
+    return {(one.name.removeprefix("recallflow_"), "/".join(one.labels.values())): one.value for one in samples}
+
+
+def lags(found: dict[tuple[str, str], float]) -> list[float]:
+    return [value for (name, _), value in found.items() if name == "consumer_lag_records"]
+
+
+@pytest.mark.usefixtures("created")
+def test_a_run_on_topics_of_ones_own_says_what_it_does(
+    command: Command, start: Start, broker: Cluster, at: list[str], topics: Names, tmp_path: Path
+) -> None:
+    port = free_ports(None)[0]
+    shape = ["--partitions", "4", "--episode-gap-minutes", "5", "--epoch-ms", "50", "--cache-bytes", "64MiB"]
+    where = ["--state-dir", tmp_path / "s", "--metrics-port", port]
+    engine = start("run", *at, *flags(topics), *where, *shape)
+    until(lambda: ask(port, "/livez")[0] == 200)
+    until(lambda: ask(port, "/readyz")[0] == 200)
+
+    memory = {"type": "message", "id": "m1", "content": "The bicycle is in the cellar.", "receipt": True}
+    produce(broker, topics("memory.events"), memory, {"type": "message", "id": "m2"})
+    until(lambda: metrics(port).get(("outputs_total", "dead_letter")) == 1)  # it is through: the query will see both
+    produce(broker, topics("query.events"), {"type": "recall", "id": "q1", "query": "Where is the bicycle?"})
+    until(lambda: metrics(port).get(("outputs_total", "response")) == 1)
+    until(lambda: lags(metrics(port)) == [0] * 4)  # of two topics of two partitions
+    found = metrics(port)
+    assert found["records_total", topics("memory.events")] == 2
+    assert found["records_total", topics("query.events")] == 1
+    assert found["outputs_total", "receipt"] == 1
+    assert found["dead_letters_total", "invalid_event"] == 1
+    assert found["responses_total", "ok"] == found["response_processing_seconds_count", ""] == 1
+    assert (found["in_flight_records", ""], found["waiting_queries", ""]) == (0, 0)
+    assert found["hot_cache_bytes", ""] > 0
+
+    ((_, response),) = values(broker, topics("recall.responses"))
+    assert orjson.loads(response)["memories"][0]["id"] == "m1"
+    listed = command("dlq", "list", "--json", *at, *flags(topics, "--dead-letter-topic"))
+    assert orjson.loads(listed.stdout)["error"]["code"] == "invalid_event"
+
+    engine.send_signal(signal.SIGTERM)
+    _, said = engine.communicate(timeout=30)
+    assert engine.returncode == 0, said
+    assert ask(port, "/livez")[0] == 0
+    info = orjson.loads(command("state", "info", "--json", "--state-dir", tmp_path / "s").stdout)
+    assert (info["partitions"], info["episode_gap_minutes"]) == (4, 5.0)
+
+
+@pytest.mark.usefixtures("created")
+@pytest.mark.parametrize("flag", list(FLAGS))
+def test_a_missing_topic_is_named(command: Command, at: list[str], topics: Names, tmp_path: Path, flag: str) -> None:
+    done = command("run", *at, "--state-dir", tmp_path / "s", *flags(topics), flag, "nowhere")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no topic nowhere: create it (recallflow topics create)" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_missing_broker_is_one_clear_line(command: Command, tmp_path: Path) -> None:
@@ -86,9 +199,3 @@ def test_a_missing_broker_is_one_clear_line(command: Command, tmp_path: Path) ->
     assert (done.returncode, done.stdout) == (1, "")
     assert "cannot reach Kafka at 127.0.0.1:1" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_what_the_guarantees_rest_on_cannot_be_set(command: Command, tmp_path: Path) -> None:
-    done = command("run", "--state-dir", tmp_path / "s", "-X", "acks=1")
-    assert (done.returncode, done.stdout) == (1, "") or done.returncode == 2
-    assert "acks cannot be set" in done.stderr

@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
-from recallflow.connectors.kafka.control import ControlTable, History
+from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.control import OwnerMapping, Rollout
+from recallflow.control import Rollout
 from recallflow.errors import SourceError
 
 Names = Callable[[str], str]
@@ -25,29 +25,6 @@ def produce(broker: Cluster, topic: str, *values: bytes) -> None:
     for value in values:
         producer.produce(topic, value=value, key=b"acme/graph.rollout/graph")
     assert producer.flush(10) == 0
-
-
-def test_a_verdict_is_taken_as_of_the_records_time() -> None:
-    history = History()
-    for at_ms, mode in ((300, "off"), (100, "shadow"), (200, "canary")):
-        event = {"type": "graph.rollout", "tenant_id": "acme", "name": "graph", "mode": mode}
-        history.add(at_ms, Rollout.model_validate(event))
-    history.add(50, OwnerMapping(type="owner.mapping", tenant_id="acme", name="graph", workspace="w"))
-
-    def mode_at(at_ms: int) -> str | None:
-        found = history.as_of("acme", "graph.rollout", "graph", at_ms)
-        return found.mode if isinstance(found, Rollout) else None
-
-    assert [mode_at(at) for at in (99, 100, 199, 200, 299, 300)] == [
-        None,
-        "shadow",
-        "shadow",
-        "canary",
-        "canary",
-        "off",
-    ]
-    assert history.as_of("other", "graph.rollout", "graph", 300) is None
-    assert history.names("acme", "owner.mapping") == ["graph"]
 
 
 def test_what_stands_in_the_topic_is_there_from_the_start_and_news_follow(broker: Cluster, topics: Names) -> None:

@@ -20,10 +20,18 @@ PARTITIONS = 2
 CHILD = """
 import sys
 from pathlib import Path
+from recallflow.connectors.kafka.control import ControlTable
+from recallflow.errors import SourceError
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Topics
+
+def fail(table, *_):
+    raise SourceError("the control topic cannot be followed")
+
+if "control-fails" in sys.argv:
+    ControlTable._add = fail
 servers, folder, names, replies = sys.argv[1], sys.argv[2], sys.argv[3].split(","), tuple(sys.argv[4].split(","))
 KafkaFlow(KafkaOptions(servers), Path(folder), Topics(*names, replies), Settings(epoch_ms=200)).run()
 """
@@ -41,9 +49,9 @@ class Flow:
         self._consumer.assign([TopicPartition(t, n, 0) for t in topics.outputs() for n in range(PARTITIONS)])
         self.start()
 
-    def start(self) -> None:
+    def start(self, *how: str) -> None:
         *names, replies = astuple(self.topics)
-        arguments = [self._servers, str(self._folder), ",".join(names), ",".join(replies)]
+        arguments = [self._servers, str(self._folder), ",".join(names), ",".join(replies), *how]
         self.process = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stderr=subprocess.PIPE, text=True)
 
     def until_up(self) -> None:
@@ -206,3 +214,15 @@ def test_a_signal_finishes_the_batch_and_the_next_start_goes_on(flow: Flow, numb
     body = flow.answer()
     assert (body["query_id"], body["memories"][0]["id"]) == ("meanwhile", "m1")
     assert flow.next(timeout_s=1.0) is None
+
+
+def test_a_control_topic_that_cannot_be_followed_stops_the_flow(flow: Flow) -> None:
+    flow.process.kill()
+    flow.process.communicate()
+    flow.start("control-fails")
+    flow.ask(id="up")
+    assert flow.answer()["query_id"] == "up"
+    flow.send({"type": "quota", "name": "queries", "limit": 5}, to=flow.topics.control)
+    _, said = flow.process.communicate(timeout=30)
+    assert flow.process.returncode == 1
+    assert "the control topic cannot be followed" in said

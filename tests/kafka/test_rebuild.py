@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from recallflow.connectors.kafka.sink import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Topics
 from recallflow.owner import state_partition
-from recallflow.state.checkpoint import partition_folder, verify
+from recallflow.state.checkpoint import partition_folder
 from recallflow.state.directory import RECOVERY, REWIND, StateDirectory, describe
 from recallflow.state.logical import state_hash
+from recallflow.state.verify import verify
 
 Names = Callable[[str], str]
 
@@ -31,21 +32,25 @@ GIVE_UP_S = 60.0
 USERS = [f"user{n}" for n in range(12)]
 LOG_PARTITIONS = 3
 EVENTS = 240
+FLAGS = {
+    "--memory-topic": "memory",
+    "--query-topic": "queries",
+    "--control-topic": "control",
+    "--response-topic": "responses",
+    "--receipt-topic": "receipts",
+    "--dead-letter-topic": "dead_letters",
+}
 QUERIES = 24
 
 # The real command, on topics of this test's own. Epochs and batches are small, so that a kill falls between two of
 # them; it comes with the n-th record that the state is given.
 SCRIPT = """
-import json, os, signal, sys
-from recallflow.cli import kafka, main
+import os, signal, sys
+from recallflow.cli import main
 from recallflow.connectors.kafka import hub
-from recallflow.flows.settings import Settings
-from recallflow.flows.topics import Topics
 from recallflow.operators.partition import PartitionLogic
 
-topics, left = json.loads(sys.argv[1]), int(sys.argv[2])
-kafka.Topics = lambda replies: Topics(**topics)
-kafka.settings = lambda options: Settings(epoch_ms=10)
+left = int(sys.argv[1])
 hub.BATCH_MAX = 5
 on_batch = PartitionLogic.on_batch
 
@@ -58,7 +63,7 @@ def mortal(self, values):
 
 if left:
     PartitionLogic.on_batch = mortal
-sys.exit(main(sys.argv[3:]))
+sys.exit(main(sys.argv[2:]))
 """
 
 
@@ -73,9 +78,9 @@ class Deployment:
     asked: int = 0
 
     def start(self, kill_after: int = 0) -> subprocess.Popen[bytes]:
-        topics = orjson.dumps(asdict(self.topics)).decode()
         where = ["--state-dir", str(self.state_dir), "--bootstrap-servers", self.broker.bootstrap_servers]
-        command = [sys.executable, "-c", SCRIPT, topics, str(kill_after), "run", *where]
+        named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
+        command = [sys.executable, "-c", SCRIPT, str(kill_after), "run", "--epoch-ms", "10", *where, *named]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def ends(self, kill_after: int = 0) -> tuple[int, str]:
@@ -161,7 +166,7 @@ def _watched(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def named(plain: Topics, topics: Names, prefix: str = "") -> Topics:
-    """Topics of this test's own; that of the memories stays."""
+    """Topics of this test's own; those of the memories and of control events stay."""
     return replace(
         plain,
         queries=topics(f"{prefix}queries"),
@@ -174,8 +179,8 @@ def named(plain: Topics, topics: Names, prefix: str = "") -> Topics:
 @pytest.fixture
 def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
     """Has taken in events, answered queries, and been stopped."""
-    own = named(Topics(memory=topics("memory.events")), topics)
-    broker.create_topics({own.memory: LOG_PARTITIONS, own.queries: LOG_PARTITIONS})
+    own = named(Topics(memory=topics("memory.events"), control=topics("control.events")), topics)
+    broker.create_topics({own.memory: LOG_PARTITIONS, own.queries: LOG_PARTITIONS, own.control: 1})
     broker.create_topics(dict.fromkeys(own.outputs(), 1))
     made = Deployment(broker, own, tmp_path / "s")
     made.send(1)

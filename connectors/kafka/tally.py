@@ -1,0 +1,62 @@
+"""What came out of a running flow, counted."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
+
+from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
+from recallflow.responses import Response
+
+# Upper bounds in seconds: a query takes some milliseconds.
+BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class Tally:
+    """Plain numbers that the worker adds to and any other thread reads: prometheus_client's own counters and
+    histograms lock, and would cost 3 µs a response; these cost 1."""
+
+    def __init__(self, query_topic: str, first_offsets: Mapping[str, int]) -> None:
+        """`first_offsets`: `topic:partition` → the first offset of this run."""
+        self.outputs: Counter[str] = Counter()
+        self.dead_letters: Counter[str] = Counter()  # by error code
+        self.responses: Counter[str] = Counter()  # by status
+        self.warnings: Counter[str] = Counter()  # by code
+        self.processed = [0] * (len(BOUNDS_S) + 1)  # responses by time: at most each bound, and beyond
+        self.processed_s = 0.0
+        self.waiting = 0  # queries of this run that were set aside
+        self._query_topic = query_topic
+        self._first_offsets = first_offsets
+
+    def observe(self, output: Output) -> None:
+        """Counts one output. Called for each, on the dataflow's thread."""
+        match output:
+            case Done():
+                if output.source.startswith(f"{self._query_topic}:"):
+                    self.waiting += len(output.offsets)
+                return
+            case Answer():
+                self.outputs["response"] += 1
+                self._observe_response(output.response)
+            case Receipted():
+                self.outputs["receipt"] += 1
+            case DeadLetter():
+                self.outputs["dead_letter"] += 1
+                self.dead_letters[output.error.code] += 1
+            case Verdict():
+                self.outputs["verdict"] += 1
+        if output.number == 0 and output.position.topic == self._query_topic:
+            self._settle(output)
+
+    def _observe_response(self, response: Response) -> None:
+        self.responses[response.status] += 1
+        for warning in response.warnings:
+            self.warnings[warning.code] += 1
+        if response.processing_time_ms is not None:
+            taken_s = response.processing_time_ms / 1000
+            self.processed[bisect_left(BOUNDS_S, taken_s)] += 1
+            self.processed_s += taken_s
+
+    def _settle(self, output: Answer | Receipted | DeadLetter | Verdict) -> None:
+        """Each query's first output has number 0. Those that an earlier run set aside were never counted."""
+        if output.position.offset >= self._first_offsets.get(output.position.source, 0):
+            self.waiting -= 1

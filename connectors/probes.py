@@ -1,0 +1,76 @@
+"""What a supervisor and Prometheus ask a process over HTTP: /metrics, /livez, /readyz."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+from urllib.parse import urlsplit
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from recallflow.errors import UsageError
+
+TEXT = "text/plain; charset=utf-8"
+CLOSE_S = 0.1
+IDLE_S = 5.0
+
+
+class Probes:
+    """Serves on a thread of its own until it is closed. /livez says that the process runs, and asks nothing else of
+    it; /readyz is 503 until `ready()`."""
+
+    def __init__(self, host: str, port: int, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
+        """Port 0 takes a free one. Raises UsageError where it cannot be had."""
+        try:
+            self._server = ThreadingHTTPServer((host, port), _handler(registry, ready))
+        except (OSError, OverflowError) as error:
+            raise UsageError(f"cannot serve metrics at {host}:{port}: {error}; give another port or host") from error
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(CLOSE_S,), daemon=True, name="recallflow-probes"
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _handler(registry: CollectorRegistry, ready: Callable[[], bool]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = IDLE_S
+
+        def do_GET(self) -> None:
+            match urlsplit(self.path).path:
+                case "/metrics":
+                    self._answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry))
+                case "/livez":
+                    self._answer(HTTPStatus.OK, TEXT, b"alive\n")
+                case "/readyz" if ready():
+                    self._answer(HTTPStatus.OK, TEXT, b"ready\n")
+                case "/readyz":
+                    self._answer(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"not ready\n")
+                case _:
+                    self._answer(HTTPStatus.NOT_FOUND, TEXT, b"there are /metrics, /livez and /readyz\n")
+
+        def _answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
+            with contextlib.suppress(ConnectionError):  # whoever asked is gone
+                self.send_response(status)
+                self.send_header("Content-Type", content_type)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing: probes come every few seconds."""
+
+    return Handler

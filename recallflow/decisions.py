@@ -1,0 +1,68 @@
+"""What tenants' operators decided, as of any time: control events in the order the log took them in."""
+
+import bisect
+from collections import defaultdict
+from typing import NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from recallflow.control import Control, ControlEvent
+from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
+
+_EVENT: TypeAdapter[Control] = TypeAdapter(ControlEvent)
+
+
+class Decision(NamedTuple):
+    """A control event and when the log took it in (epoch milliseconds)."""
+
+    append_ms: int
+    event: Control
+
+
+class History:
+    """All decisions by (tenant, kind, name), each list in log order; a verdict on a record is taken as of the record's
+    append time, so that a rebuild a year later accepts what was accepted then. One thread may add while others read."""
+
+    def __init__(self) -> None:
+        self._decisions: dict[tuple[str, str, str], list[Decision]] = defaultdict(list)
+        self._names: dict[tuple[str, str], set[str]] = defaultdict(set)
+
+    def add(self, append_ms: int, event: Control) -> None:
+        kind: str = event.type  # type: ignore[attr-defined]
+        bisect.insort(
+            self._decisions[event.tenant_id, kind, event.name], Decision(append_ms, event), key=lambda d: d[0]
+        )
+        self._names[event.tenant_id, kind].add(event.name)
+
+    def as_of(self, tenant_id: str, kind: str, name: str, at_ms: int) -> Control | None:
+        """What held at `at_ms`: the latest decision taken in by then."""
+        decision = self.decision(tenant_id, kind, name, at_ms)
+        return None if decision is None else decision.event
+
+    def decision(self, tenant_id: str, kind: str, name: str, at_ms: int) -> Decision | None:
+        """What held at `at_ms`, and since when."""
+        decisions = self._decisions.get((tenant_id, kind, name), [])
+        at = bisect.bisect_right(decisions, at_ms, key=lambda d: d.append_ms)
+        return decisions[at - 1] if at else None
+
+    def names(self, tenant_id: str, kind: str) -> list[str]:
+        """Every name of a kind that a tenant ever decided on."""
+        return sorted(self._names.get((tenant_id, kind), ()))
+
+
+def parse_control(value: bytes) -> Control:
+    """JSON of any control event → its model. Raises InvalidRecord, with every wrong field at once."""
+    try:
+        return _EVENT.validate_json(value)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        code: ErrorCode = "invalid_json" if found[0]["type"] == "json_invalid" else "invalid_event"
+        raise InvalidRecord(code, [_problem(one) for one in found]) from None
+
+
+def _problem(error: ErrorDetails) -> FieldProblem:
+    if error["type"].startswith("union_tag"):
+        return FieldProblem("type", error["msg"])
+    _, *path = error["loc"] or [""]  # it begins with the event's type
+    return FieldProblem(".".join(map(str, path)), error["msg"].removeprefix("Value error, "))

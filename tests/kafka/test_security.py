@@ -1,0 +1,84 @@
+"""A broker that lets in only who says the password."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.broker import Broker
+from benchmarks.kafka_flow import own_topics
+from recallflow.client import QueryTimeout, RecallClient
+from recallflow.flows.topics import Topics
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[str]]
+
+USER, PASSWORD = "ann", "walnut-7"
+ATTEMPTS = 60
+
+
+def login(password: str) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": USER,
+        "sasl.password": password,
+    }
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[str]:
+    """Where a broker listens that asks for a password."""
+    with Broker(users={USER: PASSWORD}) as broker:
+        yield broker.guarded_servers
+
+
+def words(guarded: str, topics: Topics, password: str) -> list[str]:
+    """The options that name the broker, the login and the topics."""
+    flags = {
+        "--memory-topic": topics.memory,
+        "--query-topic": topics.queries,
+        "--control-topic": topics.control,
+        "--response-topic": topics.responses,
+        "--receipt-topic": topics.receipts,
+        "--dead-letter-topic": topics.dead_letters,
+        "--bootstrap-servers": guarded,
+    }
+    said = [word for flag in flags.items() for word in flag]
+    return said + [word for name, value in login(password).items() for word in ("-X", f"{name}={value}")]
+
+
+def test_with_the_password_a_memory_is_remembered_and_recalled(
+    guarded: str, command: Command, start: Start, tmp_path: Path
+) -> None:
+    topics = own_topics()
+    chosen = words(guarded, topics, PASSWORD)
+    made = command("topics", "create", "--enrichment-topic", topics.enrichment, *chosen)
+    assert made.returncode == 0, made.stderr
+    engine = start("run", "--state-dir", tmp_path / "s", *chosen)
+    named = {"memory_topic": topics.memory, "query_topic": topics.queries, "response_topic": topics.responses}
+    with RecallClient(guarded, "acme", options=login(PASSWORD), timeout_s=30.0, **named) as client:
+        position = client.remember("ann", "The bicycle is in the cellar.")
+        for _ in range(ATTEMPTS):
+            assert engine.poll() is None, engine.communicate()[1]
+            try:
+                answer = client.recall("ann", "Where is the bicycle?", after=position, timeout_s=1.0)
+            except QueryTimeout:  # a query from before the first start
+                continue
+            break
+    assert [memory.content for memory in answer.memories or []] == ["The bicycle is in the cellar."]
+
+
+@pytest.mark.parametrize("action", [["run"], ["topics", "create"], ["dlq", "list"]], ids=" ".join)
+def test_with_another_password_a_command_says_who_refuses_it(
+    guarded: str, command: Command, tmp_path: Path, action: list[str]
+) -> None:
+    flags = [word for name, value in login("walnut-8").items() for word in ("-X", f"{name}={value}")]
+    where = ["--state-dir", tmp_path / "s"] if action == ["run"] else []
+    done = command(*action, *where, "--bootstrap-servers", guarded, *flags)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Kafka refuses us" in done.stderr
+    assert "Invalid username or password" in done.stderr
+    assert "walnut-8" not in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,125 @@
+"""What comes out of a flow is counted, and shown as the documentation says."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.kafka.metrics import Metrics, Running
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.source import KafkaSource, Progress
+from recallflow.connectors.kafka.tally import Tally
+from recallflow.errors import InvalidRecord
+from recallflow.flows.settings import Settings
+from recallflow.outputs import Answer, DeadLetter, Done, Receipted
+from recallflow.records import Position, Record
+from recallflow.responses import Response, Warn
+from recallflow.state.directory import StateDirectory
+
+ROOT = Path(__file__).parents[3]
+QUERIES, MEMORIES = "query.events", "memory.events"
+FIRST = 100  # of the query topic in this run
+
+
+def answer(offset: int, number: int = 0, **said: Any) -> Answer:
+    response = Response.model_validate({"query_id": "q", "status": "ok"} | said)
+    return Answer(Position(QUERIES, 0, offset), number, b"acme/ann", b"{}", response)
+
+
+def letter(topic: str, offset: int, number: int = 0) -> DeadLetter:
+    record = Record(Position(topic, 0, offset), b"{", 0)
+    return DeadLetter(record, number, InvalidRecord("invalid_json", []), "decode")
+
+
+def receipt(offset: int) -> Receipted:
+    return Receipted(Position(MEMORIES, 0, offset), 0, b"acme/ann", b"{}")
+
+
+@pytest.fixture
+def tally() -> Tally:
+    return Tally(QUERIES, {f"{QUERIES}:0": FIRST, f"{MEMORIES}:0": 0})
+
+
+def test_outputs_count_by_what_they_are(tally: Tally) -> None:
+    slow: dict[str, Any] = {
+        "processing_time_ms": 70.0,
+        "status": "degraded",
+        "warnings": [Warn(code="stale_read", detail="late")],
+    }
+    for output in (answer(100, processing_time_ms=2.0), answer(101, **slow), receipt(1), letter(MEMORIES, 2)):
+        tally.observe(output)
+    assert tally.outputs == {"response": 2, "receipt": 1, "dead_letter": 1}
+    assert tally.responses == {"ok": 1, "degraded": 1}
+    assert tally.warnings == {"stale_read": 1}
+    assert tally.dead_letters == {"invalid_json": 1}
+
+
+def test_queries_that_are_through_without_an_output_wait(tally: Tally) -> None:
+    tally.observe(answer(100))
+    tally.observe(letter(QUERIES, 101))
+    tally.observe(answer(101, number=1))  # a malformed query has a dead letter and an error response
+    tally.observe(Done(f"{QUERIES}:0", (100, 101, 102, 103)))
+    assert tally.waiting == 2
+    tally.observe(answer(102))
+    assert tally.waiting == 1
+
+
+def test_queries_of_an_earlier_run_and_memories_do_not_count_as_waiting(tally: Tally) -> None:
+    tally.observe(Done(f"{MEMORIES}:0", (1, 2, 3)))
+    tally.observe(receipt(1))
+    tally.observe(answer(FIRST - 1))  # it was set aside before this process began
+    assert tally.waiting == 0
+
+
+@pytest.fixture
+def running(tally: Tally, tmp_path: Path) -> Running:
+    settings, embedder = Settings(partitions=1), load_embedder("hash")
+    directory = StateDirectory.open(tmp_path / "s", settings.fingerprint(embedder), settings.cache_bytes)
+    progress = Progress()
+    source = KafkaSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, progress, {})
+    return Running(source, progress, directory, tally)
+
+
+def shown(metrics: Metrics) -> dict[str, float]:
+    """Every sample by its name and labels."""
+    text = generate_latest(metrics.registry).decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {f"{one.name}{dict(sorted(one.labels.items())) or ''}": one.value for one in samples}
+
+
+def test_metrics_show_what_was_counted(running: Running) -> None:
+    metrics = Metrics()
+    assert (shown(metrics), metrics.ready()) == ({}, False)
+    metrics.watch(running)
+    running.progress.gave(MEMORIES, 5)
+    running.progress.done(2)
+    for output in (answer(100, processing_time_ms=2.0), answer(101, processing_time_ms=70.0), letter(MEMORIES, 1)):
+        running.tally.observe(output)
+    found = shown(metrics)
+    expected = {
+        "recallflow_records_total{'topic': 'memory.events'}": 5,
+        "recallflow_in_flight_records": 3,
+        "recallflow_outputs_total{'kind': 'response'}": 2,
+        "recallflow_outputs_total{'kind': 'dead_letter'}": 1,
+        "recallflow_dead_letters_total{'code': 'invalid_json'}": 1,
+        "recallflow_responses_total{'status': 'ok'}": 2,
+        "recallflow_response_processing_seconds_bucket{'le': '0.001'}": 0,
+        "recallflow_response_processing_seconds_bucket{'le': '0.002'}": 1,
+        "recallflow_response_processing_seconds_bucket{'le': '0.1'}": 2,
+        "recallflow_response_processing_seconds_bucket{'le': '+Inf'}": 2,
+        "recallflow_response_processing_seconds_sum": 0.072,
+        "recallflow_hot_cache_bytes": 0,
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_the_documentation_lists_every_metric(running: Running) -> None:
+    metrics = Metrics()
+    metrics.watch(running)
+    families = {family.name + ("_total" if family.type == "counter" else "") for family in metrics.collect()}
+    listed = re.findall(r"^\| `(recallflow_\w+)", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(families)
