@@ -1,7 +1,7 @@
 """Bytes → a valid event, or a refusal that names every wrong field."""
 
 import logging
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -11,6 +11,7 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Event, MemoryEvent
 from recallflow.fields import NOT_BLANK
 from recallflow.operators.events import Ask, Refused, Tagged, Write
+from recallflow.operators.guard import twice
 from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Record
@@ -32,11 +33,15 @@ QUERY_TYPES = _types(QueryEvent)
 
 
 def decode(record: Record) -> Tagged:
-    """Never raises: a record that is no valid event comes out as `Refused`."""
+    """A record that is no valid event, or that our own code fails at, comes out as `Refused`."""
     try:
-        event = parse(record.value)
+        return twice(STEP, record.position, partial(_tagged, record))
     except InvalidRecord as error:
         return Refused(record, error, STEP, _query_id(record))
+
+
+def _tagged(record: Record) -> Write | Ask:
+    event = parse(record.value)
     owner = Owner(event.tenant_id, event.environment, event.user_id)
     if event.type in QUERY_TYPES:  # type: ignore[attr-defined]
         return Ask(record, event, owner)  # type: ignore[arg-type]

@@ -1,0 +1,309 @@
+"""A record that makes our own code fail is refused, alone, and leaves nothing behind; what is not its fault stops."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from recallflow.connectors.embedders import load_embedder
+from recallflow.embedder import Matrix
+from recallflow.errors import EmbedderError, StorageError
+from recallflow.flows.settings import Settings
+from recallflow.operators import answer, decode, partition
+from recallflow.operators.apply import apply
+from recallflow.operators.partition import Clocks, PartitionLogic
+from recallflow.operators.prepare import prepare
+from recallflow.operators.recall.pipeline import recall
+from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
+from recallflow.records import Position, Record
+from recallflow.state.directory import StateDirectory
+from recallflow.state.index import OwnerIndex
+from recallflow.state.logical import state_hash
+
+MakeEvent = Callable[..., dict[str, Any]]
+
+SECRET = "walnut"
+STEPS = ["decode", "embed", "state"]
+HALF_WAY = ["index"]  # what comes before it is done by then; the other steps fail at their end
+SETTINGS = Settings(partitions=1)
+CLOCKS = Clocks(timer=lambda: 0.0, now_ms=lambda: 0)
+
+
+class Plant:
+    """Makes a step fail where the secret comes by: at each call, or at the first few only."""
+
+    def __init__(self) -> None:
+        self.embedder = load_embedder("hash")
+        self.name, self.dimension = self.embedder.name, self.embedder.dimension
+        self.kind = self.embedder.kind
+        self.error: Exception = KeyError(SECRET)
+        self._times: dict[str, float] = {}
+
+    def fail(self, step: str, times: float = float("inf")) -> None:
+        self._times[step] = times
+
+    def heal(self) -> None:
+        self._times.clear()
+
+    def wrap(self, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def failing(*arguments: Any) -> Any:
+            if step in HALF_WAY:
+                self.check(step, arguments)
+            result = function(*arguments)
+            self.check(step, arguments)
+            return result
+
+        return failing
+
+    def check(self, step: str, what: object) -> None:
+        if SECRET in repr(what) and self._times.get(step, 0) > 0:
+            self._times[step] -= 1
+            raise self.error
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        self.check("embed", texts)
+        return self.embedder.embed(texts)
+
+
+class Engine:
+    """The steps of the flow on one state partition, without Bytewax: what a batch of lines puts out."""
+
+    def __init__(self, path: Path, plant: Plant) -> None:
+        self._path, self._plant = path, plant
+        self.start()
+
+    def start(self) -> None:
+        fingerprint = SETTINGS.fingerprint(self._plant.embedder)
+        self.directory = StateDirectory.open(self._path, fingerprint, SETTINGS.cache_bytes)
+        rules = SETTINGS.rules(self._plant)
+        self._logic = PartitionLogic.builder(self.directory, self._plant, rules, CLOCKS)(None)
+
+    def crash(self) -> None:
+        """Begins again with what is committed, from before the first record."""
+        self.directory.close()
+        self.start()
+
+    def run(self, lines: Sequence[bytes], **record: Any) -> list[Output]:
+        records = [Record(Position("log", 0, n), line, 0, b"acme/ann", **record) for n, line in enumerate(lines)]
+        items = prepare(self._plant, [decode.decode(record) for record in records])
+        outputs, _ = self._logic.on_batch([("000", item) for item in items])
+        return [output for output in outputs if not isinstance(output, Done)]
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
+    plant = Plant()
+    monkeypatch.setattr(decode, "parse", plant.wrap("decode", decode.parse))
+    monkeypatch.setattr(partition, "apply", plant.wrap("state", apply))
+    monkeypatch.setattr(answer, "recall", plant.wrap("recall", recall))
+    monkeypatch.setattr(OwnerIndex, "add", plant.wrap("index", OwnerIndex.add))
+    return plant
+
+
+@pytest.fixture
+def make_engine(tmp_path: Path, plant: Plant) -> Iterator[Callable[[str], Engine]]:
+    engines: list[Engine] = []
+
+    def make(name: str) -> Engine:
+        engines.append(Engine(tmp_path / name, plant))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.directory.close()
+
+
+@pytest.fixture
+def engine(make_engine: Callable[[str], Engine]) -> Engine:
+    return make_engine("engine")
+
+
+@pytest.fixture
+def lines(make_event: MakeEvent) -> list[bytes]:
+    """A conversation whose third message tells the secret, among things that change and ask."""
+    said = [f"Ann told of her {thing}" for thing in ("ferry", "violin", SECRET, "kettle")]
+    events = [
+        make_event("message", 60_000 * n, id=f"m{n}", content=text, session_id="s", receipt=True)
+        for n, text in enumerate(said)
+    ]
+    asked = [
+        make_event("recall", 900_000, id="q1", query="What did Ann tell of?"),
+        make_event("episodes.list", 900_000, id="q2"),
+    ]
+    changed = make_event("memory.update", 0, id="u", memory_id="m0", content="Ann told of nothing", receipt=True)
+    return [orjson.dumps(event) for event in (*events, *asked, changed, *asked)]
+
+
+def letters(outputs: list[Output]) -> list[DeadLetter]:
+    return [output for output in outputs if isinstance(output, DeadLetter)]
+
+
+def described(letter: DeadLetter) -> tuple[Any, ...]:
+    return letter.record, letter.number, letter.step, letter.error.code, letter.error.fields
+
+
+def receipts(outputs: list[Output]) -> list[Receipted]:
+    return [output for output in outputs if isinstance(output, Receipted)]
+
+
+def told(outputs: list[Output]) -> list[tuple[Any, ...]]:
+    """What came out beside dead letters, but for what caches had a part in."""
+    return [
+        (output.position, output.number, output.key, _uncached(orjson.loads(output.body)))
+        for output in outputs
+        if isinstance(output, Answer | Receipted)
+    ]
+
+
+def _uncached(body: dict[str, Any]) -> dict[str, Any]:
+    if "routing_info" in body:
+        del body["routing_info"]["cache_hits"]
+    return body
+
+
+# ── memory events ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_record_that_our_code_fails_at_is_refused_and_the_others_do_not_notice(
+    make_engine: Callable[[str], Engine], plant: Plant, lines: list[bytes], step: str
+) -> None:
+    reference = make_engine("reference")
+    expected = reference.run([b"{" if n == 2 else line for n, line in enumerate(lines)])
+    plant.fail(step)
+    engine = make_engine("engine")
+    outputs = engine.run(lines)
+    assert told(outputs) == told(expected)
+    (letter,) = letters(outputs)
+    assert (letter.record.value, letter.position.offset, letter.number) == (lines[2], 2, 0)
+    assert (letter.error.code, letter.step) == ("internal_error", step)
+    assert state_hash(engine.directory) == state_hash(reference.directory)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_neither_the_dead_letter_nor_the_log_tells_what_was_said(
+    engine: Engine, plant: Plant, lines: list[bytes], step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant.error.__cause__ = ValueError(SECRET)
+    plant.fail(step)
+    (letter,) = letters(engine.run(lines))
+    assert "KeyError" in str(letter.error)
+    assert SECRET not in str(letter.error)
+    (*_, last) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert last.getMessage().startswith(f"log:0:2: our own code failed in step {step}\n")
+    assert "raise self.error" in caplog.text
+    assert "ValueError" in caplog.text
+    assert "KeyError" in caplog.text
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize("step", [*STEPS, "recall"])
+def test_what_fails_once_is_tried_again(
+    make_engine: Callable[[str], Engine], plant: Plant, lines: list[bytes], make_event: MakeEvent, step: str
+) -> None:
+    lines = [*lines, orjson.dumps(make_event("recall", 900_000, id="q3", query=f"Whose {SECRET}?"))]
+    expected = make_engine("reference").run(lines)
+    plant.fail(step, times=1)
+    outputs = make_engine("engine").run(lines)
+    assert (told(outputs), letters(outputs)) == (told(expected), [])
+
+
+@pytest.mark.parametrize("healed", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_after_a_crash_a_refusal_stands(
+    engine: Engine, plant: Plant, lines: list[bytes], step: str, healed: bool
+) -> None:
+    """Were the record applied in the second run, or refused for nothing, it would have come out as both, or as none."""
+    plant.fail(step)
+    first, before = engine.run(lines), state_hash(engine.directory)
+    if healed:
+        plant.heal()
+    engine.crash()
+    again = engine.run(lines)
+    assert [described(letter) for letter in letters(again)] == [described(letter) for letter in letters(first)]
+    assert receipts(again) == receipts(first)
+    assert state_hash(engine.directory) == before
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_after_a_crash_what_was_applied_stands(engine: Engine, plant: Plant, lines: list[bytes], step: str) -> None:
+    first, before = engine.run(lines[:4]), state_hash(engine.directory)
+    plant.fail(step)
+    engine.crash()
+    assert engine.run(lines[:4]) == first
+    assert state_hash(engine.directory) == before
+
+
+def test_a_record_that_is_read_again_for_a_rebuild_is_refused_in_silence(
+    engine: Engine, plant: Plant, lines: list[bytes]
+) -> None:
+    plant.fail("state")
+    assert engine.run(lines, silent=True) == []
+    plant.heal()
+    engine.crash()
+    assert letters(engine.run(lines)) == []
+
+
+# ── what is in memory ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_index_that_a_write_left_half_changed_is_built_again(
+    make_engine: Callable[[str], Engine], plant: Plant, lines: list[bytes], make_event: MakeEvent
+) -> None:
+    """The memory is stored by then: what is kept does not depend on what was asked before."""
+    lines = [orjson.dumps(make_event("user.stats", 0)), *lines]  # from here on there is an index to change
+    expected = make_engine("reference").run(lines)
+    plant.fail("index", times=1)
+    engine = make_engine("engine")
+    outputs = engine.run(lines)
+    assert (told(outputs), letters(outputs)) == (told(expected), [])
+
+
+def test_an_index_that_a_query_left_half_built_is_built_again(
+    make_engine: Callable[[str], Engine], plant: Plant, lines: list[bytes]
+) -> None:
+    expected = make_engine("reference").run(lines)
+    plant.fail("index", times=2)  # at the first query, and when it is tried again
+    outputs = make_engine("engine").run(lines)
+    failed, *rest = [out for out in told(outputs) if out[3].get("query_id")]
+    assert failed[3]["error"]["code"] == "internal_error"
+    assert rest == [out for out in told(expected) if out[3].get("query_id")][1:]
+
+
+# ── queries ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("step", ["decode", "recall"])
+def test_a_query_that_our_code_fails_at_is_answered_with_an_error_and_kept(
+    engine: Engine, plant: Plant, lines: list[bytes], make_event: MakeEvent, step: str
+) -> None:
+    query = orjson.dumps(make_event("recall", 900_000, id="q", query=f"Whose {SECRET}?"))
+    other = orjson.dumps(make_event("recall", 900_000, id="other", query="Whose violin?"))
+    plant.fail(step)
+    outputs = engine.run([lines[0], query, other])
+    (letter,) = letters(outputs)
+    assert (letter.record.value, letter.error.code) == (query, "internal_error")
+    _, failed, answered = told(outputs)
+    assert (failed[0].offset, failed[3]["query_id"], failed[3]["status"]) == (1, "q", "error")
+    assert failed[3]["error"]["code"] == "internal_error"
+    assert failed[1] != letter.number
+    assert SECRET not in str(failed[3])
+    assert (answered[3]["query_id"], len(answered[3]["memories"])) == ("other", 1)
+
+
+# ── what is no record's fault ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("error", [StorageError("disk full"), EmbedderError("no model"), MemoryError()])
+@pytest.mark.parametrize("step", [*STEPS, "recall", "index"])
+def test_what_the_surroundings_are_to_blame_for_stops_the_flow(
+    engine: Engine, plant: Plant, lines: list[bytes], make_event: MakeEvent, step: str, error: Exception
+) -> None:
+    plant.error = error
+    plant.fail(step)
+    query = make_event("recall", 900_000, query=f"Whose {SECRET}?")
+    with pytest.raises(type(error)):
+        engine.run([*lines, orjson.dumps(query)])
