@@ -13,7 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from recallflow.owner import Owner
-from recallflow.state.rows import Episode
+from recallflow.state.rows import Entry, Episode
 
 
 class Joined(NamedTuple):
@@ -50,6 +50,18 @@ def end(episodes: Sequence[Episode], at_ms: int, gap_ms: int) -> Episode | None:
         if episode.start_ms <= at_ms <= episode.last_ms + gap_ms and episode.ended_ms is None:
             return episode.with_changes(ended_ms=max(at_ms, episode.last_ms))
     return None
+
+
+def opening(owner: Owner, message: Entry) -> Episode:
+    """The episode that a message opens where it joins none: a span of just its event time."""
+    return Episode(
+        number=message.seq,
+        id=episode_id(owner, message.session_id, message.id),
+        session_id=message.session_id,
+        start_ms=message.created_ms,
+        last_ms=message.created_ms,
+        logged=message.created_logged,
+    )
 
 
 def is_open(episode: Episode, now_ms: int, gap_ms: int) -> bool:

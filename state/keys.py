@@ -13,26 +13,43 @@ read, or deleted, as one range and can never be reached from another owner's pre
        R name(16) version(4)                  a memory's row, one per version: history is kept, not overwritten
        E seq(8)                               index entry of the current version: what the hot indexes are built from
        V seq(8)                               vectors of the current version
+       P seq(8) version(4)                    index entry of a version that an update replaced
+       Q seq(8) version(4)                    its vectors
+       X change(8)                            what the episodes remember that no entry tells: explicit ends, and the
+                                              places of forgotten messages
+       B name(16) change(8)                   category summaries, every one there was
        S name(16) number(8)                   episodes, by session
        D name(16)                             ids of applied events that create no memory: each applies once
-       A name(16) direction(1) name(16)       graph adjacency, both directions
-       U seq(8)                               what queries cause (usage): no part of the state hash
+       N node(16)                             the graph (docs/graph.md): a node
+       L node(16) seq'(8)                     a memory's link to a node, newest first
+       M seq(8)                               all that a memory brought into the graph, so that it can be taken out
+       O name(16)                             an edge, by its ends and type
+       A node(16) number'(8)                  names of the edges at a node, out of it and into it, newest first
+       J seq(8)                               a memory's most similar ones
+       Z seq(8)                               by which memories a memory is superseded
+       F seq(8)                               memories whose graph could not be written
+       U seq(8)                               what queries and feedback cause (usage): no part of the state hash
+       K session name(16)                     what was returned in a session, for its continuity
+       I                                      ids of the owner's latest queries: one asked twice counts once
     02 source name(16) offset(8)              outbox: outputs not yet known to be delivered
+    03 source name(16) offset(8)              queries whose effects are in: a query answered again has them once
 
 `owner` and `name` are keyed hashes: no key holds a user's own words. Integers are big-endian, so that byte order is
-number order. `seq` is a memory's place in its owner's order of arrival and never changes; `number` is the `seq` of the
-message that opened the episode.
+number order. `seq` is a memory's place in its owner's order of arrival and never changes; `change` counts an owner's
+events that changed something; `number` is the `seq` of the message that opened the episode, or counts edges. A prime
+means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or of another node's key.
 """
 
 import struct
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 FORMAT = b"\x00format"
 CLOCK = b"\x00clock:"
 APPLIED = b"\x00applied:"
 OWNERS = b"\x01"
 OUTBOX = b"\x02"
+EFFECTS = b"\x03"
 END = b"\xff"  # behind every key
 
 HEAD = b"H"
@@ -40,16 +57,31 @@ CURRENT = b"C"
 ROW = b"R"
 ENTRY = b"E"
 VECTORS = b"V"
+PAST_ENTRY = b"P"
+PAST_VECTORS = b"Q"
+EPISODE_LOG = b"X"
+CATEGORY_SUMMARY = b"B"
 EPISODE = b"S"
 EVENT_ID = b"D"
+NODE = b"N"
+MEMBER = b"L"
+LINKS = b"M"
+EDGE = b"O"
 ADJACENCY = b"A"
+SIMILAR = b"J"
+SUPERSEDED = b"Z"
+UNSYNCED = b"F"
 USAGE = b"U"
+SESSION = b"K"
+ASKED = b"I"
 
 OWNER_BYTES = 16
 NAME_BYTES = 16
+TABLE_BYTES = 1 + OWNER_BYTES + 1  # of a table's prefix
 
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
+_LAST = 2**64 - 1
 
 
 def applied(source: str) -> bytes:
@@ -87,6 +119,34 @@ def vectors(owner: bytes, seq: int) -> bytes:
     return OWNERS + owner + VECTORS + _U64.pack(seq)
 
 
+def past_entry(owner: bytes, seq: int, version: int) -> bytes:
+    return OWNERS + owner + PAST_ENTRY + _U64.pack(seq) + _U32.pack(version)
+
+
+def past_vectors(owner: bytes, seq: int, version: int) -> bytes:
+    return OWNERS + owner + PAST_VECTORS + _U64.pack(seq) + _U32.pack(version)
+
+
+def episode_log(owner: bytes, change: int) -> bytes:
+    return OWNERS + owner + EPISODE_LOG + _U64.pack(change)
+
+
+def category_summary(owner: bytes, category: bytes, change: int) -> bytes:
+    return OWNERS + owner + CATEGORY_SUMMARY + category + _U64.pack(change)
+
+
+def usage(owner: bytes, seq: int) -> bytes:
+    return OWNERS + owner + USAGE + _U64.pack(seq)
+
+
+def session(owner: bytes, name: bytes) -> bytes:
+    return OWNERS + owner + SESSION + name
+
+
+def asked(owner: bytes) -> bytes:
+    return OWNERS + owner + ASKED
+
+
 def episode(owner: bytes, session: bytes, number: int) -> bytes:
     return OWNERS + owner + EPISODE + session + _U64.pack(number)
 
@@ -95,8 +155,54 @@ def event_id(owner: bytes, event: bytes) -> bytes:
     return OWNERS + owner + EVENT_ID + event
 
 
+def node(owner: bytes, name: bytes) -> bytes:
+    return OWNERS + owner + NODE + name
+
+
+def member(owner: bytes, node: bytes, seq: int) -> bytes:
+    return OWNERS + owner + MEMBER + node + _U64.pack(_LAST - seq)
+
+
+def members(owner: bytes, node: bytes) -> bytes:
+    """Prefix of a node's links."""
+    return OWNERS + owner + MEMBER + node
+
+
+def links(owner: bytes, seq: int) -> bytes:
+    return OWNERS + owner + LINKS + _U64.pack(seq)
+
+
+def edge(owner: bytes, name: bytes) -> bytes:
+    return OWNERS + owner + EDGE + name
+
+
+def adjacency(owner: bytes, node: bytes, number: int) -> bytes:
+    return OWNERS + owner + ADJACENCY + node + _U64.pack(_LAST - number)
+
+
+def adjacency_of(owner: bytes, node: bytes) -> bytes:
+    """Prefix of a node's edges."""
+    return OWNERS + owner + ADJACENCY + node
+
+
+def similar(owner: bytes, seq: int) -> bytes:
+    return OWNERS + owner + SIMILAR + _U64.pack(seq)
+
+
+def superseded(owner: bytes, seq: int) -> bytes:
+    return OWNERS + owner + SUPERSEDED + _U64.pack(seq)
+
+
+def unsynced(owner: bytes, seq: int) -> bytes:
+    return OWNERS + owner + UNSYNCED + _U64.pack(seq)
+
+
 def outbox(source: bytes, offset: int) -> bytes:
     return OUTBOX + source + _U64.pack(offset)
+
+
+def effects(source: bytes, offset: int) -> bytes:
+    return EFFECTS + source + _U64.pack(offset)
 
 
 def split(key: bytes) -> tuple[bytes, bytes, bytes]:
@@ -107,6 +213,16 @@ def split(key: bytes) -> tuple[bytes, bytes, bytes]:
 def sequence(key: bytes) -> int:
     """The sequence number that ends an entry or vectors key."""
     return int(_U64.unpack(key[-8:])[0])
+
+
+def seq_and_version(key: bytes) -> tuple[int, int]:
+    """Sequence number and version that end a past entry's or past vectors' key."""
+    return int(_U64.unpack(key[-12:-4])[0]), int(_U32.unpack(key[-4:])[0])
+
+
+def reversed_sequence(key: bytes) -> int:
+    """The number that ends a key which counts backwards."""
+    return _LAST - sequence(key)
 
 
 def after(prefix: bytes) -> bytes:

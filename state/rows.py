@@ -9,6 +9,7 @@ import orjson
 
 from recallflow.embedder import Matrix
 from recallflow.owner import Owner
+from recallflow.state.tokens import NO_TOKENS, Bytes
 
 HAS_QUESTION = 1  # the text holds a question mark
 ENDS_ASKING = 2  # the text ends in one
@@ -20,12 +21,14 @@ class MemoryRow:
     """One version of one memory, as told by its events. Times in epoch milliseconds.
 
     `created_ms` is the event time; `ingested_ms` the ingestion time of this version. A time that was stamped at the
-    edge, because the log does not carry it, is marked as not logged and stays out of the state hash.
+    edge, because the log does not carry it, is marked as not logged and stays out of the state hash. `change` numbers
+    the owner's event that made this version.
     """
 
     id: str
     seq: int
     version: int
+    change: int
     content: str
     created_ms: int
     ingested_ms: int
@@ -78,8 +81,11 @@ class Entry(NamedTuple):
 
     seq: int
     version: int
+    change: int
     id: str
     created_ms: int
+    created_logged: bool
+    ingested_ms: int
     episode: int
     flags: int
     author: str | None
@@ -157,41 +163,86 @@ class Current(NamedTuple):
         return cls._make(orjson.loads(data))
 
 
+class EpisodeMark(NamedTuple):
+    """What an owner's episodes were shaped by and no entry tells (any more): an explicit end at `ended_ms`, or the
+    place of a forgotten message, as the episode it would have opened."""
+
+    change: int
+    ingested_ms: int
+    session_id: str | None
+    ended_ms: int | None
+    opened: Episode | None
+
+    def encode(self) -> bytes:
+        return orjson.dumps(tuple(self))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "EpisodeMark":
+        change, ingested_ms, session_id, ended_ms, opened = orjson.loads(data)
+        return cls(change, ingested_ms, session_id, ended_ms, Episode(**opened) if opened else None)
+
+
+class CategorySummary(NamedTuple):
+    """One summary of a category. The latest counts, but none is lost: an earlier moment had an earlier one."""
+
+    change: int
+    ingested_ms: int
+    category: str
+    summary: str
+
+    def encode(self) -> bytes:
+        return orjson.dumps(tuple(self))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "CategorySummary":
+        return cls._make(orjson.loads(data))
+
+
 class Head(NamedTuple):
-    """Who an owner is, and the sequence number its next memory gets."""
+    """Who an owner is, the sequence number its next memory gets, and the number of its next change."""
 
     owner: Owner
     next_seq: int
+    next_change: int
 
     def encode(self) -> bytes:
-        return orjson.dumps([*self.owner, self.next_seq])
+        return orjson.dumps([*self.owner, self.next_seq, self.next_change])
 
     @classmethod
     def decode(cls, data: bytes) -> "Head":
-        *owner, next_seq = orjson.loads(data)
-        return cls(Owner(*owner), next_seq)
+        *owner, next_seq, next_change = orjson.loads(data)
+        return cls(Owner(*owner), next_seq, next_change)
 
 
 class Vectors(NamedTuple):
     """The vectors of one memory and the model they are of.
 
-    `matrix`: (1 + sentences, dimension) float32, L2-normalised; row 0 is the whole memory.
+    `matrix`: (1, dimension) float32, L2-normalised, of the whole memory. `tokens`: (tokens, token dimension), unit
+    vectors in bytes (`state/tokens.py`); no rows where the model gives none.
     """
 
     model: str
     matrix: Matrix
+    tokens: Bytes = NO_TOKENS
 
     def encode(self) -> bytes:
         model = self.model.encode()
         rows, dimension = self.matrix.shape
-        return _VECTORS.pack(len(model), rows, dimension) + model + self.matrix.astype("<f4", copy=False).tobytes()
+        whole = _VECTORS.pack(len(model), rows, dimension) + model + self.matrix.astype("<f4", copy=False).tobytes()
+        return whole + _TOKENS.pack(self.tokens.shape[1]) + self.tokens.tobytes() if len(self.tokens) else whole
 
     @classmethod
     def decode(cls, data: bytes) -> "Vectors":
         length, rows, dimension = _VECTORS.unpack_from(data)
         start = _VECTORS.size + length
         floats = np.frombuffer(data, "<f4", rows * dimension, start)
-        return cls(data[_VECTORS.size : start].decode(), floats.reshape(rows, dimension))
+        end = start + floats.nbytes
+        tokens = NO_TOKENS
+        if len(data) > end:
+            (size,) = _TOKENS.unpack_from(data, end)
+            tokens = np.frombuffer(data, np.int8, -1, end + _TOKENS.size).reshape(-1, size)
+        return cls(data[_VECTORS.size : start].decode(), floats.reshape(rows, dimension), tokens)
 
 
 _VECTORS = struct.Struct("<HHI")  # length of the model's name, rows, dimension; then the name, then the floats
+_TOKENS = struct.Struct("<H")  # bytes per token, and then the tokens; nothing where there are none

@@ -3,17 +3,22 @@
 import numpy as np
 import numpy.typing as npt
 
+from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
 from recallflow.state.index import OwnerIndex
 
 Mask = npt.NDArray[np.bool_]
 
 
-def allowed(index: OwnerIndex, filters: Filters, now_ms: int) -> Mask:
-    """(n,) in conversation order: valid and not expired at `now_ms`, and within every filter given."""
-    slots = index.conversation.slots
-    facts = index.conversation.facts
-    mask: Mask = (facts["valid_from_ms"] <= now_ms) & (now_ms < facts["valid_to_ms"]) & (now_ms < facts["expires_ms"])
+def allowed(index: OwnerIndex, filters: Filters, moment: Moment) -> Mask:
+    """(n,) in conversation order: valid and not expired at the moment, unless history is asked for; happened by then;
+    and within every filter given."""
+    slots, facts, now_ms = index.conversation.slots, index.conversation.facts, moment.now_ms
+    mask: Mask = np.ones(len(slots), np.bool_)
+    if not moment.history:
+        mask &= (facts["valid_from_ms"] <= now_ms) & (now_ms < facts["valid_to_ms"]) & (now_ms < facts["expires_ms"])
+    if moment.happened_by_ms is not None:
+        mask &= facts["created_ms"] <= moment.happened_by_ms
     for column, wanted in (
         ("category", filters.categories),
         ("kind", filters.kinds),
