@@ -1,0 +1,335 @@
+"""What one event changes of its owner's graph: read through, and staged or dropped as a whole.
+
+Nodes, links and edges by their stored records; what they mean is `write.py`'s. Every record is read as the event leaves
+it so far. After a removal `settle` takes away the nodes that nothing leads to any more.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from recallflow.operators.graph.extract import Link
+from recallflow.state import keys
+from recallflow.state.graph_codec import (
+    SUPERSEDES,
+    SYMMETRIC,
+    EdgeRow,
+    LinksRow,
+    Neighbour,
+    NodeKey,
+    NodeRow,
+    Superseded,
+    Told,
+    Unsynced,
+    decode_member,
+    decode_neighbours,
+    decode_superseded,
+    encode_member,
+    encode_neighbours,
+    encode_superseded,
+)
+from recallflow.state.hot_owner import HotOwner
+from recallflow.state.partition import Partition
+from recallflow.state.rows import Current, Vectors
+
+_EDGE_NUMBERS = 2**16  # of one event: more edges do not fit into a record
+
+
+@dataclass(slots=True)
+class Staged:
+    """Records to write, and what memory is to take in of them: `known` nodes and `gone` ones (see `HotGraph`)."""
+
+    effects: dict[bytes, bytes | None] = field(default_factory=dict)
+    known: dict[str, bytes] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    superseded: dict[int, list[Superseded]] = field(default_factory=dict)
+    unsynced: dict[int, Unsynced | None] = field(default_factory=dict)
+    sketches: dict[int, bytes] = field(default_factory=dict)
+    edges: int = 0
+
+    def copied(self) -> "Staged":
+        """Another one of the same content."""
+        return Staged(
+            dict(self.effects),
+            dict(self.known),
+            set(self.gone),
+            dict(self.superseded),
+            dict(self.unsynced),
+            dict(self.sketches),
+            self.edges,
+        )
+
+
+class Changes:
+    """One event's changes. `change` numbers the event among its owner's."""
+
+    def __init__(self, partition: Partition, hot: HotOwner, change: int) -> None:
+        self._partition = partition
+        self._hot = hot
+        self._owner = hot.key
+        self._change = change
+        self.writing = hot.writing()
+        self.staged = Staged()
+        self._loosened: dict[bytes, NodeKey] = {}  # nodes that lost a link or an edge
+        self._untold: dict[bytes, NodeKey] = {}  # nodes whose teller went
+
+    def get(self, key: bytes) -> bytes | None:
+        """A record as the event leaves it so far."""
+        effects = self.staged.effects
+        return effects[key] if key in effects else self._partition.get(key)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Writes a record; None deletes it."""
+        self.staged.effects[key] = value
+
+    def seq(self, memory_id: str) -> int | None:
+        """The place of a memory that was remembered before this event, and still is."""
+        stored = self._partition.get(keys.current(self._owner, self._hot.name(memory_id)))
+        if stored is None or (current := Current.decode(stored)).forgotten:
+            return None
+        return current.seq
+
+    # ------------------------------------------------------------------ nodes
+
+    def name(self, key: NodeKey) -> bytes:
+        """What stands for a node in stored keys."""
+        known = None if key.memory or key.text in self.staged.gone else self._known(key.text)
+        return self._hot.graph.name(key) if known is None else known
+
+    def node(self, key: NodeKey) -> NodeRow | None:
+        """A node's record; a memory has one only while it is archived."""
+        stored = self.get(keys.node(self._owner, self.name(key)))
+        return None if stored is None else NodeRow.decode(stored)
+
+    def put_node(self, row: NodeRow) -> None:
+        self.put(keys.node(self._owner, self.name(row.key)), row.encode())
+
+    def remove_node(self, key: NodeKey) -> None:
+        """Takes a node's record away."""
+        self.put(keys.node(self._owner, self.name(key)), None)
+
+    def ensure(self, key: str, kind: str, name: str, is_urn: bool = False) -> bytes:
+        """A node that is no memory, created if need be. Returns what stands for it in stored keys."""
+        if key not in self.staged.gone and (known := self._known(key)) is not None:
+            return known
+        found = self._hot.graph.name(NodeKey(key))
+        stored = keys.node(self._owner, found)
+        if self.get(stored) is None:
+            self.put(stored, NodeRow(NodeKey(key), kind, name, name if is_urn else None).encode())
+        self.staged.gone.discard(key)
+        self.staged.known[key] = found
+        return found
+
+    def _known(self, key: str) -> bytes | None:
+        return self.staged.known.get(key) or self.writing.known.get(key)
+
+    # ------------------------------------------------------------------ links
+
+    def links(self, seq: int) -> LinksRow | None:
+        """What a memory brought into the graph; None where it is not in it."""
+        stored = self.get(keys.links(self._owner, seq))
+        return None if stored is None else LinksRow.decode(stored)
+
+    def put_links(self, seq: int, row: LinksRow | None) -> None:
+        self.put(keys.links(self._owner, seq), None if row is None else row.encode())
+        self.staged.sketches[seq] = row.sketch if row is not None else b""
+
+    def vectors(self, seq: int) -> Vectors | None:
+        """A memory's vectors, as they were before this event."""
+        stored = self._partition.get(keys.vectors(self._owner, seq))
+        return None if stored is None else Vectors.decode(stored)
+
+    def link(self, seq: int, link: Link) -> None:
+        """Links a memory that was not linked to this node."""
+        node = self.ensure(link.key, link.kind, link.name, link.is_urn)
+        self.put(keys.member(self._owner, node, seq), encode_member(link.role, link.told))
+        if link.told is not None:
+            self._tell(NodeKey(link.key), seq, link.told)
+
+    def relink(self, seq: int, link: Link) -> None:
+        """The same link once more, in another role or with another word on the node."""
+        key, node = NodeKey(link.key), self.name(NodeKey(link.key))
+        member, value = keys.member(self._owner, node, seq), encode_member(link.role, link.told)
+        if self.get(member) == value:
+            return
+        self.put(member, value)
+        if link.told is not None:
+            self._tell(key, seq, link.told)
+        else:
+            self._untell(key, seq)
+
+    def unlink(self, seq: int, key: str) -> None:
+        node = NodeKey(key)
+        self.put(keys.member(self._owner, self.name(node), seq), None)
+        self._loosened[self.name(node)] = node
+        self._untell(node, seq)
+
+    def members(self, key: str) -> list[int]:
+        """The memories linked to a node by earlier events, the newest first."""
+        self._partition.commit()  # a scan sees committed records only
+        stored = self._partition.scan(keys.members(self._owner, self.name(NodeKey(key))))
+        return [keys.reversed_sequence(member) for member, _ in stored]
+
+    def _tell(self, key: NodeKey, seq: int, told: Told) -> None:
+        row = self.node(key)
+        if row is not None and row.told_by in (None, seq):
+            self.put_node(row.told(told, seq))
+
+    def _untell(self, key: NodeKey, seq: int) -> None:
+        row = self.node(key)
+        if row is not None and row.told_by == seq:
+            self._untold[self.name(key)] = key
+
+    # ------------------------------------------------------------------ edges
+
+    def edge_name(self, source: NodeKey, target: NodeKey, kind: str) -> bytes:
+        """What stands for an edge in stored keys; one of a symmetric type is the same from both ends."""
+        first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
+        return self._partition.keyring.edge(self._owner, self.name(first), self.name(second), kind)
+
+    def edge(self, name: bytes) -> EdgeRow | None:
+        stored = self.get(keys.edge(self._owner, name))
+        return None if stored is None else EdgeRow.decode(stored)
+
+    def new_edge(self, source: NodeKey, target: NodeKey, kind: str) -> EdgeRow:
+        """An edge that nothing states yet, still to be put."""
+        self.staged.edges += 1
+        first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
+        return EdgeRow(first, second, kind, self._change * _EDGE_NUMBERS + self.staged.edges - 1)
+
+    def add_edge(self, name: bytes, row: EdgeRow) -> None:
+        """Writes an edge that was not there, at both its ends."""
+        for end in (row.source, row.target):
+            self.put(keys.adjacency(self._owner, self.name(end), row.number), name)
+        self.put_edge(name, row)
+
+    def put_edge(self, name: bytes, row: EdgeRow) -> None:
+        self.put(keys.edge(self._owner, name), row.encode())
+        self._supersede(row, stands=not row.is_archived)
+
+    def remove_edge(self, name: bytes, row: EdgeRow) -> None:
+        self.put(keys.edge(self._owner, name), None)
+        for end in (row.source, row.target):
+            self.put(keys.adjacency(self._owner, self.name(end), row.number), None)
+            if not end.memory:
+                self._loosened[self.name(end)] = end
+        self._supersede(row, stands=False)
+
+    def edges_at(self, key: NodeKey) -> Iterator[tuple[bytes, EdgeRow]]:
+        """Names and records of the edges at a node that stand so far, those this event adds left out."""
+        self._partition.commit()
+        stored = self._partition.scan(keys.adjacency_of(self._owner, self.name(key)))
+        for name in [name for _, name in stored]:
+            if (row := self.edge(name)) is not None:
+                yield name, row
+
+    def _supersede(self, row: EdgeRow, stands: bool) -> None:
+        if row.type != SUPERSEDES or not (row.source.memory and row.target.memory):
+            return
+        seq = self.seq(row.target.text)
+        if seq is None:
+            return
+        key = keys.superseded(self._owner, seq)
+        stored = self.get(key)
+        by = [one for one in (decode_superseded(stored) if stored else []) if one.by != row.source.text]
+        if stands:
+            by.append(Superseded(row.source.text, row.ingested_ms, row.given.expires_ms if row.given else None))
+        self.put(key, encode_superseded(by) if by else None)
+        self.staged.superseded[seq] = by
+
+    def forget_memory(self, key: NodeKey, seq: int) -> None:
+        """Takes away what is stored of a memory as a node: that it is archived, and by what it is superseded."""
+        if self.node(key) is not None:
+            self.remove_node(key)
+        if self.get(keys.superseded(self._owner, seq)) is not None:
+            self.put(keys.superseded(self._owner, seq), None)
+            self.staged.superseded[seq] = []
+
+    # ------------------------------------------------------------------ similar memories
+
+    def neighbours(self, seq: int) -> list[Neighbour]:
+        stored = self.get(keys.similar(self._owner, seq))
+        return decode_neighbours(stored) if stored else []
+
+    def put_neighbours(self, seq: int, neighbours: list[Neighbour]) -> None:
+        self.put(keys.similar(self._owner, seq), encode_neighbours(neighbours) if neighbours else None)
+
+    # ------------------------------------------------------------------ memories out of step
+
+    def unsynced(self) -> dict[int, Unsynced]:
+        """The memories whose graph is still to be written, by their place."""
+        if not self.writing.unsynced and not self.staged.unsynced:
+            return {}
+        now = {**self.writing.unsynced, **self.staged.unsynced}
+        return {seq: marker for seq, marker in now.items() if marker is not None}
+
+    def put_unsynced(self, seq: int, marker: Unsynced | None) -> None:
+        self.put(keys.unsynced(self._owner, seq), None if marker is None else marker.encode())
+        self.staged.unsynced[seq] = marker
+
+    # ------------------------------------------------------------------ end
+
+    def settle(self) -> None:
+        """Takes away the nodes that nothing leads to any more, and finds out who tells of those whose teller went."""
+        if not self._loosened and not self._untold:
+            return
+        self._partition.commit()
+        # Keys begin with the owners' prefix, the owner and the table: the node's name ends the part they share.
+        fresh = {
+            key[: keys.TABLE_BYTES + keys.NAME_BYTES] for key, value in self.staged.effects.items() if value is not None
+        }
+        for name, key in self._loosened.items():
+            if not any(self._leads(prefix, fresh) for prefix in self._prefixes(name)):
+                self.put(keys.node(self._owner, name), None)
+                self.staged.known.pop(key.text, None)
+                self.staged.gone.add(key.text)
+                self._untold.pop(name, None)
+        for name, key in self._untold.items():
+            self._retell(name, key)
+        self._loosened.clear()
+        self._untold.clear()
+
+    def drop(self, staged: Staged) -> None:
+        """Back to what was staged before."""
+        self.staged = staged
+        self._loosened.clear()
+        self._untold.clear()
+
+    def _prefixes(self, name: bytes) -> tuple[bytes, bytes]:
+        return keys.members(self._owner, name), keys.adjacency_of(self._owner, name)
+
+    def _leads(self, prefix: bytes, fresh: set[bytes]) -> bool:
+        """Whether a record is left under the prefix."""
+        effects = self.staged.effects
+        return prefix in fresh or any(key not in effects for key, _ in self._partition.scan(prefix))
+
+    def _retell(self, name: bytes, key: NodeKey) -> None:
+        row = self.node(key)
+        if row is None:
+            return
+        word = self._oldest_word(name)
+        self.put_node(row.told(None, None) if word is None else row.told(word[1], word[0]))
+
+    def _oldest_word(self, name: bytes) -> tuple[int, Told] | None:
+        """The first memory, by its place, that tells anything of the node."""
+        prefix, effects = keys.members(self._owner, name), self.staged.effects
+        stored = ((key, value) for key, value in self._partition.scan_back(prefix) if key not in effects)
+        added = sorted(
+            ((key, value) for key, value in effects.items() if value is not None and key.startswith(prefix)),
+            reverse=True,
+        )
+        words = (_first_word(added), _first_word(stored))
+        return min((word for word in words if word is not None), key=lambda word: word[0], default=None)
+
+    def follow(self) -> None:
+        """What is hot takes in what was staged."""
+        staged = self.staged
+        self.writing.follow(staged.known, staged.gone, staged.unsynced, staged.sketches)
+        self._hot.graph.follow(staged.superseded)
+
+
+def _first_word(members: Iterator[tuple[bytes, bytes]] | list[tuple[bytes, bytes]]) -> tuple[int, Told] | None:
+    for key, value in members:
+        _, told = decode_member(value)
+        if told is not None:
+            return keys.reversed_sequence(key), told
+    return None

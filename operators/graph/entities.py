@@ -1,0 +1,112 @@
+"""Which of an owner's entities a query is about, and what the graph tells of them."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from recallflow.function_words import FUNCTION_WORDS
+from recallflow.operators.graph.reader import GraphReader, is_live
+from recallflow.state.graph import Node
+from recallflow.state.graph_codec import ENTITY_KIND, NodeKey, node_key
+
+QUESTION_WORDS = 100  # looked through for names; a text that goes on is no question any more
+NAME_WORDS = 5
+CONTEXT_HOPS = 2
+CONTEXT_ENTRIES = 20
+RELATIONSHIPS = 24  # told of one entity, the newest first
+
+_WORD = re.compile(r"\w+")
+_SYMBOLS = re.compile(r"[^\w\s]*")
+_CLOSING = ".,;:!?…)]}\"'’”»"
+_OPENING = "([{\"'‘“«¿¡@#"
+
+
+class Finder:
+    """Finds entities of one owner's graph that are not archived."""
+
+    def __init__(self, graph: GraphReader) -> None:
+        self._graph = graph
+
+    def given(self, wanted: Sequence[str]) -> list[NodeKey]:
+        """What URNs stand for; a name or a node's key is taken for one."""
+        found: list[NodeKey] = []
+        for text in wanted:
+            own = self._graph.find(text)
+            found += self._graph.by_urn(text) or ([] if own is None else [own])
+        return [key for key in dict.fromkeys(found) if self._stands(key)]
+
+    def named(self, question: str) -> list[NodeKey]:
+        """Entities whose names stand in the question as whole words, in the order of the question. A longer name goes
+        before the shorter ones in it."""
+        words = [match.span() for match in _WORD.finditer(question)][:QUESTION_WORDS]
+        taken = [False] * len(words)
+        found: dict[int, NodeKey] = {}
+        for length in range(min(NAME_WORDS, len(words)), 0, -1):
+            for first in range(len(words) - length + 1):
+                if any(taken[first : first + length]):
+                    continue
+                key = self._called(question, words[first][0], words[first + length - 1][1])
+                if key is not None:
+                    taken[first : first + length] = [True] * length
+                    found[first] = key
+        return list(dict.fromkeys(found[first] for first in sorted(found)))
+
+    def _called(self, question: str, start: int, end: int) -> NodeKey | None:
+        """The entity that a part of the question names, with the symbols around it (C++) or without."""
+        for spelling in _spellings(question, start, end):
+            # An ordinary word is a name only with a capital that no beginning explains.
+            if spelling.lower() in FUNCTION_WORDS and (start == 0 or spelling.islower()):
+                continue
+            key = NodeKey(node_key(ENTITY_KIND, spelling))
+            if self._stands(key):
+                return key
+        return None
+
+    def _stands(self, key: NodeKey) -> bool:
+        node = self._graph.node(key)
+        return node is not None and not node.archived
+
+
+def _spellings(question: str, start: int, end: int) -> Iterator[str]:
+    before = re.search(r"[^\w\s]*\Z", question[:start])
+    after = _SYMBOLS.match(question, end)
+    left = before[0].lstrip(_OPENING) if before else ""
+    right = after[0].rstrip(_CLOSING) if after else ""
+    yield f"{left}{question[start:end]}{right}"
+    if left or right:
+        yield question[start:end]
+
+
+def context(graph: GraphReader, entities: Sequence[NodeKey], now_ms: int) -> list[dict[str, Any]]:
+    """The entities and those within two relations of them, at most 20: name, type, properties, and their relationships
+    ({type, target}) in the direction in which they hold."""
+    entries: list[dict[str, Any]] = []
+    reached, at = list(dict.fromkeys(entities)), 0
+    hops = dict.fromkeys(reached, 0)
+    while at < len(reached) and len(entries) < CONTEXT_ENTRIES:
+        key, at = reached[at], at + 1
+        node = graph.node(key)
+        if node is None or node.archived:
+            continue
+        relationships = []
+        for edge in graph.edges(key, RELATIONSHIPS):
+            other = edge.target if edge.source == key else edge.source
+            if other.memory or not is_live(edge, now_ms):
+                continue
+            if hops[key] < CONTEXT_HOPS and other not in hops:
+                hops[other] = hops[key] + 1
+                reached.append(other)
+            if edge.source == key and (target := graph.node(other)) is not None and not target.archived:
+                relationships.append({"type": edge.type, "target": target.name})
+        entries.append(_entry(node, relationships))
+    return entries
+
+
+def _entry(node: Node, relationships: list[dict[str, str]]) -> dict[str, Any]:
+    properties = dict(node.properties)
+    return {
+        "name": properties.pop("name", node.name),  # a URN's node tells the name that was given with it
+        "type": properties.pop("type", node.kind),
+        "properties": properties,
+        "relationships": relationships,
+    }

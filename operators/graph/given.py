@@ -1,0 +1,134 @@
+"""Edges that an event gives (`graph.edges`)."""
+
+from typing import NamedTuple
+
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.events import GraphEdge, GraphEdges
+from recallflow.operators.graph.changes import Changes
+from recallflow.operators.graph.write import with_statement
+from recallflow.state.graph_codec import (
+    CONDITION_KIND,
+    ENTITY_KIND,
+    EPISODE_KIND,
+    MEMORY_KIND,
+    EdgeRow,
+    Given,
+    LinksRow,
+    NodeKey,
+    Statement,
+    node_key,
+)
+
+CONDITIONAL_ON = "conditional_on"
+KINDS = ("type", "tag", "category", "topic", "repo", ENTITY_KIND, EPISODE_KIND, CONDITION_KIND)
+_CREATED = (ENTITY_KIND, CONDITION_KIND)  # kinds of which an edge may bring new nodes
+UNKNOWN = "no memory has this id, and no node this key"
+
+
+class End(NamedTuple):
+    """What an edge leads to; `kind` and `name` of a node that is still to be created, if it is."""
+
+    key: NodeKey
+    kind: str
+    name: str
+
+
+def relate(changes: Changes, event: GraphEdges, ingested_ms: int) -> bool:
+    """Writes the event's edges, all or none. Returns whether anything changed. Raises InvalidRecord."""
+    problems: list[FieldProblem] = []
+    found: list[tuple[GraphEdge, End, End]] = []
+    for number, edge in enumerate(event.edges):
+        source = named(changes, edge.source, condition=False)
+        target = named(changes, edge.target, condition=edge.type == CONDITIONAL_ON)
+        problems += [
+            FieldProblem(f"edges.{number}.{field}", UNKNOWN)
+            for field, end in (("source", source), ("target", target))
+            if end is None
+        ]
+        if source is not None and target is not None:
+            found.append((edge, source, target))
+    if problems:
+        raise InvalidRecord("not_found", problems)
+    loops = [number for number, (_, source, target) in enumerate(found) if source.key == target.key]
+    if loops:
+        problem = "the same as the source: an edge leads from one to another"
+        raise InvalidRecord("invalid_event", [FieldProblem(f"edges.{number}.target", problem) for number in loops])
+    changed = [_give(changes, edge, source, target, ingested_ms) for edge, source, target in found]
+    return any(changed)
+
+
+# ---------------------------------------------------------------------- ends
+
+
+def named(changes: Changes, text: str, condition: bool) -> End | None:
+    """What a text names: a memory before a node; a node that may be created, if it is not there."""
+    if changes.seq(text) is not None:
+        return End(NodeKey(text, memory=True), MEMORY_KIND, text)
+    key, kind, name = _parsed(text, condition)
+    if not name.strip() or (kind not in _CREATED and changes.node(NodeKey(key)) is None):
+        return None
+    return End(NodeKey(key), kind, name)
+
+
+def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
+    """Key, kind and name of a node. A condition may be named by what it is about (`time:morning`); a text without a
+    colon names none."""
+    kind, colon, name = text.partition(":")
+    if kind == CONDITION_KIND and ":" in name:
+        return _parsed(name, condition=True)
+    if colon and kind in KINDS:
+        return node_key(kind, name), kind, name
+    return node_key(kind, name), CONDITION_KIND if condition and name.strip() else "", text
+
+
+# ---------------------------------------------------------------------- edges
+
+
+def _give(changes: Changes, edge: GraphEdge, source: End, target: End, ingested_ms: int) -> bool:
+    for end in (source, target):
+        if not end.key.memory:
+            changes.ensure(end.key.text, end.kind, end.name)
+    name = changes.edge_name(source.key, target.key, edge.type)
+    before = changes.edge(name)
+    row = before if before is not None else changes.new_edge(source.key, target.key, edge.type)
+    evidence = None if edge.evidence is None else changes.seq(edge.evidence)
+    row = _said(row, edge, evidence, ingested_ms)
+    if row == before:
+        return False
+    if before is None:
+        changes.add_edge(name, row)
+    else:
+        changes.put_edge(name, row)
+    if evidence is not None:
+        _note_evidence(changes, evidence, str(edge.evidence), name.hex())
+    return True
+
+
+def _said(row: EdgeRow, edge: GraphEdge, evidence: int | None, ingested_ms: int) -> EdgeRow:
+    """The edge with what is given of it now. Evidence that is no memory's id is kept as its property."""
+    told = {"evidence": edge.evidence} if edge.evidence is not None and evidence is None else {}
+    before = row.given
+    given = Given(
+        edge.weight,
+        edge.confidence,
+        edge.expires_at,
+        edge.archived,
+        (before.properties if before else {}) | told,
+        before.ingested_ms if before else ingested_ms,
+        stands=evidence is None or (before is not None and before.stands),
+    )
+    statements = row.statements
+    known = any(not one.relation and one.memory_id == edge.evidence for one in statements)
+    if evidence is not None and not known:
+        said = Statement(str(edge.evidence), evidence, ingested_ms, relation=False)
+        statements = with_statement(statements, said)
+    return row._replace(given=given, statements=statements, archived=None)
+
+
+def _note_evidence(changes: Changes, seq: int, memory_id: str, name: str) -> None:
+    """A memory remembers what it is evidence of, so that it can be withdrawn."""
+    row = changes.links(seq)
+    if row is None:
+        row = LinksRow(memory_id, {}, [], [])
+    if name not in row.evidence:
+        changes.put_links(seq, row._replace(evidence=[*row.evidence, name]))

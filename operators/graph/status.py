@@ -1,0 +1,52 @@
+"""The owner's graph in numbers, and what the tenant's rollout makes of it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Protocol
+
+from recallflow.fields import format_time
+from recallflow.graphs import GateState, GraphFailure, GraphReport, RolloutState
+from recallflow.operators.graph.rollout import Expansions
+from recallflow.state.graph import Edge, Node
+
+COUNTED = 20_000  # nodes, and edges; to count more would keep the queries behind this one waiting
+
+
+class Whole(Protocol):
+    """A graph that can be gone through (see `OwnerGraph`)."""
+
+    def nodes(self) -> Iterator[Node]: ...
+
+    def all_edges(self) -> Iterator[Edge]: ...
+
+
+def status(graph: Whole, expansions: Expansions, tenant_id: str, at_ms: int) -> GraphReport:
+    """What stands at a time (epoch ms). Nodes are counted by kind, edges by type, each direction of a symmetric one."""
+    nodes = Counter(node.kind for node in islice(graph.nodes(), COUNTED))
+    edges = Counter(edge.type for edge in islice(graph.all_edges(), COUNTED))
+    watched = expansions.watched(tenant_id)
+    return GraphReport(
+        nodes=dict(sorted(nodes.items())),
+        edges=dict(sorted(edges.items())),
+        complete=max(nodes.total(), edges.total()) < COUNTED,
+        rollout=_rollout(expansions, tenant_id, at_ms),
+        gate=GateState(
+            blocked_by=expansions.blocked_by(tenant_id, at_ms), name=expansions.name, windows=watched.gate.figures()
+        ),
+        failures=[
+            GraphFailure(at=format_time(failure.at_ms), query_id=failure.query_id, error=failure.error)
+            for failure in watched.failures
+        ],
+    )
+
+
+def _rollout(expansions: Expansions, tenant_id: str, at_ms: int) -> RolloutState:
+    mode, decision = expansions.mode(tenant_id, at_ms)
+    return RolloutState(
+        mode=mode,
+        enabled=expansions.enabled,
+        since=None if decision is None else format_time(decision.append_ms),
+        by=None if decision is None else decision.event.by,
+        why=None if decision is None else decision.event.why,
+    )

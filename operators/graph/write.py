@@ -1,0 +1,162 @@
+"""A memory's part of its owner's graph: put in when it is remembered, brought up to date when it changes, taken out
+when it is forgotten."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from recallflow.operators.graph.changes import Changes
+from recallflow.operators.graph.extract import Link, Named, Relation, links, relations
+from recallflow.operators.graph.similar import Similarity, link_similar, unlink_similar
+from recallflow.state.graph_codec import EPISODE_KIND, LinksRow, NodeKey, Statement, node_key
+from recallflow.state.rows import MemoryRow, Vectors
+from recallflow.state.window import sketches
+
+
+class Remembered(NamedTuple):
+    """A memory's current version. `episode_id`: the standing episode it belongs to. `sketch`: of its vector; empty
+    where it is still to be made. `known`: the graph may have an earlier version. `said_anew`: the text or the vector is
+    another than the graph has. `newest`: the `seq` of its owner's newest memory."""
+
+    row: MemoryRow
+    episode_id: str | None
+    named: Named
+    vectors: Vectors | None
+    sketch: bytes
+    known: bool
+    said_anew: bool
+    newest: int
+
+
+class GraphWriter(Protocol):
+    """Writes memories into a graph. Whatever it raises, the memory itself is stored."""
+
+    def remember(self, memory: Remembered) -> None:
+        """Puts a memory's nodes, links and edges in, and takes out those it has no more."""
+        ...
+
+    def forget(self, memory_id: str, seq: int) -> None:
+        """Takes out all that a memory brought in, and every edge at it."""
+        ...
+
+    def merge_episodes(self, taken_id: str, into_id: str) -> None:
+        """Every member of one episode is a member of another now."""
+        ...
+
+
+MakeWriter = Callable[[Changes, Similarity], GraphWriter]
+
+
+class Writer:
+    """The graph writer of every flow."""
+
+    def __init__(self, changes: Changes, limits: Similarity) -> None:
+        self._changes = changes
+        self._limits = limits
+
+    # ------------------------------------------------------------------ memories
+
+    def remember(self, memory: Remembered) -> None:
+        changes, row = self._changes, memory.row
+        before = changes.links(row.seq) if memory.known else None
+        wanted = links(row, memory.episode_id, memory.named)
+        self._put_links(row.seq, before.links if before else {}, wanted)
+        stated = [self._state(row, relation).hex() for relation in relations(row)] if row.relations else []
+        evidence = before.evidence if before else []
+        if before is not None:
+            self._withdraw([name for name in before.relations if name not in stated], row.id, relation=True)
+            if memory.said_anew:
+                self._withdraw(evidence, row.id, relation=False)
+                evidence = []
+        roles = {key: link.role for key, link in wanted.items()}
+        links_row = LinksRow(row.id, roles, list(dict.fromkeys(stated)), evidence, before.sketch if before else b"")
+        if memory.said_anew and self._limits.max_per_memory:
+            links_row = links_row._replace(sketch=self._find_similar(memory))
+        changes.put_links(row.seq, links_row)
+
+    def forget(self, memory_id: str, seq: int) -> None:
+        changes, key = self._changes, NodeKey(memory_id, memory=True)
+        before = changes.links(seq)
+        if before is not None:
+            for node in before.links:
+                changes.unlink(seq, node)
+            self._withdraw(before.relations, memory_id, relation=True)
+            self._withdraw(before.evidence, memory_id, relation=False)
+            changes.put_links(seq, None)
+        for name, row in changes.edges_at(key):
+            changes.remove_edge(name, row)
+        unlink_similar(changes, seq)
+        changes.forget_memory(key, seq)
+
+    def merge_episodes(self, taken_id: str, into_id: str) -> None:
+        changes, taken = self._changes, node_key(EPISODE_KIND, taken_id)
+        into = Link(node_key(EPISODE_KIND, into_id), EPISODE_KIND, into_id, EPISODE_KIND)
+        for seq in changes.members(taken):
+            row = changes.links(seq)
+            if row is not None:
+                changes.unlink(seq, taken)
+                changes.link(seq, into)
+                roles = {into.key if key == taken else key: role for key, role in row.links.items()}
+                changes.put_links(seq, row._replace(links=roles))
+
+    # ------------------------------------------------------------------ parts
+
+    def _find_similar(self, memory: Remembered) -> bytes:
+        """Brings the memory's neighbours up to date. Returns its sketch."""
+        if memory.known:
+            unlink_similar(self._changes, memory.row.seq)
+        if memory.vectors is None:
+            return b""
+        own = memory.sketch or sketches([memory.vectors.matrix[0]])[0]
+        link_similar(self._changes, memory.row, memory.vectors, own, memory.newest, self._limits)
+        return own
+
+    def _put_links(self, seq: int, before: dict[str, str], wanted: dict[str, Link]) -> None:
+        for key, link in wanted.items():
+            if key in before:
+                self._changes.relink(seq, link)
+            else:
+                self._changes.link(seq, link)
+        for key in before.keys() - wanted.keys():
+            self._changes.unlink(seq, key)
+
+    def _state(self, row: MemoryRow, relation: Relation) -> bytes:
+        """Makes the memory evidence of the relation's edge. Returns what stands for the edge in stored keys."""
+        changes = self._changes
+        name = changes.edge_name(relation.source, relation.target, relation.type)
+        edge = changes.edge(name)
+        said = Statement(row.id, row.seq, row.ingested_ms, True, relation.archived, relation.properties)
+        if edge is None:
+            edge = changes.new_edge(relation.source, relation.target, relation.type)
+            changes.add_edge(name, edge._replace(statements=(said,)))
+            return name
+        earlier = next((one for one in edge.statements if _is_of(one, row.id, True)), said)
+        others = [one for one in edge.statements if not _is_of(one, row.id, True)]
+        statements = with_statement(others, said._replace(ingested_ms=earlier.ingested_ms))
+        if statements != edge.statements:
+            changes.put_edge(name, edge._replace(statements=statements))
+        return name
+
+    def _withdraw(self, names: list[str], memory_id: str, relation: bool) -> None:
+        """The memory is evidence of these edges no more; an edge that nothing states goes. Some may be gone before,
+        with one of their ends."""
+        for name in map(bytes.fromhex, names):
+            edge = self._changes.edge(name)
+            if edge is None:
+                continue
+            statements = tuple(one for one in edge.statements if not _is_of(one, memory_id, relation))
+            given = edge.given
+            if given is not None and not given.stands and all(one.relation for one in statements):
+                given = None
+            if given is None and not statements:
+                self._changes.remove_edge(name, edge)
+            else:
+                self._changes.put_edge(name, edge._replace(given=given, statements=statements))
+
+
+def with_statement(others: Iterable[Statement], said: Statement) -> tuple[Statement, ...]:
+    """Statements in the order of their memories."""
+    return tuple(sorted([*others, said], key=lambda one: (one.seq, one.relation)))
+
+
+def _is_of(statement: Statement, memory_id: str, relation: bool) -> bool:
+    return statement.memory_id == memory_id and statement.relation == relation

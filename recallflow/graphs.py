@@ -1,0 +1,134 @@
+"""What queries about the graph answer. Times are RFC 3339 in UTC."""
+
+from typing import Any, Literal
+
+from recallflow.fields import Model
+
+
+class RolloutState(Model):
+    """The tenant's rollout mode, and who set it when and why. `enabled`: whether the deployment has the graph on."""
+
+    mode: Literal["off", "shadow", "canary"]
+    enabled: bool
+    since: str | None
+    by: str | None
+    why: str | None
+
+
+class GateState(Model):
+    """The tenant's quality gates: the names of those that block, and the figures of the one that answers, that of its
+    state partition (null: too little was seen)."""
+
+    blocked_by: list[str]
+    name: str
+    windows: dict[str, int | float | None]
+
+
+class GraphFailure(Model):
+    """An expansion that failed."""
+
+    at: str
+    query_id: str
+    error: str
+
+
+class GraphReport(Model):
+    """The owner's graph in numbers, and what the tenant's rollout makes of it. `complete`: whether everything was
+    counted; a very large graph is counted in part."""
+
+    nodes: dict[str, int]
+    edges: dict[str, int]
+    complete: bool
+    rollout: RolloutState
+    gate: GateState
+    failures: list[GraphFailure]
+
+
+class TracedMemory(Model):
+    """A memory of a trace: a seed, with its rank's score, or one that the graph would add, with the path to it."""
+
+    id: str
+    score: float
+    why: dict[str, Any] | None = None
+
+
+class TracedStep(Model):
+    """An edge that was looked at, from the end it was come from, and what came of it. `score` where it led to a memory
+    that may be answered."""
+
+    hop: int
+    source: str
+    target: str
+    type: str
+    weight: float
+    confidence: float
+    score: float | None
+    outcome: str
+
+
+class Trace(Model):
+    """One query's expansion, step by step, as it would be without a rollout. `left_out`: steps beyond the first
+    thousand; `caps`: bounds that were reached; `fallback`: why the answer would not have what the graph adds."""
+
+    seeds: list[TracedMemory]
+    steps: list[TracedStep]
+    left_out: int
+    expanded: list[TracedMemory]
+    caps: dict[str, Any]
+    fallback: str | None
+
+
+class ExploredNode(Model):
+    """A node; of a memory the key is its id. `expanded`: whether what lies behind it was loaded; a bound, or its being
+    archived or too common, keeps it closed."""
+
+    key: str
+    kind: str
+    name: str
+    urn: str | None
+    archived: bool
+    properties: dict[str, Any]
+    expanded: bool
+
+
+class ExploredEdge(Model):
+    """An edge with all that is known of it. A symmetric one stands once."""
+
+    source: str
+    target: str
+    type: str
+    weight: float
+    confidence: float
+    evidence: list[str]
+    expires_at: str | None
+    archived: bool
+    ingested_at: str
+    properties: dict[str, Any]
+
+
+class ExploredLink(Model):
+    """That a memory belongs to a node."""
+
+    memory: str
+    node: str
+
+
+class ExploredMemory(Model):
+    """A memory of a subgraph, as far as a page shows it."""
+
+    id: str
+    content: str
+    kind: str
+    role: str | None
+    name: str | None
+    created_at: str
+
+
+class Subgraph(Model):
+    """What lies within some hops of the nodes asked for. `caps`: bounds that were reached."""
+
+    nodes: list[ExploredNode]
+    edges: list[ExploredEdge]
+    links: list[ExploredLink]
+    memories: list[ExploredMemory]
+    caps: dict[str, Any]

@@ -1,0 +1,153 @@
+"""The check that an owner's graph hangs together: no edge dangles, no node is left over, both ends say the same."""
+
+from collections.abc import Iterator, Mapping
+
+from recallflow.state import keys
+from recallflow.state.graph_codec import (
+    SUPERSEDES,
+    EdgeRow,
+    LinksRow,
+    Neighbour,
+    NodeKey,
+    NodeRow,
+    Superseded,
+    Unsynced,
+    decode_member,
+    decode_neighbours,
+    decode_superseded,
+)
+from recallflow.state.keyring import Keyring
+
+# What each table is called, and the bytes of its keys behind the table's letter.
+TABLES = {
+    keys.NODE: ("graph nodes", 16),
+    keys.MEMBER: ("graph members", 24),
+    keys.LINKS: ("graph links", 8),
+    keys.EDGE: ("graph edges", 16),
+    keys.ADJACENCY: ("adjacency", 24),
+    keys.SIMILAR: ("similar memories", 8),
+    keys.SUPERSEDED: ("superseded memories", 8),
+    keys.UNSYNCED: ("memories out of step", 8),
+}
+
+
+class GraphCheck:
+    """One owner's graph: each record is decoded as it comes, and what they say of each other is compared at the end."""
+
+    def __init__(self, keyring: Keyring, owner: bytes) -> None:
+        self._keyring = keyring
+        self._owner = owner
+        self._nodes: dict[bytes, NodeRow] = {}
+        self._members: dict[tuple[bytes, int], str] = {}
+        self._links: dict[int, LinksRow] = {}
+        self._edges: dict[bytes, EdgeRow] = {}
+        self._adjacent: dict[tuple[bytes, int], bytes] = {}
+        self._similar: dict[int, list[Neighbour]] = {}
+        self._superseded: dict[int, list[Superseded]] = {}
+        self._unsynced: dict[int, Unsynced] = {}
+
+    def take(self, table: bytes, rest: bytes, value: bytes) -> None:
+        """One record of one of `TABLES`."""
+        match table:
+            case keys.NODE:
+                self._nodes[rest] = NodeRow.decode(value)
+            case keys.MEMBER:
+                self._members[rest[:16], keys.reversed_sequence(rest)], _ = decode_member(value)
+            case keys.LINKS:
+                self._links[keys.sequence(rest)] = LinksRow.decode(value)
+            case keys.EDGE:
+                self._edges[rest] = EdgeRow.decode(value)
+            case keys.ADJACENCY:
+                self._adjacent[rest[:16], keys.reversed_sequence(rest)] = value
+            case keys.SIMILAR:
+                self._similar[keys.sequence(rest)] = decode_neighbours(value)
+            case keys.SUPERSEDED:
+                self._superseded[keys.sequence(rest)] = decode_superseded(value)
+            case keys.UNSYNCED:
+                self._unsynced[keys.sequence(rest)] = Unsynced.decode(value)
+
+    def problems(self, remembered: Mapping[int, bytes]) -> Iterator[str]:
+        """All that does not fit. `remembered`: place → name of each memory that is not forgotten. One that is out of
+        step may lack anything; what is left of one that was forgotten while out of step counts as remembered."""
+        names = {seq: self._keyring.name(self._owner, marker.id) for seq, marker in self._unsynced.items()}
+        self._memories = {**names, **remembered}
+        self._ends = {*self._memories.values(), *self._nodes}
+        yield from self._of_links()
+        yield from self._of_nodes()
+        yield from self._of_edges()
+        yield from self._of_similar()
+        yield from self._of_superseded()
+
+    # ------------------------------------------------------------------ parts
+
+    def _of_links(self) -> Iterator[str]:
+        said = {
+            (self._name(NodeKey(key)), seq): role for seq, row in self._links.items() for key, role in row.links.items()
+        }
+        for node, seq in sorted({place for place, _ in said.items() ^ self._members.items()}):
+            yield f"node {node.hex()} and memory {seq}: do not say the same of their link"
+        for seq in sorted(self._links.keys() - self._memories.keys()):
+            yield f"links of memory {seq}: it is not remembered"
+        for seq in sorted(self._memories.keys() - self._links.keys() - self._unsynced.keys()):
+            yield f"memory {seq}: is not in the graph"
+
+    def _of_nodes(self) -> Iterator[str]:
+        led_to = {node for node, _ in (*self._members, *self._adjacent)}
+        memories = {*self._memories.values()}
+        for name, row in self._nodes.items():
+            if self._name(row.key) != name:
+                yield f"node {name.hex()}: says it is another"
+            if name not in (memories if row.key.memory else led_to):
+                yield f"node {name.hex()}: nothing leads to it"
+            if row.told_by is not None and (name, row.told_by) not in self._members:
+                yield f"node {name.hex()}: is told of by memory {row.told_by}, which is not linked to it"
+        for name in sorted({node for node, _ in self._members} - self._nodes.keys()):
+            yield f"links to node {name.hex()}: it is missing"
+
+    def _of_edges(self) -> Iterator[str]:
+        ends = {
+            (self._name(end), row.number): name for name, row in self._edges.items() for end in (row.source, row.target)
+        }
+        for node, number in sorted({place for place, _ in ends.items() ^ self._adjacent.items()}):
+            yield f"node {node.hex()}: does not agree with edge number {number} that it is an end of it"
+        for name, row in self._edges.items():
+            source, target = self._name(row.source), self._name(row.target)
+            if self._keyring.edge(self._owner, source, target, row.type) != name:
+                yield f"edge {name.hex()}: says it is another"
+            if not {source, target} <= self._ends:
+                yield f"edge {name.hex()}: leads to nothing"
+            if row.given is None and not row.statements:
+                yield f"edge {name.hex()}: nothing states it"
+            yield from self._of_evidence(name, row)
+
+    def _of_evidence(self, name: bytes, row: EdgeRow) -> Iterator[str]:
+        for said in row.statements:
+            links = self._links.get(said.seq)
+            known = links is not None and name.hex() in (links.relations if said.relation else links.evidence)
+            if not known:
+                yield f"edge {name.hex()}: memory {said.seq} does not know that it is evidence of it"
+
+    def _of_similar(self) -> Iterator[str]:
+        pairs = {(seq, one.seq): (one.weight, one.archived) for seq, found in self._similar.items() for one in found}
+        for seq, other in sorted(pairs):
+            if pairs.get((other, seq)) != pairs[seq, other] or seq == other:
+                yield f"memories {seq} and {other}: are not similar both ways"
+            if seq not in self._memories:
+                yield f"similar memories of {seq}: it is not remembered"
+        for seq, found in self._similar.items():
+            if found != sorted(found, key=lambda one: (-one.weight, -one.seq)):
+                yield f"similar memories of {seq}: are not in order"
+
+    def _of_superseded(self) -> Iterator[str]:
+        stand = {
+            (self._name(row.target), row.source.text)
+            for row in self._edges.values()
+            if row.type == SUPERSEDES and row.source.memory and row.target.memory and not row.is_archived
+        }
+        said = {(self._memories.get(seq, b""), one.by) for seq, found in self._superseded.items() for one in found}
+        for name, _ in sorted(stand ^ said):
+            yield f"memory {name.hex()}: by what it is superseded is not what its edges say"
+
+    def _name(self, key: NodeKey) -> bytes:
+        named = self._keyring.name if key.memory else self._keyring.node
+        return named(self._owner, key.text)

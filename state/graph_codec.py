@@ -1,0 +1,230 @@
+"""What is stored of an owner's graph, and how: JSON arrays, as `state/rows.py` has them.
+
+A link says that a memory belongs to a node, in a role. An edge says that two nodes stand in a typed relation; memories
+state it (its evidence), or an event gives it.
+"""
+
+import unicodedata
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import orjson
+
+SIMILAR_TO = "similar_to"
+SUPERSEDES = "supersedes"
+CONTRADICTS = "contradicts"
+SYMMETRIC = frozenset({SIMILAR_TO, CONTRADICTS})  # true in both directions, or in none
+
+MEMORY_KIND = "memory"
+ENTITY_KIND = "entity"
+EPISODE_KIND = "episode"
+CONDITION_KIND = "condition"
+SELF_ROLE = "self"
+
+
+class NodeKey(NamedTuple):
+    """A node's key: `NodeKey("m1", memory=True)` is the memory `m1`, `NodeKey("tag:tea")` what memories have in common.
+    As a text it is shown without the flag."""
+
+    text: str
+    memory: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Told(NamedTuple):
+    """What a memory tells of a node it belongs to, beside that: given with the memory, not read from its text."""
+
+    urn: str | None
+    properties: dict[str, Any]
+
+
+class LinksRow(NamedTuple):
+    """All that a memory brought into the graph, so that it can be taken out again: its links (node key → role), and
+    the edges (their stored names, as hexadecimal digits) that it is evidence of, by its own relations or by others'
+    word. `sketch`: what finds its vector again (see `state/window.py`); empty where it has none, or none is wanted."""
+
+    id: str
+    links: dict[str, str]
+    relations: list[str]
+    evidence: list[str]
+    sketch: bytes = b""
+
+    def encode(self) -> bytes:
+        return bytes([len(self.sketch)]) + self.sketch + orjson.dumps(self[:-1])
+
+    @classmethod
+    def decode(cls, data: bytes) -> "LinksRow":
+        end = 1 + data[0]
+        memory_id, links, relations, evidence = orjson.loads(data[end:])
+        return cls(memory_id, links, relations, evidence, data[1:end])
+
+
+def sketch_of(data: bytes) -> bytes:
+    """The sketch in an encoded `LinksRow`."""
+    return data[1 : 1 + data[0]]
+
+
+class NodeRow(NamedTuple):
+    """A node. `name` is the first spelling that came. `told_by` is the `seq` of the memory whose word on URN and
+    properties counts: the first that tells any; None where no memory does."""
+
+    key: NodeKey
+    kind: str
+    name: str
+    urn: str | None = None
+    properties: dict[str, Any] | None = None
+    archived: bool = False
+    told_by: int | None = None
+
+    def encode(self) -> bytes:
+        return orjson.dumps(tuple(self), default=tuple)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "NodeRow":
+        key, *rest = orjson.loads(data)
+        return cls(NodeKey(*key), *rest)
+
+    def told(self, told: Told | None, by: int | None) -> "NodeRow":
+        """The node with another word on it, or with none. A URN that is its name stays."""
+        urn = self.name if self.urn == self.name else told and told.urn
+        return self._replace(urn=urn, properties=told and told.properties, told_by=by)
+
+
+class Statement(NamedTuple):
+    """That a memory is evidence of an edge: as a `relation` of its own, with `archived` and `properties` as it tells
+    them, or as whoever gives the edge says."""
+
+    memory_id: str
+    seq: int
+    ingested_ms: int
+    relation: bool
+    archived: bool = False
+    properties: dict[str, Any] | None = None
+
+
+class Given(NamedTuple):
+    """What an event says of an edge. `stands`: without any memory as evidence, so that it outlives all evidence."""
+
+    weight: float
+    confidence: float
+    expires_ms: int | None
+    archived: bool
+    properties: dict[str, Any]
+    ingested_ms: int
+    stands: bool
+
+
+class EdgeRow(NamedTuple):
+    """An edge. `number` counts an owner's edges, in the order they came; `archived` is the word of a `graph.archive`,
+    which goes before what the edge's own statements say; None where there is none."""
+
+    source: NodeKey
+    target: NodeKey
+    type: str
+    number: int
+    given: Given | None = None
+    statements: tuple[Statement, ...] = ()
+    archived: bool | None = None
+
+    def encode(self) -> bytes:
+        return orjson.dumps(tuple(self), default=tuple)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "EdgeRow":
+        source, target, kind, number, given, statements, archived = orjson.loads(data)
+        return cls(
+            NodeKey(*source),
+            NodeKey(*target),
+            kind,
+            number,
+            None if given is None else Given(*given),
+            tuple(Statement(*statement) for statement in statements),
+            archived,
+        )
+
+    @property
+    def is_archived(self) -> bool:
+        if self.archived is not None:
+            return self.archived
+        if self.given is not None:
+            return self.given.archived
+        return all(statement.archived for statement in self.statements)
+
+    @property
+    def ingested_ms(self) -> int:
+        """When it was first stated, of what states it now."""
+        told = [statement.ingested_ms for statement in self.statements]
+        return min([*told, self.given.ingested_ms] if self.given is not None else told)
+
+
+class Neighbour(NamedTuple):
+    """A memory whose vector is close to another's. `weight` is their cosine, to 4 digits."""
+
+    seq: int
+    id: str
+    weight: float
+    ingested_ms: int
+    archived: bool = False
+
+
+class Unsynced(NamedTuple):
+    """A memory whose graph could not be written: how often that was tried, and the episodes (by their id) whose members
+    were to go over to another one with it."""
+
+    id: str
+    failures: int
+    merged: list[tuple[str, str]]
+
+    def encode(self) -> bytes:
+        return orjson.dumps(tuple(self))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Unsynced":
+        memory_id, failures, merged = orjson.loads(data)
+        return cls(memory_id, failures, [(taken, into) for taken, into in merged])
+
+
+class Superseded(NamedTuple):
+    """That a memory is refined by a newer one, up to `expires_ms`, if that is given."""
+
+    by: str
+    ingested_ms: int
+    expires_ms: int | None
+
+
+def encode_neighbours(neighbours: list[Neighbour]) -> bytes:
+    return orjson.dumps([tuple(neighbour) for neighbour in neighbours])
+
+
+def decode_neighbours(data: bytes) -> list[Neighbour]:
+    return [Neighbour(*neighbour) for neighbour in orjson.loads(data)]
+
+
+def encode_superseded(by: list[Superseded]) -> bytes:
+    return orjson.dumps([tuple(one) for one in by])
+
+
+def decode_superseded(data: bytes) -> list[Superseded]:
+    return [Superseded(*one) for one in orjson.loads(data)]
+
+
+def encode_member(role: str, told: Told | None) -> bytes:
+    """A link as the node has it: a role, and rarely more."""
+    return role.encode() if told is None else orjson.dumps([role, *told])
+
+
+def decode_member(data: bytes) -> tuple[str, Told | None]:
+    if not data.startswith(b"["):  # no role does
+        return data.decode(), None
+    role, *told = orjson.loads(data)
+    return role, Told(*told)
+
+
+@lru_cache(maxsize=10_000)
+def node_key(kind: str, name: str) -> str:
+    """The key of what a name means: one, however it is spelt. Compatible characters are one (Unicode NFKC), case does
+    not count, nor do blanks around words. None of the name left gives just the kind and a colon."""
+    plain = name if name.isascii() else unicodedata.normalize("NFKC", name)
+    return f"{kind}:{' '.join(plain.casefold().split())}"

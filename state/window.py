@@ -1,0 +1,93 @@
+"""Which of an owner's newest memories may have a vector close to a given one: by sketches of 32 bytes.
+
+A sketch has a bit for each of 256 random hyperplanes: on which side of it the vector lies. Two vectors with the angle a
+differ in a bit with the probability a/π (Charikar, 2002, "Similarity estimation techniques from rounding algorithms"),
+so close vectors have sketches that differ in few. The vectors themselves would be 48 times as much to keep in memory,
+and to read for each write.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from recallflow.embedder import Matrix
+
+WINDOW = 2_048  # memories: the cost of a write must not grow with the owner
+BITS = 256
+SKETCH_BYTES = BITS // 8
+_SURE = 4  # standard deviations: of pairs just at the threshold, three in 100,000 are missed
+_SMALLEST = 64
+_products = faiss.fvec_inner_products_ny  # type: ignore[attr-defined]
+_hammings = faiss.hammings  # type: ignore[attr-defined]
+
+Codes = npt.NDArray[np.uint8]
+
+
+@lru_cache
+def _hyperplanes(dimension: int) -> Matrix:
+    """(BITS, dimension), the same in every process: `RandomState` never changes what a seed gives (NEP 19)."""
+    return np.random.RandomState(BITS).standard_normal((BITS, dimension)).astype(np.float32)
+
+
+def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
+    """The sketch of each vector (dimension,); the same in whatever company, as each product is made alone."""
+    products = np.empty((len(vectors), BITS), np.float32)
+    for vector, row in zip(vectors, products, strict=True):
+        planes, vector = _hyperplanes(len(vector)), np.ascontiguousarray(vector, np.float32)
+        pointers = (faiss.swig_ptr(array) for array in (row, vector, planes))
+        _products(*pointers, len(vector), BITS)
+    return [code.tobytes() for code in np.packbits(products > 0, axis=1)]
+
+
+@lru_cache
+def most_different(cosine: float) -> int:
+    """In how many bits the sketches of two vectors of at least this cosine differ at most, as good as surely."""
+    differs = math.acos(cosine) / math.pi
+    return math.floor(BITS * (differs + _SURE * math.sqrt(differs * (1 - differs) / BITS)))
+
+
+class SketchWindow:
+    """Sketches of the memories whose `seq` is among the last `WINDOW` that were given out.
+
+    Which memories those are follows from the sequence numbers alone, forgotten ones counted: so what is found does not
+    depend on when the window was loaded.
+    """
+
+    def __init__(self) -> None:
+        self._codes: Codes = np.zeros((_SMALLEST, SKETCH_BYTES), np.uint8)
+        self._seqs = np.full(_SMALLEST, -1, np.int64)
+
+    def put(self, seq: int, sketch: bytes) -> None:
+        """The memory's sketch is now this one."""
+        place = seq % WINDOW
+        while place >= len(self._seqs):
+            self._codes = np.concatenate([self._codes, np.zeros_like(self._codes)])
+            self._seqs = np.concatenate([self._seqs, np.full_like(self._seqs, -1)])
+        if self._seqs[place] <= seq:  # its place may be a newer one's by now
+            self._codes[place] = np.frombuffer(sketch, np.uint8)
+            self._seqs[place] = seq
+
+    def remove(self, seq: int) -> None:
+        place = seq % WINDOW
+        if place < len(self._seqs) and self._seqs[place] == seq:
+            self._seqs[place] = -1
+
+    def near(self, sketch: bytes, most: int, newest: int) -> list[int]:
+        """`seq` of the memories whose sketches differ in at most so many bits, the closest first, then the newest.
+        Looks at the last `WINDOW` up to `newest`."""
+        code, differs = np.frombuffer(sketch, np.uint8), np.empty(len(self._seqs), np.int32)
+        pointers = map(faiss.swig_ptr, (code, self._codes))
+        _hammings(*pointers, 1, len(self._seqs), SKETCH_BYTES, faiss.swig_ptr(differs))
+        (places,) = (differs <= most).nonzero()
+        if not len(places):
+            return []
+        oldest = max(newest - WINDOW, -1)
+        found = zip(differs[places].tolist(), self._seqs[places].tolist(), strict=True)
+        return [-seq for _, seq in sorted((bits, -seq) for bits, seq in found if seq > oldest)]
+
+    def size_bytes(self) -> int:
+        return self._codes.nbytes + self._seqs.nbytes

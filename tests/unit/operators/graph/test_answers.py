@@ -1,0 +1,296 @@
+"""What the graph does for whole answers, through the dataflow."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from recallflow.control import GateVerdict, Rollout
+from recallflow.decisions import History
+from recallflow.flows.embedded import Processed
+from recallflow.operators.graph import query_graph
+from recallflow.operators.graph.gate import Compared
+from recallflow.operators.graph.query_graph import QueryGraph
+
+MakeEvent = Callable[..., dict[str, Any]]
+RunFlow = Callable[..., Processed]
+DAY_MS = 86_400_000
+TIMES = ("processing_time_ms", "sla_target_ms", "sla_met", "computation_tier", "routing_info", "fallback", "query_id")
+GOOD, BAD = Compared(0.0, 0.9, 0.8), Compared(0.0, 0.9, 0.1)
+
+
+def rolled_out(mode: str = "canary") -> History:
+    history = History()
+    history.add(0, Rollout(type="graph.rollout", tenant_id="acme", name="default", mode=mode))  # type: ignore[arg-type]
+    return history
+
+
+@pytest.fixture
+def memories(make_event: MakeEvent) -> list[dict[str, Any]]:
+    """Forty memories about other things, and a few that only the graph relates."""
+    others = [f"the {thing} number {n} is stored in shelf {n % 7}" for n, thing in enumerate(["crate", "barrel"] * 20)]
+    told = [make_event("memory", n, id=f"x{n}", content=text) for n, text in enumerate(others)]
+    dashboard = {"topics": ["dashboard"]}
+    return [
+        *told,
+        make_event("memory", 100, id="alarm", content="Rollout alarms go to the on-call phone", **dashboard),
+        make_event("memory", 101, id="red", content="Grafana turns red above five percent", **dashboard),
+        make_event("memory", 102, id="hybrid", content="We chose the hybrid strategy for retrieval"),
+        make_event("memory", 103, id="why", content="Plain vectors missed exact names", kind="decision"),
+        make_event("memory", 104, id="must", content="Releases stop on Fridays", kind="rule"),
+        make_event(
+            "graph.edges",
+            105,
+            edges=[
+                {"source": "hybrid", "target": "why", "type": "caused_by", "confidence": 0.9},
+                {"source": "hybrid", "target": "must", "type": "depends_on"},
+            ],
+        ),
+    ]
+
+
+def ask(make_event: MakeEvent, query: str, **fields: Any) -> dict[str, Any]:
+    return make_event("recall", DAY_MS, **{"query": query, "k": 3, "strategy": "hybrid_graph"} | fields)
+
+
+def ids(response: dict[str, Any]) -> list[str]:
+    return [memory["id"] for memory in response["memories"]]
+
+
+def codes(response: dict[str, Any]) -> list[str]:
+    return [warning["code"] for warning in response["warnings"]]
+
+
+# ── memories that share no word with the question ─────────────────────────────────────────────────────────────────
+
+
+def test_rollout_alarms_lead_to_what_shares_their_topic(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    queries = [ask(make_event, "rollout alarms", strategy="baseline", k=20), ask(make_event, "rollout alarms")]
+    baseline, answer = run_flow([*memories, *queries], decisions=rolled_out()).responses
+    assert "red" not in ids(baseline)
+    (added,) = [memory for memory in answer["memories"] if memory["id"] == "red"]
+    assert added["rank"] == 4
+    assert added["score"] == 0.25
+    assert added["why_included"] == {
+        "reason": "graph_expansion",
+        "from": "alarm",
+        "node": "topic:dashboard",
+        "edge_type": "shared_node",
+        "hops": 1,
+        "edge": {
+            "source": "topic:dashboard",
+            "target": "red",
+            "type": "shared_node",
+            "weight": 1.0,
+            "confidence": 1.0,
+        },
+    }
+    assert (answer["status"], answer["fallback"], answer["computation_tier"]) == ("ok", None, "graph")
+    assert answer["routing_info"]["graph"]["reached"] >= 1
+
+
+def test_hybrid_strategy_leads_to_the_decision_and_the_rule_behind_it(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    queries = [ask(make_event, "hybrid strategy", strategy="baseline", k=6), ask(make_event, "hybrid strategy")]
+    baseline, answer = run_flow([*memories, *queries], decisions=rolled_out()).responses
+    assert not {"why", "must"} & {*ids(baseline)}
+    assert ids(answer)[:3] == ids(baseline)[:3]
+    assert [(m["id"], m["why_included"]["edge_type"], m["score"]) for m in answer["memories"][3:5]] == [
+        ("why", "caused_by", 1.35),  # 1.5 · 0.9
+        ("must", "depends_on", 0.9),
+    ]
+
+
+def test_at_most_five_are_added(memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow) -> None:
+    edges = [{"source": "alarm", "target": f"x{n}", "type": "caused_by", "weight": 1 + n / 10} for n in range(9)]
+    events = [*memories, make_event("graph.edges", 200, edges=edges), ask(make_event, "rollout alarms", k=1)]
+    (answer,) = run_flow(events, decisions=rolled_out()).responses
+    assert ids(answer) == ["alarm", "x8", "x7", "x6", "x5", "x4"]
+
+
+def test_what_a_filter_leaves_out_the_graph_does_not_bring_back(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    asked = ask(make_event, "hybrid strategy", filters={"kinds": ["fact", "rule"]})
+    (answer,) = run_flow([*memories, asked], decisions=rolled_out()).responses
+    assert "must" in ids(answer)
+    assert "why" not in ids(answer)
+
+
+# ── rollout ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("mode", "enabled", "fallback"),
+    [
+        ("off", True, "rollout_off"),
+        ("shadow", True, "shadow_mode"),
+        ("canary", False, "feature_flag_disabled"),
+    ],
+)
+def test_what_is_not_applied_answers_exactly_the_baseline(
+    mode: str, enabled: bool, fallback: str, memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    """Each in a run of its own: an answer teaches usage."""
+    given: dict[str, Any] = {"decisions": rolled_out(mode), "graph_enabled": enabled}
+    (baseline,) = run_flow([*memories, ask(make_event, "rollout alarms", strategy="baseline")], **given).responses
+    (answer,) = run_flow([*memories, ask(make_event, "rollout alarms")], **given).responses
+    assert (baseline["fallback"], answer["fallback"]) == (None, fallback)
+    assert {**baseline, **dict.fromkeys(TIMES)} == {**answer, **dict.fromkeys(TIMES)}
+
+
+def test_a_failed_expansion_answers_the_baseline_and_says_so(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("rollout alarms")
+
+    monkeypatch.setattr(query_graph, "expand", fails)
+    queries = [ask(make_event, "rollout alarms"), make_event("graph.status")]
+    answer, status = run_flow([*memories, *queries], decisions=rolled_out()).responses
+    assert (len(answer["memories"]), answer["fallback"]) == (3, "graph_expansion_error")
+    assert (answer["status"], codes(answer)) == ("degraded", ["graph_expansion_error"])
+    (failure,) = status["graph_status"]["failures"]
+    assert failure["error"].startswith("KeyError")
+    assert "rollout" not in failure["error"]
+
+
+def test_a_query_without_time_goes_without_the_graph(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    asked = ask(make_event, "rollout alarms", sla_target_ms=0.001)
+    (answer,) = run_flow([*memories, asked], decisions=rolled_out()).responses
+    assert (len(answer["memories"]), answer["fallback"]) == (3, "rollout_guardrail")
+    assert "deadline" in codes(answer)
+
+
+def test_a_planted_regression_blocks_the_tenant_and_recovery_frees_it(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = rolled_out()
+    queries = [ask(make_event, "rollout alarms") for _ in range(20)]
+    with monkeypatch.context() as planted:
+        planted.setattr(QueryGraph, "compare", lambda *_: BAD)
+        run_flow([*memories, *queries], decisions=history)
+    verdict = history.as_of("acme", "gate.verdict", "0", 2**62)
+    assert isinstance(verdict, GateVerdict)
+    assert (verdict.blocked, verdict.why) == (True, "relevance_loss 0.89")
+    # Another run begins with empty windows, and with what was decided.
+    monkeypatch.setattr(QueryGraph, "compare", lambda *_: GOOD)
+    recovered = run_flow([*memories, *queries], decisions=history).responses
+    assert {response["fallback"] for response in recovered} == {"quality_gate_blocked"}
+    (answer,) = run_flow([*memories, ask(make_event, "rollout alarms")], decisions=history).responses
+    assert answer["fallback"] is None
+
+
+def test_feedback_on_what_the_graph_added_reaches_the_gate(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    events = [
+        ask(make_event, "rollout alarms"),
+        make_event("memory.feedback", DAY_MS, memory_id="red", useful=False),
+        make_event("memory.feedback", DAY_MS, memory_id="alarm", useful=False),
+        make_event("graph.status"),
+    ]
+    *_, status = run_flow([*memories, *events], decisions=rolled_out()).responses
+    assert status["graph_status"]["gate"]["windows"]["feedback"] == 1
+
+
+# ── before ranking ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_neighbours_of_the_candidates_are_ranked_too(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    asked = [
+        ask(make_event, "hybrid strategy", strategy="baseline", traversal_depth=depth, k=50, id=f"q{depth}")
+        for depth in (1, 2)
+    ]
+    near, far = run_flow([*memories, *asked], decisions=rolled_out("off")).responses
+    assert "relationship" not in near["explanations"]["why"]["boosts"]
+    assert far["explanations"]["why"]["boosts"]["relationship"] == pytest.approx(0.0675)  # 0.05 · 1.5 · 0.9
+    assert far["explanations"]["must"]["boosts"]["relationship"] == pytest.approx(0.045)
+    assert far["computation_tier"] == "graph"
+
+
+def test_a_question_about_an_entity_finds_what_is_related_to_it(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    told = [
+        make_event("memory", 1, id="acme", content="The contract ends in May", entities=[{"name": "Acme"}]),
+        make_event(
+            "memory",
+            2,
+            id="ann",
+            content="She likes hiking",
+            entities=[{"name": "Ann", "urn": "urn:ann"}],
+            relations=[{"source": "Ann", "type": "works_at", "target": "Acme"}],
+        ),
+        make_event("memory", 3, id="else", content="The weather was fine"),
+    ]
+    queries = [
+        make_event("recall", 10, query="What about Ann?", mode="entity_focused"),
+        make_event("recall", 10, query="What is new?", mode="entity_focused", entity_urns=["urn:ann"]),
+    ]
+    for answer in run_flow([*told, *queries]).responses:
+        nearness = {memory_id: told["factors"]["proximity"] for memory_id, told in answer["explanations"].items()}
+        assert nearness == {"ann": 1.0, "acme": 0.5, "else": 0.0}
+        assert "no_graph" not in codes(answer)
+
+
+def test_a_context_tells_of_the_entities_asked_about(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    told = make_event(
+        "memory",
+        1,
+        content="Ann joined",
+        entities=[{"name": "Ann", "type": "person"}],
+        relations=[{"source": "Ann", "type": "works_at", "target": "Acme"}],
+    )
+    asked = make_event("recall", 10, query="Where is Ann?", max_tokens=1_000)
+    (answer,) = run_flow([told, asked]).responses
+    assert answer["context"]["graph_context"] == [
+        {
+            "name": "Ann",
+            "type": "person",
+            "properties": {},
+            "relationships": [{"type": "works_at", "target": "Acme"}],
+        },
+        {"name": "Acme", "type": "entity", "properties": {}, "relationships": []},
+    ]
+
+
+def test_where_the_graph_fails_answers_go_without_it(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError
+
+    monkeypatch.setattr(query_graph, "neighbours", fails)
+    asked = ask(make_event, "rollout alarms", strategy="baseline", traversal_depth=3)
+    (answer,) = run_flow([*memories, asked]).responses
+    assert (len(answer["memories"]), answer["status"], codes(answer)) == (3, "degraded", ["graph_failed"])
+
+
+# ── graph.trace ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_trace_tells_every_step(memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow) -> None:
+    edges = [
+        {"source": "hybrid", "target": "x1", "type": "caused_by", "archived": True},
+        {"source": "hybrid", "target": "x2", "type": "caused_by", "expires_at": 10},
+    ]
+    given = make_event("graph.edges", 300, edges=edges)
+    asked = make_event("graph.trace", DAY_MS, query="hybrid strategy", k=1)
+    (response,) = run_flow([*memories, given, asked], similarity_max_per_memory=0).responses
+    trace = response["graph_trace"]
+    assert [seed["id"] for seed in trace["seeds"]] == ["hybrid"]
+    outcomes = {(step["source"], step["target"], step["type"]): step["outcome"] for step in trace["steps"]}
+    assert outcomes["hybrid", "why", "caused_by"] == "reached"
+    assert outcomes["hybrid", "x1", "caused_by"] == "archived edge"
+    assert outcomes["hybrid", "x2", "caused_by"] == "edge of another time"
+    assert outcomes["hybrid", "type:fact", "shared_node"] == "node of a form"
+    assert [memory["id"] for memory in trace["expanded"]] == ["why", "must"]
+    assert trace["expanded"][0]["why"]["edge_type"] == "caused_by"
+    assert trace["caps"] == {"fan_out": [], "common": [], "visited_at_hop": None}
+    assert (trace["fallback"], trace["left_out"]) == ("rollout_off", 0)

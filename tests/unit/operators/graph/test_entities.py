@@ -1,0 +1,191 @@
+"""Which entities a question names, what is told of them, and how near memories are to them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recallflow.operators.graph.entities import CONTEXT_ENTRIES, Finder, context
+from recallflow.operators.graph.proximity import BOUNDS, proximity
+from recallflow.state.graph_codec import NodeKey
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import Entry
+from tests.unit.operators.graph.stub import NOW_MS, StubGraph, edge
+
+MakeEntry = Callable[..., Entry]
+
+
+def people(*names: str, **fields: Any) -> StubGraph:
+    return StubGraph({f"m{n}": [f"entity:{name}"] for n, name in enumerate(names)}, **fields)
+
+
+# ── names in a question ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("question", "found"),
+    [
+        ("Where does Ann work?", ["entity:ann"]),
+        ("where does ANN work", ["entity:ann"]),
+        ("Did Bob call Ann's mother?", ["entity:bob", "entity:ann"]),
+        ("What did Ann Smith and Ann say?", ["entity:ann smith", "entity:ann"]),
+        ("Is Annabel here?", []),
+        ("Who writes C++?", ["entity:c++"]),
+        ("Who writes c++, and who .NET?", ["entity:c++", "entity:.net"]),
+        ("Ask @bob.", ["entity:bob"]),
+        ("About urn:acme:7, what is new?", ["entity:urn:acme:7"]),
+        ("When will he come?", []),
+        ("When did Will come?", ["entity:will"]),
+        ("Will he come?", []),
+        ("", []),
+        ("?!", []),
+    ],
+)
+def test_names_are_found_as_whole_words(question: str, found: list[str]) -> None:
+    graph = people("ann", "bob", "ann smith", "c++", ".net", "urn:acme:7", "will")
+    assert [*map(str, Finder(graph).named(question))] == found
+
+
+def test_archived_entities_are_not_found() -> None:
+    graph = people("ann", "bob", archived=["entity:ann"], urns={"entity:ann": "urn:a", "entity:bob": "urn:b"})
+    finder = Finder(graph)
+    assert [*map(str, finder.named("Ann and Bob"))] == ["entity:bob"]
+    assert [*map(str, finder.given(["urn:a", "urn:b", "entity:bob", "urn:x", "entity:x"]))] == ["entity:bob"]
+
+
+def test_only_the_beginning_of_a_long_text_is_read() -> None:
+    graph = people("ann")
+    Finder(graph).named("word " * 2_000 + "Ann")
+    assert Finder(graph).named("word " * 2_000 + "Ann") == []
+
+
+# ── context ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_context_tells_entities_and_those_within_two_relations() -> None:
+    edges = [
+        edge("entity:ann", "works_at", "entity:acme"),
+        edge("entity:acme", "part_of", "entity:group"),
+        edge("entity:group", "owns", "entity:far"),
+        edge("entity:ann", "left", "entity:old", archived=True),
+        edge("entity:ann", "rents", "entity:flat", expires_ms=NOW_MS),
+        edge("entity:ann", "knows", "entity:gone"),
+        edge("entity:ann", "caused_by", "m0"),
+    ]
+    graph = StubGraph({"m0": []}, edges, archived=["entity:gone"])
+    assert context(graph, [NodeKey("entity:ann")], NOW_MS) == [
+        {
+            "name": "ann",
+            "type": "entity",
+            "properties": {},
+            "relationships": [{"type": "works_at", "target": "acme"}],
+        },
+        {
+            "name": "acme",
+            "type": "entity",
+            "properties": {},
+            "relationships": [{"type": "part_of", "target": "group"}],
+        },
+        {
+            "name": "group",
+            "type": "entity",
+            "properties": {},
+            "relationships": [{"type": "owns", "target": "far"}],
+        },
+    ]
+
+
+def test_a_relation_is_told_in_its_own_direction() -> None:
+    graph = StubGraph({"m0": []}, [edge("entity:ann", "works_at", "entity:acme")])
+    told = [(entry["name"], entry["relationships"]) for entry in context(graph, [NodeKey("entity:acme")], NOW_MS)]
+    assert told == [("acme", []), ("ann", [{"type": "works_at", "target": "acme"}])]
+
+
+def test_an_entity_has_the_type_that_was_told_of_it() -> None:
+    class Told(StubGraph):
+        def node(self, key: NodeKey) -> Any:
+            found = super().node(key)
+            return found and found._replace(properties={"type": "person", "age": 7})
+
+    (entry,) = context(Told({"m0": ["entity:ann"]}), [NodeKey("entity:ann")], NOW_MS)
+    assert (entry["type"], entry["properties"]) == ("person", {"age": 7})
+
+
+def test_context_is_bounded() -> None:
+    graph = StubGraph({"m0": []}, [edge("entity:hub", "knows", f"entity:{n}") for n in range(50_000)])
+    entries = context(graph, [NodeKey("entity:hub")], NOW_MS)
+    assert len(entries) == CONTEXT_ENTRIES
+    assert len(entries[0]["relationships"]) == 24
+
+
+# ── proximity ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def near(make_entry: MakeEntry, graph: StubGraph, memories: int, *entities: str, now_ms: int = NOW_MS) -> list[float]:
+    index = OwnerIndex("model", 2)
+    # In conversation order the later ones come first.
+    index.add([make_entry(seq, episode=0, created_ms=-seq) for seq in range(memories)], {})
+    found = proximity(graph, index, [NodeKey(entity) for entity in entities], now_ms)
+    assert found.shape == (memories,)
+    return [round(float(value), 6) for value in found[::-1]]
+
+
+def test_proximity_falls_with_the_hops(make_entry: MakeEntry) -> None:
+    links = {
+        "m0": ["entity:ann"],
+        "m1": ["entity:ann", "tag:tea"],
+        "m2": ["tag:tea", "tag:milk"],
+        "m3": ["tag:milk", "tag:cow"],
+        "m4": ["tag:cow", "tag:field"],
+        "m5": ["tag:field"],
+        "m6": [],
+    }
+    assert near(make_entry, StubGraph(links), 7, "entity:ann") == [1, 1, 0.5, 0.333333, 0.25, 0, 0]
+
+
+def test_a_relation_between_entities_is_a_hop(make_entry: MakeEntry) -> None:
+    links = {"m0": ["entity:ann"], "m1": ["entity:acme"], "m2": ["entity:group"], "m3": []}
+    edges = [
+        edge("entity:ann", "works_at", "entity:acme"),
+        edge("entity:group", "owns", "entity:acme"),
+        edge("m1", "similar_to", "m3"),
+    ]
+    assert near(make_entry, StubGraph(links, edges), 4, "entity:ann") == [1, 0.5, 0.333333, 0.333333]
+
+
+def test_proximity_is_to_the_nearest_of_the_entities(make_entry: MakeEntry) -> None:
+    graph = StubGraph({"m0": ["entity:ann"], "m1": ["entity:bob"], "m2": ["entity:bob", "entity:ann"]})
+    assert near(make_entry, graph, 3, "entity:ann", "entity:bob") == [1, 1, 1]
+    assert near(make_entry, graph, 3) == [0, 0, 0]
+
+
+def test_what_does_not_hold_brings_nothing_near(make_entry: MakeEntry) -> None:
+    links = {"m0": ["entity:ann", "tag:old"], "m1": ["entity:acme"], "m2": ["tag:old"], "m3": []}
+    edges = [edge("entity:ann", "works_at", "entity:acme", expires_ms=NOW_MS), edge("m0", "x", "m3", archived=True)]
+    graph = StubGraph(links, edges, archived=["tag:old"])
+    assert near(make_entry, graph, 4, "entity:ann") == [1, 0, 0, 0]
+    assert near(make_entry, graph, 4, "entity:ann", now_ms=NOW_MS - 1) == [1, 0.5, 0, 0]
+
+
+def test_what_most_memories_share_brings_nothing_near(make_entry: MakeEntry) -> None:
+    graph = StubGraph({f"m{n}": ["topic:all", *(["entity:ann"] if n < 2 else [])] for n in range(30)})
+    assert near(make_entry, graph, 30, "entity:ann") == [1, 1, *[0] * 28]
+
+
+def test_what_only_has_the_same_form_is_not_near(make_entry: MakeEntry) -> None:
+    graph = StubGraph({"m0": ["entity:ann", "type:fact"], "m1": ["type:fact"]})
+    assert near(make_entry, graph, 2, "entity:ann") == [1, 0]
+
+
+def test_proximity_to_the_entity_of_all_memories_is_bounded(make_entry: MakeEntry) -> None:
+    graph = StubGraph({f"m{n}": ["entity:ann", f"tag:{n // 5}"] for n in range(5_000)})
+    found = near(make_entry, graph, 5_000, "entity:ann")
+    assert found == [*[0] * 3_000, *[1] * 2_000]
+    assert len(graph.read) < 5 * BOUNDS.opened
+
+
+def test_an_index_of_an_earlier_moment_has_fewer_memories(make_entry: MakeEntry) -> None:
+    graph = StubGraph({f"m{n}": ["entity:ann"] for n in range(5)})
+    assert near(make_entry, graph, 3, "entity:ann") == [1, 1, 1]
+    assert np.all(near(make_entry, graph, 0, "entity:ann") == [])

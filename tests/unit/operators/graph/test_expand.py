@@ -1,0 +1,329 @@
+"""What the graph adds: scores by the formula, one path per memory, bounds, and what is not followed."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.operators.graph.expand import BOOST_MOST, expand, neighbours
+from recallflow.operators.graph.reader import Bounds
+from recallflow.operators.graph.traverse import TYPE_WEIGHTS, strength
+from recallflow.state.graph import Edge
+from recallflow.state.graph_codec import SYMMETRIC
+from tests.unit.operators.graph.stub import NOW_MS, StubGraph, edge, scope, seeds
+
+
+def scores(graph: StubGraph, *begun: str, hops: int = 1, limit: int = 100, **fields: object) -> dict[str, float]:
+    """Memory id → score, best first."""
+    expansion = expand(scope(graph, **fields), seeds(*begun), hops, limit)
+    return {f"m{item.seq}": round(item.score, 9) for item in expansion.items}
+
+
+# ── the formula ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("kind", "score"),
+    [
+        ("caused_by", 1.5),
+        ("contradicts", 1.3),
+        ("supersedes", 1.2),
+        ("similar_to", 1.0),
+        ("depends_on", 0.9),
+        ("prefers_over", 0.8),
+        ("specializes", 0.7),
+        ("conditional_on", 0.6),
+        ("shared_node", 0.25),
+        ("works_at", 0.25),
+    ],
+)
+def test_each_type_has_its_weight(kind: str, score: float) -> None:
+    graph = StubGraph({"m0": [], "m1": []}, [edge("m0", kind, "m1")])
+    assert scores(graph, "m0") == {"m1": score}
+
+
+def test_weight_and_confidence_multiply() -> None:
+    graph = StubGraph({"m0": [], "m1": []}, [edge("m0", "caused_by", "m1", weight=0.8, confidence=0.5)])
+    assert scores(graph, "m0") == {"m1": 0.6}  # 1.5 · 0.8 · 0.5 / 1
+
+
+def test_the_last_edge_counts_divided_by_the_hops() -> None:
+    edges = [edge("m0", "similar_to", "m1"), edge("m1", "depends_on", "m2"), edge("m3", "caused_by", "m2")]
+    graph = StubGraph({f"m{n}": [] for n in range(4)}, edges)
+    assert scores(graph, "m0", hops=3) == {"m1": 1.0, "m3": 0.5, "m2": 0.45}
+
+
+def test_edges_are_followed_against_their_direction() -> None:
+    graph = StubGraph({"m0": [], "m1": []}, [edge("m1", "supersedes", "m0")])
+    assert scores(graph, "m0") == {"m1": 1.2}
+
+
+def test_a_shared_node_is_one_hop() -> None:
+    graph = StubGraph({"m0": ["tag:tea"], "m1": ["tag:tea", "tag:milk"], "m2": ["tag:milk"]})
+    assert scores(graph, "m0", hops=1) == {"m1": 0.25}
+    assert scores(graph, "m0", hops=2) == {"m1": 0.25, "m2": 0.125}
+
+
+def test_an_edge_between_nodes_is_a_hop_of_its_own_and_gives_its_weight() -> None:
+    works = edge("entity:ann", "depends_on", "entity:acme", confidence=0.5)
+    graph = StubGraph({"m0": ["entity:ann"], "m1": ["entity:acme"]}, [works])
+    assert scores(graph, "m0", hops=1) == {}
+    assert scores(graph, "m0", hops=2) == {"m1": 0.225}  # 0.9 · 1 · 0.5 / 2
+
+
+def test_an_edge_from_a_memory_to_a_condition_is_like_a_link() -> None:
+    edges = [
+        edge("m0", "conditional_on", "time:morning"),
+        edge("m1", "conditional_on", "time:morning", confidence=0.5),
+    ]
+    graph = StubGraph({"m0": [], "m1": []}, edges)
+    assert scores(graph, "m0", hops=1) == {"m1": 0.3}  # 0.6 · 1 · 0.5 / 1
+
+
+# ── paths ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_path_is_told() -> None:
+    graph = StubGraph({"m0": ["topic:dashboard"], "m1": ["topic:dashboard"]})
+    (item,) = expand(scope(graph), seeds("m0"), 1).items
+    assert item.why == {
+        "reason": "graph_expansion",
+        "from": "m0",
+        "node": "topic:dashboard",
+        "edge_type": "shared_node",
+        "hops": 1,
+        "edge": {"source": "topic:dashboard", "target": "m1", "type": "shared_node", "weight": 1.0, "confidence": 1.0},
+    }
+
+
+def test_a_longer_path_is_told_from_its_seed_on() -> None:
+    edges = [edge("m2", "caused_by", "m1", weight=0.9, confidence=0.8)]
+    graph = StubGraph({"m0": ["tag:tea"], "m1": ["tag:tea"], "m2": []}, edges)
+    item = next(item for item in expand(scope(graph), seeds("m0"), 2).items if item.seq == 2)
+    assert item.why == {
+        "reason": "graph_expansion",
+        "from": "m0",
+        "node": "m1",
+        "edge_type": "caused_by",
+        "hops": 2,
+        "edge": {"source": "m2", "target": "m1", "type": "caused_by", "weight": 0.9, "confidence": 0.8},
+    }
+
+
+def test_of_several_paths_the_best_counts() -> None:
+    edges = [edge("m0", "similar_to", "m1"), edge("m1", "caused_by", "m2"), edge("m0", "works_with", "m2")]
+    graph = StubGraph({f"m{n}": ["tag:tea"] for n in range(3)}, edges)
+    expansion = expand(scope(graph), seeds("m0"), 2)
+    assert [(item.seq, item.score, item.why["hops"]) for item in expansion.items] == [(1, 1.0, 1), (2, 0.75, 2)]
+
+
+def test_equal_paths_go_by_hops_and_then_by_node() -> None:
+    two_hops = [edge("m0", "similar_to", "m1", weight=0.1), edge("m1", "similar_to", "m2", weight=0.5)]
+    graph = StubGraph({"m0": ["tag:b", "tag:a"], "m1": [], "m2": ["tag:b", "tag:a"]}, two_hops)
+    reached = {item.seq: item.why for item in expand(scope(graph), seeds("m0"), 2).items}
+    assert (reached[2]["hops"], reached[2]["node"]) == (1, "tag:a")  # 0.25 three times over
+
+
+def test_equal_memories_go_by_what_the_question_prefers_and_then_the_newest() -> None:
+    graph = StubGraph({f"m{n}": ["tag:tea"] for n in range(4)})
+    assert [*scores(graph, "m0")] == ["m3", "m2", "m1"]
+    assert [*scores(graph, "m0", prefer=lambda seq: float(seq == 2))] == ["m2", "m3", "m1"]
+
+
+def test_cycles_end_and_no_path_comes_back_to_where_it_was() -> None:
+    ring = [edge(f"m{n}", "caused_by", f"m{(n + 1) % 4}", confidence=0.1 if n in (0, 3) else 1) for n in range(4)]
+    graph = StubGraph({f"m{n}": [] for n in range(4)}, ring)
+    assert scores(graph, "m0", hops=3) == {"m2": 0.75, "m3": 0.5, "m1": 0.5}  # m1 by 0-3-2-1, not by 0-1-2-1
+
+
+def test_the_seed_that_a_path_begins_with_is_another_memory() -> None:
+    """Both seeds lead to the node; what one of them brings to the other comes from the other one."""
+    graph = StubGraph({"m0": ["tag:tea"], "m1": ["tag:tea"]})
+    assert neighbours(scope(graph), seeds("m0", "m1"), 1, 10).boosts == {0: 0.0125, 1: 0.0125}
+
+
+def test_what_is_answered_besides_the_seeds_is_not_added() -> None:
+    graph = StubGraph({f"m{n}": ["tag:tea"] for n in range(4)})
+    assert [item.seq for item in expand(scope(graph), seeds("m0"), 1, besides={2}).items] == [3, 1]
+
+
+def test_seeds_are_not_added_again() -> None:
+    graph = StubGraph({f"m{n}": ["tag:tea"] for n in range(3)})
+    assert scores(graph, "m0", "m2") == {"m1": 0.25}
+
+
+# ── what is not followed ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("dead", [{"archived": True}, {"expires_ms": NOW_MS}])
+def test_an_edge_that_does_not_hold_is_not_followed(dead: dict[str, object]) -> None:
+    graph = StubGraph({"m0": [], "m1": [], "m2": []}, [edge("m0", "caused_by", "m1", **dead), edge("m1", "x", "m2")])
+    assert scores(graph, "m0", hops=3) == {}
+
+
+def test_an_edge_holds_up_to_its_expiry() -> None:
+    graph = StubGraph({"m0": [], "m1": []}, [edge("m0", "caused_by", "m1", expires_ms=NOW_MS + 1)])
+    assert scores(graph, "m0") == {"m1": 1.5}
+    assert scores(graph, "m0", now_ms=NOW_MS + 1) == {}
+
+
+def test_an_archived_node_is_not_followed() -> None:
+    graph = StubGraph({"m0": ["tag:tea"], "m1": ["tag:tea"]}, archived=["tag:tea"])
+    assert scores(graph, "m0", hops=3) == {}
+
+
+def test_an_archived_memory_is_neither_reached_nor_gone_through() -> None:
+    edges = [edge("m0", "similar_to", "m1"), edge("m1", "similar_to", "m2")]
+    graph = StubGraph({f"m{n}": [] for n in range(3)}, edges, archived=["m1"])
+    assert scores(graph, "m0", hops=3) == {}
+
+
+def test_a_memory_that_may_not_be_answered_is_neither_reached_nor_gone_through() -> None:
+    edges = [edge("m0", "similar_to", "m1"), edge("m1", "similar_to", "m2")]
+    graph = StubGraph({f"m{n}": [] for n in range(3)}, edges)
+    assert scores(graph, "m0", hops=3, allowed=lambda seq: seq != 1) == {}
+
+
+# ── bounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_node_with_many_memories_is_cut_to_its_newest_and_told() -> None:
+    graph = StubGraph({f"m{n}": ["topic:tea"] for n in range(100)})
+    expansion = expand(scope(graph), seeds("m0"), 1, 100)
+    assert [item.seq for item in expansion.items] == [*range(99, 75, -1)]
+    assert (expansion.considered, expansion.caps.fan_out) == (24, ("topic:tea",))
+
+
+@pytest.mark.parametrize("memories", [50_000, 100_000_000])
+def test_a_hub_is_not_followed_and_told(memories: int) -> None:
+    """What thousands of memories share tells none of them from another."""
+    graph = StubGraph({f"m{n}": ["topic:all", *(["tag:tea"] if n < 2 else [])] for n in range(50_000)})
+    expansion = expand(scope(graph, memories=memories), seeds("m0"), 3)
+    assert [item.seq for item in expansion.items] == [1]
+    assert expansion.caps.common == ("topic:all",)
+
+
+def test_hubs_of_edges_and_links_are_bounded_and_told() -> None:
+    """50,000 memories around one: each both linked to a topic of some hundred, and tied to it by an edge."""
+    hub = [edge("m0", "caused_by", f"m{n}") for n in range(1, 50_000)]
+    graph = StubGraph({f"m{n}": [f"topic:{n % 600}"] for n in range(50_000)}, hub)
+    expansion = expand(scope(graph, memories=50_000), seeds("m0"), 3, 1_000)
+    assert {"m0", "topic:0"} <= {*expansion.caps.fan_out}
+    assert expansion.caps.visited_at_hop == 2
+    assert expansion.considered < Bounds().visited
+    assert len(graph.read) < 5 * Bounds().visited
+
+
+def test_a_form_leads_nowhere() -> None:
+    graph = StubGraph({"m0": ["type:fact"], "m1": ["type:fact"]})
+    assert scores(graph, "m0", hops=3) == {}
+
+
+def test_a_node_of_few_memories_is_followed_however_few_there_are_in_all() -> None:
+    graph = StubGraph({f"m{n}": ["topic:all"] for n in range(8)})
+    assert len(scores(graph, "m0", memories=8)) == 7
+
+
+def test_a_hub_of_edges_is_cut_and_told() -> None:
+    graph = StubGraph({f"m{n}": [] for n in range(1_000)}, [edge("m0", "caused_by", f"m{n}") for n in range(1, 1_000)])
+    expansion = expand(scope(graph), seeds("m0"), 1)
+    assert expansion.considered == 24
+    assert expansion.caps.fan_out == ("m0",)
+
+
+def test_the_places_met_are_bounded_and_the_hop_is_told() -> None:
+    tree = [edge(f"m{(n - 1) // 10}", "x", f"m{n}") for n in range(1, 2_000)]
+    graph = StubGraph({f"m{n}": [] for n in range(2_000)}, tree)
+    met = expand(scope(graph, bounds=Bounds(visited=50)), seeds("m0"), 3, 100)
+    assert (met.considered, met.caps.visited_at_hop) == (49, 2)
+    opened = expand(scope(graph, bounds=Bounds(opened=3)), seeds("m0"), 3, 100)
+    assert (opened.considered, opened.caps.visited_at_hop) == (30, 2)
+
+
+@given(st.integers(0, 3), st.integers(1, 100))
+def test_hops_are_kept_to_one_to_three(hops: int, limit: int) -> None:
+    chain = [edge(f"m{n}", "caused_by", f"m{n + 1}") for n in range(9)]
+    graph = StubGraph({f"m{n}": [] for n in range(10)}, chain)
+    assert len(scores(graph, "m0", hops=hops, limit=limit)) == min(max(hops, 1), limit)
+
+
+# ── against every path there is ───────────────────────────────────────────────────────────────────────────────────
+
+KINDS = st.sampled_from([*TYPE_WEIGHTS, "other"])
+MEMORY = st.integers(0, 5).map("m{}".format)
+
+
+def stored_as(one: Edge) -> object:
+    """Of equal type and ends there is one edge; of a symmetric type whichever end is the source."""
+    ends = one.source, one.target
+    return one.type, frozenset(ends) if one.type in SYMMETRIC else ends
+
+
+EDGES = st.lists(
+    st.builds(
+        edge,
+        MEMORY,
+        KINDS,
+        MEMORY,
+        weight=st.sampled_from([0.5, 1.0, 2.0]),
+        confidence=st.sampled_from([0.5, 1.0]),
+        archived=st.booleans(),
+    ),
+    max_size=12,
+    unique_by=stored_as,
+)
+
+
+def walks(edges: list[Edge], path: tuple[str, ...], hops: int) -> Iterator[tuple[str, float, int]]:
+    """Every path that comes to no memory twice: where it ends, its score, its length."""
+    for one in edges:
+        ends = [str(one.source), str(one.target)]
+        if one.archived or path[-1] not in ends:
+            continue
+        other = ends[1 - ends.index(path[-1])]
+        if other in path:
+            continue
+        length = len(path)
+        yield other, strength(one) / length, length
+        if length < hops:
+            yield from walks(edges, (*path, other), hops)
+
+
+@given(EDGES, st.integers(1, 3))
+def test_no_score_is_better_than_the_best_path_and_none_is_missing(edges: list[Edge], hops: int) -> None:
+    graph = StubGraph({f"m{n}": [] for n in range(6)}, edges)
+    best: dict[str, float] = {}
+    for memory_id, score, _ in walks(edges, ("m0",), hops):
+        best[memory_id] = max(best.get(memory_id, 0.0), round(score, 9))
+    found = scores(graph, "m0", hops=hops)
+    assert found.keys() == best.keys()
+    assert all(score <= best[memory_id] for memory_id, score in found.items())
+    one_hop = {memory_id: score for memory_id, score, length in walks(edges, ("m0",), 1) if length == 1}
+    assert all(found[memory_id] >= round(score, 9) for memory_id, score in one_hop.items())
+
+
+# ── neighbours as candidates ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_neighbours_join_depth_by_depth() -> None:
+    edges = [edge("m0", "similar_to", "m1", weight=0.1), edge("m1", "caused_by", "m2"), edge("m0", "depends_on", "m3")]
+    graph = StubGraph({f"m{n}": [] for n in range(4)}, edges)
+    found = neighbours(scope(graph), seeds("m0"), 2, 10)
+    assert found.joined == (3, 1, 2)
+    assert found.boosts == pytest.approx({3: 0.045, 1: 0.005, 2: 0.0375})
+
+
+def test_what_does_not_fit_in_has_no_boost() -> None:
+    edges = [edge("m0", "similar_to", "m1", weight=0.1), edge("m0", "depends_on", "m2")]
+    graph = StubGraph({f"m{n}": [] for n in range(3)}, edges)
+    found = neighbours(scope(graph), seeds("m0"), 1, 1)
+    assert (found.joined, [*found.boosts]) == ((2,), [2])
+
+
+@given(EDGES, st.lists(MEMORY, min_size=1, max_size=3, unique=True), st.integers(1, 3))
+def test_boosts_are_bounded(edges: list[Edge], begun: list[str], hops: int) -> None:
+    graph = StubGraph({f"m{n}": ["tag:tea"] for n in range(6)}, edges)
+    found = neighbours(scope(graph), seeds(*begun), hops, 10)
+    assert all(0 <= boost <= BOOST_MOST for boost in found.boosts.values())
+    assert not {f"m{seq}" for seq in found.joined} & {*begun}

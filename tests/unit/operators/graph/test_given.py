@@ -1,0 +1,220 @@
+"""Edges that events give, and what events take out of traversal."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recallflow.flows.settings import Settings
+from recallflow.state.graph_codec import NodeKey, Superseded
+from tests.unit.operators.graph.engine import Engine, event, memory
+
+A, B, C = memory("a"), memory("b"), memory("c")
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    """Three memories: a (place 0), b (1) and c (2)."""
+    made = Engine(tmp_path / "s", Settings(partitions=1, similarity_max_per_memory=0))
+    made.run(*(event("memory", id=name, content=name, tags=["hot"]) for name in "abc"))
+    yield made
+    assert made.problems() == []
+    made.close()
+
+
+def edge(source: str, target: str, kind: str = "caused_by", **fields: Any) -> dict[str, Any]:
+    return {"source": source, "target": target, "type": kind} | fields
+
+
+def give(*edges: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return event("graph.edges", edges=list(edges), **fields)
+
+
+def archive(*entities: str, **fields: Any) -> dict[str, Any]:
+    return event("graph.archive", entities=list(entities), **fields)
+
+
+def outcomes(engine: Engine) -> list[str]:
+    return [receipt["outcome"] for receipt in engine.receipts[3:]]
+
+
+# ── what is given ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_edge_carries_all_that_is_given_of_it(engine: Engine) -> None:
+    said = edge("a", "b", weight=2.5, confidence=0.5, evidence="c", expires_at="2025-01-01T00:00:00Z", archived=True)
+    engine.run(give(said))
+    (found,) = engine.edges().values()
+    assert (found.source, found.target, found.type, found.weight, found.confidence) == (A, B, "caused_by", 2.5, 0.5)
+    assert (found.evidence, found.expires_ms, found.archived) == (["c"], 1_735_689_600_000, True)
+    assert found.ingested_ms == 3
+    assert engine.graph.edges(A, 5) == engine.graph.edges(B, 5) == [found]
+
+
+def test_evidence_that_is_no_memory_is_kept_in_its_words(engine: Engine) -> None:
+    engine.run(give(edge("a", "b", evidence="because it rained")))
+    assert engine.edges()[A, B, "caused_by"].properties == {"evidence": "because it rained"}
+
+
+def test_an_edge_given_again_is_the_same_edge_with_the_latest_word(engine: Engine) -> None:
+    engine.run(give(edge("a", "b", weight=0.5)), give(edge("a", "b", weight=0.5)), give(edge("a", "b", weight=0.7)))
+    (found,) = engine.edges().values()
+    assert (found.weight, found.ingested_ms) == (0.7, 3)
+    assert outcomes(engine) == ["updated", "unchanged", "updated"]
+
+
+def test_an_edge_may_lead_to_a_node(engine: Engine) -> None:
+    engine.run(give(edge("a", "tag:HOT"), edge("a", "entity:New  York"), edge("entity:Bob", "condition:rain")))
+    assert engine.edges().keys() == {
+        (A, NodeKey("tag:hot"), "caused_by"),
+        (A, NodeKey("entity:new york"), "caused_by"),
+        (NodeKey("entity:bob"), NodeKey("condition:rain"), "caused_by"),
+    }
+    nodes = engine.nodes()
+    assert [(nodes[NodeKey(key)].kind, nodes[NodeKey(key)].name) for key in ("entity:new york", "condition:rain")] == [
+        ("entity", "New  York"),
+        ("condition", "rain"),
+    ]
+
+
+def test_conditions_are_shared_and_go_with_their_last_edge(engine: Engine) -> None:
+    engine.run(
+        give(edge("a", "time:Morning", "conditional_on")),
+        give(edge("b", "condition:time:morning", "conditional_on"), edge("time:morning", "c", "knows")),
+    )
+    morning = NodeKey("time:morning")
+    assert engine.nodes()[morning].kind == "condition"
+    assert engine.graph.degree(morning, 10) == 3
+    for name in "abc":
+        assert morning in engine.nodes()
+        engine.run(event("memory.forget", memory_id=name))
+    assert list(engine.graph.nodes()) == []
+
+
+def test_a_memory_is_meant_before_a_node_of_the_same_name(engine: Engine) -> None:
+    engine.run(event("memory", id="tag:hot", content="x"), give(edge("a", "tag:hot")))
+    assert engine.edges().keys() == {(A, memory("tag:hot"), "caused_by")}
+
+
+@pytest.mark.parametrize("name", ["nobody", "tag:cold", "episode:x", "time:noon", "entity:", "entity: ", "q:"])
+def test_what_an_edge_does_not_find_is_named_and_nothing_is_applied(engine: Engine, name: str) -> None:
+    before = engine.hash()
+    engine.run(give(edge("a", "b"), edge(name, "a"), edge("a", name), edge(name, name)))
+    fields = ["edges.1.source", "edges.2.target", "edges.3.source", "edges.3.target"]
+    assert engine.refused == [("not_found", fields)]
+    assert engine.hash() == before
+
+
+def test_a_forgotten_memory_has_no_edges_and_gets_none(engine: Engine) -> None:
+    engine.run(give(edge("a", "b"), edge("b", "c")), event("memory.forget", memory_id="b"), give(edge("a", "b")))
+    assert engine.edges() == {}
+    assert engine.refused == [("not_found", ["edges.0.target"])]
+
+
+def test_an_edge_from_a_memory_to_itself_is_refused(engine: Engine) -> None:
+    engine.run(give(edge("a", "b"), edge("c", "c")))
+    assert engine.refused == [("invalid_event", ["edges.1.target"])]
+    assert engine.edges() == {}
+
+
+def test_edges_under_an_id_take_effect_once(engine: Engine) -> None:
+    said = give(edge("a", "b"), id="e1")
+    engine.run(said, archive(edges=[edge("a", "b")]), said)
+    assert outcomes(engine) == ["updated", "updated", "duplicate"]
+    assert engine.edges()[A, B, "caused_by"].archived
+
+
+# ── evidence ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_edge_goes_with_its_last_evidence(engine: Engine) -> None:
+    engine.run(give(edge("a", "b", evidence="c")), event("memory.forget", memory_id="c"))
+    assert engine.edges() == {}
+
+
+def test_an_edge_given_without_evidence_outlives_all_evidence(engine: Engine) -> None:
+    engine.run(give(edge("a", "b")), give(edge("a", "b", evidence="c")), event("memory.forget", memory_id="c"))
+    assert engine.edges()[A, B, "caused_by"].evidence == []
+
+
+@pytest.mark.parametrize(
+    ("change", "left"), [({"content": "other"}, 0), ({"tags": ["cold"]}, 1), ({"content": "a", "tags": ["cold"]}, 1)]
+)
+def test_evidence_is_what_a_memory_said_and_not_how_it_is_filed(
+    engine: Engine, change: dict[str, Any], left: int
+) -> None:
+    engine.run(give(edge("a", "b", evidence="a")), event("memory.update", memory_id="a", **change))
+    assert len(engine.edges()) == left
+
+
+# ── contradiction, supersession ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_contradiction_holds_both_ways_and_is_given_from_either_end(engine: Engine) -> None:
+    engine.run(give(edge("b", "a", "contradicts", weight=0.5)), give(edge("a", "b", "contradicts", weight=0.5)))
+    assert engine.edges().keys() == {(A, B, "contradicts"), (B, A, "contradicts")}
+    assert outcomes(engine) == ["updated", "unchanged"]
+    assert [edge.target for edge in engine.graph.edges(A, 5)] == [B]
+
+
+def test_a_superseded_memory_is_marked_for_as_long_as_the_edge_stands(engine: Engine) -> None:
+    def superseded() -> dict[int, list[Superseded]]:
+        return engine.graph.superseded()
+
+    engine.run(give(edge("b", "a", "supersedes", expires_at=99), edge("c", "a", "supersedes")))
+    assert superseded() == {0: [Superseded("b", 3, 99), Superseded("c", 3, None)]}
+    engine.run(archive(edges=[edge("c", "a", "supersedes")]))
+    assert superseded() == {0: [Superseded("b", 3, 99)]}
+    engine.run(event("memory.forget", memory_id="b"))
+    assert superseded() == {}
+    engine.run(archive(edges=[edge("c", "a", "supersedes")], archived=False))
+    assert superseded() == {0: [Superseded("c", 3, None)]}
+    engine.run(event("memory.forget", memory_id="a"))
+    assert superseded() == {}
+
+
+def test_what_a_hot_owner_knows_of_supersession_follows_each_event(engine: Engine) -> None:
+    graph = engine.hot.graph
+    assert graph.superseded() == {}
+    engine.run(give(edge("b", "a", "supersedes")))
+    assert graph.superseded() == {0: [Superseded("b", 3, None)]} == engine.graph.superseded()
+    engine.run(event("memory.forget", memory_id="b"))
+    assert graph.superseded() == {}
+
+
+# ── archive ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nodes_are_archived_by_id_key_or_name_and_put_back(engine: Engine) -> None:
+    engine.run(event("memory", id="d", content="then Ann Lee came"))
+    named = {"a": A, "tag:Hot": NodeKey("tag:hot"), "ann lee": NodeKey("entity:ann lee")}
+    engine.run(archive(*named))
+    assert {key for key, node in engine.nodes().items() if node.archived} == {*named.values()}
+    engine.run(archive(*named), archive(*named, archived=False), archive(*named, archived=False))
+    assert not any(node.archived for node in engine.nodes().values())
+    assert outcomes(engine)[1:] == ["updated", "unchanged", "updated", "unchanged"]
+
+
+def test_an_archived_edge_is_given_anew(engine: Engine) -> None:
+    engine.run(give(edge("a", "b")), archive(edges=[edge("a", "b")]))
+    assert engine.edges()[A, B, "caused_by"].archived
+    engine.run(give(edge("a", "b")))
+    assert not engine.edges()[A, B, "caused_by"].archived
+
+
+def test_a_similarity_is_archived_from_both_ends(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "similar", Settings(partitions=1))
+    engine.run(*(event("memory", id=name, content=name, embedding=[1, 0, 0, 0]) for name in "ab"))
+    engine.run(archive(edges=[edge("b", "a", "similar_to")]))
+    assert [found.archived for found in engine.edges().values()] == [True, True]
+    engine.run(archive(edges=[edge("a", "b", "similar_to")], archived=False))
+    assert [found.archived for found in engine.edges().values()] == [False, False]
+    engine.close()
+
+
+def test_what_is_to_be_archived_and_is_not_there_is_named_and_nothing_is_applied(engine: Engine) -> None:
+    before = engine.hash()
+    engine.run(archive("a", "nobody", "entity:x", edges=[edge("a", "b"), edge("a", "b", "similar_to")]))
+    assert engine.refused == [("not_found", ["entities.1", "entities.2", "edges.0", "edges.1"])]
+    assert engine.hash() == before

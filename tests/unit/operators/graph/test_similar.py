@@ -1,0 +1,178 @@
+"""`similar_to`: who is linked to whom, and how often."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallflow.errors import UsageError
+from recallflow.flows.settings import Settings
+from recallflow.state.graph_codec import SIMILAR_TO
+from recallflow.state.window import SKETCH_BYTES
+from tests.unit.operators.graph.engine import Engine, event
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = Engine(tmp_path / "s", Settings(partitions=1, similarity_max_per_memory=2))
+    yield made
+    assert made.problems() == []
+    made.close()
+
+
+def at(degrees: float) -> list[float]:
+    """A vector so many degrees from the first axis."""
+    return [math.cos(math.radians(degrees)), math.sin(math.radians(degrees)), 0.0, 0.0]
+
+
+def told(memory_id: str, degrees: float, content: str = "x") -> dict[str, Any]:
+    return event("memory", id=memory_id, content=content, embedding=at(degrees))
+
+
+def retold(memory_id: str, degrees: float, content: str = "y") -> dict[str, Any]:
+    return event("memory.update", memory_id=memory_id, content=content, embedding=at(degrees))
+
+
+def pairs(engine: Engine) -> dict[str, float]:
+    """Pair of ids → weight; both directions are one pair, and of one weight."""
+    found = {(a.text, b.text): edge.weight for (a, b, kind), edge in engine.edges().items() if kind == SIMILAR_TO}
+    assert all(found[b, a] == weight for (a, b), weight in found.items())
+    return {a + b: weight for (a, b), weight in found.items() if a < b}
+
+
+def test_close_memories_are_linked_both_ways_with_their_cosine(engine: Engine) -> None:
+    engine.run(told("a", 0), told("b", 10), told("c", 90))
+    assert pairs(engine) == {"ab": round(math.cos(math.radians(10)), 4)}
+    assert [edge.target.text for edge in engine.graph.edges(next(iter(engine.edges()))[0], 5)] == ["b"]
+
+
+@pytest.mark.parametrize(("threshold", "linked"), [(0.9848, True), (0.9849, False)])
+def test_the_threshold_is_met_by_the_rounded_cosine(tmp_path: Path, threshold: float, linked: bool) -> None:
+    engine = Engine(tmp_path / "s", Settings(partitions=1, similarity_threshold=threshold))
+    engine.run(told("a", 0), told("b", 10))  # 0.98481
+    assert bool(pairs(engine)) == linked
+    engine.close()
+
+
+def test_equal_vectors_meet_the_highest_threshold(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "s", Settings(partitions=1, similarity_threshold=1.0))
+    engine.run(told("a", 33), told("b", 33), told("c", 34))
+    assert pairs(engine) == {"ab": 1.0}
+    engine.close()
+
+
+def test_a_closer_newcomer_takes_the_place_of_the_weakest(engine: Engine) -> None:
+    engine.run(told("a", 0), told("b", 20), told("c", -25))
+    assert set(pairs(engine)) == {"ab", "ac"}
+    engine.run(told("d", 5))  # a is full: its weakest, c, goes, and d is nearer to b as well
+    assert set(pairs(engine)) == {"ab", "ad", "bd"}
+    engine.run(told("e", 41))  # b is full, and e would be its weakest
+    assert set(pairs(engine)) == {"ab", "ad", "bd"}
+
+
+def test_no_memory_has_more_neighbours_than_allowed(engine: Engine) -> None:
+    engine.run(*(told(f"{n}", n / 10) for n in range(40)))
+    degrees = [name for pair in engine.edges() for name in (pair[0].text,)]
+    assert max(degrees.count(f"{n}") for n in range(40)) == 2
+
+
+def test_of_equally_close_ones_the_newest_are_taken_and_nobody_is_pushed_out(engine: Engine) -> None:
+    engine.run(*(told(name, 0) for name in "abcd"))
+    assert set(pairs(engine)) == {"ab", "ac", "bc"}  # d finds only full ones
+    engine.run(told("e", 0))
+    assert set(pairs(engine)) == {"ab", "ac", "bc", "de"}
+
+
+def test_another_text_gives_other_neighbours(engine: Engine) -> None:
+    engine.run(told("a", 0), told("b", 0), told("c", 90), retold("a", 90))
+    assert set(pairs(engine)) == {"ac"}
+
+
+def test_another_field_leaves_the_neighbours(engine: Engine) -> None:
+    engine.run(told("a", 0), told("b", 0), event("memory.update", memory_id="a", tags=["hot"], content="x"))
+    assert set(pairs(engine)) == {"ab"}
+
+
+def test_a_forgotten_memory_is_nobodys_neighbour(engine: Engine) -> None:
+    engine.run(told("a", 0), told("b", 0), event("memory.forget", memory_id="a"), told("c", 0))
+    assert set(pairs(engine)) == {"bc"}
+
+
+def test_none_are_linked_where_none_are_wanted(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "s", Settings(partitions=1, similarity_max_per_memory=0))
+    engine.run(told("a", 0), told("b", 0))
+    assert engine.edges() == {}
+    engine.close()
+
+
+def test_what_writing_keeps_in_memory_counts_for_the_budget(engine: Engine) -> None:
+    engine.run(told("a", 0))
+    before = engine.hot.size_bytes()
+    engine.run(*(told(f"m{n}", n, f"then Name{n} came") for n in range(500)))
+    assert engine.hot.size_bytes() - before > 500 * (SKETCH_BYTES + 100)
+
+
+@pytest.mark.parametrize("size", [1, 50])
+def test_only_the_newest_are_looked_at(engine: Engine, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Whether the window is kept or loaded again, and whoever was forgotten."""
+    monkeypatch.setattr("recallflow.state.window.WINDOW", 8)
+    monkeypatch.setattr("recallflow.state.hot_graph.WINDOW", 8)
+    events = [told("old", 0), *(told(f"x{n}", 90 + n) for n in range(7)), event("memory.forget", memory_id="x3")]
+    for start in range(0, len(events), size):
+        engine.run(*events[start : start + size])
+        if size == 1:
+            engine.again()
+    engine.run(told("new", 0))  # the eighth behind it
+    assert not any("new" in pair for pair in pairs(engine))
+    engine.run(told("newer", 0))
+    assert "newnewer" in pairs(engine)
+
+
+@settings(max_examples=20)
+@given(
+    degrees=st.lists(st.integers(0, 359), min_size=2, max_size=12),
+    order=st.randoms(use_true_random=False),
+)
+def test_whoever_comes_first_a_pair_has_the_same_weight(
+    tmp_path_factory: pytest.TempPathFactory, degrees: list[int], order: Any
+) -> None:
+    names = {f"{n:02}": degree for n, degree in enumerate(degrees)}
+    weights = []
+    for _ in range(2):
+        engine = Engine(tmp_path_factory.mktemp("s") / "s", Settings(partitions=1, similarity_max_per_memory=100))
+        engine.run(*(told(name, degree) for name, degree in names.items()))
+        weights.append(pairs(engine))
+        engine.close()
+        shuffled = [*names.items()]
+        order.shuffle(shuffled)
+        names = dict(shuffled)
+    assert weights[0] == weights[1]
+    expected = {
+        a + b: round(math.cos(math.radians(names[a] - names[b])), 4)
+        for a in names
+        for b in names
+        if a < b and math.cos(math.radians(names[a] - names[b])) >= 0.86
+    }
+    assert expected.keys() <= weights[0].keys()
+    assert all(np.isclose(weights[0][pair], weight, atol=1e-4) for pair, weight in expected.items())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"similarity_threshold": 0.0},
+        {"similarity_threshold": 1.01},
+        {"similarity_threshold": math.nan},
+        {"similarity_max_k": 0},
+        {"similarity_max_per_memory": -1},
+        {"similarity_max_per_memory": 101},
+    ],
+)
+def test_settings_out_of_bounds_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        Settings(**wrong)

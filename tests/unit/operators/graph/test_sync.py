@@ -1,0 +1,222 @@
+"""Where the graph cannot be written, the memory is stored, its graph is not, and the owner's next event tries again."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recallflow.errors import StorageError
+from recallflow.flows.settings import Settings
+from recallflow.operators.graph.changes import Changes
+from recallflow.operators.graph.similar import Similarity
+from recallflow.operators.graph.sync import FAILURES_MAX, RETRIES, SYNC_FAILED
+from recallflow.operators.graph.write import GraphWriter, Remembered, Writer
+from recallflow.state.graph_codec import NodeKey
+from tests.unit.operators.graph.engine import Engine, event, memory
+
+
+@dataclass
+class Faults:
+    """Makes writers that fail, after half of the work, at memories as often as told."""
+
+    left: dict[str, int] = field(default_factory=dict)
+    error: Callable[[], Exception] = lambda: RuntimeError("a fault put in by the test")
+    tried: list[str] = field(default_factory=list)
+
+    def __call__(self, changes: Changes, limits: Similarity) -> GraphWriter:
+        return _Failing(changes, limits, self)
+
+    def strike(self, memory_id: str) -> None:
+        self.tried.append(memory_id)
+        if self.left.get(memory_id, 0) > 0:
+            self.left[memory_id] -= 1
+            raise self.error()
+
+
+class _Failing(Writer):
+    def __init__(self, changes: Changes, limits: Similarity, faults: Faults) -> None:
+        super().__init__(changes, limits)
+        self._faults = faults
+
+    def remember(self, memory: Remembered) -> None:
+        super().remember(memory)
+        self._faults.strike(memory.row.id)
+
+    def forget(self, memory_id: str, seq: int) -> None:
+        super().forget(memory_id, seq)
+        self._faults.strike(memory_id)
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, faults: Faults, caplog: pytest.LogCaptureFixture) -> Iterator[Engine]:
+    caplog.set_level(logging.CRITICAL)
+    made = Engine(tmp_path / "s", Settings(partitions=1), faults)
+    yield made
+    assert made.problems() == []
+    made.close()
+
+
+def said(memory_id: str, **fields: Any) -> dict[str, Any]:
+    relation = {"source": "Ann", "type": "likes", "target": "Tea"}
+    fields = {"content": "then Ann came", "tags": ["hot"], "relations": [relation]} | fields
+    return event("memory", id=memory_id, **fields)
+
+
+def untouched() -> dict[str, Any]:
+    """An event that changes nothing."""
+    return event("memory.forget", memory_id="nobody")
+
+
+def codes(receipts: list[dict[str, Any]]) -> list[str | None]:
+    return [receipt["code"] for receipt in receipts]
+
+
+def test_the_memory_is_kept_and_the_graphs_part_is_dropped_as_a_whole(engine: Engine, faults: Faults) -> None:
+    faults.left = {"a": 1}
+    (receipt,) = engine.run(said("a"))
+    assert (receipt["outcome"], receipt["memory_id"], receipt["code"]) == ("created", "a", SYNC_FAILED)
+    assert "tried again" in receipt["detail"]
+    assert engine.nodes().keys() == {memory("a")}
+    assert (engine.graph.links(0), list(engine.graph.all_edges())) == ([], [])
+    assert engine.hot.graph.node(memory("a")) is not None
+
+
+def test_a_degradation_gives_a_receipt_that_nobody_asked_for(engine: Engine, faults: Faults) -> None:
+    faults.left = {"a": 1}
+    assert codes(engine.run(said("a", receipt=False), said("b", receipt=False))) == [SYNC_FAILED]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_the_owners_next_event_tries_again_from_what_is_stored(
+    engine: Engine, tmp_path: Path, faults: Faults, restart: bool
+) -> None:
+    faults.left = {"b": 1}
+    engine.run(said("a"), said("b"))
+    if restart:
+        engine.again()
+    assert codes(engine.run(untouched())) == [None]
+    assert engine.graph.members(NodeKey("tag:hot"), 5) == [1, 0]
+    assert {(a.text, b.text) for a, b, kind in engine.edges() if kind == "similar_to"} == {("a", "b"), ("b", "a")}
+    whole = Engine(tmp_path / "whole", Settings(partitions=1))
+    whole.run(said("a"), said("b"), untouched())
+    assert whole.edges().keys() == engine.edges().keys()
+    assert whole.nodes() == engine.nodes()
+    whole.close()
+
+
+def test_another_owners_event_tries_nothing(engine: Engine, faults: Faults) -> None:
+    faults.left = {"a": 1}
+    engine.run(said("a"), said("x", user_id="bob"), event("memory.get", memory_id="a"))
+    assert faults.tried == ["a", "x"]
+
+
+def test_a_failed_update_leaves_the_graph_as_it_was(engine: Engine, faults: Faults) -> None:
+    engine.run(said("a"), said("b", embedding=[0, 1, 0, 0]))
+    faults.left = {"a": 1}
+    change = event(
+        "memory.update", memory_id="a", content="then Bob left", embedding=[0, 1, 0, 0], tags=[], relations=[]
+    )
+    assert codes(engine.run(change)) == [SYNC_FAILED]
+    assert engine.graph.members(NodeKey("tag:hot"), 5) == [1, 0]
+    engine.run(untouched())
+    assert engine.graph.members(NodeKey("tag:hot"), 5) == [1]
+    assert engine.graph.members(NodeKey("entity:bob"), 5) == [0]
+    assert (memory("a"), memory("b"), "similar_to") in engine.edges()
+    assert engine.edges()[NodeKey("entity:ann"), NodeKey("entity:tea"), "likes"].evidence == ["b"]
+
+
+def test_a_failed_forget_is_made_up_for(engine: Engine, faults: Faults) -> None:
+    engine.run(said("a"), said("b"))
+    faults.left = {"a": 1}
+    (receipt,) = engine.run(event("memory.forget", memory_id="a"))
+    assert (receipt["outcome"], receipt["code"]) == ("forgotten", SYNC_FAILED)
+    assert memory("a") not in engine.nodes()
+    engine.run(untouched())
+    assert engine.graph.members(NodeKey("tag:hot"), 5) == [1]
+    assert {edge.type for edge in engine.edges().values()} == {"likes"}
+
+
+def test_an_event_about_the_memory_itself_brings_it_up_to_date(engine: Engine, faults: Faults) -> None:
+    faults.left = {"a": 1}
+    engine.run(said("a"), event("memory.update", memory_id="a", tags=["cold"]))
+    assert faults.tried == ["a", "a"]
+    assert engine.graph.members(NodeKey("tag:cold"), 5) == engine.graph.members(NodeKey("entity:ann"), 5) == [0]
+
+
+def test_evidence_of_an_edge_that_was_given_meanwhile_is_kept(engine: Engine, faults: Faults) -> None:
+    faults.left = {"a": 2}
+    given = {"source": "b", "target": "c", "type": "knows", "evidence": "a"}
+    engine.run(said("a"), said("b"), event("graph.edges", edges=[given]))
+    assert codes(engine.run(untouched())) == [None]
+    engine.run(event("memory.forget", memory_id="a"))
+    assert engine.problems() == []
+
+
+def test_members_of_an_episode_that_was_taken_in_go_over_later(engine: Engine, faults: Faults) -> None:
+    minutes = {"a": 0, "b": 50, "c": 25}  # c bridges two episodes
+    faults.left = {"c": 1}
+    for name, minute in minutes.items():
+        engine.run(event("message", id=name, content="x", session_id="s", timestamp=minute * 60_000))
+    assert sum(node.kind == "episode" for node in engine.nodes().values()) == 2
+    engine.run(untouched())
+    (episode,) = [key for key, node in engine.nodes().items() if node.kind == "episode"]
+    assert engine.graph.members(episode, 5) == [2, 1, 0]
+
+
+def test_what_fails_again_and_again_is_let_be(engine: Engine, faults: Faults) -> None:
+    faults.left = {"a": 100}
+    engine.run(said("a"))
+    for _ in range(FAILURES_MAX + 3):
+        engine.run(untouched())
+    assert faults.tried.count("a") == FAILURES_MAX
+    faults.left = {}
+    engine.again()
+    engine.run(untouched())
+    assert engine.graph.links(0) == []
+    engine.run(event("memory.update", memory_id="a", tags=["cold"]))
+    assert engine.graph.members(NodeKey("tag:cold"), 5) == [0]
+
+
+def test_one_event_makes_up_for_a_few(engine: Engine, faults: Faults) -> None:
+    names, hub = [f"m{n}" for n in range(RETRIES + 2)], NodeKey("tag:hot")
+    engine.run(*(said(name) for name in names))
+    faults.left = {names[-1]: 1}
+    engine.run(event("memory.forget", filter={"tag": "hot"}))  # all of it fails
+    assert engine.graph.member_count(hub, 99) == len(names)
+    faults.tried.clear()
+    faults.left = {names[0]: 1}
+    engine.run(untouched())
+    assert faults.tried == names[:RETRIES]
+    assert engine.graph.member_count(hub, 99) == len(names) - RETRIES + 1
+    engine.run(untouched())
+    assert faults.tried[RETRIES:] == [names[0], *names[RETRIES:]]
+    assert (list(engine.graph.nodes()), list(engine.graph.all_edges())) == ([], [])
+
+
+@pytest.mark.parametrize("sizes", [1, 2, 7])
+def test_failures_leave_the_same_state_however_the_log_is_cut(tmp_path: Path, sizes: int) -> None:
+    hashes = set()
+    for number, size in enumerate((100, sizes)):
+        engine = Engine(tmp_path / str(number), Settings(partitions=1), Faults({"m3": 2, "m4": 1, "m7": 9}))
+        events = [said(f"m{n}") for n in range(9)]
+        for start in range(0, len(events), size):
+            engine.run(*events[start : start + size])
+        hashes.add(engine.hash())
+        engine.close()
+    assert len(hashes) == 1
+
+
+def test_a_storage_error_stops_the_flow(engine: Engine, faults: Faults) -> None:
+    faults.left, faults.error = {"a": 1}, lambda: StorageError("the disk is gone")
+    with pytest.raises(StorageError):
+        engine.run(said("a"))
+    engine.again()
+    assert engine.graph.node(memory("a")) is None

@@ -1,0 +1,223 @@
+"""A memory's part of the graph, by example: what is put in, kept up to date and taken out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallflow.flows.settings import Settings
+from recallflow.state import keys
+from recallflow.state.graph_codec import NodeKey
+from recallflow.state.rows import Entry
+from tests.unit.operators.graph.engine import ANN, Engine, event, memory
+
+MINUTE_MS = 60_000
+ALONE = Settings(partitions=1, similarity_max_per_memory=0)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = Engine(tmp_path / "s", ALONE)
+    yield made
+    assert made.problems() == []
+    made.close()
+
+
+def keys_of(engine: Engine) -> set[str]:
+    """Keys of the nodes that are no memories."""
+    return {key.text for key in engine.nodes() if not key.memory}
+
+
+def fact(memory_id: str, content: str = "tea", **fields: Any) -> dict[str, Any]:
+    return event("memory", id=memory_id, content=content, **fields)
+
+
+# ── links ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_memory_is_a_node_and_its_own_member(engine: Engine) -> None:
+    engine.run(fact("a", tags=["hot"]))
+    node = engine.nodes()[memory("a")]
+    assert (node.kind, node.name, node.archived) == ("memory", "a", False)
+    assert engine.graph.links(0) == [(memory("a"), "self"), (NodeKey("type:fact"), "type"), (NodeKey("tag:hot"), "tag")]
+    assert engine.graph.members(memory("a"), 5) == [0]
+
+
+def test_a_memory_called_like_a_node_is_another_node(engine: Engine) -> None:
+    engine.run(fact("tag:hot"), fact("b", tags=["hot"]))
+    assert engine.graph.members(memory("tag:hot"), 5) == [0]
+    assert engine.graph.members(NodeKey("tag:hot"), 5) == [1]
+    assert engine.graph.find("tag:hot") == memory("tag:hot")
+    engine.run(event("memory.forget", memory_id="tag:hot"))
+    assert engine.graph.find("tag:hot") == NodeKey("tag:hot")
+
+
+def test_writing_the_same_again_changes_nothing(engine: Engine) -> None:
+    said = fact("a", "then Ann came", tags=["hot"], relations=[{"source": "Ann", "type": "likes", "target": "tea"}])
+    engine.run(said)
+    before = engine.hash()
+    engine.run(said)
+    engine.run(event("memory.update", memory_id="a", tags=["hot"]))
+    assert engine.hash() == before
+    assert [receipt["outcome"] for receipt in engine.receipts] == ["created", "duplicate", "unchanged"]
+
+
+def test_an_update_takes_out_what_the_memory_says_no_more(engine: Engine) -> None:
+    engine.run(fact("a", "then Ann came", tags=["hot", "old"], category="food"), fact("b", tags=["hot"]))
+    engine.run(event("memory.update", memory_id="a", content="then Bob came", tags=["new"]))
+    assert keys_of(engine) == {"type:fact", "tag:new", "tag:hot", "category:food", "entity:bob"}
+    assert engine.graph.members(NodeKey("tag:hot"), 5) == [1]
+
+
+def test_an_update_of_a_field_keeps_what_the_text_names(engine: Engine) -> None:
+    engine.run(fact("a", "then Ann came #hot"))
+    engine.run(event("memory.update", memory_id="a", category="food"))
+    assert keys_of(engine) == {"type:fact", "tag:hot", "category:food", "entity:ann"}
+
+
+def test_forgetting_the_last_memory_leaves_no_node(engine: Engine) -> None:
+    engine.run(
+        fact("a", "then Ann came", tags=["hot"], relations=[{"source": "Ann", "type": "likes", "target": "tea"}]),
+        event("message", id="b", content="then @bob left", name="Ann", session_id="s"),
+        event("graph.edges", edges=[{"source": "a", "target": "time:noon", "type": "conditional_on"}]),
+        event("memory.forget", filter={"older_than": "2999-01-01"}),
+    )
+    assert (list(engine.graph.nodes()), list(engine.graph.all_edges())) == ([], [])
+    partition = engine.directory.partition(0)
+    graph_tables = [keys.NODE, keys.MEMBER, keys.LINKS, keys.EDGE, keys.ADJACENCY, keys.SIMILAR, keys.SUPERSEDED]
+    left = {keys.split(key)[1] for key, _ in partition.scan(keys.OWNERS + partition.keyring.owner(ANN))}
+    assert left.isdisjoint(graph_tables)
+
+
+def test_members_are_the_newest_first_and_at_most_as_many_as_asked_for(engine: Engine) -> None:
+    engine.run(*(fact(f"m{n}", tags=["hot"]) for n in range(300)))
+    hub = NodeKey("tag:hot")
+    assert engine.graph.members(hub, 3) == [299, 298, 297]
+    assert (engine.graph.member_count(hub, 1_000), engine.graph.member_count(hub, 10)) == (300, 10)
+
+
+def test_a_hub_is_not_written_again_for_each_of_its_memories(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.run(fact("first", "then Ann came", tags=["hot"]))
+    partition, written = engine.directory.partition(0), list[bytes]()
+    stage = partition.stage
+
+    def noted(effects: dict[bytes, bytes | None]) -> None:
+        written.extend(effects)
+        stage(effects)
+
+    monkeypatch.setattr(partition, "stage", noted)
+    engine.run(*(fact(f"m{n}", "then Ann came", tags=["hot"]) for n in range(50)))
+    tables = [keys.split(key)[1] for key in written]
+    assert tables.count(keys.NODE) == 0
+    assert tables.count(keys.MEMBER) == 50 * 3
+
+
+# ── what is told of an entity ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_first_spelling_is_the_name(engine: Engine) -> None:
+    engine.run(fact("a", "then ANN came"), fact("b", "then Ann came"), event("memory.forget", memory_id="a"))
+    assert engine.nodes()[NodeKey("entity:ann")].name == "ANN"
+
+
+def test_the_first_memory_that_tells_anything_of_an_entity_counts(engine: Engine) -> None:
+    person, pet = ({"name": "Ann", "type": kind, "urn": f"urn:x:{kind}"} for kind in ("person", "pet"))
+    engine.run(fact("a", "then Ann came"), fact("b", entities=[person]), fact("c", entities=[pet]))
+    node = engine.nodes()[NodeKey("entity:ann")]
+    assert (node.urn, node.properties) == ("urn:x:person", {"type": "person"})
+    engine.run(event("memory.forget", memory_id="b"))  # and what it told is forgotten with it
+    node = engine.nodes()[NodeKey("entity:ann")]
+    assert (node.urn, node.properties) == ("urn:x:pet", {"type": "pet"})
+    engine.run(event("memory.update", memory_id="c", entities=None))
+    assert "entity:ann" in keys_of(engine)
+    node = engine.nodes()[NodeKey("entity:ann")]
+    assert (node.urn, node.properties) == (None, {})
+
+
+def test_a_urn_leads_to_its_node_and_to_that_of_its_name(engine: Engine) -> None:
+    engine.run(fact("a", "of urn:tea:assam"), fact("b", entities=[{"name": "Assam", "urn": "urn:tea:Assam"}]))
+    assert engine.graph.by_urn("URN:tea:assam") == [NodeKey("entity:urn:tea:assam"), NodeKey("entity:assam")]
+    assert engine.graph.members(NodeKey("entity:urn:tea:assam"), 5) == [1, 0]
+    assert engine.nodes()[NodeKey("entity:urn:tea:assam")].urn == "urn:tea:assam"
+    assert engine.graph.by_urn("urn:tea:other") == []
+
+
+# ── relations ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LIKES = {"source": "Ann", "type": "likes", "target": "Tea"}
+ENDS = (NodeKey("entity:ann"), NodeKey("entity:tea"), "likes")
+
+
+def test_a_relation_is_an_edge_of_its_own_type_with_the_memory_as_evidence(engine: Engine) -> None:
+    engine.run(fact("a", relations=[LIKES | {"properties": {"since": 2020}}]))
+    edge = engine.edges()[ENDS]
+    assert (edge.weight, edge.confidence, edge.evidence, edge.archived) == (1.0, 1.0, ["a"], False)
+    assert (edge.properties, edge.ingested_ms) == ({"since": 2020}, 0)
+    assert engine.graph.edges(ENDS[0], 5) == engine.graph.edges(ENDS[1], 5) == [edge]
+    assert engine.graph.members(NodeKey("entity:tea"), 5) == [0]
+
+
+def test_a_relation_stated_twice_is_one_edge_until_its_last_evidence_goes(engine: Engine) -> None:
+    engine.run(fact("a", relations=[LIKES]), fact("b", relations=[LIKES | {"source": "ANN"}]))
+    assert engine.edges()[ENDS].evidence == ["a", "b"]
+    engine.run(event("memory.update", memory_id="a", relations=[]))
+    assert engine.edges()[ENDS].evidence == ["b"]
+    engine.run(event("memory.forget", memory_id="b"))
+    assert engine.edges() == {}
+    assert keys_of(engine) == {"type:fact"}
+
+
+def test_an_edge_is_archived_where_all_that_state_it_say_so(engine: Engine) -> None:
+    engine.run(fact("a", relations=[LIKES | {"archived": True}]))
+    assert engine.edges()[ENDS].archived
+    engine.run(fact("b", relations=[LIKES]))
+    assert not engine.edges()[ENDS].archived
+
+
+def test_a_symmetric_relation_holds_from_both_ends(engine: Engine) -> None:
+    engine.run(fact("a", relations=[{"source": "Tea", "type": "contradicts", "target": "Coffee"}]))
+    tea, coffee = NodeKey("entity:tea"), NodeKey("entity:coffee")
+    assert set(engine.edges()) == {(tea, coffee, "contradicts"), (coffee, tea, "contradicts")}
+    assert [edge.target for edge in engine.graph.edges(tea, 5)] == [coffee]
+    assert [edge.target for edge in engine.graph.edges(coffee, 5)] == [tea]
+
+
+def test_edges_of_a_hub_are_the_newest_first_and_at_most_as_many_as_asked_for(engine: Engine) -> None:
+    engine.run(*(fact(f"m{n}", relations=[{"source": "Ann", "type": "t", "target": f"x{n}"}]) for n in range(30)))
+    hub = NodeKey("entity:ann")
+    assert [edge.target.text for edge in engine.graph.edges(hub, 2)] == ["entity:x29", "entity:x28"]
+    assert (engine.graph.degree(hub, 1_000), engine.graph.degree(hub, 10)) == (30, 10)
+
+
+# ── episodes ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=30)
+@given(minutes=st.lists(st.integers(0, 200), min_size=1, max_size=12), forgotten=st.integers(0, 12))
+def test_a_message_belongs_to_the_episode_that_stands(
+    tmp_path_factory: pytest.TempPathFactory, minutes: list[int], forgotten: int
+) -> None:
+    """Late messages bridge episodes: the members of the one that is taken in go over."""
+    engine = Engine(tmp_path_factory.mktemp("episodes") / "s", ALONE)
+    for number, minute in enumerate(minutes):
+        time = {"session_id": "s", "timestamp": minute * MINUTE_MS}
+        engine.run(event("message", id=f"m{number}", content="x", **time))
+    engine.run(event("memory.forget", memory_id=f"m{forgotten}"))
+    partition = engine.directory.partition(0)
+    table = keys.table(partition.keyring.owner(ANN), keys.ENTRY)
+    entries = [Entry.decode(value) for _, value in partition.scan(table)]
+    runs: dict[int, set[int]] = {}
+    for entry in entries:
+        # Those not more than the gap of 30 minutes apart are together, and forgotten ones still hold them together.
+        before = sorted(minute for minute in minutes if minute * MINUTE_MS <= entry.created_ms)
+        start = before[-1]
+        for minute in reversed(before):
+            start = minute if start - minute <= 30 else start
+        runs.setdefault(start, set()).add(entry.seq)
+    nodes = [key for key, node in engine.nodes().items() if node.kind == "episode"]
+    assert sorted(map(sorted, runs.values())) == sorted(sorted(engine.graph.members(key, 100)) for key in nodes)
+    assert engine.problems() == []
+    engine.close()

@@ -1,0 +1,250 @@
+"""Whatever is written, changed, forgotten, given and archived: the stored graph is what plain dictionaries say, hangs
+together, and is the same however the log was cut or killed."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.flows.settings import Settings
+from recallflow.operators.graph.similar import Similarity
+from recallflow.state.graph import Edge
+from recallflow.state.graph_codec import SIMILAR_TO, SUPERSEDES, SYMMETRIC, NodeKey
+from tests.unit.operators.graph.engine import Engine, event, memory
+from tests.unit.operators.graph.model import Model, ModelEdge
+
+LIMITS = Similarity(threshold=0.85, max_k=4, max_per_memory=2)
+CHOSEN = Settings(partitions=1, similarity_max_k=LIMITS.max_k, similarity_max_per_memory=LIMITS.max_per_memory)
+
+# A memory may be called like a node; forgotten ids are used again.
+IDS = ["m1", "m2", "m3", "m4", "tag:tea", "m5", "entity:ann"]
+NODES = ["tag:tea", "tag:hot", "entity:ann", "entity:bob", "type:fact", "topic:x", "condition:rain", "time:noon", "q"]
+# Angles of about 0°, 10°, 20°, 30°, 37° and 90° to the first: close, just close enough, and not.
+VECTORS = [[1, 0, 0, 0], [0.985, 0.174, 0, 0], [0.94, 0, 0.342, 0], [0.866, 0, 0, 0.5], [0.8, 0.6, 0, 0], [0, 1, 0, 0]]
+TEXTS = ["Then Ann met Bob at urn:city:rome", "Then ANN slept #Tea", "nothing here", "See github.com/A/b, said Bob"]
+ENTITIES: list[dict[str, Any]] = [
+    {"name": "Ann"},
+    {"name": "Ann", "type": "person", "urn": "urn:ann"},
+    {"name": "Bob", "type": "person"},
+    {"name": "Bob", "type": "dog", "urn": "urn:city:rome"},
+]
+RELATIONS: list[dict[str, Any]] = [
+    {"source": "Ann", "type": "knows", "target": "Bob"},
+    {"source": "ann", "type": "knows", "target": "bob", "archived": True, "properties": {"since": 2}},
+    {"source": "urn:ann", "type": "contradicts", "target": "Bob", "properties": {"a": 1}},
+    {"source": "Bob", "type": "contradicts", "target": "Ann"},
+]
+
+
+def some(values: list[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(st.sampled_from(values), max_size=2)
+
+
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "category": st.sampled_from([None, "food", "Food"]),
+    "tags": some(["tea", "Tea", "hot"]),
+    "topics": some(["x"]),
+    "kind": st.sampled_from(["fact", "rule"]),
+    "entities": some(ENTITIES),
+    "relations": some(RELATIONS),
+}
+SAID = st.fixed_dictionaries(
+    {"content": st.sampled_from(TEXTS), "embedding": st.sampled_from(VECTORS)}, optional=FIELDS
+)
+CHANGED = st.fixed_dictionaries({}, optional=FIELDS).filter(bool) | SAID
+ID = st.sampled_from(IDS)
+EDGE = st.fixed_dictionaries(
+    {
+        "source": st.sampled_from(IDS + NODES),
+        "target": st.sampled_from(IDS + NODES),
+        "type": st.sampled_from(["supersedes", "contradicts", "knows", "conditional_on", "similar_to"]),
+        "weight": st.sampled_from([1.0, 0.5]),
+        "archived": st.booleans(),
+    },
+    optional={"evidence": st.sampled_from([*IDS, "so it is said"])},
+)
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("remember"), ID, SAID),
+        st.tuples(st.just("remember"), ID, SAID),
+        st.tuples(st.just("update"), ID, CHANGED),
+        st.tuples(st.just("forget"), ID),
+        st.tuples(st.just("forget_tagged"), st.sampled_from(["tea", "hot"])),
+        st.tuples(st.just("relate"), EDGE),
+        st.tuples(st.just("archive"), st.sampled_from(IDS + NODES), st.booleans()),
+        st.tuples(st.just("archive_edge"), EDGE),
+    ),
+    max_size=25,
+)
+
+
+def as_event(change: tuple[Any, ...]) -> dict[str, Any]:
+    match change:
+        case ("remember", memory_id, said):
+            return event("memory", id=memory_id, **said)
+        case ("update", memory_id, said):
+            return event("memory.update", memory_id=memory_id, **said)
+        case ("forget", memory_id):
+            return event("memory.forget", memory_id=memory_id)
+        case ("forget_tagged", tag):
+            return event("memory.forget", filter={"tag": tag})
+        case ("relate", edge):
+            return event("graph.edges", edges=[edge])
+        case ("archive", key, archived):
+            return event("graph.archive", entities=[key], archived=archived)
+        case ("archive_edge", edge):
+            return event("graph.archive", edges=[edge], archived=edge["archived"])
+    raise AssertionError(change)
+
+
+def follow(model: Model, change: tuple[Any, ...]) -> None:
+    match change:
+        case ("remember", memory_id, said):
+            if memory_id not in model.rows:
+                model.remember(memory_id, said["embedding"], **without(said))
+        case ("update", memory_id, said):
+            model.update(memory_id, said.get("embedding"), **without(said))
+        case ("forget", memory_id):
+            model.forget([memory_id])
+        case ("forget_tagged", tag):
+            model.forget([row.id for row in model.rows.values() if tag in row.tags])
+        case ("relate", edge):
+            model.relate(**{"evidence": None} | {("kind" if k == "type" else k): v for k, v in edge.items()})
+        case ("archive", key, archived):
+            model.archive_node(key, archived)
+        case (_, edge):
+            model.archive_edge(edge["source"], edge["target"], edge["type"], edge["archived"])
+
+
+def without(said: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in said.items() if name != "embedding"}
+
+
+# ── comparison ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check(engine: Engine, model: Model) -> None:
+    assert engine.problems() == []
+    assert {key.text: node[1:] for key, node in engine.nodes().items() if not key.memory} == expected_nodes(model)
+    memories = {key.text: (node.kind, node.archived) for key, node in engine.nodes().items() if key.memory}
+    assert memories == {m: ("memory", m in model.archived_memories) for m in model.rows}
+    found = {ends: picture(edge) for ends, edge in engine.edges().items()}
+    assert found == expected_edges(model)
+    graph = engine.graph
+    for memory_id, row in model.rows.items():
+        roles = [(NodeKey(key), link.role) for key, link in model.links[memory_id].items()]
+        assert sorted(graph.links(row.seq)) == sorted([(memory(memory_id), "self"), *roles])
+    for key in model.nodes:
+        seqs = sorted((model.rows[m].seq for m, found in model.links.items() if key in found), reverse=True)
+        assert graph.members(NodeKey(key), 100) == seqs
+    for end in {end for ends in found for end in ends[:2]}:
+        assert {(edge.source, edge.target, edge.type) for edge in graph.edges(end, 100)} == listed_at(end, found)
+    superseded = {seq: sorted(one.by for one in by) for seq, by in graph.superseded().items()}
+    assert superseded == expected_superseded(model)
+
+
+def expected_nodes(model: Model) -> dict[str, tuple[Any, ...]]:
+    return {
+        key: (
+            node.kind,
+            node.name,
+            node.own_urn or (node.told.urn if node.told else None),
+            node.archived,
+            node.told.properties if node.told else {},
+        )
+        for key, node in model.nodes.items()
+    }
+
+
+def expected_edges(model: Model) -> dict[tuple[NodeKey, NodeKey, str], tuple[Any, ...]]:
+    found = {}
+    for (source, target, kind), edge in model.edges.items():
+        found[source, target, kind] = expected_edge(model, edge)
+        if kind in SYMMETRIC:
+            found[target, source, kind] = found[source, target, kind]
+    for one, others in model.similar.items():
+        for other, weight in others.items():
+            ends = (memory(one), memory(other), SIMILAR_TO)
+            found.setdefault(ends, (weight, 1.0, [], frozenset((one, other)) in model.archived_pairs, {}))
+    return found
+
+
+def expected_edge(model: Model, edge: ModelEdge) -> tuple[Any, ...]:
+    by_seq = sorted({*edge.relations, *edge.evidence}, key=lambda one: model.rows[one].seq)
+    properties: dict[str, Any] = {}
+    for one in by_seq:
+        properties |= edge.relations.get(one, (False, {}))[1]
+    weight, confidence, _, told = edge.given or (1.0, 1.0, False, {})
+    return weight, confidence, by_seq, model.is_archived(edge), properties | told
+
+
+def picture(edge: Edge) -> tuple[Any, ...]:
+    return edge.weight, edge.confidence, edge.evidence, edge.archived, edge.properties
+
+
+def listed_at(end: NodeKey, found: dict[tuple[NodeKey, NodeKey, str], Any]) -> set[tuple[NodeKey, NodeKey, str]]:
+    """Edges out of it, and those into it; of a symmetric one, only the direction out of it."""
+    return {ends for ends in found if ends[0] == end or (ends[1] == end and ends[2] not in SYMMETRIC)}
+
+
+def expected_superseded(model: Model) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for (source, target, kind), edge in model.edges.items():
+        if kind == SUPERSEDES and source.memory and target.memory and not model.is_archived(edge):
+            found.setdefault(model.rows[target.text].seq, []).append(source.text)
+    return {seq: sorted(by) for seq, by in found.items()}
+
+
+# ── properties ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_folders = count()
+
+
+@contextmanager
+def engines(number: int) -> Iterator[list[Engine]]:
+    with tempfile.TemporaryDirectory() as folder:
+        made = [Engine(Path(folder) / str(n), CHOSEN) for n in range(number)]
+        yield made
+        for engine in made:
+            engine.close()
+
+
+@given(changes=CHANGES)
+def test_the_graph_is_what_plain_dictionaries_say(changes: list[tuple[Any, ...]]) -> None:
+    with engines(1) as (engine,):
+        model = Model(LIMITS)
+        for change in changes:
+            engine.run(as_event(change))
+            follow(model, change)
+            assert "internal_error" not in {code for code, _ in engine.refused}
+            check(engine, model)
+
+
+@given(
+    changes=CHANGES.filter(bool),
+    sizes=st.lists(st.integers(1, 6), min_size=1),
+    kills=st.sets(st.integers(0, 24), max_size=3),
+)
+def test_the_graph_is_the_same_however_the_log_is_cut_and_killed(
+    changes: list[tuple[Any, ...]], sizes: list[int], kills: set[int]
+) -> None:
+    events = [as_event(change) for change in changes]
+    with engines(2) as (whole, cut):
+        whole.run(*events)
+        while cut.number < len(events):
+            size = sizes[cut.number % len(sizes)]
+            batch = events[cut.number : cut.number + size]
+            if cut.number in kills:
+                cut.kill(*batch)
+            cut.run(*batch)
+            if cut.number % 2:
+                cut.again()
+        assert cut.hash() == whole.hash()
+        assert cut.problems() == whole.problems() == []
+        assert cut.receipts == whole.receipts
+        assert cut.refused == whole.refused

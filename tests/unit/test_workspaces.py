@@ -1,0 +1,36 @@
+"""Whose memory a project's events go to."""
+
+import pytest
+
+from recallflow import workspace_of
+
+MAPPINGS = {"acme-platform": "org_acme", "gone": None}
+ORGANISATIONS = ["webrenew", "gone"]
+
+
+@pytest.mark.parametrize(
+    ("project_id", "workspace"),
+    [
+        ("github.com/jane/side-project", "jane"),
+        ("github.com/webrenew/memories", "webrenew"),
+        ("github.com/acme-platform/backend", "org_acme"),
+        ("github.com/strangers/code", "jane"),  # no member of it
+        ("github.com/gone/code", "gone"),  # a mapping that was taken back
+        ("https://github.com/webrenew/memories", "webrenew"),
+        ("github.com/WebRenew/memories", "webrenew"),
+        ("GitHub.com/Acme-Platform/backend/tree/main", "org_acme"),
+        ("github.com/webrenew", "jane"),
+        ("github.com/webrenew/", "jane"),
+        ("gitlab.com/webrenew/memories", "jane"),
+        ("notgithub.com/webrenew/memories", "jane"),
+        ("webrenew", "jane"),
+        ("", "jane"),
+        (None, "jane"),
+    ],
+)
+def test_projects_go_to_their_owners_workspace(project_id: str | None, workspace: str) -> None:
+    assert workspace_of(project_id, MAPPINGS, ORGANISATIONS, "jane") == workspace
+
+
+def test_a_mapping_wins_over_an_organisation() -> None:
+    assert workspace_of("github.com/webrenew/x", {"webrenew": "elsewhere"}, ORGANISATIONS, "jane") == "elsewhere"
