@@ -1,0 +1,83 @@
+"""What an answer leaves behind (step 12), exactly once: how often memories were returned, when, and in which session.
+
+A query that is answered again after a crash left its effects the first time, if its mark is there: effects and mark are
+one atomic write. Another query asked under an id that was counted leaves nothing either; an owner's newest 64 ids are
+kept for that.
+
+Only a query that Bytewax may send again needs its mark, so marks go generation by generation, and not by offset: a
+query that waits is answered long after its offset. What is written between two snapshots is needed until the later one
+is surely committed, and of that the second snapshot after it is the first sign.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from recallflow.operators.events import Ask
+from recallflow.operators.recall.pipeline import Effects
+from recallflow.records import Record
+from recallflow.state import keys
+from recallflow.state.hot_owner import HotOwner
+from recallflow.state.partition import Partition
+from recallflow.state.usage import encode_seqs
+
+RETURNED_MOST = 200  # memories remembered as returned in one session, the newest
+IDS_MOST = 64
+_ID_BYTES = 8
+
+
+class Marks:
+    """The queries of a state partition whose effects are in."""
+
+    def __init__(self, partition: Partition) -> None:
+        """Those of an earlier run count as marked now: nobody knows any more how old they are."""
+        self._partition = partition
+        # By the snapshots between which they were marked, the oldest first.
+        self._generations = deque[dict[bytes, bytes]]([{}, {}, dict(partition.scan(keys.EFFECTS))])
+
+    def mark(self, record: Record) -> dict[bytes, bytes | None] | None:
+        """Marks the query; returns what is to be stored together with its effects, or None where they are in."""
+        keyring, position = self._partition.keyring, record.position
+        key = keys.effects(keyring.name(b"", position.source), position.offset)
+        # By content too: lines that are fed anew may give a position to another query.
+        content = keyring.digest(b"", record.value)
+        for generation in self._generations:
+            if generation.get(key) == content:
+                return None
+            generation.pop(key, None)
+        self._generations[-1][key] = content
+        return {key: content}
+
+    def age(self) -> dict[bytes, bytes | None]:
+        """A snapshot is taken: what is to be deleted of marks that nobody will ask for again."""
+        self._generations.append({})
+        return dict.fromkeys(self._generations.popleft())
+
+
+def leave(partition: Partition, marks: Marks, hot: HotOwner, ask: Ask, effects: Effects) -> None:
+    """Stages what an answer leaves behind, unless it is in."""
+    staged = marks.mark(ask.record)
+    if staged is None:
+        return
+    if effects.seqs and (ask.query.id is None or _is_new(partition, hot, ask.query.id, staged)):
+        counted = hot.usage().count(effects.seqs, effects.at_ms)
+        staged |= {keys.usage(hot.key, seq): record for seq, record in zip(effects.seqs, counted, strict=True)}
+        if effects.session_id is not None:
+            returned = _followed_by(hot.returned(effects.session_id).tolist(), effects.seqs)
+            staged[keys.session(hot.key, hot.name(effects.session_id))] = encode_seqs(returned)
+    partition.stage(staged)
+
+
+def _is_new(partition: Partition, hot: HotOwner, query_id: str, staged: dict[bytes, bytes | None]) -> bool:
+    """Whether none of the owner's latest queries had this id, which then is one of them."""
+    key, name = keys.asked(hot.key), hot.name(query_id)[:_ID_BYTES]
+    known = partition.get(key) or b""
+    if name in known:  # also across two ids: as unlikely as two that hash alike
+        return False
+    staged[key] = (known + name)[-IDS_MOST * _ID_BYTES :]
+    return True
+
+
+def _followed_by(before: list[int], seqs: Sequence[int]) -> list[int]:
+    """The latest last, each once."""
+    again = set(seqs)
+    return [*(seq for seq in before if seq not in again), *seqs][-RETURNED_MOST:]

@@ -1,0 +1,88 @@
+"""What a mode ranks, and what comes of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recallflow.embedder import Matrix
+from recallflow.operators.recall.decay import Days, age_days
+from recallflow.operators.recall.question import Question
+from recallflow.operators.recall.tuning import Tuning
+from recallflow.queries import Recall
+from recallflow.state.index import OwnerIndex
+from recallflow.state.usage import OwnerUsage
+
+Values = npt.NDArray[np.floating[Any]]
+Places = npt.NDArray[np.int64]
+
+NO_SEQS: Places = np.zeros(0, np.int64)
+
+
+@dataclass(slots=True)
+class Ranking:
+    """Places best first, with their scores and what the scores are made of (all arrays follow `places`):
+    Σ weight · factor + Σ boosts; without weights, the product of the factors."""
+
+    places: Places
+    scores: Values
+    factors: dict[str, Values] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    boosts: dict[str, Values] = field(default_factory=dict)
+    tiebreak_applied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a mode ranks: one owner's memories, the question, and the time it is asked at. A place is a memory's in
+    conversation order (see `Conversation`).
+
+    `semantic`: (n,) log-odds per place; `allowed`: places that may be in the answer; `vector`: (dimension,) of the
+    question, L2-normalised, where it was embedded; `proximity`: (n,) 1/(1 + hops) to
+    the entities asked for, 0 where there is no way, None without a graph; `relationship`: what edges between candidates
+    add to the score of a place; `usage`: what queries and feedback made of the memories, None where the answer is about
+    another moment than now; `returned`: `seq` of what was returned earlier in the query's session.
+    """
+
+    index: OwnerIndex
+    question: Question
+    query: Recall
+    now_ms: int
+    semantic: Values
+    allowed: Places
+    tuning: Tuning
+    vector: Matrix | None = None
+    proximity: Values | None = None
+    relationship: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    usage: OwnerUsage | None = None
+    returned: Places = field(default_factory=lambda: NO_SEQS)
+
+    def best(self, count: int) -> Places:
+        """The `count` allowed places with the highest signal, best first; earlier places first among equals."""
+        signal, among = self.semantic[self.allowed], self.allowed
+        if count < len(signal) // 4:  # sorting all of a large owner's memories would take longer than finding them
+            among = np.flatnonzero(signal >= np.partition(signal, -count)[-count])
+            signal, among = signal[among], self.allowed[among]
+        return among[np.argsort(-signal, kind="stable")[:count]]
+
+    def fact(self, name: str, places: Places) -> npt.NDArray[Any]:
+        """One column of what is known of each place's memory."""
+        column: npt.NDArray[Any] = self.index.conversation.facts[name][places]
+        return column
+
+    def ages(self, places: Places) -> Days:
+        """Age of each place's memory, in days."""
+        return age_days(self.fact("created_ms", places), self.now_ms)
+
+
+def explained(ranking: Ranking, at: int) -> dict[str, dict[str, Any]]:
+    """Factors, weights and boosts of the memory at rank `at` (from 0)."""
+    boosts = {name: round(float(values[at]), 6) for name, values in ranking.boosts.items()}
+    return {
+        "factors": {name: round(float(values[at]), 6) for name, values in ranking.factors.items()},
+        "weights": {name: round(weight, 6) for name, weight in ranking.weights.items()},
+        "boosts": {name: boost for name, boost in boosts.items() if boost},
+    }

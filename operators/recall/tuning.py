@@ -1,0 +1,59 @@
+"""What a ranking can be tuned by: the query's own numbers come before the tenant's, and those before the defaults."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from recallflow.control import RECALL_SETTINGS, RecallSettings, TenantSettings
+from recallflow.decisions import History
+from recallflow.queries import K_MAX, K_MIN, WEIGHTS, Decay, Mode, Recall
+
+DECAYED_K = 20
+PROXIMITY = "proximity"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How one answer is ranked: in which mode, how many memories at most, by which weights of the mode's factors, and
+    how age counts."""
+
+    mode: Mode
+    k: int = 10
+    weights: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    decay: Decay = field(default_factory=Decay)
+
+    @property
+    def wants_proximity(self) -> bool:
+        """Whether the ranking asks how near memories are to entities."""
+        return self.weights.get(PROXIMITY, 0.0) > 0
+
+
+def tenant_settings(decisions: History, tenant_id: str, at_ms: int) -> RecallSettings:
+    """What the tenant had set of its rankings by then (epoch ms)."""
+    decided = decisions.as_of(tenant_id, "tenant.settings", RECALL_SETTINGS, at_ms)
+    return RecallSettings.model_validate(decided.settings) if isinstance(decided, TenantSettings) else RecallSettings()
+
+
+def tuned(query: Recall, mode: Mode, tenant: RecallSettings) -> Tuning:
+    """The query's ranking in the mode that answers it (`auto` is decided by then)."""
+    k = DECAYED_K if mode == "decayed" and "k" not in query.model_fields_set else min(max(query.k, K_MIN), K_MAX)
+    return Tuning(mode, k, _weights(query, mode, tenant), _decay(query.decay, tenant.decay))
+
+
+def _weights(query: Recall, mode: Mode, tenant: RecallSettings) -> Mapping[str, float]:
+    """By factor. In `hybrid`, proximity weighs only where the query names entities or weighs it itself."""
+    weights = dict(WEIGHTS.get(mode, {}))
+    of_tenant = [given for name, given in tenant.weights.items() if name == mode]
+    for given in (*of_tenant, query.weights or {}):
+        weights |= {name: weight for name, weight in given.items() if name in weights}
+    if mode == "hybrid" and not query.entity_urns and PROXIMITY not in (query.weights or {}):
+        weights.pop(PROXIMITY, None)
+    return weights
+
+
+def _decay(asked: Decay, tenant: Decay) -> Decay:
+    """Field by field, the query's where it gives one."""
+    if not tenant.model_fields_set:
+        return asked
+    given = {name: getattr(asked, name) for name in Decay.model_fields if name in asked.model_fields_set}
+    return tenant.model_copy(update=given)

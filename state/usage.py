@@ -1,0 +1,102 @@
+"""What queries and feedback make of one owner's memories, by `seq`: how often each was returned and when last, and how
+often it was said to be useful, or not. Caused by queries for the most part, so no part of the state hash."""
+
+import bisect
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Seqs = npt.NDArray[np.int64]
+Records = npt.NDArray[Any]
+
+# One record, in memory as it is stored: once as numpy reads many, once as Python changes a few (after a query's other
+# work, ten by struct are three times as fast as by numpy).
+_RECORDS = np.dtype([("last_ms", "<i8"), ("times", "<u4"), ("useful", "<u4"), ("not_useful", "<u4")])
+_RECORD = struct.Struct("<qIII")
+
+
+class Usage(NamedTuple):
+    """One memory's record. `last_ms`: the latest time a query that returned it was asked at (epoch ms), where `times`
+    is not 0."""
+
+    last_ms: int = 0
+    times: int = 0
+    useful: int = 0
+    not_useful: int = 0
+
+    def encode(self) -> bytes:
+        return _RECORD.pack(*self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Usage":
+        """Raises ValueError for what is no record."""
+        if len(data) != _RECORD.size:
+            raise ValueError(f"{len(data)} bytes where a usage record belongs")
+        return cls._make(_RECORD.unpack(data))
+
+    def judged(self, useful: bool) -> "Usage":
+        """With one more voice of feedback."""
+        if useful:
+            return self._replace(useful=self.useful + 1)
+        return self._replace(not_useful=self.not_useful + 1)
+
+
+class OwnerUsage:
+    """The records of one owner's memories; all zeros for one that was never returned nor judged."""
+
+    def __init__(self, stored: Iterable[tuple[int, bytes]] = ()) -> None:
+        """`stored`: each memory's `seq` and encoded record."""
+        self._records = bytearray()
+        self._liked: list[int] = []
+        for seq, data in stored:
+            self.put(seq, Usage.decode(data))
+
+    def of(self, seqs: Seqs) -> Records:
+        """A copy of the records, (len(seqs),), with the fields of `Usage`."""
+        self._reach(int(seqs.max(initial=0)))
+        records: Records = np.frombuffer(self._records, _RECORDS)[seqs]
+        return records
+
+    def put(self, seq: int, usage: Usage) -> None:
+        """The memory's record is now this one."""
+        self._reach(seq)
+        _RECORD.pack_into(self._records, seq * _RECORD.size, *usage)
+        at = bisect.bisect_left(self._liked, seq)
+        is_in, is_liked = self._liked[at : at + 1] == [seq], usage.useful > usage.not_useful
+        if is_in != is_liked:
+            self._liked[at : at + is_in] = [seq] * is_liked
+
+    def count(self, seqs: Sequence[int], at_ms: int) -> list[bytes]:
+        """Counts one more answer, asked for at `at_ms`, that returned these memories; gives their encoded records."""
+        self._reach(max(seqs))
+        encoded = []
+        for seq in seqs:
+            start = seq * _RECORD.size
+            last_ms, times, useful, not_useful = _RECORD.unpack_from(self._records, start)
+            record = _RECORD.pack(max(last_ms, at_ms) if times else at_ms, times + 1, useful, not_useful)
+            self._records[start : start + _RECORD.size] = record
+            encoded.append(record)
+        return encoded
+
+    def liked(self, most: int) -> list[int]:
+        """`seq` of memories that were more often said to be useful than not, the newest `most`, in order."""
+        return self._liked[-most:]
+
+    def size_bytes(self) -> int:
+        return len(self._records) + 8 * len(self._liked)
+
+    def _reach(self, seq: int) -> None:
+        missing = (seq + 1) * _RECORD.size - len(self._records)
+        if missing > 0:
+            self._records.extend(bytes(missing))
+
+
+def encode_seqs(seqs: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(seqs)}q", *seqs)
+
+
+def decode_seqs(data: bytes) -> Seqs:
+    return np.frombuffer(data, "<i8")

@@ -1,0 +1,88 @@
+"""What is added on top of scores, by hand and through the flow."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recallflow.flows.embedded import Processed
+from recallflow.operators.recall.boosts import boosts
+from recallflow.operators.recall.modes import rank
+from recallflow.operators.recall.scene import Ranking, Scene
+from recallflow.state.rows import Entry
+from recallflow.state.usage import Usage
+
+MakeEntry = Callable[..., Entry]
+MakeEvent = Callable[..., dict[str, Any]]
+MakeScene = Callable[..., Scene]
+IdsOf = Callable[[Scene, Ranking], list[str]]
+RunFlow = Callable[..., Processed]
+
+LIKED = Usage(useful=1)
+
+
+def test_without_a_reason_there_is_no_boost(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+    entries = [make_entry(n, episode=0) for n in range(2)]
+    asked = make_scene("hybrid", entries, [0, 0], vectors={0: (1, 0)}, usage={0: Usage(0, 5, 0, 1)})
+    assert boosts(asked, np.arange(2)) == {}
+
+
+def test_personalisation_is_by_the_mean_of_what_was_useful(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+    # Liked: (1, 0) and (0, 1), so the taste is (√½, √½). Cosines: √½, √½, 1, -√½ (none below 0), and none.
+    vectors = {0: (1, 0), 1: (0, 1), 2: (0.5**0.5, 0.5**0.5), 3: (-1, 0)}
+    entries = [make_entry(n, episode=0) for n in range(5)]
+    usage = {0: LIKED, 1: Usage(useful=3, not_useful=2), 3: Usage(useful=2, not_useful=2)}
+    found = boosts(make_scene("hybrid", entries, [0] * 5, vectors=vectors, usage=usage), np.arange(5))
+    assert found.keys() == {"personalisation"}
+    np.testing.assert_allclose(found["personalisation"], [0.0707107, 0.0707107, 0.1, 0, 0], atol=1e-6)
+
+
+def test_what_was_useful_but_has_no_vector_tells_no_taste(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+    entries = [make_entry(n, episode=0) for n in range(2)]
+    assert boosts(make_scene("hybrid", entries, [0, 0], vectors={1: (1, 0)}, usage={0: LIKED}), np.arange(2)) == {}
+
+
+def test_what_was_returned_in_the_session_is_worth_003(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+    asked = make_scene("hybrid", [make_entry(n, episode=0) for n in range(3)], [0] * 3, returned=[7, 1])
+    assert boosts(asked, np.array([2, 1]))["session_continuity"].tolist() == [0, 0.03]
+
+
+def test_boosts_are_on_top_of_the_score_and_come_before_the_cut(
+    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
+) -> None:
+    # One unit of log-odds: scores 0.45, 0.40, 0.36, 0 and so on; m2 gains 0.03 + 0.08, m1 gains 0.03.
+    entries = [make_entry(n, episode=0) for n in range(5)]
+    signal = [1.0, 0.4 / 0.45, 0.36 / 0.45, 0.0, 0.0]
+    for mode, scale in (("hybrid", 0.45), ("balanced", 0.5)):
+        given = {"relationship": {2: 0.08}, "returned": [1, 2], "k": 2, "weights": {"recency": 0.0}}
+        ranking = rank(asked := make_scene(mode, entries, signal, **given))
+        assert not ranking.tiebreak_applied
+        assert ids_of(asked, ranking) == ["m2", "m0"]
+        np.testing.assert_allclose(ranking.scores, [0.8 * scale + 0.11, scale])
+        assert ranking.boosts["relationship"].tolist() == [0.08, 0]
+        assert ranking.boosts["session_continuity"].tolist() == [0.03, 0]
+
+
+@pytest.mark.parametrize("mode", ["relevance", "recency", "entity_focused", "episode", "decayed"])
+def test_other_modes_have_none(make_entry: MakeEntry, make_scene: MakeScene, mode: str) -> None:
+    entries = [make_entry(n, episode=0) for n in range(3)]
+    given = {"relationship": {2: 0.1}, "returned": [1], "usage": {0: LIKED}, "vectors": {0: (1, 0), 1: (1, 0)}}
+    assert rank(make_scene(mode, entries, [2, 1, 0], **given)).boosts == {}
+
+
+def test_an_answer_tells_of_its_boosts(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    said = [make_event("message", id=name, content=text) for name, text in (("a", "red bike"), ("b", "green tea"))]
+    judged = [make_event("memory.feedback", memory_id="a", useful=True)]
+    ask = make_event("recall", query="red bike", session_id="s", k=1)
+    done = run_flow([*said, *judged, ask, ask, ask | {"session_id": "t"}, ask | {"as_of": {"event_time": 5}}])
+    told = [response["explanations"]["a"]["boosts"] for response in done.responses]
+    assert told == [
+        {"personalisation": 0.1},
+        {"personalisation": 0.1, "session_continuity": 0.03},
+        {"personalisation": 0.1},
+        {},
+    ]
+    first = done.responses[0]["explanations"]["a"]
+    total = sum(first["weights"][name] * value for name, value in first["factors"].items()) + 0.1
+    assert done.responses[0]["memories"][0]["score"] == pytest.approx(total, abs=1e-5)

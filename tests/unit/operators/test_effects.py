@@ -1,0 +1,397 @@
+"""What answers leave behind: counted once, whatever is asked twice, answered again or killed in between."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallflow.connectors.embedders import load_embedder
+from recallflow.flows.embedded import Processed
+from recallflow.flows.settings import Settings
+from recallflow.operators import partition
+from recallflow.operators.decode import decode
+from recallflow.operators.effects import IDS_MOST, RETURNED_MOST, Marks
+from recallflow.operators.partition import Clocks, PartitionLogic, Snapshot
+from recallflow.operators.prepare import prepare
+from recallflow.outputs import Answer
+from recallflow.records import Position, Record
+from recallflow.state import keys
+from recallflow.state.directory import StateDirectory
+from recallflow.state.hot_owner import HotOwner
+from recallflow.state.logical import state_hash
+from recallflow.state.partition import Partition
+
+MakeEvent = Callable[..., dict[str, Any]]
+MakeQuery = Callable[..., dict[str, Any]]
+RunFlow = Callable[..., Processed]
+Used = Callable[..., list[dict[str, Any]]]
+
+SETTINGS = Settings(partitions=1)
+EMBEDDER = load_embedder("hash")
+NOW_MS = 1_000_000
+MEMORIES, QUERIES = "memories", "queries"
+
+
+class Logs:
+    """The state step on two logs, without Bytewax: killed and continued from any snapshot there was."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: dict[str, list[bytes]] = {MEMORIES: [], QUERIES: []}
+        self._open(None)
+
+    def _open(self, snapshot: Snapshot | None) -> None:
+        fingerprint = SETTINGS.fingerprint(EMBEDDER)
+        self.directory = StateDirectory.open(self._path, fingerprint, SETTINGS.cache_bytes)
+        rules = SETTINGS.rules(EMBEDDER, query_topic=QUERIES, input_ends=False)
+        clocks = Clocks(timer=lambda: 0.0, now_ms=lambda: NOW_MS)
+        self._logic = PartitionLogic.builder(self.directory, EMBEDDER, rules, clocks)(snapshot)
+        self._read = dict.fromkeys(self._lines, 0)
+        if snapshot is not None:
+            self._read |= {s.removesuffix(":0"): offset + 1 for s, offset in snapshot.received.items()}
+
+    def write(self, topic: str, *events: dict[str, Any]) -> None:
+        self._lines[topic] += [orjson.dumps(event) for event in events]
+
+    def run(self, *, silent: bool = False) -> list[dict[str, Any]]:
+        """Takes in all there is to read, one batch a log; returns the responses."""
+        responses = []
+        for topic, lines in self._lines.items():
+            numbered = list(enumerate(lines))[self._read[topic] :]
+            self._read[topic] = len(lines)
+            records = [Record(Position(topic, 0, n), line, NOW_MS, silent=silent) for n, line in numbered]
+            items = prepare(EMBEDDER, [decode(record) for record in records])
+            if items:
+                outputs, _ = self._logic.on_batch([("000", item) for item in items])
+                responses += [orjson.loads(output.body) for output in outputs if isinstance(output, Answer)]
+        return responses
+
+    def snapshot(self) -> Snapshot:
+        return self._logic.snapshot()
+
+    def kill(self, snapshot: Snapshot | None) -> None:
+        """Begins again from a snapshot, with all that was committed since."""
+        self.directory.close()
+        self._open(snapshot)
+
+    def marks(self) -> int:
+        return len(list(self.directory.partition(0).scan(keys.EFFECTS)))
+
+    def table(self, table: bytes) -> list[bytes]:
+        stored = self.directory.partition(0).scan(keys.OWNERS)
+        return [value for key, value in stored if keys.split(key)[1] == table]
+
+
+@pytest.fixture
+def make_logs(tmp_path: Path) -> Iterator[Callable[[], Logs]]:
+    made: list[Logs] = []
+
+    def make() -> Logs:
+        made.append(Logs(tmp_path / str(len(made))))
+        return made[-1]
+
+    yield make
+    for logs in made:
+        logs.directory.close()
+
+
+@pytest.fixture
+def logs(make_logs: Callable[[], Logs], make_event: MakeEvent) -> Logs:
+    """A log in which two memories were told."""
+    logs = make_logs()
+    texts = {"a": "the red bike", "b": "green tea"}
+    logs.write(MEMORIES, *(make_event("message", id=name, content=text) for name, text in texts.items()))
+    return logs
+
+
+@pytest.fixture
+def ask(make_event: MakeEvent) -> MakeQuery:
+    return lambda **fields: make_event("recall", 5_000, **{"query": "red bike", "k": 1} | fields)
+
+
+@pytest.fixture
+def used(make_event: MakeEvent, run_flow: RunFlow) -> Used:
+    """What `memory.get` says of each memory's usage after events."""
+
+    def run(events: Sequence[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+        got = [make_event("memory.get", memory_id=name) for name in names]
+        return [response["usage"] for response in run_flow([*events, *got]).responses[-len(names) :]]
+
+    return run
+
+
+def counts(logs: Logs, make_event: MakeEvent, *names: str) -> list[int]:
+    logs.write(QUERIES, *(make_event("memory.get", memory_id=name) for name in names))
+    return [response["usage"]["count"] for response in logs.run()[-len(names) :]]
+
+
+# ── what is counted ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def said(make_event: MakeEvent, *texts: str) -> list[dict[str, Any]]:
+    return [make_event("message", n, id=f"m{n}", content=text) for n, text in enumerate(texts)]
+
+
+def test_what_an_answer_returns_is_counted_with_the_latest_time(
+    make_event: MakeEvent, ask: MakeQuery, used: Used
+) -> None:
+    events = [*said(make_event, "the red bike", "green tea"), ask(), ask(timestamp=9_000), ask(timestamp=7_000)]
+    nothing = {"count": 0, "last_accessed_at": None, "useful": 0, "not_useful": 0}
+    assert used(events, "m0", "m1") == [nothing | {"count": 3, "last_accessed_at": "1970-01-01T00:00:09Z"}, nothing]
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "relevance", "recency", "episode", "decayed", "balanced"])
+def test_every_mode_counts(make_event: MakeEvent, ask: MakeQuery, used: Used, mode: str) -> None:
+    assert used([*said(make_event, "the red bike"), ask(mode=mode)], "m0")[0]["count"] == 1
+
+
+@pytest.mark.parametrize(
+    "about", [{"as_of": {"event_time": 6_000}}, {"as_of": {"ingestion_time": 6_000}}, {"include_history": True}]
+)
+def test_an_answer_about_another_moment_leaves_nothing(
+    make_event: MakeEvent, ask: MakeQuery, used: Used, about: dict[str, Any]
+) -> None:
+    assert used([*said(make_event, "the red bike"), ask(**about)], "m0")[0]["count"] == 0
+
+
+def test_looking_a_memory_up_is_no_use_of_it(make_event: MakeEvent, used: Used) -> None:
+    looks = [make_event("memory.get", memory_id="m0"), make_event("memory.history", memory_id="m0")]
+    assert used([*said(make_event, "the red bike"), *looks], "m0")[0]["count"] == 0
+
+
+def test_what_was_returned_gains_on_its_equals(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    told = [make_event("memory", n, id=name, content="red bike") for n, name in enumerate(("a", "b"))]
+    ask = make_event("recall", 5_000, query="bike")
+    before, *_, after = run_flow([*told, ask, ask | {"filters": {"created_before": 1}}, ask]).responses
+    usage = [[r["explanations"][name]["factors"]["usage"] for name in ("a", "b")] for r in (before, after)]
+    assert usage == [[0, 0], [1, 0]]
+    assert [m["id"] for m in after["memories"]] == ["a", "b"]
+
+
+def test_a_query_id_asked_twice_is_answered_twice_and_counts_once(
+    make_event: MakeEvent, ask: MakeQuery, run_flow: RunFlow, used: Used
+) -> None:
+    events = [*said(make_event, "the red bike"), ask(id="q"), ask(id="q"), ask(id="other"), ask(), ask()]
+    assert [len(response["memories"]) for response in run_flow(events).responses] == [1] * 5
+    assert used(events, "m0")[0]["count"] == 4
+
+
+def test_only_the_latest_ids_are_known(make_event: MakeEvent, ask: MakeQuery, used: Used) -> None:
+    events = said(make_event, "the red bike") + [ask(id=f"q{n}") for n in range(IDS_MOST)]
+    assert used([*events, ask(id="q0")], "m0")[0]["count"] == IDS_MOST
+    assert used([*events, ask(id="new"), ask(id="q0")], "m0")[0]["count"] == IDS_MOST + 2
+
+
+def test_one_user_s_query_ids_are_not_another_s(make_event: MakeEvent, ask: MakeQuery, used: Used) -> None:
+    events = [*said(make_event, "the red bike"), ask(id="q", user_id="bob"), ask(id="q")]
+    assert used(events, "m0")[0]["count"] == 1
+
+
+def test_what_is_forgotten_leaves_no_usage(logs: Logs, make_event: MakeEvent, ask: MakeQuery) -> None:
+    logs.write(QUERIES, ask())
+    logs.run()
+    assert len(logs.table(keys.USAGE)) == 1
+    logs.write(MEMORIES, make_event("memory.forget", memory_id="a"))
+    logs.run()
+    assert logs.table(keys.USAGE) == []
+
+
+def test_a_session_remembers_the_newest_it_returned(make_logs: Callable[[], Logs], make_event: MakeEvent) -> None:
+    logs = make_logs()
+    logs.write(MEMORIES, *(make_event("memory", n, id=f"m{n}", content=f"tea {n}") for n in range(250)))
+    asked = [{"created_after": low, "created_before": low + 50} for low in range(0, 250, 50)]
+    logs.write(
+        QUERIES,
+        *(make_event("recall", 500, query="tea", k=50, session_id="s", filters=filters) for filters in asked),
+        make_event("recall", 500, query="tea", k=50, session_id="s", filters=asked[1]),
+    )
+    logs.run()
+    (returned,) = logs.table(keys.SESSION)
+    seqs = [int.from_bytes(returned[at : at + 8], "little") for at in range(0, len(returned), 8)]
+    assert len(seqs) == RETURNED_MOST
+    assert set(seqs) == set(range(50, 250))
+    assert set(seqs[-50:]) == set(range(50, 100))  # asked for again
+
+
+def test_usage_is_no_part_of_the_state_hash(logs: Logs, ask: MakeQuery) -> None:
+    logs.run()
+    before = state_hash(logs.directory)
+    logs.write(QUERIES, ask(), ask(session_id="s", id="q"))
+    logs.run()
+    assert state_hash(logs.directory) == before
+
+
+def test_an_answer_is_given_whatever_becomes_of_its_effects(
+    logs: Logs, make_event: MakeEvent, ask: MakeQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half_way(_: Partition, __: Marks, hot: HotOwner, *___: object) -> None:
+        hot.usage().count([0], 5)
+        raise KeyError
+
+    logs.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(partition, "leave", half_way)
+        logs.write(QUERIES, ask(), ask())
+        assert [len(response["memories"]) for response in logs.run()] == [1, 1]
+    logs.write(QUERIES, ask())
+    (response,) = logs.run()
+    assert response["explanations"]["a"]["factors"]["usage"] == 0  # what was counted half-way went with the owner
+    assert counts(logs, make_event, "a") == [1]
+
+
+# ── feedback ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_feedback_is_counted_on_its_side_once_per_event(make_event: MakeEvent, used: Used) -> None:
+    named = {"useful": True, "id": "f"}
+    voices: list[dict[str, Any]] = [{"useful": True}, {"useful": True}, {"useful": False}, named, named]
+    events = [make_event("memory.feedback", memory_id="m0", **fields) for fields in voices]
+    nothing = {"count": 0, "last_accessed_at": None}
+    assert used([*said(make_event, "tea"), *events], "m0") == [nothing | {"useful": 3, "not_useful": 1}]
+
+
+def test_feedback_on_what_is_not_remembered_is_refused(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    feedback = make_event("memory.feedback", memory_id="m0", useful=True, receipt=True)
+    forget = make_event("memory.forget", memory_id="m0")
+    done = run_flow([feedback, *said(make_event, "tea"), feedback, forget, feedback])
+    assert [letter["error"]["code"] for letter in done.rejected] == ["not_found"] * 2
+    assert [letter["error"]["fields"][0]["field"] for letter in done.rejected] == ["memory_id"] * 2
+    assert [(receipt["outcome"], receipt["memory_id"]) for receipt in done.receipts] == [("updated", "m0")]
+
+
+def test_feedback_counts_at_once_where_usage_is_hot(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    ask = make_event("recall", query="tea")
+    feedback = make_event("memory.feedback", memory_id="m0", useful=False)
+    done = run_flow([*said(make_event, "tea", "green tea"), ask, feedback, ask])
+    told = [response["explanations"]["m0"]["factors"]["quality"] for response in done.responses]
+    assert told == [0, 0]  # the lower of 2/3 and 1; before, both are 1
+    assert done.responses[1]["explanations"]["m1"]["factors"]["quality"] == 1
+
+
+def test_a_new_version_keeps_what_was_counted(make_event: MakeEvent, ask: MakeQuery, used: Used) -> None:
+    changed = make_event("memory.update", memory_id="m0", content="the blue bike")
+    voice = make_event("memory.feedback", memory_id="m0", useful=True)
+    (usage,) = used([*said(make_event, "the red bike"), ask(), voice, changed, ask()], "m0")
+    assert (usage["count"], usage["useful"]) == (2, 1)
+
+
+def test_a_rebuild_brings_feedback_back_and_answers_nothing(logs: Logs, make_event: MakeEvent, ask: MakeQuery) -> None:
+    logs.write(MEMORIES, make_event("memory.feedback", memory_id="a", useful=True))
+    logs.write(QUERIES, ask())
+    assert logs.run(silent=True) == []
+    logs.write(QUERIES, make_event("memory.get", memory_id="a"))
+    (response,) = logs.run()
+    assert response["usage"] == {"count": 0, "last_accessed_at": None, "useful": 1, "not_useful": 0}
+
+
+# ── killed ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("fields", [{}, {"id": "q"}, {"session_id": "s"}])
+@pytest.mark.parametrize("snapshots", [0, 1])
+def test_a_query_answered_again_after_a_kill_counts_once(
+    logs: Logs, make_event: MakeEvent, ask: MakeQuery, snapshots: int, fields: dict[str, Any]
+) -> None:
+    logs.run()
+    snapshot = logs.snapshot() if snapshots else None
+    logs.write(QUERIES, ask(**fields), ask(query="green tea"))
+    before = logs.run()
+    logs.kill(snapshot)
+    again = logs.run()
+    assert [r["memories"][0]["id"] for r in again] == [r["memories"][0]["id"] for r in before] == ["a", "b"]
+    assert counts(logs, make_event, "a", "b") == [1, 1]
+
+
+def test_a_query_that_waited_counts_once_however_late_it_is_answered(
+    logs: Logs, make_event: MakeEvent, ask: MakeQuery
+) -> None:
+    logs.write(QUERIES, ask(wait_for="memories:0:2", wait_timeout_ms=60_000))
+    assert logs.run() == []
+    snapshots = [logs.snapshot() for _ in range(5)]
+    logs.write(MEMORIES, make_event("message", id="c", content="a tandem"))
+    logs.write(QUERIES, ask(query="green tea"))
+    assert len(logs.run()) == 2
+    logs.kill(snapshots[-1])
+    assert len(logs.run()) == 2  # the one that waited is in the snapshot, the other in the log
+    assert counts(logs, make_event, "a", "b", "c") == [1, 1, 0]
+
+
+def test_marks_go_when_no_snapshot_that_asks_for_them_is_left(logs: Logs, ask: MakeQuery) -> None:
+    logs.write(QUERIES, ask(), ask())
+    logs.run()
+    kept = []
+    for _ in range(4):
+        logs.snapshot()
+        kept.append(logs.marks())
+    # Written before the first snapshot, which is surely committed by the third.
+    assert kept == [2, 2, 0, 0]
+
+
+def test_marks_found_at_the_start_count_as_of_then(logs: Logs, ask: MakeQuery) -> None:
+    logs.write(QUERIES, ask())
+    logs.run()
+    snapshot = logs.snapshot()
+    logs.snapshot()
+    logs.kill(snapshot)
+    logs.write(QUERIES, ask())
+    logs.run()
+    kept = []
+    for _ in range(3):
+        snapshot = logs.snapshot()
+        kept.append(logs.marks())
+    assert kept == [2, 2, 0]
+
+
+STEP = st.sampled_from(["tell", "ask", "again", "judge", "snapshot", "kill"])
+
+
+@settings(max_examples=30)
+@given(steps=st.lists(st.tuples(STEP, st.integers(0, 5)), min_size=4, max_size=16))
+def test_kills_change_nothing(
+    tmp_path_factory: pytest.TempPathFactory, make_event: MakeEvent, steps: list[tuple[str, int]]
+) -> None:
+    """The same logs give the same usage and the same answers, killed at any moments from any surely committed snapshot
+    or not."""
+    killed, whole = (Logs(tmp_path_factory.mktemp("logs") / "s") for _ in range(2))
+    snapshots: list[Snapshot | None] = [None]
+    for logs in (killed, whole):
+        logs.write(MEMORIES, make_event("message", id="first", content="a red bike with tea"))
+        logs.run()
+    told = 0
+    for step, number in steps:
+        event: tuple[str, dict[str, Any]] | None = None
+        match step:
+            case "tell":
+                text = ["red bike", "green tea"][number % 2]
+                event = MEMORIES, make_event("message", told, id=f"m{told}", content=text)
+                told += 1
+            case "ask":
+                query = ["red bike", "tea", "what?"][number % 3]
+                event = QUERIES, make_event("recall", told, query=query, k=2, session_id=f"s{number % 2}")
+            case "again":
+                event = QUERIES, make_event("recall", told, id=f"q{number}", query="bike", k=1)
+            case "judge":
+                event = MEMORIES, make_event("memory.feedback", memory_id=f"m{number}", useful=number % 3 > 0)
+            case "snapshot":
+                snapshots = [*snapshots, killed.snapshot()][-2:]
+                whole.snapshot()
+            case "kill":
+                killed.kill(snapshots[0] if number % 2 else snapshots[-1])
+                snapshots = snapshots[-1:] if number % 2 == 0 else snapshots[:1]
+        if event is not None:
+            killed.write(*event)
+            whole.write(*event)
+        killed.run()
+        whole.run()
+    final = [make_event("recall", 900, query="bike", k=10, session_id=f"s{n}") for n in range(2)]
+    for logs in (killed, whole):
+        logs.write(QUERIES, *final)
+    one, other = (logs.run()[-2:] for logs in (killed, whole))
+    assert [answer["explanations"] for answer in one] == [answer["explanations"] for answer in other]
+    assert killed.table(keys.USAGE) == whole.table(keys.USAGE)
+    for logs in (killed, whole):
+        logs.directory.close()

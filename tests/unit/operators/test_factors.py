@@ -1,0 +1,74 @@
+"""The factors that change with use and feedback, by hand."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.operators.recall.factors import min_max, quality, raw, usage
+from recallflow.operators.recall.scene import Scene
+from recallflow.state.rows import Entry
+from recallflow.state.usage import OwnerUsage, Records, Usage
+
+DAY_MS = 86_400_000
+NOW_MS = 1_000 * DAY_MS
+
+MakeEntry = Callable[..., Entry]
+MakeScene = Callable[..., Scene]
+
+
+def records(*used: Usage) -> Records:
+    return OwnerUsage((seq, one.encode()) for seq, one in enumerate(used)).of(np.arange(len(used)))
+
+
+def test_usage_grows_with_the_logarithm_of_times_and_fades() -> None:
+    used = records(Usage(), Usage(NOW_MS, 1), Usage(NOW_MS, 9), Usage(NOW_MS - 30 * DAY_MS, 9), Usage(NOW_MS + 5, 9))
+    expected = [0, math.log(2), math.log(10), math.log(10) / 2, math.log(10)]
+    np.testing.assert_allclose(usage(used, NOW_MS), expected)
+
+
+def test_quality_is_the_confidence_until_somebody_says_otherwise() -> None:
+    used = records(Usage(), Usage(useful=1), Usage(useful=2), Usage(not_useful=1), Usage(useful=1, not_useful=1))
+    # (2 · 0.5 + useful) / (2 + voices)
+    np.testing.assert_allclose(quality(np.full(5, 0.5), used), [0.5, 2 / 3, 3 / 4, 1 / 3, 0.5])
+
+
+@given(confidence=st.floats(0, 1), useful=st.integers(0, 10**6), not_useful=st.integers(0, 10**6), more=st.booleans())
+def test_quality_stays_a_share_and_follows_each_voice(
+    confidence: float, useful: int, not_useful: int, more: bool
+) -> None:
+    before = Usage(0, 0, useful, not_useful)
+    one, other = quality(np.full(2, confidence), records(before, before.judged(useful=more)))
+    assert 0 <= one <= 1
+    assert other >= one if more else other <= one
+
+
+def test_about_another_moment_neither_use_nor_feedback_counts(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+    entries = [make_entry(n, episode=0, confidence=0.5) for n in range(2)]
+    used = {0: Usage(0, 9, 9, 0), 1: Usage(0, 0, 0, 9)}
+    now, then = (make_scene("hybrid", entries, [0, 0], usage=usage) for usage in (used, None))
+    assert raw(now, np.arange(2))["usage"].tolist() == [pytest.approx(math.log(10)), 0]
+    assert raw(now, np.arange(2))["quality"].tolist() == pytest.approx([10 / 11, 1 / 11])
+    assert raw(then, np.arange(2))["usage"].tolist() == [0, 0]
+    assert raw(then, np.arange(2))["quality"].tolist() == [0.5, 0.5]
+
+
+def test_decay_follows_the_days_asked_for(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+    entries = [make_entry(0, episode=0, created_ms=NOW_MS - 30 * DAY_MS)]
+    for days, expected in ((30, 0.5), (10, 0.25)):
+        scene = make_scene("hybrid", entries, [0], now_ms=NOW_MS, decay={"decay_days": days})
+        assert raw(scene, np.arange(1))["decay"].tolist() == [expected]
+
+
+@given(values=st.lists(st.floats(0, 1), max_size=20))
+def test_a_stretched_factor_spans_all_of_0_to_1_or_nothing(values: list[float]) -> None:
+    stretched = min_max(np.array(values))
+    assert len(stretched) == len(values)
+    if values and max(values) - min(values) >= 0.05:
+        assert (stretched.min(), stretched.max()) == (0, 1)
+        assert (np.argsort(stretched, kind="stable") == np.argsort(values, kind="stable")).all()
+    else:
+        assert not stretched.any()

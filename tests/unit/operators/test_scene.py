@@ -1,0 +1,35 @@
+"""The best places of a scene, however many there are."""
+
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.operators.recall.scene import Scene
+from recallflow.state.rows import Entry
+
+MakeEntry = Callable[..., Entry]
+MakeScene = Callable[..., Scene]
+
+
+@given(
+    signal=st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=1, max_size=60),
+    count=st.integers(1, 60),
+    data=st.data(),
+)
+def test_the_best_come_in_order_and_of_equals_the_earlier_first(
+    make_entry: MakeEntry, make_scene: MakeScene, signal: list[float], count: int, data: st.DataObject
+) -> None:
+    allowed = sorted(data.draw(st.sets(st.integers(0, len(signal) - 1), min_size=1)))
+    entries = [make_entry(n, episode=0, created_ms=n) for n in range(len(signal))]
+    scene = make_scene("relevance", entries, signal, allowed=allowed)
+    expected = sorted(allowed, key=lambda place: (-signal[place], place))[:count]
+    assert scene.best(count).tolist() == expected
+
+
+def test_few_of_many(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+    signal = np.arange(400) * 7 % 50
+    entries = [make_entry(n, episode=0, created_ms=n) for n in range(400)]
+    scene = make_scene("relevance", entries, signal)
+    assert scene.best(9).tolist() == np.lexsort((np.arange(400), -signal))[:9].tolist()

@@ -1,0 +1,168 @@
+"""The query's own numbers come before the tenant's as they were when it was asked, and those before the defaults."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from recallflow.control import RecallSettings
+from recallflow.decisions import History, parse_control
+from recallflow.errors import InvalidRecord
+from recallflow.flows.embedded import Processed
+from recallflow.operators.decode import parse
+from recallflow.operators.recall.modes import MODES
+from recallflow.operators.recall.tuning import Tuning, tenant_settings, tuned
+from recallflow.queries import WEIGHTS, Mode, Recall
+
+MakeEvent = Callable[..., dict[str, Any]]
+RunFlow = Callable[..., Processed]
+
+TENANT = RecallSettings.model_validate(
+    {
+        "weights": {"hybrid": {"recency": 0.5, "usage": 0.0}, "balanced": {"recency": 0.6}},
+        "decay": {"function": "linear", "max_age_days": 90},
+    }
+)
+
+
+def tune(mode: Mode, tenant: RecallSettings | None = None, **fields: Any) -> Tuning:
+    query = Recall.model_validate(
+        {"type": "recall", "tenant_id": "a", "user_id": "b", "query": "?", "mode": mode} | fields
+    )
+    return tuned(query, mode, tenant or RecallSettings())
+
+
+def problems(**fields: Any) -> list[tuple[str, str]]:
+    with pytest.raises(InvalidRecord) as raised:
+        parse(orjson.dumps({"type": "recall", "tenant_id": "a", "user_id": "b", "query": "?"} | fields))
+    return [(field, problem) for field, problem in raised.value.fields]
+
+
+# ── precedence ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_weight_is_the_query_s_or_else_the_tenant_s_or_else_the_default() -> None:
+    weights = tune("hybrid", TENANT, weights={"recency": 0.7, "quality": 0.2}).weights
+    defaults = {name: weight for name, weight in WEIGHTS["hybrid"].items() if name != "proximity"}
+    assert weights == defaults | {"recency": 0.7, "quality": 0.2, "usage": 0.0}
+
+
+def test_a_tenant_s_weights_are_of_one_mode() -> None:
+    assert tune("balanced", TENANT).weights == {"recency": 0.6, "semantic": 0.5, "proximity": 0.2}
+    assert tune("relevance", TENANT).weights == {}
+
+
+def test_each_field_of_the_decay_is_the_query_s_or_else_the_tenant_s() -> None:
+    decay = tune("recency", TENANT, decay={"max_age_days": 10}).decay
+    assert (decay.function, decay.max_age_days, decay.tau_days) == ("linear", 10, 30)
+    assert tune("recency", TENANT).decay == TENANT.decay
+    assert tune("recency", decay={"function": "step"}).decay.function == "step"
+
+
+def test_nearness_weighs_in_hybrid_only_where_the_query_asks() -> None:
+    of_tenant = RecallSettings.model_validate({"weights": {"hybrid": {"proximity": 0.4}}})
+    assert not tune("hybrid", of_tenant).wants_proximity
+    assert tune("hybrid", of_tenant, entity_urns=["urn:x"]).weights["proximity"] == 0.4
+    assert tune("hybrid", weights={"proximity": 0.1}).wants_proximity
+    assert not tune("hybrid", weights={"proximity": 0}, entity_urns=["urn:x"]).wants_proximity
+    assert tune("balanced").wants_proximity
+    assert not tune("relevance", entity_urns=["urn:x"]).wants_proximity
+
+
+def test_the_mode_that_auto_becomes_takes_what_it_has_of_the_weights() -> None:
+    query = Recall(
+        type="recall", tenant_id="a", user_id="b", query="?", mode="auto", weights={"recency": 0.9, "usage": 0.3}
+    )
+    assert tuned(query, "balanced", RecallSettings()).weights == {"recency": 0.9, "semantic": 0.5, "proximity": 0.2}
+    assert tuned(query, "relevance", RecallSettings()).weights == {}
+
+
+@pytest.mark.parametrize(("k", "answered"), [(0, 1), (1, 1), (50, 50), (51, 50)])
+def test_k_is_clamped(k: int, answered: int) -> None:
+    assert tune("decayed", k=k).k == tune("hybrid", k=k).k == answered
+
+
+# ── as of when ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def decided(
+    history: History, at_ms: int, settings: dict[str, Any], tenant_id: str = "acme", name: str = "recall"
+) -> None:
+    event = {"type": "tenant.settings", "tenant_id": tenant_id, "name": name, "settings": settings}
+    history.add(at_ms, parse_control(orjson.dumps(event)))
+
+
+def test_a_tenant_s_settings_are_those_of_the_time_asked_for() -> None:
+    history = History()
+    decided(history, 100, {"weights": {"hybrid": {"recency": 0.1}}})
+    decided(history, 200, {"weights": {"hybrid": {"recency": 0.2}}})
+    decided(history, 100, {"weights": {"hybrid": {"recency": 0.9}}}, tenant_id="globex")
+    decided(history, 100, {"weights": {"hybrid": {"recency": 0.8}}}, name="other")
+    found = [tenant_settings(history, "acme", at_ms).weights for at_ms in (99, 100, 199, 200)]
+    assert found == [{}, *[{"hybrid": {"recency": 0.1}}] * 2, {"hybrid": {"recency": 0.2}}]
+
+
+@pytest.mark.parametrize(
+    ("settings", "about"),
+    [
+        ({"weights": {"hybrid": {"recency": -1}}}, "settings.weights.hybrid.recency"),
+        ({"weights": {"hybrid": {"vibes": 1}}}, "no factor is called vibes"),
+        ({"weights": {"relevance": {"semantic": 1}}}, "settings.weights.relevance"),
+        ({"decay": {"tau_days": 0}}, "settings.decay.tau_days"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_as_a_whole(settings: dict[str, Any], about: str) -> None:
+    with pytest.raises(InvalidRecord) as raised:
+        decided(History(), 0, settings)
+    assert about in str(raised.value)
+
+
+# ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_weights_of_the_contract_are_of_modes_that_exist() -> None:
+    assert WEIGHTS.keys() <= MODES.keys()
+
+
+@pytest.mark.parametrize(
+    ("mode", "weights"),
+    [("hybrid", {"vibes": 1}), ("balanced", {"usage": 1}), ("recency", {"recency": 1}), ("auto", {"vibes": 1})],
+)
+def test_a_factor_that_the_mode_has_not_is_refused(mode: str, weights: dict[str, float]) -> None:
+    ((field, problem),) = problems(mode=mode, weights=weights)
+    assert field == "weights"
+    assert f"no factor is called {next(iter(weights))}; {mode} weighs" in problem
+
+
+def test_every_wrong_weight_is_told_with_whatever_else_is_wrong() -> None:
+    found = problems(weights={"recency": -0.1, "usage": "a lot", "quality": 1001}, k="many")
+    assert {field for field, _ in found} == {"weights.recency", "weights.usage", "weights.quality", "k"}
+    assert {field for field, _ in problems(mode="best", weights={"vibes": 1})} == {"mode"}
+
+
+# ── through the flow ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_query_s_weights_change_its_answer(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    said = [
+        make_event("memory", id="fits", content="the red bike", importance=0.0),
+        make_event("memory", id="counts", content="green tea", importance=1.0),
+    ]
+    ask = make_event("recall", query="red bike?", explain=True)
+    done = run_flow([*said, ask, ask | {"weights": {"semantic": 0.0, "importance": 1.0}}])
+    plain, tuned_ = done.responses
+    assert [m["id"] for m in plain["memories"]] == ["fits", "counts"]
+    assert [m["id"] for m in tuned_["memories"]] == ["counts", "fits"]
+    assert tuned_["explanations"]["counts"]["weights"]["semantic"] == 0
+
+
+def test_entities_without_a_graph_are_warned_of(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    said = make_event("memory", content="tea")
+    asked = [
+        make_event("recall", query="tea?", mode=mode, **fields)
+        for mode, fields in (("hybrid", {}), ("hybrid", {"entity_urns": ["urn:x"]}), ("balanced", {}), ("recency", {}))
+    ]
+    responses = run_flow([said, *asked], graph_enabled=False).responses
+    warned = [{w["code"] for w in r["warnings"]} & {"no_graph"} for r in responses]
+    assert warned == [set(), {"no_graph"}, {"no_graph"}, set()]
