@@ -1,6 +1,6 @@
 """What a message and a query cost inside the engine, without Kafka, beside the floor of the parts they need.
 
-    python -m benchmarks.engine [--quick] [--json FILE]
+    python -m benchmarks.engine [--large 100000] [--quick] [--json FILE]
 
 The floor is each part alone, over the same messages in the same run: decoding, words, embedding, indexing, storing,
 encoding a response. The flow's rate counts from the first record taken in to the last one through.
@@ -11,57 +11,33 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
+import faiss
 import numpy as np
 import orjson
 from rocksdict import Options, Rdict, WriteBatch
 
+from benchmarks.conversation_events import message_lines
 from benchmarks.locomo import Conversation, load, shared
-from benchmarks.recall_quality import message_lines
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder
 from recallflow.flows.embedded import Embedded, process
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import parse
-from recallflow.operators.recall import columns
-from recallflow.operators.recall.columns import SPELLING_WEIGHTS
-from recallflow.operators.recall.filters import allowed
-from recallflow.operators.recall.modes import Scene, rank
-from recallflow.operators.recall.pipeline import participants
-from recallflow.operators.recall.question import understand
 from recallflow.operators.text import read
-from recallflow.owner import Owner, state_partition
-from recallflow.queries import Recall
 from recallflow.responses import Response
-from recallflow.state.hot_owner import HotOwner
 from recallflow.state.lexical import LexicalIndex
 from recallflow.state.vectors import VectorIndex
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 MEMORIES = 1_000
 PUTS = 5
 BATCH = 50
 NEIGHBOURS = 20
+SEARCHED = 600  # vectors: as many as a user of the design's table has
 TENANT, USER = "bench", "user"
-
-
-@dataclass(slots=True)
-class Stopwatch:
-    """Milliseconds per named stage, one entry a query."""
-
-    stages: dict[str, list[float]] = field(default_factory=dict)
-
-    def run(self, stage: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        started = time.perf_counter()
-        result = work(*args, **kwargs)
-        self.stages.setdefault(stage, []).append((time.perf_counter() - started) * 1000)
-        return result
 
 
 def events(conversations: list[Conversation], count: int, users: int) -> list[bytes]:
@@ -91,6 +67,13 @@ def floor(lines: list[bytes], embedder: Embedder) -> dict[str, float]:
         for slot, row in enumerate(matrix):
             vectors.add(np.array([slot], np.int64), row.reshape(1, -1))
 
+    near = faiss.IndexFlatIP(embedder.dimension)
+    near.add(matrix[:SEARCHED])
+
+    def find_neighbours() -> None:
+        for row in matrix:
+            near.search(row.reshape(1, -1), NEIGHBOURS)
+
     def index_words() -> None:
         for stem in stems:
             words.add([((), stem)])
@@ -100,6 +83,7 @@ def floor(lines: list[bytes], embedder: Embedder) -> dict[str, float]:
         "tokenise and stem": lambda: [read(text) for text in texts],
         "hash embedding": lambda: [embedder.embed(texts[i : i + BATCH]) for i in range(0, len(texts), BATCH)],
         "FAISS add": index_vectors,
+        f"FAISS search of {NEIGHBOURS} at {SEARCHED}": find_neighbours,
         "lexical index": index_words,
         f"RocksDB, {PUTS} puts in batches of {BATCH}": lambda: _store(matrix, lines),
         "response to JSON": lambda: [response.model_dump_json(exclude_unset=True) for _ in lines],
@@ -145,14 +129,21 @@ def ingest(lines: list[bytes]) -> float:
         return len(lines) / (time.perf_counter() - started[0])
 
 
-def queries(lines: list[bytes], questions: list[str], now_ms: int) -> dict[str, float]:
-    """Milliseconds of the engine's own time per query: the first on a cold owner, then the rest."""
+def queries(lines: list[bytes], questions: list[str], now_ms: int) -> dict[str, Any]:
+    """Milliseconds of the engine's own time per query: the first on a cold owner, then the rest, and the median of each
+    step."""
     asked = [_query(question, now_ms) for question in questions]
     with tempfile.TemporaryDirectory() as folder:
         process(lines, Settings(), Path(folder) / "state")
-        processed = process(asked, Settings(), Path(folder) / "state")
-    times = [response["processing_time_ms"] for response in processed.responses]
-    return {"cold": times[0], **_spread(times[1:])}
+        cold, *warm = process(asked, Settings(), Path(folder) / "state").responses
+    times = [response["processing_time_ms"] for response in warm]
+    steps = [response["routing_info"]["stages_ms"] for response in warm]
+    return {
+        "cold": cold["processing_time_ms"],
+        "p50": float(np.percentile(times, 50)),
+        "p95": float(np.percentile(times, 95)),
+        "steps": {step: statistics.median(ms[step] for ms in steps) for step in steps[0]},
+    }
 
 
 def _query(question: str, now_ms: int) -> bytes:
@@ -160,40 +151,16 @@ def _query(question: str, now_ms: int) -> bytes:
     return orjson.dumps(fields)
 
 
-def stages(lines: list[bytes], questions: list[str], now_ms: int, embedder: Embedder) -> dict[str, float]:
-    """Median milliseconds of each stage of a query."""
-    watch = Stopwatch()
-    settings = Settings()
-    with Embedded.open(settings, None) as embedded:
-        embedded.run("bench", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
-        number = state_partition(TENANT, f"{USER}0", settings.partitions)
-        hot = HotOwner(embedded.directory.partition(number), Owner(TENANT, "prod", f"{USER}0"))
-        index = watch.run("load a cold owner (once)", hot.search_index, embedder.name, embedder.dimension)
-        index.cluster_cosines()
-        for text in questions:
-            query = Recall.model_validate_json(_query(text, now_ms))
-            question = watch.run("understand", understand, text, participants(index))
-            vector = watch.run("embed", embedder.embed, [question.own_words])[0]
-            places = np.flatnonzero(watch.run("filter", allowed, index, query.filters, now_ms))
-            found = watch.run("columns", columns.compute, index, question, vector, SPELLING_WEIGHTS)
-            semantic = watch.run("score", found.score)
-            scene = Scene(index, question, query, query.k, now_ms, semantic, places)
-            watch.run("factors and order", rank, scene)
-    return {stage: statistics.median(times) for stage, times in watch.stages.items()}
-
-
-def _spread(times: list[float]) -> dict[str, float]:
-    return {"p50": float(np.percentile(times, 50)), "p95": float(np.percentile(times, 95))}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--large", type=int, default=100_000, metavar="N", help="memories of the large user (100,000)")
     parser.add_argument("--quick", action="store_true", help="the same work smaller")
     parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
     conversations = load(shared("data", "locomo_dev.json"))
     questions = [q.text for c in conversations for q in c.questions][: 100 if chosen.quick else 500]
     now_ms = max(int(turn.time.timestamp() * 1000) for c in conversations for turn in c.turns) + 86_400_000
+    large = min(chosen.large, 20_000) if chosen.quick else chosen.large
     many = events(conversations, 5_000 if chosen.quick else 50_000, users=20)
     one = events(conversations, MEMORIES, users=1)
     embedder = load_embedder("hash")
@@ -206,8 +173,10 @@ def main() -> None:
         "floor_per_s": 1e6 / sum(parts.values()),
         "ingest_per_s": rate,
         "ingest_to_floor": rate * sum(parts.values()) / 1e6,
-        "query_ms": queries(one, questions, now_ms),
-        "query_stage_ms": stages(one, questions, now_ms, embedder),
+        "query_ms": {
+            f"{len(lines):,}": queries(lines, questions, now_ms)
+            for lines in (one, events(conversations, large, users=1))
+        },
     }
     _print(figures)
     if chosen.json:
@@ -221,9 +190,10 @@ def _print(figures: dict[str, Any]) -> None:
     print(f"  {'all, messages/s':<34} {figures['floor_per_s']:6.0f}")
     print(f"ingest through the flow, messages/s   {figures['ingest_per_s']:6.0f}")
     print(f"  of the floor's rate                 {figures['ingest_to_floor']:6.2f}")
-    print(f"query in the engine, {MEMORIES:,} memories, ms")
-    for name, value in (figures["query_ms"] | figures["query_stage_ms"]).items():
-        print(f"  {name:<34} {value:6.2f}")
+    for memories, found in figures["query_ms"].items():
+        print(f"query in the engine, {memories} memories, ms")
+        for name, value in ({name: found[name] for name in ("cold", "p50", "p95")} | found["steps"]).items():
+            print(f"  {name:<34} {value:6.2f}")
 
 
 if __name__ == "__main__":

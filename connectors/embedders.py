@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from recallflow.embedder import Embedder, Matrix
+from recallflow.connectors.minilm_embedder import MiniLMEmbedder
+from recallflow.connectors.static_embedder import StaticEmbedder
+from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.errors import EmbedderError
 
-NAMES = ("hash", "minilm")
+NAMES = ("hash", "static", "minilm")
 
-_MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-_MINILM_DIMENSION = 384
 _WORD = re.compile(r"\w+")
 _GRAM = 4
 
@@ -25,8 +24,10 @@ def load_embedder(name: str, model_path: Path | None = None) -> Embedder:
     """The embedder of this name. Raises EmbedderError with what to install, download or correct."""
     if name == "hash":
         if model_path is not None:
-            raise EmbedderError("the hash embedder has no model: leave out --model-path, or give --embedder minilm")
+            raise EmbedderError("the hash embedder has no model: leave --model-path out, or give another --embedder")
         return HashEmbedder()
+    if name == "static":
+        return StaticEmbedder(model_path)
     if name == "minilm":
         return MiniLMEmbedder(model_path)
     raise EmbedderError(f"no embedder is called {name!r}: give one of {', '.join(NAMES)}")
@@ -40,8 +41,7 @@ class HashEmbedder:
 
     name = "hash-384"
     dimension = 384
-    semantic = False
-    splits_sentences = False
+    kind: Kind = "spelling"
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         """Bucket sums are whole numbers, so a row is exact whatever batch it is in."""
@@ -67,34 +67,3 @@ def _buckets(word: str) -> Any:
     hashes = [int.from_bytes(hashlib.blake2b(f.encode(), digest_size=8).digest(), "little") for f in (word, *grams)]
     buckets = [h % HashEmbedder.dimension for h in hashes]
     return np.array([b if h >> 63 else ~b for b, h in zip(buckets, hashes, strict=True)], np.int64)
-
-
-class MiniLMEmbedder:
-    """all-MiniLM-L6-v2 in ONNX through fastembed: mean pooling, L2-normalised."""
-
-    name = "all-MiniLM-L6-v2"
-    dimension = _MINILM_DIMENSION
-    semantic = True
-    splits_sentences = True
-
-    def __init__(self, model_path: Path | None) -> None:
-        if model_path is not None and not (model_path / "model.onnx").is_file():
-            raise EmbedderError(f"{model_path} has no model.onnx: give the folder of an ONNX export of {_MINILM}")
-        try:
-            from fastembed import TextEmbedding
-        except ImportError:
-            raise EmbedderError("the minilm embedder needs fastembed: pip install 'recallflow[minilm]'") from None
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # fastembed tells of a pooling change that this model's users wanted
-                self._model = TextEmbedding(_MINILM, specific_model_path=str(model_path) if model_path else None)
-        except Exception as error:  # onnxruntime and the hub client raise what they like
-            origin = model_path or "the model hub (--model-path takes a local folder)"
-            raise EmbedderError(f"cannot load {_MINILM} from {origin}: {error}") from error
-
-    def embed(self, texts: Sequence[str]) -> Matrix:
-        """One text a run: padding to a neighbour's length would change a vector's last bits with the batch it is in,
-        and on two cores a batch is no faster."""
-        if not texts:
-            return np.zeros((0, self.dimension), np.float32)
-        return np.stack([np.asarray(vector, np.float32) for vector in self._model.embed(list(texts), batch_size=1)])

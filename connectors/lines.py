@@ -10,7 +10,7 @@ from typing import BinaryIO, Protocol
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 
-from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
+from recallflow.outputs import Answer, DeadLetter, Done, Receipted
 from recallflow.records import Position, Record
 
 BATCH_RECORDS = 256
@@ -124,7 +124,7 @@ class LinePart(StatefulSourcePartition[Record, dict[str, int]]):
         return dict(self._offsets)
 
 
-class LineSink(FixedPartitionedSink[Output, None]):
+class LineSink(FixedPartitionedSink[Answer | Receipted | DeadLetter | Done, None]):
     """Hands over the outputs of each record once every record before it is through: state partitions run at their own
     pace, and a quick answer would overtake a slow one."""
 
@@ -142,7 +142,7 @@ class LineSink(FixedPartitionedSink[Output, None]):
         return InOrder(self._source, self._deliver)
 
 
-class InOrder(StatefulSinkPartition[Output, None]):
+class InOrder(StatefulSinkPartition[Answer | Receipted | DeadLetter | Done, None]):
     def __init__(
         self, source: LineSource, deliver: Callable[[int, list[Answer | Receipted | DeadLetter]], None]
     ) -> None:
@@ -152,7 +152,7 @@ class InOrder(StatefulSinkPartition[Output, None]):
         self._outputs: dict[int, list[Answer | Receipted | DeadLetter]] = defaultdict(list)
         self._done: set[int] = set()
 
-    def write_batch(self, values: list[Output]) -> None:
+    def write_batch(self, values: list[Answer | Receipted | DeadLetter | Done]) -> None:
         for output in values:
             if isinstance(output, Done):
                 self._done.update(output.offsets)

@@ -1,12 +1,26 @@
 """What recallflow asks of an embedding model."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 Matrix = npt.NDArray[np.float32]
+
+NO_FLOATS: Matrix = np.zeros((0, 0), np.float32)
+
+# What a model knows of words: their spelling; what each means by itself; or what it means among the words around it.
+Kind = Literal["spelling", "static", "contextual"]
+
+
+class TextVectors(NamedTuple):
+    """A text as a model sees it. `vector`: (dimension,) float32, L2-normalised, of the whole. `tokens`: (tokens,
+    token_dimension) float32, one row for each token that carries meaning, in text order; a row's length is what the
+    token weighs in a question."""
+
+    vector: Matrix
+    tokens: Matrix
 
 
 class Embedder(Protocol):
@@ -25,12 +39,37 @@ class Embedder(Protocol):
         """Floats per vector."""
 
     @property
-    def semantic(self) -> bool:
-        """Whether the vectors carry meaning beyond spelling; decides which ranking weights apply."""
-
-    @property
-    def splits_sentences(self) -> bool:
-        """Whether a vector per sentence pays off beside the one of the whole text."""
+    def kind(self) -> Kind:
+        """What the vectors know; decides which ranking weights apply."""
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         """texts → (len(texts), dimension) float32, L2-normalised rows. Raises EmbedderError."""
+
+
+@runtime_checkable
+class TokenEmbedder(Protocol):
+    """What an embedder may be beside: a model that gives a vector for each token too, from the same run."""
+
+    def embed_tokens(self, texts: Sequence[str]) -> list[TextVectors]:
+        """Each text's vectors; `vector` is the row that `embed` gives. Raises EmbedderError."""
+
+
+@runtime_checkable
+class TokenCounter(Protocol):
+    """What counts a text's tokens; an embedder may, by its own tokenizer."""
+
+    @property
+    def counted_by(self) -> str:
+        """Whose tokens they are, as a response shows it."""
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of the whole text, without marks of beginning and end. 0 for an empty text only."""
+
+
+def embed_texts(embedder: Embedder, texts: Sequence[str]) -> list[TextVectors]:
+    """Each text's vectors, without tokens where the model gives none. Raises EmbedderError."""
+    if not texts:
+        return []
+    if isinstance(embedder, TokenEmbedder):
+        return embedder.embed_tokens(texts)
+    return [TextVectors(row, NO_FLOATS) for row in embedder.embed(texts)]

@@ -10,8 +10,10 @@ import numpy.typing as npt
 
 from recallflow.embedder import Matrix
 from recallflow.state.arrays import GrowingArray
+from recallflow.state.clusters import Clusters
 from recallflow.state.lexical import LexicalIndex
 from recallflow.state.rows import Entry, Episode, Vectors
+from recallflow.state.tokens import NO_TOKENS, TokenIndex
 from recallflow.state.vectors import VectorIndex
 
 Ints = npt.NDArray[np.int64]
@@ -70,10 +72,11 @@ class Interner:
 class Conversation:
     """Live memories in the order they were said: by episode, then event time, then arrival.
 
-    `slots`: (n,) the slot of each place; `facts`: what is known of each place's memory. Memories outside any episode
-    are episodes of one. `starts`: first place of each episode; `segment`: each place's episode, counted from 0;
-    `opens`: whether a place is the first of a real episode. `windows`: for each reach, the bounds [low, high) of each
-    place's neighbourhood, itself and as many places to each side as its episode has. `authors`: who wrote any of them.
+    `slots`: (n,) the slot of each place; `places`: (slots,) the place of each slot, -1 for a dead one; `facts`: what is
+    known of each place's memory. Memories outside any episode are episodes of one. `starts`, `ends`: first place of
+    each episode, and the one behind its last; `segment`: each place's episode, counted from 0; `opens`: whether a place
+    is the first of a real episode. `windows`: for each reach, the bounds [low, high) of each place's neighbourhood,
+    itself and as many places to each side as its episode has. `authors`: who wrote any of them, -1 for nobody.
     """
 
     def __init__(self, facts: npt.NDArray[Any]) -> None:
@@ -83,7 +86,10 @@ class Conversation:
         episode = np.where(alone, -1 - facts["seq"][live], episode)
         order = np.lexsort((facts["seq"][live], facts["created_ms"][live], episode))
         self.slots: Ints = live[order]
-        self.facts: npt.NDArray[Any] = facts[self.slots]
+        self.places: Ints = np.full(len(facts), -1)
+        self.places[self.slots] = np.arange(len(order))
+        # `take` copies records whole, indexing field by field: 25 times slower.
+        self.facts: npt.NDArray[Any] = facts.take(self.slots)
         ordered = episode[order]
         self.size = len(order)
         first = np.ones(self.size, np.bool_)
@@ -92,7 +98,7 @@ class Conversation:
         self.starts: Ints = np.flatnonzero(first)
         self.segment: Ints = np.cumsum(first) - 1
         self.ends: Ints = np.append(self.starts, self.size)[1:]
-        self.authors: Ints = np.unique(self.facts["author"])
+        self.authors: Ints = np.flatnonzero(np.bincount(self.facts["author"] + 1)) - 1
         self.windows = {reach: self._window(reach) for reach in WINDOWS}
 
     def _window(self, reach: int) -> tuple[Ints, Ints]:
@@ -109,16 +115,11 @@ class Conversation:
             shifted[places:] = np.where(same, values[:-places], 0)
         return shifted
 
-    def best(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """For each place, the highest value in its episode."""
-        best: npt.NDArray[Any] = np.maximum.reduceat(values, self.starts)[self.segment]
-        return best
-
 
 @dataclass(slots=True)
 class _Cached:
     conversation: Conversation | None = None
-    clusters: Any = None
+    clusters: Clusters | None = None
 
 
 class OwnerIndex:
@@ -133,7 +134,7 @@ class OwnerIndex:
         self.names = Interner()
         self.words = LexicalIndex()
         self.vectors = VectorIndex(dimension)
-        self.sentences = VectorIndex(dimension)
+        self.tokens = TokenIndex()
         self._slot_of_seq: dict[int, int] = {}
         self._merged: dict[int, int] = {}
         self._episodes: dict[int, Episode] = {}
@@ -141,20 +142,30 @@ class OwnerIndex:
 
     # ------------------------------------------------------------------ changes
 
-    def add(self, entries: Sequence[Entry], vectors: Mapping[int, Vectors | None]) -> None:
-        """Adds memories, or their next versions in place of the ones before; vectors by sequence number."""
-        rows: list[tuple[int, Matrix]] = []
+    def add(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
+        """Adds memories, or their next versions in place of the ones before; vectors by sequence number and version."""
         for slot, entry in enumerate(entries, len(self.ids)):
             self.remove(entry.seq)
             self._slot_of_seq[entry.seq] = slot
-            stored = vectors.get(entry.seq)
+        self._append(entries, vectors)
+
+    def _append(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
+        slots: list[int] = []
+        rows: list[Matrix] = []
+        tokens = [NO_TOKENS] * len(entries)
+        for at, entry in enumerate(entries):
+            stored = vectors.get((entry.seq, entry.version))
             if stored is not None and stored.model == self._model:
-                rows.append((slot, stored.matrix))
+                slots.append(len(self.ids) + at)
+                rows.append(stored.matrix[0])
+                tokens[at] = stored.tokens
         self._facts.extend(np.array([self._fact(entry) for entry in entries], _FACTS))
+        if rows:
+            self.vectors.add(np.array(slots, np.int64), np.stack(rows))
+        self.tokens.add(tokens)
         self.ids += [entry.id for entry in entries]
         self.tags += [entry.tags for entry in entries]
         self.words.add((entry.author_stems.split(), entry.stems.split()) for entry in entries)
-        self._add_vectors(rows)
         self._cached = _Cached()
 
     def _fact(self, entry: Entry) -> tuple[Any, ...]:
@@ -187,7 +198,6 @@ class OwnerIndex:
             return
         self._facts.view["live"][slot] = False
         self.vectors.remove(slot)
-        self.sentences.remove(slot)
         self._cached = _Cached()
 
     def put_episode(self, episode: Episode) -> None:
@@ -202,25 +212,27 @@ class OwnerIndex:
         self._cached = _Cached()
 
     def load(
-        self, episodes: Iterable[Episode], entries: Sequence[Entry], vectors: Mapping[int, Vectors | None]
+        self,
+        episodes: Iterable[Episode],
+        entries: Sequence[Entry],
+        vectors: Mapping[tuple[int, int], Vectors | None],
+        *,
+        past: Sequence[Entry] = (),
     ) -> None:
-        """Fills an empty index from what is stored."""
+        """Fills an empty index from what is stored. `past`: versions that stand beside the current ones, for good."""
         for episode in sorted(episodes, key=lambda e: e.number):
             self.put_episode(episode)
+        self._append(past, vectors)
         self.add(entries, vectors)
-
-    def _add_vectors(self, rows: list[tuple[int, Matrix]]) -> None:
-        if not rows:
-            return
-        self.vectors.add(np.array([slot for slot, _ in rows], np.int64), np.stack([m[0] for _, m in rows]))
-        if sentences := [(slot, m[1:]) for slot, m in rows if len(m) > 1]:
-            slots = np.repeat([slot for slot, _ in sentences], [len(m) for _, m in sentences]).astype(np.int64)
-            self.sentences.add(slots, np.concatenate([m for _, m in sentences]))
 
     # ------------------------------------------------------------------ reading
 
     def __len__(self) -> int:
         return len(self._slot_of_seq)
+
+    def slot(self, seq: int) -> int | None:
+        """The slot of a memory, if it is in."""
+        return self._slot_of_seq.get(seq)
 
     @property
     def facts(self) -> npt.NDArray[Any]:
@@ -240,30 +252,18 @@ class OwnerIndex:
         """All episodes that still stand for themselves."""
         return [e for e in self._episodes.values() if e.merged_into is None]
 
-    def cluster_cosines(self) -> npt.NDArray[np.float32]:
-        """Each place's cosine to the centroid of its episode, in conversation order."""
+    @property
+    def clusters(self) -> Clusters:
+        """Centroids of the episodes of `conversation`."""
         if self._cached.clusters is None:
-            conversation = self.conversation
-            groups = np.full(len(self.ids), -1, np.int64)
-            groups[conversation.slots] = conversation.segment
-            centroids = self.vectors.means(groups, len(conversation.starts))
-            norms = np.linalg.norm(centroids, axis=1, keepdims=True)
-            centroids = np.divide(centroids, norms, out=centroids, where=norms > 0)
-            own = self.vectors.of(conversation.slots)
-            self._cached.clusters = (centroids, np.einsum("ij,ij->i", own, centroids[conversation.segment]))
-        cosines: npt.NDArray[np.float32] = self._cached.clusters[1]
-        return cosines
-
-    def centroids(self) -> Matrix:
-        """Unit centroid of each episode of `conversation`, (episodes, dimension); zeros where no member has one."""
-        self.cluster_cosines()
-        centroids: Matrix = self._cached.clusters[0]
-        return centroids
+            now = self.conversation
+            self._cached.clusters = Clusters(self.vectors, now.slots, now.segment, now.starts, now.ends)
+        return self._cached.clusters
 
     def wasted(self) -> bool:
         """Whether more slots are dead than alive: time to build anew."""
         return len(self.ids) - len(self) > max(64, len(self))
 
     def size_bytes(self) -> int:
-        arrays = self._facts.nbytes + self.words.nbytes + self.vectors.nbytes + self.sentences.nbytes
+        arrays = self._facts.nbytes + self.words.nbytes + self.vectors.nbytes + self.tokens.nbytes
         return arrays + _STRINGS_BYTES * len(self.ids) + 24 * len(self.ids)

@@ -22,6 +22,11 @@ class VectorIndex:
         return int(self._index.ntotal)
 
     @property
+    def dimension(self) -> int:
+        """Floats per vector."""
+        return int(self._flat.d)
+
+    @property
     def nbytes(self) -> int:
         return len(self) * (4 * self._flat.d + 8)
 
@@ -37,17 +42,6 @@ class VectorIndex:
     def cosines(self, query: Matrix) -> tuple[Matrix, Slots]:
         """All rows' cosines with `query` (dimension,) and their slots, in row order."""
         return self._rows() @ query, self._slots()
-
-    def means(self, groups: npt.NDArray[np.int64], count: int) -> Matrix:
-        """The mean vector of each group, (count, dimension). `groups`: each slot's group, -1 for none."""
-        group = groups[self._slots()]
-        member = np.flatnonzero(group >= 0)
-        order = member[np.argsort(group[member], kind="stable")]
-        sums = np.zeros((count, self._flat.d), np.float32)
-        if len(order):
-            present, starts, sizes = np.unique(group[order], return_index=True, return_counts=True)
-            sums[present] = np.add.reduceat(self._rows()[order], starts) / sizes[:, None]
-        return sums
 
     def of(self, slots: Slots) -> Matrix:
         """The first row of each slot, (len(slots), dimension); zeros for a slot without one."""

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from recallflow.operators.text import FUNCTION_WORDS, stems
+from recallflow.function_words import FUNCTION_WORDS
+from recallflow.operators.text import stems
 
 _MONTH_NAMES = (
     "january", "february", "march", "april", "may", "june",
@@ -39,7 +40,7 @@ class DateMention:
 @dataclass(frozen=True, slots=True)
 class Question:
     """A question, understood. `own_words` is what to embed: participants' names in it stand as I and my, since a
-    model fixates on a name, and their messages say I."""
+    model fixates on a name, and their messages say I. `named`: participants, in the order in which it names them."""
 
     text: str
     own_words: str
@@ -72,23 +73,26 @@ def understand(text: str, participants: Iterable[str]) -> Question:
 
 
 def _named(text: str, participants: Iterable[str]) -> dict[str, str]:
-    """Participant → the spelling found in the text: the full name, or the first one where only one bears it."""
+    """Participant → the spelling found in the text: the full name, or the first one where only one bears it. In the
+    order in which they are named."""
     spellings: dict[str, list[str]] = {}
     first_names: dict[str, int] = {}
     for participant in participants:
         first, *rest = participant.split() or [participant]
         spellings[participant] = [participant, first] if rest else [participant]
         first_names[first.lower()] = first_names.get(first.lower(), 0) + 1
-    found = {}
+    found: dict[str, tuple[int, str]] = {}
     # Longest first, and what was found is taken out: "Ann Smith" does not name Ann as well.
     for participant in sorted(spellings, key=lambda name: (-len(name), name)):
         for form in spellings[participant]:
             shared = form != participant and first_names[form.lower()] > 1
             if not shared and (spelling := _spelled(form, text)):
-                found[participant] = spelling
-                text = re.sub(_whole(spelling), " ", text)
+                matches = [*re.finditer(_whole(spelling), text)]
+                found[participant] = matches[0].start(), spelling
+                for match in matches:
+                    text = text[: match.start()] + " " * len(spelling) + text[match.end() :]
                 break
-    return found
+    return {participant: spelling for participant, (_, spelling) in sorted(found.items(), key=lambda one: one[1])}
 
 
 def _spelled(name: str, text: str) -> str | None:

@@ -10,35 +10,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.recall.columns import (
-    SEMANTIC_WEIGHTS,
-    SPELLING_WEIGHTS,
-    Column,
-    Columns,
-    compute,
-    date_column,
-    squashed_bm25,
-)
+from recallflow.embedder import NO_FLOATS, TextVectors
+from recallflow.operators.recall.columns import Bm25, Column, Columns, compute
+from recallflow.operators.recall.dates import date_column
 from recallflow.operators.recall.question import DateMention, understand
+from recallflow.operators.recall.weights import CONTEXTUAL_WEIGHTS, SPELLING_WEIGHTS, STATIC_WEIGHTS
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME, Entry, Vectors
 
 MODEL = "model"
 RIGHT, UP, LEFT = (1, 0), (0, 1), (-1, 0)
-EVERY: Mapping[str, float] = dict.fromkeys(SEMANTIC_WEIGHTS, 1.0)
+EVERY: Mapping[str, float] = dict.fromkeys(CONTEXTUAL_WEIGHTS, 1.0)
+QUERY = TextVectors(np.array(RIGHT, np.float32), NO_FLOATS)
 
 MakeEntry = Callable[..., Entry]
 
 
-def indexed(entries: Sequence[Entry], vectors: Mapping[int, Sequence[tuple[float, float]]] | None = None) -> OwnerIndex:
+def indexed(entries: Sequence[Entry], vectors: Mapping[int, tuple[float, float]] | None = None) -> OwnerIndex:
     index = OwnerIndex(MODEL, 2)
-    rows = {seq: Vectors(MODEL, np.array(matrix, np.float32)) for seq, matrix in (vectors or {}).items()}
+    rows = {(seq, 0): Vectors(MODEL, np.array([row], np.float32)) for seq, row in (vectors or {}).items()}
     index.add(entries, rows)
     return index
 
 
 def columns_of(index: OwnerIndex, question: str, participants: Sequence[str] = ()) -> dict[str, Column]:
-    return compute(index, understand(question, participants), np.array(RIGHT, np.float32), EVERY).values
+    return compute(index, understand(question, participants), QUERY, EVERY).values
 
 
 def assert_column(column: Column, expected: Sequence[float]) -> None:
@@ -48,32 +44,40 @@ def assert_column(column: Column, expected: Sequence[float]) -> None:
 # ── BM25 ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def bm25(counts: Sequence[Sequence[int]], lengths: Sequence[float]) -> Column:
+    """From how often each word stands in each text."""
+    found = Bm25(np.array(lengths, np.float64))
+    for row in counts:
+        places = np.repeat(np.arange(len(row)), row)
+        found.add(places, places + 1, 1)
+    return found.squashed()
+
+
 def test_squashed_bm25_by_hand() -> None:
     # One word, in two of three texts: idf = ln(1 + (3 - 2 + 0.5)/(2 + 0.5)) = ln 1.6 = 0.470003629
     # Lengths 2, 4, 6, mean 4: k1·(1 - b + b·len/mean) = 1.2·(0.7 + 0.3·len/4) = 1.02, 1.2, 1.38
     # Parts: idf·1/(1 + 1.02) = 0.232675064, 0, idf·2/(2 + 1.38) = 0.278108656
     # b/(b + 5): 0.232675064/5.232675064 = 0.044465796, 0, 0.278108656/5.278108656 = 0.052690969
-    assert_column(
-        squashed_bm25(np.array([[1.0, 0.0, 2.0]]), np.array([2.0, 4.0, 6.0])), [0.044465796, 0.0, 0.052690969]
-    )
+    assert_column(bm25([[1, 0, 2]], [2, 4, 6]), [0.044465796, 0.0, 0.052690969])
 
 
 def test_bm25_adds_up_over_words() -> None:
     # Two texts of mean length: k1 = 1.2 alone. Word 1 in one of two: idf = ln(1 + 1.5/1.5) = ln 2 = 0.693147181;
     # word 2 in both: idf = ln(1 + 0.5/2.5) = ln 1.2 = 0.182321557.
     # Text 1: ln 2·3/4.2 + ln 1.2/2.2 = 0.495105129 + 0.082873435 = 0.577978564; text 2: 0.082873435
-    counts = np.array([[3.0, 0.0], [1.0, 1.0]])
     expected = [0.577978564 / 5.577978564, 0.082873435 / 5.082873435]
-    assert_column(squashed_bm25(counts, np.array([5.0, 5.0])), expected)
+    assert_column(bm25([[3, 0], [1, 1]], [5, 5]), expected)
 
 
 def test_bm25_of_no_words_is_zero() -> None:
-    assert_column(squashed_bm25(np.zeros((0, 3)), np.array([1.0, 2.0, 3.0])), [0, 0, 0])
-    assert_column(squashed_bm25(np.zeros((1, 2)), np.zeros(2)), [0, 0])
+    assert_column(bm25([], [1, 2, 3]), [0, 0, 0])
+    assert_column(bm25([[0, 0]], [0, 0]), [0, 0])
+    assert_column(bm25([], []), [])
 
 
-def test_the_lexical_column_is_bm25_of_text_and_author(make_entry: MakeEntry) -> None:
+def test_text_and_author_are_one_text(make_entry: MakeEntry) -> None:
     # The lengths are 2, 4 and 6 with the author's stem, the counts of "bike" 1, 0 and 2: as in the first test above.
+    # Memories outside any episode are each other's neighbours never: their windows are themselves.
     index = indexed(
         [
             make_entry(0, author_stems="ann", stems="bike"),
@@ -82,20 +86,29 @@ def test_the_lexical_column_is_bm25_of_text_and_author(make_entry: MakeEntry) ->
         ]
     )
     # In conversation order: memories outside any episode come by their sequence number, latest first.
-    assert_column(columns_of(index, "Which bike?")["lexical"], [0.052690969, 0.0, 0.044465796])
+    assert_column(columns_of(index, "Which bike?")["window_2"], [0.052690969, 0.0, 0.044465796])
 
 
 def test_a_word_that_the_question_repeats_counts_twice(make_entry: MakeEntry) -> None:
-    index = indexed([make_entry(0, episode=0, stems="bike"), make_entry(1, episode=0, stems="tea")])
+    index = indexed([make_entry(0, stems="bike"), make_entry(1, stems="tea")])
     # ln 2/2.2 = 0.315066900; twice 0.630133801
     once, twice = 0.315066900 / 5.315066900, 0.630133801 / 5.630133801
-    assert_column(columns_of(index, "bike?")["lexical"], [once, 0])
-    assert_column(columns_of(index, "bike, bike?")["lexical"], [twice, 0])
+    assert_column(columns_of(index, "bike?")["window_4"], [0, once])
+    assert_column(columns_of(index, "bike, bike?")["window_4"], [0, twice])
 
 
 def test_a_word_that_nobody_said_changes_nothing(make_entry: MakeEntry) -> None:
     index = indexed([make_entry(0, episode=0, stems="bike"), make_entry(1, episode=0, stems="tea")])
-    assert_column(columns_of(index, "bike zeppelin")["lexical"], columns_of(index, "bike")["lexical"].tolist())
+    assert_column(columns_of(index, "bike zeppelin")["window_2"], columns_of(index, "bike")["window_2"].tolist())
+
+
+def test_a_removed_memory_is_no_document(make_entry: MakeEntry) -> None:
+    kept = [make_entry(n, episode=0, created_ms=n, stems=s) for n, s in enumerate(["red bike", "tea", "bike"])]
+    index = indexed([*kept, make_entry(3, episode=0, created_ms=9, stems="red bike tour")])
+    index.remove(3)
+    expected = columns_of(indexed(kept), "the red bike")
+    for name, column in columns_of(index, "the red bike").items():
+        assert_column(column, expected[name].tolist())
 
 
 # ── windows ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -125,27 +138,7 @@ def test_a_window_ends_with_its_episode(make_entry: MakeEntry) -> None:
         assert_column(columns[name], [0.315066900 / 5.315066900] * 2 + [0, 0])
 
 
-# ── words and pairs ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_word_column_is_the_closest_spelling_times_rarity(make_entry: MakeEntry) -> None:
-    # Of "cat", <cat> <cat cat>, and "catch", <catch> <cat catc atch tch>, one feature is shared: 1/√15 = 0.258198890.
-    # "cat" itself is in one of three: idf = ln(1 + 2.5/1.5) = 0.980829253. Before the z-score 0.980829253, 0.253249024
-    # and 0: mean 0.411359426, deviation 0.415736840 (and 0.000001 is added to it).
-    index = indexed([make_entry(n, episode=0, created_ms=n, stems=w) for n, w in enumerate(["cat", "catch", "dog"])])
-    expected = [(v - 0.411359426) / 0.415737840 for v in (0.980829253, 0.253249024, 0.0)]
-    assert_column(columns_of(index, "cat")["word"], expected)
-
-
-def test_the_word_column_asks_for_each_word_once(make_entry: MakeEntry) -> None:
-    index = indexed([make_entry(n, episode=0, created_ms=n, stems=s) for n, s in enumerate(["tea", "bike", "far"])])
-    assert_column(columns_of(index, "tea, tea or a bike")["word"], columns_of(index, "a bike or tea")["word"].tolist())
-
-
-def test_the_word_column_leaves_participants_names_out(make_entry: MakeEntry) -> None:
-    index = indexed([make_entry(0, episode=0, stems="ann"), make_entry(1, episode=0, stems="tea")])
-    assert_column(columns_of(index, "What about Ann?", ["Ann"])["word"], [0, 0])
-    assert columns_of(index, "What about Ann?")["word"][0] > 0
+# ── pairs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_bigram_column_is_the_rarity_of_shared_pairs(make_entry: MakeEntry) -> None:
@@ -173,27 +166,17 @@ def test_a_pair_the_question_repeats_counts_once(make_entry: MakeEntry) -> None:
 def test_the_dense_column_is_the_z_score_of_the_cosines(make_entry: MakeEntry) -> None:
     # Cosines 1, 0, -1: mean 0, deviation √(2/3) = 0.816496581; a memory without a vector stands at the mean.
     entries = [make_entry(n, episode=0, created_ms=n) for n in range(4)]
-    index = indexed(entries, {0: [RIGHT], 1: [UP], 2: [LEFT]})
+    index = indexed(entries, {0: RIGHT, 1: UP, 2: LEFT})
     assert_column(columns_of(index, "?")["dense"], [1 / 0.816497581, 0, -1 / 0.816497581, 0])
-
-
-def test_the_sentence_column_is_the_best_sentence_or_else_the_whole(make_entry: MakeEntry) -> None:
-    # Wholes at 0, 0 and 1; the first has sentences at -1 and 1, the third at 0. Best: 1, 0 (no sentence), 0.
-    # Mean 1/3, deviation √(2/9) = 0.471404521
-    entries = [make_entry(n, episode=0, created_ms=n) for n in range(3)]
-    index = indexed(entries, {0: [UP, LEFT, RIGHT], 1: [UP], 2: [RIGHT, UP]})
-    high, low = (2 / 3) / 0.471405521, (-1 / 3) / 0.471405521
-    assert_column(columns_of(index, "?")["sentence"], [high, low, low])
 
 
 def test_without_any_vector_the_dense_columns_say_nothing(make_entry: MakeEntry) -> None:
     columns = columns_of(indexed([make_entry(n, episode=0) for n in range(3)]), "?")
     assert_column(columns["dense"], [0, 0, 0])
-    assert_column(columns["sentence"], [0, 0, 0])
 
 
 def test_equal_cosines_tell_nothing_apart(make_entry: MakeEntry) -> None:
-    index = indexed([make_entry(n, episode=0) for n in range(3)], {n: [RIGHT] for n in range(3)})
+    index = indexed([make_entry(n, episode=0) for n in range(3)], dict.fromkeys(range(3), RIGHT))
     assert_column(columns_of(index, "?")["dense"], [0, 0, 0])
 
 
@@ -204,32 +187,28 @@ def test_neighbours_lend_their_base(make_entry: MakeEntry) -> None:
     # Cosines 1, -1, 1, -1 give z = ±1 (but for the 0.000001), and no word is asked for: base = ±0.1.
     flags = [HAS_QUESTION, 0, HAS_QUESTION | ENDS_ASKING, 0]
     entries = [make_entry(n, episode=0, created_ms=n, flags=flag) for n, flag in enumerate(flags)]
-    index = indexed(entries, {n: [RIGHT if n % 2 == 0 else LEFT] for n in range(4)})
+    index = indexed(entries, {n: RIGHT if n % 2 == 0 else LEFT for n in range(4)})
     columns = columns_of(index, "?")
     base = 0.1 / 1.000001
     assert_column(columns["answers"], [0, base, 0, base])  # behind a question only
     assert_column(columns["back_2"], [0, 0, base, -base])
-    assert_column(columns["episode"], [base] * 4)
 
 
 def test_the_base_joins_cosine_and_words(make_entry: MakeEntry) -> None:
     # z = ±1 as above; "bike" in one of two texts of equal length: ln 2/2.2 = 0.315066900, squashed 0.059278069
     entries = [make_entry(0, episode=0, stems="bike", flags=HAS_QUESTION), make_entry(1, episode=0, stems="tea")]
-    index = indexed(entries, {0: [LEFT], 1: [RIGHT]})
+    index = indexed(entries, {0: LEFT, 1: RIGHT})
     columns = columns_of(index, "bike")
-    assert_column(columns["lexical"], [0.059278069, 0])
     assert_column(columns["answers"], [0, -0.1 / 1.000001 + 0.059278069])
-    assert_column(columns["episode"], [0.1 / 1.000001] * 2)
 
 
 def test_an_episode_lends_nothing_to_the_next(make_entry: MakeEntry) -> None:
     flags = HAS_QUESTION
     entries = [make_entry(n, episode=n // 2, created_ms=n, flags=flags) for n in range(4)]
-    index = indexed(entries, {0: [LEFT], 1: [RIGHT], 2: [LEFT], 3: [LEFT]})
+    index = indexed(entries, {0: LEFT, 1: RIGHT, 2: LEFT, 3: LEFT})
     columns = columns_of(index, "?")
     # cosines -1, 1, -1, -1: mean -0.5, deviation √0.75 = 0.866025404
-    low, high = 0.1 * -0.5 / 0.866026404, 0.1 * 1.5 / 0.866026404
-    assert_column(columns["episode"], [high, high, low, low])
+    low = 0.1 * -0.5 / 0.866026404
     assert_column(columns["answers"], [0, low, 0, low])
     assert_column(columns["back_2"], [0, 0, 0, 0])
 
@@ -256,6 +235,15 @@ def test_the_speaker_is_the_one_participant_named(make_entry: MakeEntry) -> None
     assert_column(columns_of(index, "What did Ann say?", pair)["speaker"], [1, 0, 1, 0])
     assert "speaker" not in columns_of(index, "What did Ann tell Bo?", pair)
     assert "speaker" not in columns_of(index, "What was said?", pair)
+
+
+def test_of_several_named_the_first_is_the_subject(make_entry: MakeEntry) -> None:
+    index = said_by(make_entry, "Ann", "Bo Lee", "Ann", None)
+    pair = ["Ann", "Bo Lee"]
+    assert_column(columns_of(index, "What did Ann tell Bo?", pair)["subject"], [1, 0, 1, 0])
+    assert_column(columns_of(index, "What did Bo think of Ann's bike?", pair)["subject"], [0, 1, 0, 0])
+    assert "subject" not in columns_of(index, "What did Ann say?", pair)
+    assert "subject" not in columns_of(index, "What was said?", pair)
 
 
 def test_a_speaker_who_ends_in_a_question_is_marked(make_entry: MakeEntry) -> None:
@@ -384,12 +372,12 @@ def test_the_score_is_the_weighted_sum_of_the_columns() -> None:
     assert columns.contributions(1) == {"a": 1.0, "b": -2.0}
 
 
-@pytest.mark.parametrize("weights", [SEMANTIC_WEIGHTS, SPELLING_WEIGHTS])
+@pytest.mark.parametrize("weights", [CONTEXTUAL_WEIGHTS, STATIC_WEIGHTS, SPELLING_WEIGHTS])
 def test_only_weighted_columns_are_part_of_the_sum(make_entry: MakeEntry, weights: Mapping[str, float]) -> None:
     index = said_by(make_entry, "Ann", "Bo")
     question = understand("When did Ann say that, in May 2023?", ["Ann", "Bo"])
-    columns = compute(index, question, np.array(RIGHT, np.float32), weights)
-    assert columns.values.keys() == weights.keys()
+    columns = compute(index, question, QUERY, weights)
+    assert columns.values.keys() == weights.keys() - {"subject"}
     for place in range(2):
         assert sum(columns.contributions(place).values()) == pytest.approx(columns.score()[place])
 
@@ -405,12 +393,12 @@ def test_all_columns_follow_conversation_order(make_entry: MakeEntry) -> None:
 
     def values(order: Sequence[int]) -> dict[str, list[float]]:
         entries = [make_entry(seq, episode=0, **told[which]) for seq, which in enumerate(order)]
-        index = indexed(entries, {seq: [vectors[which]] for seq, which in enumerate(order)})
+        index = indexed(entries, {seq: vectors[which] for seq, which in enumerate(order)})
         columns = columns_of(index, "When did Ann ride the red bike in 1970?", ["Ann", "Bo"])
         return {name: column.tolist() for name, column in columns.items()}
 
     straight = values([0, 1, 2])
-    assert straight.keys() == EVERY.keys()
+    assert straight.keys() == EVERY.keys() - {"subject"}
     for order in ([2, 1, 0], [1, 0, 2], [0, 2, 1]):
         assert values(order).keys() == straight.keys()
         for name, column in values(order).items():

@@ -52,6 +52,20 @@ def test_a_digest_is_not_the_key_of_the_same_text() -> None:
     assert KEYRING.digest(ANN, b"hello") != KEYRING.name(ANN, "hello")
 
 
+def test_a_node_is_not_the_memory_of_the_same_name() -> None:
+    assert KEYRING.node(ANN, "tag:tea") != KEYRING.name(ANN, "tag:tea")
+    assert KEYRING.node(ANN, "tag:tea") != KEYRING.node(BO, "tag:tea")
+    assert len(KEYRING.node(ANN, "tag:tea")) == NAME_BYTES
+
+
+def test_an_edge_is_named_after_its_ends_in_their_order_and_its_type() -> None:
+    one, other = KEYRING.name(ANN, "a"), KEYRING.name(ANN, "b")
+    both_ways = ((one, other), (other, one))
+    named = {KEYRING.edge(owner, *ends, kind) for owner in (ANN, BO) for ends in both_ways for kind in "tu"}
+    assert len(named) == 8
+    assert {len(name) for name in named} == {NAME_BYTES}
+
+
 def test_another_secret_gives_unrelated_keys() -> None:
     other = Keyring(bytes(32))
     assert other.owner(Owner("acme", "prod", "ann")) != ANN
@@ -63,6 +77,8 @@ def test_keys_are_the_same_in_every_release() -> None:
     # A state directory's data is found by these: another scheme is another format version.
     assert ANN.hex() == "ed699e075be1c1967a46495794e4d3f4"
     assert KEYRING.name(ANN, "m1").hex() == "ed210d7784e1cc852995ab0f4fc7a8cc"
+    assert KEYRING.node(ANN, "tag:tea").hex() == "e0cdfbc158398e66ef08e61f375a60f8"
+    assert KEYRING.edge(ANN, bytes(16), bytes(16), "likes").hex() == "a77bffbf34f27b4356ef1a955021acf0"
     assert KEYRING.digest(ANN, b"hello").hex() == "776be67114c9cdbac374fbbe5f0dc304"
 
 

@@ -22,6 +22,14 @@ TABLES = [keys.HEAD, keys.CURRENT, keys.ROW, keys.ENTRY, keys.VECTORS, keys.EPIS
 EDGE_BYTES = st.lists(st.sampled_from([0x00, 0x01, 0x7F, 0xFE, 0xFF]), max_size=5).map(bytes)
 
 
+@given(owner=OWNER_KEY, node=NAME_KEY, one=SEQ, other=SEQ)
+def test_members_and_edges_of_a_node_sort_the_newest_first(owner: bytes, node: bytes, one: int, other: int) -> None:
+    for key, prefix in ((keys.member, keys.members), (keys.adjacency, keys.adjacency_of)):
+        assert (key(owner, node, one) > key(owner, node, other)) == (one < other)
+        assert key(owner, node, one).startswith(prefix(owner, node))
+        assert keys.reversed_sequence(key(owner, node, one)) == one
+
+
 @given(owner=OWNER_KEY, session=NAME_KEY, one=SEQ, other=SEQ)
 def test_sequence_numbers_sort_as_numbers(owner: bytes, session: bytes, one: int, other: int) -> None:
     for key in (keys.entry, keys.vectors):
@@ -69,7 +77,9 @@ def test_after_bounds_exactly_the_prefix(prefix: bytes, rest: bytes, other: byte
 
 
 def test_tables_and_namespaces_have_names_of_their_own() -> None:
-    tables = [*TABLES, keys.ADJACENCY, keys.USAGE]
+    graph = [keys.NODE, keys.MEMBER, keys.LINKS, keys.EDGE, keys.ADJACENCY, keys.SIMILAR, keys.SUPERSEDED]
+    past = [keys.PAST_ENTRY, keys.PAST_VECTORS, keys.EPISODE_LOG, keys.CATEGORY_SUMMARY]
+    tables = [*TABLES, *graph, *past, keys.UNSYNCED, keys.USAGE, keys.SESSION, keys.ASKED]
     assert len(set(tables)) == len(tables)
     assert {len(table) for table in tables} == {1}
     namespaces = [keys.FORMAT, keys.CLOCK, keys.APPLIED, keys.OWNERS, keys.OUTBOX]

@@ -1,4 +1,4 @@
-"""Counts, pairs and spelling similarities, against reading the texts one by one."""
+"""Occurrences, pairs and spelling similarities, against reading the texts one by one."""
 
 import math
 import zlib
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,8 +31,13 @@ def filled(texts: Sequence[Text], cuts: Sequence[int] = ()) -> LexicalIndex:
     return index
 
 
-def neighbours(text: Text) -> set[tuple[str, str]]:
-    return {pair for words in text for pair in pairwise(words)}
+def neighbours(text: Text) -> list[tuple[str, str]]:
+    return [pair for words in text for pair in pairwise(words)]
+
+
+def every(index: LexicalIndex) -> npt.NDArray[np.int64]:
+    """All slots."""
+    return np.arange(len(index.lengths()))
 
 
 def features(word: str) -> set[int]:
@@ -56,54 +62,68 @@ def test_counts_are_occurrences_in_author_and_text(texts: list[Text], asked: lis
 
 @given(texts=TEXTS.filter(bool), asked=st.lists(st.tuples(STEMS, STEMS), min_size=1), cut=st.integers(0, 12))
 def test_pairs_are_neighbours_within_one_text(texts: list[Text], asked: list[tuple[str, str]], cut: int) -> None:
-    held = filled(texts, [cut]).pairs(asked)
-    assert held.tolist() == [[pair in neighbours(text) for text in texts] for pair in asked]
+    index = filled(texts, [cut])
+    for pair in asked:
+        expected = [slot for slot, text in enumerate(texts) for held in neighbours(text) if held == pair]
+        assert index.occurrences_of_pair(*pair).tolist() == expected
 
 
 @given(texts=TEXTS.filter(bool), asked=ASKED, cut=st.integers(0, 12))
 def test_the_closest_word_is_the_one_spelt_most_alike(texts: list[Text], asked: list[str], cut: int) -> None:
-    closest = filled(texts, [cut]).closest(asked)
+    index = filled(texts, [cut])
     expected = [
         [max((similarity(word, held) for held in [*author, *text]), default=0.0) for author, text in texts]
         for word in asked
     ]
-    np.testing.assert_allclose(closest, expected, rtol=1e-6)
+    np.testing.assert_allclose(index.closest(asked, every(index)), np.reshape(expected, (len(asked), -1)), rtol=1e-6)
+    some = every(index)[::2]
+    assert index.closest(asked, some).tolist() == index.closest(asked, every(index))[:, some].tolist()
 
 
 def test_a_pair_does_not_span_two_memories_or_an_author_and_what_they_said() -> None:
     index = filled([(["ann"], ["cat"]), (["dog"], [])])
-    assert not index.pairs([("ann", "cat"), ("cat", "dog"), ("dog", "ann")]).any()
+    for pair in [("ann", "cat"), ("cat", "dog"), ("dog", "ann")]:
+        assert index.occurrences_of_pair(*pair).tolist() == []
+
+
+@given(texts=TEXTS, cuts=st.lists(st.integers(0, 12), max_size=4))
+def test_what_was_looked_up_before_is_found_in_what_came_since(texts: list[Text], cuts: list[int]) -> None:
+    index, whole = LexicalIndex(), filled(texts)
+    for start, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(texts)), len(texts)]):
+        index.add(texts[start:stop])
+        for word in WORDS:
+            index.occurrences(word)
+    assert index.counts(WORDS).tolist() == whole.counts(WORDS).tolist()
 
 
 def test_similarity_by_hand() -> None:
     # <cat> has the features <cat>, <cat and cat>; <catch> has <catch>, <cat, catc, atch and tch>. They share one.
     index = filled([([], ["catch", "dog"]), ([], ["cat"]), ([], ["dog"]), ([], [])])
-    np.testing.assert_allclose(index.closest(["cat"]), [[1 / math.sqrt(3 * 5), 1, 0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(index.closest(["cat"], every(index)), [[1 / math.sqrt(3 * 5), 1, 0, 0]], rtol=1e-6)
 
 
 def test_a_word_is_wholly_like_itself_whatever_its_length() -> None:
     words = ["a", "ab", "abc", "abcdefghijklmnopqrstuvwxyz", "aaaaaaaa", "日本語", "naïve"]
     index = filled([([], [word]) for word in words])
     # Ranking takes a similarity above 0.9999 for the word itself.
-    assert index.closest(words).diagonal().min() > 0.9999
-    assert [(row > 0.9999).sum() for row in index.closest(words)] == [1] * len(words)
+    assert index.closest(words, every(index)).diagonal().min() > 0.9999
+    assert [(row > 0.9999).sum() for row in index.closest(words, every(index))] == [1] * len(words)
 
 
 @pytest.mark.parametrize("texts", [[], [([], [])], [([], []), ([], [])]])
 def test_texts_without_words_hold_nothing(texts: list[Text]) -> None:
     index = filled(texts)
     nothing = [[0.0] * len(texts)]
-    assert index.closest(["cat"]).tolist() == nothing
+    assert index.closest(["cat"], every(index)).tolist() == nothing
     assert index.counts(["cat"]).tolist() == nothing
-    assert index.pairs([("cat", "dog")]).tolist() == nothing
+    assert index.occurrences_of_pair("cat", "dog").tolist() == []
     assert index.lengths().tolist() == nothing[0]
 
 
 def test_asking_for_no_words_gives_no_rows() -> None:
     index = filled([([], ["cat"]), ([], ["dog"])])
     assert index.counts([]).shape == (0, 2)
-    assert index.pairs([]).shape == (0, 2)
-    assert index.closest([]).shape == (0, 2)
+    assert index.closest([], every(index)).shape == (0, 2)
 
 
 def test_an_added_text_is_seen_by_the_next_question() -> None:
@@ -111,8 +131,8 @@ def test_an_added_text_is_seen_by_the_next_question() -> None:
     index.counts(["dog"])
     index.add([([], ["dog", "cat"])])
     assert index.counts(["dog"]).tolist() == [[0, 1]]
-    assert index.pairs([("dog", "cat")]).tolist() == [[False, True]]
-    assert index.closest(["dog"]).tolist() == [[0, 1]]
+    assert index.occurrences_of_pair("dog", "cat").tolist() == [1]
+    assert index.closest(["dog"], every(index)).tolist() == [[0, 1]]
 
 
 def test_a_long_history_keeps_every_word() -> None:
@@ -121,5 +141,6 @@ def test_a_long_history_keeps_every_word() -> None:
     one_by_one, at_once = filled(texts, range(2_000)), filled(texts)
     for index in (one_by_one, at_once):
         assert index.counts(["word1500"]).nonzero()[1].tolist() == [1499, 1500]
-        assert index.pairs([("word7", "word8")]).nonzero()[1].tolist() == [7]
-    assert one_by_one.closest(["word1999"]).tolist() == at_once.closest(["word1999"]).tolist()
+        assert index.occurrences_of_pair("word7", "word8").tolist() == [7]
+    last = every(at_once)[-3:]
+    assert one_by_one.closest(["word1999"], last).tolist() == at_once.closest(["word1999"], last).tolist()

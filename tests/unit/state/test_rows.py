@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recallflow.fields import EPOCH_MS_MAX, EPOCH_MS_MIN
 from recallflow.owner import Owner
-from recallflow.state.rows import Current, Entry, Episode, Head, MemoryRow, Vectors
+from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, MemoryRow, Vectors
 
 # All of Unicode but lone surrogates, which no JSON text holds; NUL and line ends among them.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -32,6 +32,7 @@ ROW_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "id": TEXT,
     "seq": SEQ,
     "version": VERSION,
+    "change": SEQ,
     "content": TEXT,
     "created_ms": TIME,
     "ingested_ms": TIME,
@@ -59,7 +60,21 @@ ROW_FIELDS: dict[str, st.SearchStrategy[Any]] = {
 ENTRY_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     name: ROW_FIELDS[name]
     for name in (
-        *("seq", "version", "id", "created_ms", "kind", "layer", "role", "session_id", "project_id", "category"),
+        *(
+            "seq",
+            "version",
+            "change",
+            "id",
+            "created_ms",
+            "created_logged",
+            "ingested_ms",
+            "kind",
+            "layer",
+            "role",
+            "session_id",
+            "project_id",
+            "category",
+        ),
         *("tags", "importance", "confidence", "valid_from_ms", "valid_to_ms", "expires_ms"),
     )
 } | {
@@ -104,12 +119,22 @@ def test_an_episode_round_trips(episode: Episode) -> None:
     assert Episode.decode(episode.encode()) == episode
 
 
+@given(mark=st.builds(EpisodeMark, SEQ, TIME, st.none() | TEXT, st.none() | TIME, st.none() | EPISODES))
+def test_an_episode_mark_round_trips(mark: EpisodeMark) -> None:
+    assert EpisodeMark.decode(mark.encode()) == mark
+
+
+@given(summary=st.builds(CategorySummary, SEQ, TIME, TEXT, TEXT))
+def test_a_category_summary_round_trips(summary: CategorySummary) -> None:
+    assert CategorySummary.decode(summary.encode()) == summary
+
+
 @given(current=st.builds(Current, SEQ, VERSION, TEXT, st.booleans()))
 def test_where_an_id_leads_round_trips(current: Current) -> None:
     assert Current.decode(current.encode()) == current
 
 
-@given(head=st.builds(Head, st.builds(Owner, TEXT, TEXT, TEXT), SEQ))
+@given(head=st.builds(Head, st.builds(Owner, TEXT, TEXT, TEXT), SEQ, SEQ))
 def test_an_owner_head_round_trips(head: Head) -> None:
     decoded = Head.decode(head.encode())
     assert decoded == head
@@ -126,6 +151,17 @@ def test_vectors_round_trip_bit_by_bit(model: str, rows: int, dimension: int, da
     assert decoded.matrix.shape == matrix.shape
     assert decoded.matrix.dtype == matrix.dtype
     assert decoded.matrix.tobytes() == matrix.tobytes()
+
+
+@given(tokens=st.integers(1, 3), dimension=st.integers(1, 4), data=st.data())
+def test_token_vectors_round_trip(tokens: int, dimension: int, data: st.DataObject) -> None:
+    numbers = data.draw(st.lists(st.integers(-127, 127), min_size=tokens * dimension, max_size=tokens * dimension))
+    rows = np.array(numbers, np.int8).reshape(tokens, dimension)
+    matrix = np.array([[1, 0.5]], np.float32)
+    decoded = Vectors.decode(Vectors("m", matrix, rows).encode())
+    assert decoded.tokens.tolist() == rows.tolist()
+    assert decoded.matrix.tolist() == matrix.tolist()
+    assert Vectors.decode(Vectors("m", matrix, rows[:0]).encode()).tokens.shape == (0, 0)
 
 
 def test_vectors_are_stored_as_little_endian_floats_row_by_row() -> None:
@@ -145,14 +181,14 @@ def test_a_matrix_is_stored_by_rows_however_it_lies_in_memory(order: Any) -> Non
 
 
 def test_numbers_beyond_64_bits_are_refused_and_not_rounded() -> None:
-    row = MemoryRow("m", 0, 0, "", 0, 0, metadata={"n": 2**64})
+    row = MemoryRow("m", 0, 0, 0, "", 0, 0, metadata={"n": 2**64})
     with pytest.raises(orjson.JSONEncodeError):
         row.encode()
 
 
 def test_the_author_is_the_name_or_else_the_role() -> None:
     def author(**told: Any) -> str | None:
-        return MemoryRow("m", 0, 0, "", 0, 0, **told).author
+        return MemoryRow("m", 0, 0, 0, "", 0, 0, **told).author
 
     assert author(name="Ann", role="user") == "Ann"
     assert author(role="user") == "user"
@@ -186,4 +222,4 @@ def test_an_episode_with_an_unlogged_time_is_hashed_without_its_span(episode: Ep
 
 def test_a_float_keeps_its_last_bit() -> None:
     share = math.nextafter(0.1, 1)
-    assert MemoryRow.decode(MemoryRow("m", 0, 0, "", 0, 0, importance=share).encode()).importance == share
+    assert MemoryRow.decode(MemoryRow("m", 0, 0, 0, "", 0, 0, importance=share).encode()).importance == share

@@ -58,18 +58,6 @@ def test_cosines_are_inner_products_of_all_rows_in_order(changes: list[tuple[str
 
 
 @given(changes=CHANGES, data=st.data())
-def test_means_are_over_all_rows_of_a_group(changes: list[tuple[str, object]], data: st.DataObject) -> None:
-    model = changed(changes)
-    count = 4
-    groups = data.draw(st.lists(st.integers(-1, count - 1), min_size=model.slots, max_size=model.slots))
-    means = model.index.means(np.array(groups, np.int64), count)
-    for group in range(count):
-        members = [row for slot, row in model.rows if groups[slot] == group]
-        mean = [sum(column) / len(members) for column in zip(*members, strict=True)] if members else [0.0] * DIMENSION
-        np.testing.assert_allclose(means[group], mean, rtol=1e-6)
-
-
-@given(changes=CHANGES, data=st.data())
 def test_the_vector_of_a_slot_is_its_first_row_and_nothing_where_it_has_none(
     changes: list[tuple[str, object]], data: st.DataObject
 ) -> None:

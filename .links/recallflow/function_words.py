@@ -1,0 +1,1 @@
+../../recallflow/function_words.py

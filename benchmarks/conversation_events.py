@@ -1,0 +1,93 @@
+"""LoCoMo's conversations as the events that the flow takes in, and its responses as rankings."""
+
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.locomo import DEPTHS, Conversation, shared
+from recallflow.flows.embedded import Processed
+
+EMBEDDERS = ("hash", "static", "minilm")
+TENANT = "locomo"
+TOLD = ("author", "date")  # what an event can be told without
+_FOLDERS = {"static": "static-minilm-256", "minilm": "all-MiniLM-L6-v2"}
+_NO_DATE = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class BrokenRunError(Exception):
+    """The engine refused a line or did not answer as asked: figures from such a run would mean nothing."""
+
+
+def model_path(embedder: str, given: Path | None) -> Path | None:
+    """The folder of the embedder's model, for one that has a model."""
+    return given or shared("models", _FOLDERS[embedder]) if embedder in _FOLDERS else None
+
+
+def message_lines(conversation: Conversation, without: Collection[str] = ()) -> list[bytes]:
+    """The conversation as message events. Without `author`, all are by one unnamed user; without `date`, they are a
+    minute apart in 1970, which no question is about."""
+    lines = []
+    for number, turn in enumerate(conversation.turns):
+        event = {
+            "type": "message",
+            "id": turn.id,
+            "tenant_id": TENANT,
+            "user_id": conversation.id,
+            "session_id": turn.session,
+            "timestamp": _NO_DATE + timedelta(minutes=number) if "date" in without else turn.time,
+            "role": "user",
+            "content": turn.content,
+        }
+        lines.append(orjson.dumps(event if "author" in without else event | {"name": turn.speaker}))
+    return lines
+
+
+def query_lines(conversation: Conversation, mode: str) -> list[bytes]:
+    """One recall per question, asked the day after the last message."""
+    asked_at = max(turn.time for turn in conversation.turns) + timedelta(days=1)
+    return [
+        orjson.dumps(
+            {
+                "type": "recall",
+                "id": f"question-{number}",
+                "tenant_id": TENANT,
+                "user_id": conversation.id,
+                "timestamp": asked_at,
+                "query": question.text,
+                "k": max(DEPTHS),
+                "mode": mode,
+            }
+        )
+        for number, question in enumerate(conversation.questions)
+    ]
+
+
+def answers(processed: Processed, conversation: Conversation) -> list[list[str]]:
+    """Turn ids per question, best first. Raises where the flow did anything but answer every question in full."""
+    if processed.rejected:
+        raise BrokenRunError(f"{conversation.id}: {len(processed.rejected)} lines rejected: {processed.rejected[:3]}")
+    if len(processed.responses) != len(conversation.questions):
+        raise BrokenRunError(
+            f"{conversation.id}: {len(processed.responses)} responses to {len(conversation.questions)} questions"
+        )
+    known = {turn.id for turn in conversation.turns}
+    return [_answer(response, number, known) for number, response in enumerate(processed.responses)]
+
+
+def _answer(response: dict[str, Any], number: int, known: set[str]) -> list[str]:
+    # A degraded answer came from another embedder or fewer steps than the row of the table names.
+    if response["status"] != "ok":
+        raise BrokenRunError(f"not a full answer: {_brief(response)}")
+    if response["query_id"] != f"question-{number}":
+        raise BrokenRunError(f"expected the answer to question-{number}: {_brief(response)}")
+    ranked = [memory["id"] for memory in response["memories"]]
+    if not known.issuperset(ranked) or len(set(ranked)) != len(ranked):
+        raise BrokenRunError(f"memories that were never told, or one twice: {_brief(response)} {ranked}")
+    return ranked
+
+
+def _brief(response: dict[str, Any]) -> dict[str, Any]:
+    return {key: response.get(key) for key in ("query_id", "status", "error", "fallback", "warnings")}

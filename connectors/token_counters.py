@@ -1,0 +1,62 @@
+"""tiktoken's encodings, where they are at hand: nothing is downloaded."""
+
+import hashlib
+import importlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from recallflow.embedder import TokenCounter
+
+_SITE = "https://openaipublic.blob.core.windows.net/encodings"
+
+
+class _File(NamedTuple):
+    """The file of an encoding, as tiktoken's registry names it."""
+
+    encoding: str
+    sha256: str
+
+    def cached(self) -> Path | None:
+        """Where tiktoken keeps it; none where its cache is off."""
+        default = str(Path(tempfile.gettempdir()) / "data-gym-cache")
+        folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
+        name = hashlib.sha1(f"{_SITE}/{self.encoding}.tiktoken".encode()).hexdigest()  # noqa: S324 a file's name
+        return Path(folder) / name if folder else None
+
+
+_FILES = (
+    _File("o200k_base", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"),
+    _File("cl100k_base", "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"),
+)
+
+
+class TiktokenCounter:
+    """Counts by one of tiktoken's encodings. Special tokens in a text are text."""
+
+    def __init__(self, encoding: Any) -> None:
+        self.counted_by = f"tiktoken {encoding.name}"
+        self._encoding = encoding
+
+    def count_tokens(self, text: str) -> int:
+        return len(self._encoding.encode_ordinary(text))
+
+
+def load_tiktoken() -> TokenCounter | None:
+    """The newest encoding that tiktoken can load from its cache; none without tiktoken or such a file."""
+    try:
+        tiktoken = importlib.import_module("tiktoken")
+    except ImportError:
+        return None
+    name = next((file.encoding for file in _FILES if _is_there(file)), None)
+    return None if name is None else TiktokenCounter(tiktoken.get_encoding(name))
+
+
+def _is_there(file: _File) -> bool:
+    """Whether tiktoken will take the file as it is: one that is broken it would fetch anew."""
+    path = file.cached()
+    try:
+        return path is not None and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
+    except OSError:
+        return False

@@ -1,0 +1,39 @@
+"""Centroids of the episodes of a conversation, each worked out when it is first asked for: an answer is about a few of
+a large owner's thousands of episodes."""
+
+import numpy as np
+import numpy.typing as npt
+
+from recallflow.embedder import Matrix
+from recallflow.state.vectors import VectorIndex
+
+Ints = npt.NDArray[np.int64]
+
+
+class Clusters:
+    """`slots`: (n,) in conversation order; `segment`: each place's episode; `starts`, `ends`: of each episode."""
+
+    def __init__(self, vectors: VectorIndex, slots: Ints, segment: Ints, starts: Ints, ends: Ints) -> None:
+        self._vectors, self._slots, self._segment = vectors, slots, segment
+        self._starts, self._ends = starts, ends
+        self._centroids = np.zeros((len(starts), vectors.dimension), np.float32)
+        self._known = np.zeros(len(starts), np.bool_)
+
+    def centroids(self, segments: Ints) -> Matrix:
+        """Unit centroid of each of these episodes, (len(segments), dimension); zeros where no member has a vector."""
+        if len(missing := np.unique(segments[~self._known[segments]])):
+            sizes = self._ends[missing] - self._starts[missing]
+            firsts = np.cumsum(sizes) - sizes
+            members = np.arange(sizes.sum()) + np.repeat(self._starts[missing] - firsts, sizes)
+            sums = np.add.reduceat(self._vectors.of(self._slots[members]), firsts, axis=0)
+            norms = np.linalg.norm(sums, axis=1, keepdims=True)
+            self._centroids[missing] = np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0)
+            self._known[missing] = True
+        found: Matrix = self._centroids[segments]
+        return found
+
+    def cosines(self, places: Ints) -> npt.NDArray[np.float32]:
+        """Each place's cosine to the centroid of its episode."""
+        own, centroids = self._vectors.of(self._slots[places]), self.centroids(self._segment[places])
+        cosines: npt.NDArray[np.float32] = np.einsum("ij,ij->i", own, centroids)
+        return cosines

@@ -1,0 +1,55 @@
+"""A database that cannot be read says so, whatever way it is read."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recallflow.errors import StorageError
+from recallflow.state import keys
+from recallflow.state.keyring import Keyring
+from recallflow.state.partition import Partition, SharedMemory
+
+KEYS = [keys.OWNERS + b"%04d" % number for number in range(1_000)]
+BLOCK_BYTES = 8_192  # more than the first block, which is read when the database is opened
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Partition:
+    """A database in whose table, behind the first block, hardly a byte is right."""
+
+    def opened() -> Partition:
+        return Partition(tmp_path / "p000", 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0)
+
+    with opened() as partition:
+        draw = np.random.default_rng(7)
+        partition.stage({key: draw.bytes(200) for key in KEYS})
+        partition.commit()
+    opened().close()  # the log of the run before becomes a table
+    (table,) = (tmp_path / "p000").glob("*.sst")
+    content = bytearray(table.read_bytes())
+    middle = slice(BLOCK_BYTES, len(content) // 2)
+    content[middle] = bytes(byte ^ 0x5A for byte in content[middle])
+    table.write_bytes(content)
+    return opened()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda partition: partition.get(KEYS[200]),
+        lambda partition: partition.get_many([KEYS[0], KEYS[200]]),
+        lambda partition: list(partition.scan(keys.OWNERS)),
+        lambda partition: list(partition.scan_range(KEYS[200], KEYS[210])),
+    ],
+)
+def test_what_cannot_be_read_is_a_storage_error(damaged: Partition, read: Callable[[Partition], object]) -> None:
+    with damaged, pytest.raises(StorageError, match=r"state partition 0 cannot be read: .*restore a checkpoint"):
+        read(damaged)
+
+
+def test_a_database_that_was_closed_cannot_be_read(damaged: Partition) -> None:
+    damaged.close()
+    with pytest.raises(StorageError, match="cannot be read"):
+        list(damaged.scan(keys.OWNERS))
