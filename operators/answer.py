@@ -1,20 +1,43 @@
 """Queries → responses, from what is committed."""
 
 from collections.abc import Callable
+from functools import partial
 
-from recallflow.embedder import Embedder
-from recallflow.operators import lookups
+from recallflow.decisions import History
+from recallflow.errors import DecryptionFailed
+from recallflow.graphs import Trace
+from recallflow.operators import lookups, redaction
 from recallflow.operators.events import Ask
-from recallflow.operators.recall.pipeline import Engine, recall
+from recallflow.operators.graph.explore import explore, explored_edge
+from recallflow.operators.graph.rollout import Expansions, Request
+from recallflow.operators.graph.status import status
+from recallflow.operators.graph.trace import trace
+from recallflow.operators.recall.pipeline import Effects, Engine, Recalled, recall
+from recallflow.operators.recall.shared import Shared
+from recallflow.operators.recall.tuning import tenant_settings
 from recallflow.owner import Owner
-from recallflow.queries import EpisodesList, MemoryGet, MemoryHistory, Recall, UserStats
+from recallflow.queries import (
+    EpisodesList,
+    GraphExplore,
+    GraphStatus,
+    GraphTrace,
+    MemoryGet,
+    MemoryHistory,
+    QueryEvent,
+    Recall,
+    UserStats,
+)
 from recallflow.responses import Response
 from recallflow.state import keys
+from recallflow.state.graph_codec import NodeKey
 from recallflow.state.hot import HotOwners
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Current, MemoryRow
+from recallflow.state.usage import Usage
+
+HISTORY_EDGES = 100  # shown with a memory's versions: its newest, and those to similar memories
 
 
 class Answerer:
@@ -24,36 +47,76 @@ class Answerer:
         self,
         partition: Partition,
         hot_owners: HotOwners,
-        embedder: Embedder,
+        shared: Shared,
         episode_gap_ms: int,
         timer: Callable[[], float],
+        decisions: History,
+        expansions: Expansions,
     ) -> None:
         self._partition = partition
         self._hot_owners = hot_owners
-        self._engine = Engine(embedder, self._rows, timer)
-        self._episode_gap_ms = episode_gap_ms
+        self._decisions = decisions
+        self.expansions = expansions
+        self._engine = Engine(shared, self._rows, episode_gap_ms, timer, expansions)
 
     def hot_owner(self, owner: Owner) -> HotOwner:
         return self._hot_owners.get(owner, lambda: HotOwner(self._partition, owner))
 
-    def answer(self, ask: Ask, query_id: str) -> Response:
-        """One query's response. Raises InvalidRecord where there is no answer to give."""
-        query, hot = ask.query, self.hot_owner(ask.owner)
-        now_ms = query.timestamp if query.timestamp is not None else ask.record.append_ms
+    def answer(self, ask: Ask, query_id: str) -> tuple[Response, Effects | None]:
+        """One query's response, and what it leaves behind. Raises InvalidRecord where there is no answer to give."""
+        query, request = ask.query, Request(ask.owner, ask.record.position, query_id, ask.record.append_ms)
+        if isinstance(query, Recall):
+            found = self._recall(query, request)
+            return found.response, found.effects
+        return self._look_up(query, request), None
+
+    def _recall(self, query: Recall, request: Request) -> Recalled:
+        tenant = tenant_settings(self._decisions, request.owner.tenant_id, request.at_ms)
+        return recall(self._engine, self.hot_owner(request.owner), query, request, _asked_ms(query, request), tenant)
+
+    def _trace(self, query: GraphTrace, request: Request) -> Trace:
+        asked = Recall(
+            type="recall",
+            tenant_id=query.tenant_id,
+            user_id=query.user_id,
+            environment=query.environment,
+            timestamp=query.timestamp,
+            query=query.query,
+            k=query.k,
+            mode=query.mode,
+            filters=query.filters,
+            traversal_depth=query.traversal_depth,
+            explain=False,
+        )
+        found = self._recall(asked, request)
+        held_back = self.expansions.held_back(request.owner.tenant_id, request.at_ms)
+        return trace(found.graph, found.ranking.places, found.ranking.scores, query.traversal_depth, held_back)
+
+    def _look_up(self, query: QueryEvent, request: Request) -> Response:
+        hot, query_id, now_ms = self.hot_owner(request.owner), request.query_id, _asked_ms(query, request)
         match query:
-            case Recall():
-                return recall(self._engine, hot, query, query_id, now_ms)
             case MemoryGet():
                 *_, latest = self._versions(hot, query.memory_id)
-                return Response(query_id=query_id, status="ok", versions=[lookups.version(latest)])
+                used = lookups.usage(self._usage(hot, latest.seq))
+                return lookups.versions(query_id, [latest]).model_copy(update={"usage": used})
             case MemoryHistory():
-                versions = [lookups.version(row) for row in self._versions(hot, query.memory_id)]
-                return Response(query_id=query_id, status="ok", versions=versions)
+                told = lookups.versions(query_id, self._versions(hot, query.memory_id))
+                edges = hot.graph.edges(NodeKey(query.memory_id, memory=True), HISTORY_EDGES)
+                return told.model_copy(update={"edges": [explored_edge(edge) for edge in edges]})
             case EpisodesList():
-                found = lookups.episodes(
-                    self._index(hot), lambda slots: self._rows(hot, slots), query, now_ms, self._episode_gap_ms
-                )
+                index = self._index(hot)
+                rows = partial(self._rows, hot, index)
+                found = lookups.episodes(index, rows, query, now_ms, self._engine.episode_gap_ms)
                 return Response(query_id=query_id, status="ok", episodes=found)
+            case GraphStatus():
+                report = status(hot.graph, self.expansions, hot.owner.tenant_id, request.at_ms)
+                return Response(query_id=query_id, status="ok", graph_status=report)
+            case GraphTrace():
+                return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, request))
+            case GraphExplore():
+                index = self._index(hot)
+                subgraph = explore(hot.graph, index, partial(self._rows, hot, index), query.nodes, query.hops)
+                return Response(query_id=query_id, status="ok", subgraph=subgraph)
             case UserStats():
                 return Response(query_id=query_id, status="ok", stats=lookups.stats(self._index(hot), now_ms))
         raise lookups.unsupported(query.type)
@@ -65,13 +128,43 @@ class Answerer:
         if stored is None or (current := Current.decode(stored)).forgotten:
             raise lookups.missing(memory_id)
         wanted = [keys.row(hot.key, name, version) for version in range(current.version + 1)]
-        return [MemoryRow.decode(value) for value in self._partition.get_many(wanted) if value is not None]
+        return [
+            redaction.version(memory_id, current.seq, version) if isinstance(row, DecryptionFailed) else row
+            for version, row in enumerate(self._read(wanted))
+            if row is not None
+        ]
 
-    def _rows(self, hot: HotOwner, slots: list[int]) -> list[MemoryRow | None]:
-        """The current rows of index slots, in one batched read."""
-        index = self._index(hot)
+    def _usage(self, hot: HotOwner, seq: int) -> Usage:
+        stored = self._partition.get(keys.usage(hot.key, seq))
+        return Usage.decode(stored) if stored else Usage()
+
+    def _rows(self, hot: HotOwner, index: OwnerIndex, slots: list[int]) -> list[MemoryRow | None]:
+        """The rows of an index's slots, each in its version; redacted where one cannot be opened."""
         wanted = [keys.row(hot.key, hot.name(index.ids[s]), int(index.facts["version"][s])) for s in slots]
-        return [MemoryRow.decode(v) if v is not None else None for v in self._partition.get_many(wanted)]
+        return [
+            redaction.memory(index, slot) if isinstance(row, DecryptionFailed) else row
+            for slot, row in zip(slots, self._read(wanted), strict=True)
+        ]
+
+    def _read(self, wanted: list[bytes]) -> list[MemoryRow | DecryptionFailed | None]:
+        """The rows under these keys, in one batched read; one by one where any of them cannot be opened."""
+        try:
+            values = self._partition.get_many(wanted)
+        except DecryptionFailed:
+            return [self._read_alone(key) for key in wanted]
+        return [None if value is None else MemoryRow.decode(value) for value in values]
+
+    def _read_alone(self, key: bytes) -> MemoryRow | DecryptionFailed | None:
+        try:
+            value = self._partition.get(key)
+        except DecryptionFailed as error:
+            return error
+        return None if value is None else MemoryRow.decode(value)
 
     def _index(self, hot: HotOwner) -> OwnerIndex:
         return hot.search_index(self._engine.embedder.name, self._engine.embedder.dimension)
+
+
+def _asked_ms(query: QueryEvent, request: Request) -> int:
+    """The time a query is asked at: its own, or when the log took it in."""
+    return request.at_ms if query.timestamp is None else query.timestamp

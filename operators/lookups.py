@@ -8,12 +8,15 @@ import numpy as np
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
+from recallflow.operators import redaction
 from recallflow.operators.episodes import is_open
+from recallflow.operators.redaction import Redacted
 from recallflow.operators.text import sentences
 from recallflow.queries import EpisodesList
-from recallflow.responses import EpisodeInfo
+from recallflow.responses import EpisodeInfo, MemoryUsage, Response, status_of
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Episode, MemoryRow
+from recallflow.state.usage import Usage
 
 SUMMARY_SENTENCES = 3
 SUMMARY_CHARACTERS = 500
@@ -21,15 +24,32 @@ SUMMARY_CHARACTERS = 500
 RowsReader = Callable[[list[int]], list[MemoryRow | None]]
 
 
+def versions(query_id: str, rows: list[MemoryRow]) -> Response:
+    """The response of `memory.get` and `memory.history`."""
+    shown = [version(row) for row in rows]
+    if warnings := redaction.warn(rows):
+        return Response(query_id=query_id, status=status_of(warnings), versions=shown, warnings=warnings)
+    return Response(query_id=query_id, status="ok", versions=shown)
+
+
 def version(row: MemoryRow) -> dict[str, Any]:
-    """One version of a memory, as `memory.get` and `memory.history` show it."""
+    """One version of a memory; of one that could not be opened, which one it is."""
+    if isinstance(row, Redacted):
+        return {name: getattr(row, name) for name in ("id", "seq", "version", "content", "summary")}
     times = {"created_ms": "created_at", "ingested_ms": "ingested_at"}
     optional = {"valid_from_ms": "valid_from", "valid_to_ms": "valid_to", "expires_ms": "expires_at"}
-    shown = {name: value for name, value in row.logical().items() if not name.endswith(("_ms", "_logged"))}
+    hidden = ("_ms", "_logged", "change")
+    shown = {name: value for name, value in row.logical().items() if not name.endswith(hidden)}
     shown |= {name: format_time(getattr(row, column)) for column, name in times.items()}
     return shown | {
         name: format_time(at) for column, name in optional.items() if (at := getattr(row, column)) is not None
     }
+
+
+def usage(used: Usage) -> MemoryUsage:
+    """A memory's usage as `memory.get` shows it."""
+    last = format_time(used.last_ms) if used.times else None
+    return MemoryUsage(count=used.times, last_accessed_at=last, useful=used.useful, not_useful=used.not_useful)
 
 
 def missing(memory_id: str) -> InvalidRecord:
@@ -88,10 +108,10 @@ def _describe(
 
 def _summary(index: OwnerIndex, rows: RowsReader, places: np.ndarray[Any, Any]) -> str:
     """Extractive: the opening sentences of the members nearest the episode's centroid, in the order they were said."""
-    nearest = np.argsort(-index.cluster_cosines()[places], kind="stable")[:SUMMARY_SENTENCES]
+    nearest = np.argsort(-index.clusters.cosines(places), kind="stable")[:SUMMARY_SENTENCES]
     chosen = index.conversation.slots[np.sort(places[nearest])]
     parts = []
     for row in rows([int(slot) for slot in chosen]):
-        if row is not None and (said := sentences(row.content)):
+        if redaction.is_readable(row) and (said := sentences(row.content)):
             parts.append(f"{row.author}: {said[0]}" if row.author else said[0])
     return " ".join(parts)[:SUMMARY_CHARACTERS]

@@ -1,8 +1,10 @@
 """Query events: everything that asks (topic `query.events`)."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, field_validator
 
 from recallflow.events import Event
 from recallflow.fields import Identifier, Layer, Model, Name, NonEmpty, Role, Share, Timestamp
@@ -11,6 +13,28 @@ from recallflow.records import Position
 Mode = Literal["recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto"]
 DecayFunction = Literal["exponential", "linear", "logarithmic", "step", "hyperbolic"]
 Days = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
+
+# The factors of each mode that weighs any, with what they weigh unless a tenant or a query says otherwise.
+WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType(
+    {
+        "hybrid": MappingProxyType(
+            {
+                "semantic": 0.45,
+                "cluster": 0.10,
+                "recency": 0.15,
+                "importance": 0.10,
+                "usage": 0.05,
+                "quality": 0.10,
+                "decay": 0.05,
+                "proximity": 0.20,  # only where entities are asked for
+            }
+        ),
+        "balanced": MappingProxyType({"recency": 0.3, "semantic": 0.5, "proximity": 0.2}),
+        # One hop more, up to the third, costs more than the whole range of meaning is worth.
+        "entity_focused": MappingProxyType({"proximity": 0.93, "semantic": 0.07}),
+    }
+)
 
 K_MIN, K_MAX = 1, 50
 QUERY_CHARACTERS = 8_000
@@ -22,6 +46,17 @@ def _position(text: str) -> str:
     except ValueError:
         raise ValueError("not a position; give topic:partition:offset") from None
     return text
+
+
+def check_weights(mode: Mode, weights: Mapping[str, float]) -> None:
+    """Raises ValueError for a name that is no factor of the mode; in `auto`, of none that it may choose."""
+    if mode == "auto":
+        known = sorted({name for factors in WEIGHTS.values() for name in factors})
+    else:
+        known = sorted(WEIGHTS.get(mode, ()))
+    if unknown := sorted(weights.keys() - set(known)):
+        given = f"{mode} weighs {', '.join(known)}" if known else f"{mode} weighs nothing"
+        raise ValueError(f"no factor is called {', '.join(unknown)}; {given}")
 
 
 PositionText = Annotated[str, StringConstraints(max_length=512), AfterValidator(_position)]
@@ -77,6 +112,7 @@ class Recall(Event):
     strategy: Literal["baseline", "hybrid_graph"] = "baseline"
     traversal_depth: int = 1
     decay: Decay = Decay()
+    weights: dict[str, Weight] | None = None
     filters: Filters = Filters()
     entity_urns: list[Name] = []
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -89,6 +125,13 @@ class Recall(Event):
     sla_target_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     explain: bool = True
     reply_to: ReplyTo | None = None
+
+    @field_validator("weights")
+    @classmethod
+    def _known_factors(cls, weights: dict[str, float] | None, info: ValidationInfo) -> dict[str, float] | None:
+        if weights and "mode" in info.data:  # it is not there where it is wrong itself
+            check_weights(info.data["mode"], weights)
+        return weights
 
 
 class MemoryGet(Event):
@@ -123,19 +166,23 @@ class GraphStatus(Event):
 
 
 class GraphTrace(Event):
-    """Asks for every step of one query's graph expansion."""
+    """Asks for every step of the graph expansion that a recall query like it would have."""
 
     type: Literal["graph.trace"]
     query: NonEmpty
+    k: int = 10
+    mode: Mode = "hybrid"
+    filters: Filters = Filters()
     traversal_depth: int = 1
     reply_to: ReplyTo | None = None
 
 
 class GraphExplore(Event):
-    """Asks for a bounded subgraph."""
+    """Asks for a bounded subgraph: what lies within `hops` (clamped to 1-3) of `nodes`, each a memory's id, a node's
+    key, a URN or an entity's name; without any, of the newest memories."""
 
     type: Literal["graph.explore"]
-    nodes: list[Name] = []
+    nodes: Annotated[list[Name], Field(max_length=20)] = []
     hops: int = 1
     reply_to: ReplyTo | None = None
 

@@ -1,11 +1,15 @@
 """What leaves the engine: responses and receipts (topics `recall.responses`, `memory.receipts`)."""
 
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Self
 
 from recallflow.errors import InvalidRecord
 from recallflow.fields import Model
+from recallflow.graphs import ExploredEdge, GraphReport, Subgraph, Trace
 
 Outcome = Literal["created", "updated", "unchanged", "duplicate", "forgotten", "ended"]
+Tier = Literal["fast", "standard", "graph", "llm"]
 
 
 class Warn(Model):
@@ -13,6 +17,43 @@ class Warn(Model):
 
     code: str
     detail: str
+
+
+class Meaning(NamedTuple):
+    """What a warning says. One that `degrades` tells of an answer that is less than what was asked for, or than the
+    engine gives when all of it works."""
+
+    degrades: bool
+    says: str
+
+
+WARNINGS: Mapping[str, Meaning] = MappingProxyType(
+    {
+        "deadline": Meaning(True, "optional steps were left out to meet `sla_target_ms`; the detail names them"),
+        "decryption_failed": Meaning(True, "some texts could not be opened: they are redacted and come last"),
+        "embedding_fallback": Meaning(True, "the model failed at the question: it was compared by its words alone"),
+        "graph_expansion_error": Meaning(True, "the graph added nothing: following its edges failed"),
+        "no_graph": Meaning(True, "how near memories are to entities counts for nothing: no graph was there to tell"),
+        "not_in_this_version": Meaning(True, "something asked for was not applied; the detail names it"),
+        "rebuilding": Meaning(True, "memories lost with a state directory are still being read again"),
+        "rows_missing": Meaning(True, "memories were found whose rows are gone from the store"),
+        "stale_read": Meaning(True, "the answer was given before all of `wait_for` was applied"),
+        "wrong_dimension": Meaning(True, "the model gave a vector of another size: as `embedding_fallback`"),
+        "future_timestamp": Meaning(False, "some memories lie after the query's time; they count as now"),
+        "graph_failed": Meaning(True, "the graph failed: the answer goes without what the detail names"),
+        "k_clamped": Meaning(False, "`k` is outside 1 to 50; the nearer bound was taken"),
+        "k_exceeds_memories": Meaning(False, "fewer memories than the `k` given may be in the answer"),
+        "no_content_words": Meaning(False, "the question has function words only: nothing to look up, only its vector"),
+        "no_memories": Meaning(False, "nothing is remembered, or nothing that the filters let through"),
+        "query_cut": Meaning(False, "only the first 8,000 characters of the question were read"),
+        "unknown_field": Meaning(False, "a field that nobody reads, probably misspelt"),
+    }
+)
+
+
+def status_of(warnings: Iterable[Warn]) -> Literal["ok", "degraded"]:
+    """Degraded exactly where a warning is one that degrades."""
+    return "degraded" if any(w.code in WARNINGS and WARNINGS[w.code].degrades for w in warnings) else "ok"
 
 
 class FieldError(Model):
@@ -55,23 +96,47 @@ class RecalledMemory(Model):
     score: float
     rank: int
     why_included: dict[str, Any]
+    conflicts_with: list[str] | None = None
 
 
 class Explanation(Model):
-    """How a memory's score came about: score = Σ weight · factor + Σ boosts (see docs/recall.md)."""
+    """How a memory's score came about: score = Σ weight · factor + Σ boosts, or without any weights the product of the
+    factors (see docs/recall.md)."""
 
     factors: dict[str, float]
     weights: dict[str, float]
     boosts: dict[str, float]
 
 
+class ContextItem(Model):
+    """One memory of a context. `score` is null for a rule that is in because it is one, not by its rank."""
+
+    id: str
+    content: str
+    category: str | None
+    confidence: float
+    score: float | None
+    created_at: str
+
+
 class Context(Model):
-    """An assembled context within the asked token budget."""
+    """An assembled context within the asked token budget: summaries by category, up to half of it; memories, up to four
+    fifths; entities with their relations, up to all of it. `counted_by`: whose tokens `token_count` counts."""
 
     summaries: dict[str, str]
-    relevant_items: list[dict[str, Any]]
+    relevant_items: list[ContextItem]
     graph_context: list[dict[str, Any]]
     token_count: int
+    counted_by: str
+
+
+class MemoryUsage(Model):
+    """What answers and feedback made of a memory. Times are RFC 3339 in UTC."""
+
+    count: int
+    last_accessed_at: str | None
+    useful: int
+    not_useful: int
 
 
 class EpisodeInfo(Model):
@@ -93,13 +158,18 @@ class Response(Model):
     status: Literal["ok", "degraded", "error"]
     memories: list[RecalledMemory] | None = None
     versions: list[dict[str, Any]] | None = None
+    edges: list[ExploredEdge] | None = None
+    usage: MemoryUsage | None = None
     episodes: list[EpisodeInfo] | None = None
     stats: dict[str, Any] | None = None
+    graph_status: GraphReport | None = None
+    graph_trace: Trace | None = None
+    subgraph: Subgraph | None = None
     context: Context | None = None
     query_intent: str | None = None
     explanations: dict[str, Explanation] | None = None
     confidence_scores: dict[str, float] | None = None
-    computation_tier: Literal["fast", "standard", "graph", "llm"] | None = None
+    computation_tier: Tier | None = None
     sla_target_ms: float | None = None
     sla_met: bool | None = None
     processing_time_ms: float | None = None
@@ -112,10 +182,12 @@ class Response(Model):
 
 
 class Receipt(Model):
-    """What became of a memory event that asked with `"receipt": true`."""
+    """What became of a memory event that asked with `"receipt": true`, or that could not take full effect: then `code`
+    names what is missing, and `detail` says what follows from it."""
 
     id: str
     position: str
     outcome: Outcome
     memory_id: str | None = None
+    code: str | None = None
     detail: str | None = None

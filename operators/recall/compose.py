@@ -1,0 +1,109 @@
+"""Step 11: ranked places and their rows become what a response shows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from recallflow.embedder import Kind
+from recallflow.fields import format_time
+from recallflow.operators import redaction
+from recallflow.operators.graph.expand import Related
+from recallflow.operators.recall.columns import Columns
+from recallflow.operators.recall.confidence import log_total, probabilities
+from recallflow.operators.recall.scene import Places, Ranking, Scene, explained
+from recallflow.operators.redaction import Redacted
+from recallflow.responses import Explanation, RecalledMemory, Warn
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import MemoryRow
+
+REASONS = 3  # named per memory in why_included
+
+
+def memories(
+    index: OwnerIndex, ranking: Ranking, rows: list[MemoryRow | None], signal: Columns | None
+) -> list[RecalledMemory]:
+    """The ranked memories; those whose text could not be opened come last, and one whose row is gone (a deletion in
+    flight) is left out."""
+    found: list[RecalledMemory] = []
+    for at in sorted(range(len(rows)), key=lambda at: isinstance(rows[at], Redacted)):
+        place, row = ranking.places[at], rows[at]
+        if row is None:
+            continue
+        why = {"reason": "ranked", "signals": _strongest(signal, int(place)) if signal else ["recency"]}
+        score = float(ranking.scores[at])
+        found.append(memory(index, int(place), row, score=score, rank=len(found) + 1, why=why))
+    return found
+
+
+def expanded(
+    index: OwnerIndex, places: Places, items: Sequence[Related], rows: list[MemoryRow | None], ranked: int
+) -> list[RecalledMemory]:
+    """What the graph adds behind so many ranked memories; one whose row is gone is left out."""
+    found: list[RecalledMemory] = []
+    for place, item, row in zip(places, items, rows, strict=True):
+        if row is not None:
+            rank = ranked + len(found) + 1
+            found.append(memory(index, int(place), row, score=item.score, rank=rank, why=item.why))
+    return found
+
+
+def flagged(memories: list[RecalledMemory], conflicts: dict[str, list[str]]) -> list[RecalledMemory]:
+    """The memories, with those named that contradict one."""
+    return [
+        memory.model_copy(update={"conflicts_with": conflicts[memory.id]}) if memory.id in conflicts else memory
+        for memory in memories
+    ]
+
+
+def memory(
+    index: OwnerIndex, place: int, row: MemoryRow, *, score: float, rank: int, why: dict[str, Any]
+) -> RecalledMemory:
+    """One memory as a response shows it."""
+    episode = index.episode(index.conversation.facts["episode"][place])
+    return RecalledMemory(
+        id=row.id,
+        content=row.content,
+        summary=row.summary,
+        kind=row.kind,
+        layer=row.layer,
+        category=row.category,
+        role=row.role,
+        name=row.name,
+        tags=row.tags,
+        session_id=row.session_id,
+        episode_id=episode.id if episode else None,
+        created_at=format_time(row.created_ms),
+        confidence=row.confidence,
+        score=round(score, 6),
+        rank=rank,
+        why_included=why,
+    )
+
+
+def _strongest(signal: Columns, place: int) -> list[str]:
+    """The columns that speak most for a memory, strongest first."""
+    parts = sorted(signal.contributions(place).items(), key=lambda part: -part[1])
+    return [name for name, value in parts[:REASONS] if value > 0]
+
+
+def explanations(
+    scene: Scene, ranking: Ranking, rows: list[MemoryRow | None], signal: Columns | None, kind: Kind
+) -> dict[str, Any]:
+    """Per memory: how its score came about, and where there is a signal the probability that it is evidence."""
+    slots = scene.index.conversation.slots[ranking.places]
+    kept = [(at, scene.index.ids[slot]) for at, slot in enumerate(slots) if rows[at] is not None]
+    told = {"explanations": {memory_id: Explanation(**explained(ranking, at)) for at, memory_id in kept}}
+    if signal is None or not kept:
+        return told
+    likely = probabilities(scene.semantic[ranking.places], log_total(scene.semantic[scene.allowed]), kind)
+    return told | {"confidence_scores": {memory_id: round(float(likely[at]), 6) for at, memory_id in kept}}
+
+
+def afterthoughts(index: OwnerIndex, ranking: Ranking, rows: list[MemoryRow | None], now_ms: int) -> list[Warn]:
+    """Warnings that depend on the answer."""
+    warnings = []
+    if ahead := int((index.conversation.facts["created_ms"][ranking.places] > now_ms).sum()):
+        detail = f"{ahead} memories lie after the query's time; counted as now"
+        warnings.append(Warn(code="future_timestamp", detail=detail))
+    if gone := rows.count(None):
+        warnings.append(Warn(code="rows_missing", detail=f"{gone} memories were found but are gone from the store"))
+    return warnings + redaction.warn(rows)

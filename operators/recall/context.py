@@ -1,0 +1,177 @@
+"""An assembled context: what a prompt may hold of an answer, within a budget of tokens.
+
+Category summaries come first, while all takes up to half of the budget; then memories, up to four fifths; then what the
+graph says of entities, up to the whole. An entry that does not fit is left out whole, and the next one is tried.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, takewhile
+from typing import Any
+
+import numpy as np
+import orjson
+
+from recallflow.embedder import TokenCounter
+from recallflow.errors import DecryptionFailed
+from recallflow.fields import format_time
+from recallflow.operators import redaction
+from recallflow.operators.recall.moment import Moment
+from recallflow.operators.recall.scene import Places
+from recallflow.operators.redaction import REDACTED, Redacted
+from recallflow.queries import Filters
+from recallflow.responses import Context, ContextItem, RecalledMemory, Warn
+from recallflow.state import keys
+from recallflow.state.hot_owner import HotOwner
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import CategorySummary, MemoryRow
+
+SUMMARIES_END, ITEMS_END, GRAPH_END = 0.5, 0.8, 1.0  # shares of the budget up to which each section may fill it
+RULE, RANKED_LAYERS = "rule", ("working", "long_term")
+ROWS_AT_ONCE = 64
+
+RowsReader = Callable[[list[int]], list[MemoryRow | None]]  # of slots
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a context is of: the memories of an owner that an answer may hold, and the answer."""
+
+    hot: HotOwner
+    index: OwnerIndex
+    moment: Moment
+    filters: Filters
+    permitted: Places
+    memories: Sequence[RecalledMemory]
+
+
+def context(
+    about: About, max_tokens: int, counter: TokenCounter, rows: RowsReader, graph: Sequence[dict[str, Any]] = ()
+) -> tuple[Context, list[Warn]]:
+    """The assembled context of an answer, and what could not be opened for it."""
+    warnings, unread = [], 0
+
+    def readable(slots: list[int]) -> list[MemoryRow]:
+        nonlocal unread
+        found = rows(slots)
+        unread += sum(isinstance(row, Redacted) for row in found)
+        return [row for row in found if redaction.is_readable(row)]
+
+    try:
+        told = summaries(about.hot, about.moment, about.filters.categories, about.memories)
+    except DecryptionFailed:
+        told = {}
+        warnings.append(Warn(code="decryption_failed", detail="the category summaries could not be opened"))
+    items = layered(about.index, about.permitted, about.memories, readable)
+    assembled = assemble(max_tokens, counter, told, items, graph)
+    if unread:
+        detail = f"{unread} rules could not be opened, and are not in the context"
+        warnings.append(Warn(code="decryption_failed", detail=detail))
+    return assembled, warnings
+
+
+class Budget:
+    """Tokens that were taken of those there are."""
+
+    def __init__(self, max_tokens: int, counter: TokenCounter) -> None:
+        self.taken = 0
+        self._max = max_tokens
+        self._counter = counter
+
+    def takes(self, text: str, end: float) -> bool:
+        """Whether the whole text fits below this share of the budget; if so, it is taken. A text without tokens says
+        nothing, and is not."""
+        tokens = self._counter.count_tokens(text)
+        if not tokens or self.taken + tokens > self._max * end:
+            return False
+        self.taken += tokens
+        return True
+
+    def is_open(self, end: float) -> bool:
+        """Whether the shortest text would still fit."""
+        return self.taken + 1 <= self._max * end
+
+
+def assemble(
+    max_tokens: int,
+    counter: TokenCounter,
+    summaries: Mapping[str, str],
+    items: Iterable[ContextItem],
+    graph: Sequence[dict[str, Any]] = (),
+) -> Context:
+    """The context of summaries by category, memories and entities, each in the order given. `items` is read only as far
+    as there is room."""
+    budget = Budget(max_tokens, counter)
+    return Context(
+        summaries={category: said for category, said in summaries.items() if budget.takes(said, SUMMARIES_END)},
+        relevant_items=[
+            item
+            for item in takewhile(lambda _: budget.is_open(ITEMS_END), items)
+            if budget.takes(item.content, ITEMS_END)
+        ],
+        graph_context=[entity for entity in graph if budget.takes(orjson.dumps(entity).decode(), GRAPH_END)],
+        token_count=budget.taken,
+        counted_by=counter.counted_by,
+    )
+
+
+def layered(
+    index: OwnerIndex,
+    permitted: Places,
+    ranked: Sequence[RecalledMemory],
+    readable: Callable[[list[int]], list[MemoryRow]],
+) -> Iterator[ContextItem]:
+    """All permitted rules, ranked or not, the most important first, then by id; then the ranked memories of the working
+    layer, then the others, as they rank. `readable`: the rows of slots that can be read."""
+    scores = {memory.id: memory.score for memory in ranked}
+    slots = _rules(index, permitted)
+    chunks = (readable(slots[start : start + ROWS_AT_ONCE]) for start in range(0, len(slots), ROWS_AT_ONCE))
+    for row in chain.from_iterable(chunks):
+        yield ContextItem(
+            id=row.id,
+            content=row.content,
+            category=row.category,
+            confidence=row.confidence,
+            score=scores.get(row.id),
+            created_at=format_time(row.created_ms),
+        )
+    for layer in RANKED_LAYERS:
+        yield from (_item(memory) for memory in ranked if memory.layer == layer and memory.content != REDACTED)
+
+
+def _rules(index: OwnerIndex, permitted: Places) -> list[int]:
+    """The slots of the permitted rules, each in its latest version (with `include_history` there are more)."""
+    facts = index.conversation.facts[permitted]
+    places = permitted[facts["layer"] == index.names.known(RULE)]
+    facts, slots = index.conversation.facts[places], index.conversation.slots[places]
+    by_age = np.argsort(facts["version"], kind="stable")
+    latest = {index.ids[slots[at]]: at for at in by_age}
+    best = sorted(latest.items(), key=lambda rule: (-facts["importance"][rule[1]], rule[0]))
+    return [int(slots[at]) for _, at in best]
+
+
+def _item(memory: RecalledMemory) -> ContextItem:
+    return ContextItem(
+        id=memory.id,
+        content=memory.content,
+        category=memory.category,
+        confidence=memory.confidence,
+        score=memory.score,
+        created_at=memory.created_at,
+    )
+
+
+def summaries(
+    hot: HotOwner, moment: Moment, wanted: Sequence[str] | None, ranked: Sequence[RecalledMemory]
+) -> dict[str, str]:
+    """Category → the latest summary there was by the moment: of the categories wanted, in that order; of all where none
+    are, those of the ranked memories first, the others by name. Raises DecryptionFailed."""
+    by_ms = min((at for at in (moment.known_by_ms, moment.happened_by_ms) if at is not None), default=None)
+    latest: dict[str, str] = {}
+    for _, value in hot.scan(keys.CATEGORY_SUMMARY):  # by category, the oldest first
+        stored = CategorySummary.decode(value)
+        if by_ms is None or stored.ingested_ms <= by_ms:
+            latest[stored.category] = stored.summary
+    if wanted is None:
+        wanted = [*(memory.category for memory in ranked if memory.category is not None), *sorted(latest)]
+    return {category: latest[category] for category in dict.fromkeys(wanted) if category in latest}

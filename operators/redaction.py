@@ -1,0 +1,65 @@
+"""Memories whose text cannot be opened: what the index knows of them stands, text and summary are redacted."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from recallflow.responses import Warn
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import MemoryRow
+
+REDACTED = "[REDACTED — DECRYPTION FAILED]"
+
+
+@dataclass(slots=True, frozen=True)
+class Redacted(MemoryRow):
+    """Stands for a row that was not opened."""
+
+
+def version(memory_id: str, seq: int, number: int) -> Redacted:
+    """A version of a memory of which only the place is known."""
+    return Redacted(
+        id=memory_id, seq=seq, version=number, change=0, content=REDACTED, summary=REDACTED, created_ms=0, ingested_ms=0
+    )
+
+
+def memory(index: OwnerIndex, slot: int) -> Redacted:
+    """The memory of a slot as far as the index tells. It knows of an author, not whether that is a name or a role."""
+    fact, strings = index.facts[slot], index.names.strings
+
+    def text(column: str) -> str | None:
+        return strings[fact[column]] if fact[column] >= 0 else None
+
+    author, role = text("author"), text("role")
+    return Redacted(
+        id=index.ids[slot],
+        seq=int(fact["seq"]),
+        version=int(fact["version"]),
+        change=0,
+        content=REDACTED,
+        summary=REDACTED,
+        created_ms=int(fact["created_ms"]),
+        ingested_ms=0,
+        kind=text("kind") or "",
+        layer=text("layer") or "",
+        role=role,
+        name=None if author == role else author,
+        session_id=text("session"),
+        project_id=text("project"),
+        category=text("category"),
+        tags=index.tags[slot],
+        importance=float(fact["importance"]),
+        confidence=float(fact["confidence"]),
+    )
+
+
+def is_readable(row: MemoryRow | None) -> TypeGuard[MemoryRow]:
+    """Whether there is a text."""
+    return row is not None and not isinstance(row, Redacted)
+
+
+def warn(rows: Iterable[MemoryRow | None]) -> list[Warn]:
+    """The warning for an answer that holds any."""
+    if not (count := sum(isinstance(row, Redacted) for row in rows)):
+        return []
+    return [Warn(code="decryption_failed", detail=f"{count} memories could not be opened; they are redacted")]

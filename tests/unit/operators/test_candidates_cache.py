@@ -1,0 +1,91 @@
+"""The signal of a question asked again: kept until the memories change, and within its bytes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recallflow.flows.embedded import Processed
+from recallflow.operators.recall.candidates_cache import CandidatesCache
+from recallflow.operators.recall.columns import Columns
+from recallflow.state.index import Conversation, OwnerIndex
+from recallflow.state.rows import Entry
+
+MakeEvent = Callable[..., dict[str, Any]]
+RunFlow = Callable[..., Processed]
+
+
+def columns(size: int = 10) -> Columns:
+    """Of 8 bytes a number."""
+    return Columns({"dense": np.zeros(size)}, {"dense": 1.0})
+
+
+@pytest.fixture
+def index(make_entry: Callable[..., Entry]) -> OwnerIndex:
+    index = OwnerIndex("model", 2)
+    index.add([make_entry(n) for n in range(3)], {})
+    return index
+
+
+def other() -> Conversation:
+    return OwnerIndex("model", 2).conversation
+
+
+def test_the_same_question_about_the_same_memories_is_known(index: OwnerIndex) -> None:
+    cache, kept = CandidatesCache(), columns()
+    cache.put(index.conversation, "tea?", kept)
+    assert cache.get(index.conversation, "tea?") is kept
+    assert cache.get(index.conversation, "tea") is None
+    assert cache.get(other(), "tea?") is None
+
+
+def test_any_change_of_the_memories_ends_it(index: OwnerIndex, make_entry: Callable[..., Entry]) -> None:
+    cache = CandidatesCache()
+    cache.put(index.conversation, "tea?", columns())
+    index.add([make_entry(9)], {})
+    assert cache.get(index.conversation, "tea?") is None
+    cache.put(index.conversation, "tea?", columns())
+    index.remove(1)
+    assert cache.get(index.conversation, "tea?") is None
+
+
+def test_an_address_used_again_brings_nothing_back() -> None:
+    cache, seen, again = CandidatesCache(), set[int](), 0
+    while again < 3:
+        conversation = other()
+        again += id(conversation) in seen
+        assert cache.get(conversation, "tea?") is None
+        cache.put(conversation, "tea?", columns())
+        seen.add(id(conversation))
+        del conversation
+
+
+def test_the_least_recently_used_goes_first_and_the_bytes_hold(index: OwnerIndex) -> None:
+    cache, conversation = CandidatesCache(budget_bytes=200), index.conversation
+    for text in ("a", "b"):
+        cache.put(conversation, text, columns())
+    cache.get(conversation, "a")
+    cache.put(conversation, "c", columns(6))
+    assert [cache.get(conversation, text) is not None for text in ("a", "b", "c")] == [True, False, True]
+    assert cache.total_bytes == 80 + 48
+    cache.put(conversation, "c", columns(5))
+    assert cache.total_bytes == 80 + 40
+    cache.put(conversation, "large", columns(26))  # 208 bytes: nothing goes for what cannot be kept
+    assert cache.get(conversation, "large") is None
+    assert cache.total_bytes == 80 + 40
+
+
+def test_an_answer_from_the_cache_is_the_answer(run_flow: RunFlow, make_event: MakeEvent) -> None:
+    texts = ["The red bike is new", "We had tea", "Bo rides far", "Tea is fine"]
+    told = [make_event("message", n, id=f"m{n}", content=text) for n, text in enumerate(texts)]
+    ask = make_event("recall", 900_000, query="Who had tea?", mode="relevance")
+    later = make_event("message", 5, id="m5", content="Who had tea, had tea")
+    forgotten = make_event("memory.forget", 6, memory_id="m1")
+    first, again, after, last = run_flow([*told, ask, ask, later, ask, forgotten, ask]).responses
+    hits = [response["routing_info"]["cache_hits"]["candidates"] for response in (first, again, after, last)]
+    assert hits == [0, 1, 0, 0]
+    for part in ("memories", "explanations", "confidence_scores"):
+        assert again[part] == first[part]
+    assert after["memories"][0]["id"] == "m5"
+    assert "m1" not in [memory["id"] for memory in last["memories"]]

@@ -1,0 +1,351 @@
+"""An assembled context: what is in it, in which order, and never over the budget."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.flows.embedded import Processed
+from recallflow.operators.recall.context import GRAPH_END, ITEMS_END, ROWS_AT_ONCE, SUMMARIES_END, assemble, layered
+from recallflow.operators.redaction import REDACTED
+from recallflow.responses import Context, ContextItem, RecalledMemory
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import Entry, MemoryRow
+
+MakeEntry = Callable[..., Entry]
+MakeEvent = Callable[..., dict[str, Any]]
+RunFlow = Callable[..., Processed]
+
+
+class Letters:
+    """A token a character, so that texts can be made to measure."""
+
+    counted_by = "letters"
+
+    def count_tokens(self, text: str) -> int:
+        return len(text)
+
+
+def item(memory_id: str, content: str) -> ContextItem:
+    return ContextItem(id=memory_id, content=content, category=None, confidence=1, score=None, created_at="")
+
+
+def of_sizes(sizes: Iterable[int]) -> list[ContextItem]:
+    return [item(f"m{n}", "x" * size) for n, size in enumerate(sizes)]
+
+
+def ids(context: Context) -> list[str]:
+    return [found.id for found in context.relevant_items]
+
+
+# ── the budget ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_sections_fill_half_four_fifths_and_all_of_the_budget() -> None:
+    entity = {"name": "x" * 4}  # {"name":"xxxx"}: 15 tokens
+    context = assemble(100, Letters(), {"a": "x" * 50, "b": "x"}, of_sizes([30, 1]), [entity, {"n": 1}])
+    # 50 of 50; 30 of the 30 up to 80; 15 of the 20 up to 100, and no 7 more.
+    assert context.summaries == {"a": "x" * 50}
+    assert ids(context) == ["m0"]
+    assert context.graph_context == [entity]
+    assert (context.token_count, context.counted_by) == (95, "letters")
+
+
+def test_what_does_not_fit_is_left_out_whole_and_the_next_is_tried() -> None:
+    summaries = {"a": "x" * 40, "b": "x" * 11, "c": "x" * 10}
+    context = assemble(100, Letters(), summaries, of_sizes([31, 30, 1]), [{"n": "x" * 30}, {"n": 1}])
+    assert [*context.summaries] == ["a", "c"]
+    assert ids(context) == ["m1"]
+    assert context.graph_context == [{"n": 1}]
+    assert context.token_count == 40 + 10 + 30 + 7
+
+
+def test_room_that_summaries_leave_goes_to_items_and_theirs_to_the_graph() -> None:
+    context = assemble(100, Letters(), {}, of_sizes([80]), [])
+    assert (ids(context), context.token_count) == (["m0"], 80)
+    entity = {"n": "x" * 92}  # 100 tokens
+    assert assemble(100, Letters(), {}, [], [entity]).graph_context == [entity]
+
+
+@pytest.mark.parametrize(("max_tokens", "found"), [(1, []), (2, ["m0"]), (4, ["m0", "m1", "m2"])])
+def test_a_tiny_budget(max_tokens: int, found: list[str]) -> None:
+    assert ids(assemble(max_tokens, Letters(), {}, of_sizes([1, 1, 1, 1, 1]))) == found
+
+
+def test_an_empty_text_has_no_place() -> None:
+    context = assemble(100, Letters(), {"a": ""}, [item("m0", ""), item("m1", "x")])
+    assert (context.summaries, ids(context)) == ({}, ["m1"])
+
+
+def test_items_are_read_only_while_there_is_room() -> None:
+    def endless() -> Iterator[ContextItem]:
+        while True:
+            yield item("m", "x")
+
+    assert assemble(100, Letters(), {}, endless()).token_count == 80
+
+
+texts = st.lists(st.integers(0, 40).map("x".__mul__), max_size=12)
+
+
+@given(
+    st.integers(1, 200),
+    texts,
+    texts,
+    st.lists(st.dictionaries(st.sampled_from("ab"), st.integers(0, 10**9)), max_size=8),
+)
+def test_no_section_ever_exceeds_its_end_nothing_is_cut_and_the_order_stays(
+    max_tokens: int, said: list[str], contents: list[str], graph: list[dict[str, Any]]
+) -> None:
+    summaries = {f"c{n}": text for n, text in enumerate(said)}
+    items = [item(f"m{n}", text) for n, text in enumerate(contents)]
+    context = assemble(max_tokens, Letters(), summaries, items, graph)
+    taken = 0
+    for end, given_, kept in (
+        (SUMMARIES_END, [*summaries.items()], [*context.summaries.items()]),
+        (ITEMS_END, items, context.relevant_items),
+        (GRAPH_END, graph, context.graph_context),
+    ):
+        before = taken
+        taken += sum(map(size, kept))
+        assert taken <= end * max_tokens or taken == before
+        assert in_order(kept, given_)
+        # Each one left out would not have fitted where it came.
+        assert kept == greedy(given_, before, end * max_tokens)
+    assert context.token_count == taken
+
+
+def size(entry: Any) -> int:
+    match entry:
+        case (_, text):
+            return len(text)
+        case ContextItem():
+            return len(entry.content)
+    return len(orjson.dumps(entry))
+
+
+def greedy(entries: Sequence[Any], taken: int, end: float) -> list[Any]:
+    kept = []
+    for entry in entries:
+        if 0 < size(entry) <= end - taken:
+            taken += size(entry)
+            kept.append(entry)
+    return kept
+
+
+def in_order(kept: Sequence[Any], of: Sequence[Any]) -> bool:
+    rest = iter(of)
+    return all(any(entry == other for other in rest) for entry in kept)
+
+
+# ── the layers ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def indexed(*entries: Entry) -> OwnerIndex:
+    index = OwnerIndex("model", 2)
+    index.add(entries, {})
+    return index
+
+
+def ranked(memory_id: str, layer: str, rank: int, content: str = "") -> RecalledMemory:
+    fields = dict.fromkeys(("summary", "category", "role", "name", "session_id", "episode_id"))
+    return RecalledMemory(
+        id=memory_id,
+        content=content or f"text of {memory_id}",
+        kind="fact",
+        layer=layer,
+        tags=[],
+        created_at="2025-01-01T00:00:00Z",
+        confidence=1,
+        score=1 / rank,
+        rank=rank,
+        why_included={},
+        **fields,
+    )
+
+
+def row(index: OwnerIndex, slot: int) -> MemoryRow:
+    memory_id = index.ids[slot]
+    return MemoryRow(memory_id, slot, 0, 0, f"text of {memory_id}", created_ms=0, ingested_ms=0)
+
+
+def layers(index: OwnerIndex, memories: Sequence[RecalledMemory], permitted: Sequence[int] | None = None) -> list[str]:
+    places = np.arange(index.conversation.size) if permitted is None else np.array(permitted, np.int64)
+    read = layered(index, places, memories, lambda slots: [row(index, slot) for slot in slots])
+    return [found.id for found in read]
+
+
+def test_rules_come_first_ranked_or_not_then_the_working_layer_then_the_others_by_rank(make_entry: MakeEntry) -> None:
+    index = indexed(
+        make_entry(0, id="lasting", episode=0),
+        make_entry(1, id="rule of b", layer="rule", importance=0.5, episode=0),
+        make_entry(2, id="working", layer="working", episode=0),
+        make_entry(3, id="rule of a", layer="rule", importance=0.5, episode=0),
+        make_entry(4, id="top rule", layer="rule", importance=0.9, episode=0),
+        make_entry(5, id="not ranked", layer="working", episode=0),
+    )
+    memories = [
+        ranked("lasting", "long_term", 1),
+        ranked("rule of b", "rule", 2),
+        ranked("later", "long_term", 3),
+        ranked("working", "working", 4),
+    ]
+    assert layers(index, memories) == ["top rule", "rule of a", "rule of b", "working", "lasting", "later"]
+
+
+def test_a_rule_has_its_score_where_it_is_ranked(make_entry: MakeEntry) -> None:
+    index = indexed(make_entry(0, id="a", layer="rule"), make_entry(1, id="b", layer="rule"))
+    found = layered(index, np.arange(2), [ranked("b", "rule", 4)], lambda slots: [row(index, slot) for slot in slots])
+    assert [(rule.id, rule.score) for rule in found] == [("a", None), ("b", 0.25)]
+
+
+def test_only_rules_that_the_filters_let_through_are_in(make_entry: MakeEntry) -> None:
+    index = indexed(*(make_entry(n, id=f"r{n}", layer="rule", episode=0) for n in range(3)))
+    assert layers(index, [], permitted=[0, 2]) == ["r0", "r2"]
+    assert layers(index, [], permitted=[]) == []
+
+
+def test_of_a_rule_with_a_history_the_latest_version_is_in(make_entry: MakeEntry) -> None:
+    index = OwnerIndex("model", 2)
+    old = make_entry(0, id="r", layer="rule", version=0, importance=0.9)
+    index.load([], [make_entry(0, id="r", layer="rule", version=1, importance=0.1)], {}, past=[old])
+    read: list[int] = []
+
+    def rows(slots: list[int]) -> list[MemoryRow]:
+        read.extend(int(index.facts["version"][slot]) for slot in slots)
+        return [row(index, slot) for slot in slots]
+
+    assert [found.id for found in layered(index, np.arange(2), [], rows)] == ["r"]
+    assert read == [1]
+
+
+def test_texts_that_could_not_be_opened_are_in_no_layer(make_entry: MakeEntry) -> None:
+    index = indexed(make_entry(0, id="r", layer="rule"))
+    memories = [ranked("a", "working", 1, REDACTED), ranked("b", "long_term", 2, REDACTED), ranked("c", "long_term", 3)]
+    assert [found.id for found in layered(index, np.arange(1), memories, lambda _: [])] == ["c"]
+
+
+def test_many_rules_are_read_as_far_as_they_are_wanted(make_entry: MakeEntry) -> None:
+    index = indexed(*(make_entry(n, layer="rule", episode=0) for n in range(5 * ROWS_AT_ONCE)))
+    reads: list[int] = []
+
+    def rows(slots: list[int]) -> list[MemoryRow]:
+        reads.append(len(slots))
+        return [row(index, slot) for slot in slots]
+
+    found = layered(index, np.arange(index.conversation.size), [], rows)
+    for _ in range(ROWS_AT_ONCE + 1):
+        next(found)
+    assert reads == [ROWS_AT_ONCE] * 2
+
+
+# ── the flow ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def told(make_event: MakeEvent) -> list[dict[str, Any]]:
+    """Memories of two categories and of every layer, and summaries of three, one of them told twice."""
+    return [
+        make_event(
+            "memory", 1_000, id="t", layer="rule", category="tea", content="Never boil green tea", importance=0.9
+        ),
+        make_event("memory", 2_000, id="w", layer="working", category="work", content="The tea order is open"),
+        make_event("memory", 3_000, id="l", category="tea", content="Ann likes green tea", confidence=0.75),
+        make_event("memory", 4_000, id="x", layer="rule", category="work", content="Lock the door"),
+        make_event("category.summary", 5_000, category="tea", summary="Ann drank black tea"),
+        make_event("category.summary", 6_000, category="work", summary="There is an office"),
+        make_event("category.summary", 7_000, category="attic", summary="It is empty"),
+        make_event("category.summary", 8_000, category="tea", summary="Ann drinks green tea"),
+    ]
+
+
+def context_of(run_flow: RunFlow, events: list[dict[str, Any]], query: dict[str, Any]) -> dict[str, Any]:
+    (response,) = run_flow([*events, query]).responses
+    context: dict[str, Any] = response["context"]
+    return context
+
+
+def test_a_recall_with_a_budget_assembles_a_context(
+    run_flow: RunFlow, make_event: MakeEvent, told: list[dict[str, Any]]
+) -> None:
+    query = make_event("recall", 9_000, query="green tea", mode="relevance", k=2, max_tokens=200)
+    (response,) = run_flow([*told, query]).responses
+    context = response["context"]
+    scores = {memory["id"]: memory["score"] for memory in response["memories"]}
+    assert [item["id"] for item in context["relevant_items"]] == ["t", "x", "l"]
+    assert context["relevant_items"][1:] == [
+        {
+            "id": "x",
+            "content": "Lock the door",
+            "category": "work",
+            "confidence": 1,
+            "score": None,
+            "created_at": "1970-01-01T00:00:04Z",
+        },
+        {
+            "id": "l",
+            "content": "Ann likes green tea",
+            "category": "tea",
+            "confidence": 0.75,
+            "score": scores["l"],
+            "created_at": "1970-01-01T00:00:03Z",
+        },
+    ]
+    # The ranked memories' category first, then the others by name.
+    assert [*context["summaries"].items()] == [
+        ("tea", "Ann drinks green tea"),
+        ("attic", "It is empty"),
+        ("work", "There is an office"),
+    ]
+    # 20, 11 and 18 characters; 20, 13 and 19.
+    assert (context["token_count"], context["counted_by"]) == (5 + 3 + 5 + 5 + 4 + 5, "estimate")
+    assert context["graph_context"] == []
+    assert (response["status"], response["warnings"]) == ("ok", [])
+
+
+def test_without_a_budget_there_is_no_context(
+    run_flow: RunFlow, make_event: MakeEvent, told: list[dict[str, Any]]
+) -> None:
+    (response,) = run_flow([*told, make_event("recall", 9_000, query="green tea")]).responses
+    assert "context" not in response
+
+
+def test_category_filters_narrow_summaries_and_order_them(
+    run_flow: RunFlow, make_event: MakeEvent, told: list[dict[str, Any]]
+) -> None:
+    filters = {"categories": ["work", "unknown", "tea"]}
+    query = make_event("recall", 9_000, query="green tea", max_tokens=200, filters=filters)
+    assert [*context_of(run_flow, told, query)["summaries"]] == ["work", "tea"]
+
+
+def test_rules_that_a_filter_keeps_out_are_out(
+    run_flow: RunFlow, make_event: MakeEvent, told: list[dict[str, Any]]
+) -> None:
+    query = make_event("recall", 9_000, query="green tea", max_tokens=200, filters={"categories": ["work"]})
+    assert [item["id"] for item in context_of(run_flow, told, query)["relevant_items"]] == ["x", "w"]
+
+
+@pytest.mark.parametrize("axis", ["ingestion_time", "event_time"])
+@pytest.mark.parametrize(
+    ("moment", "summaries"),
+    [
+        (4_999, {}),
+        (5_000, {"tea": "Ann drank black tea"}),
+        (7_999, {"tea": "Ann drank black tea", "work": "There is an office", "attic": "It is empty"}),
+        (8_000, {"tea": "Ann drinks green tea", "work": "There is an office", "attic": "It is empty"}),
+    ],
+)
+def test_of_a_moment_the_summaries_are_those_of_then(
+    run_flow: RunFlow,
+    make_event: MakeEvent,
+    told: list[dict[str, Any]],
+    axis: str,
+    moment: int,
+    summaries: dict[str, str],
+) -> None:
+    query = make_event("recall", 9_000, query="green tea", max_tokens=200, as_of={axis: moment})
+    assert context_of(run_flow, told, query)["summaries"] == summaries

@@ -1,0 +1,423 @@
+"""Every way an answer can be less than it should be: it comes all the same, says what is missing, and is degraded."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from recallflow.connectors.embedders import load_embedder
+from recallflow.embedder import Embedder, Kind, Matrix
+from recallflow.errors import DecryptionFailed, EmbedderError
+from recallflow.flows.settings import Settings
+from recallflow.operators.decode import decode
+from recallflow.operators.partition import Clocks, PartitionLogic
+from recallflow.operators.prepare import prepare
+from recallflow.operators.redaction import REDACTED
+from recallflow.outputs import Answer
+from recallflow.records import Position, Record
+from recallflow.responses import WARNINGS
+from recallflow.state import keys
+from recallflow.state.directory import StateDirectory
+from recallflow.state.keyring import Keyring
+
+MakeEvent = Callable[..., dict[str, Any]]
+Ask = Callable[..., dict[str, Any]]
+
+SETTINGS = Settings(partitions=1)
+ROOT = Path(__file__).parents[3]
+SAID = {
+    "ferry": "The ferry to Porto leaves at nine",
+    "violin": "Ann plays the violin in a quartet",
+    "kettle": "The kettle is broken again",
+    "bike": "Bo sold his red bike",
+}
+
+
+class Model:
+    """Spelling vectors under another name, as of a model that can fail."""
+
+    name = "model"
+    kind: Kind = "contextual"
+
+    def __init__(self) -> None:
+        self._hashing = load_embedder("hash")
+        self.dimension = self._hashing.dimension
+        self.error: Exception | None = None
+        self.gives = self.dimension
+        self.takes_s = 0.0
+        self.clock_s = 0.0
+        self.asked: list[str] = []
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        self.clock_s += self.takes_s
+        self.asked += texts
+        if self.error is not None:
+            raise self.error
+        return self._hashing.embed(texts)[:, : self.gives]
+
+    def timer(self) -> float:
+        return self.clock_s
+
+
+class Engine:
+    """One state partition, without Bytewax."""
+
+    def __init__(self, path: Path, model: Model, fallback: Embedder | None) -> None:
+        self.directory = StateDirectory.open(path, SETTINGS.fingerprint(model), SETTINGS.cache_bytes)
+        clocks = Clocks(timer=model.timer, now_ms=lambda: 0)
+        self._logic = PartitionLogic.builder(self.directory, model, SETTINGS.rules(model), clocks, fallback=fallback)(
+            None
+        )
+        self._model = model
+        self._offset = 0
+
+    def run(self, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The responses."""
+        records = [
+            Record(Position("log", 0, n), orjson.dumps(event), 0, b"acme/ann")
+            for n, event in enumerate(events, self._offset)
+        ]
+        self._offset += len(events)
+        items = prepare(self._model, [decode(record) for record in records])
+        outputs, _ = self._logic.on_batch([("000", item) for item in items])
+        return [orjson.loads(output.body) for output in outputs if isinstance(output, Answer)]
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def make_engine(tmp_path: Path, model: Model) -> Iterator[Callable[..., Engine]]:
+    engines: list[Engine] = []
+
+    def make(fallback: Embedder | None = None) -> Engine:
+        engines.append(Engine(tmp_path / str(len(engines)), model, fallback))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.directory.close()
+
+
+@pytest.fixture
+def engine(make_engine: Callable[..., Engine], make_event: MakeEvent) -> Engine:
+    """An engine that falls back to hash vectors, and knows four messages."""
+    engine = make_engine(load_embedder("hash"))
+    engine.run(told(make_event))
+    return engine
+
+
+@pytest.fixture
+def ask(engine: Engine, make_event: MakeEvent) -> Ask:
+    return lambda query, /, **fields: engine.run([make_event("recall", 900_000, query=query, **fields)])[0]
+
+
+def told(make_event: MakeEvent) -> list[dict[str, Any]]:
+    return [
+        make_event("message", 60_000 * n, id=name, session_id=name, name="Ann", content=text)
+        for n, (name, text) in enumerate(SAID.items())
+    ]
+
+
+def ids(response: dict[str, Any]) -> list[str]:
+    return [memory["id"] for memory in response["memories"]]
+
+
+def codes(response: dict[str, Any]) -> list[str]:
+    return [warning["code"] for warning in response["warnings"]]
+
+
+# ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_warning_there_is_stands_in_the_table_and_in_the_documentation() -> None:
+    sources = [path.read_text() for path in (ROOT / "operators").rglob("*.py")]
+    raised = {code for source in sources for code in re.findall(r'(?:Warn\(code=|_warn\()"(\w+)"', source)}
+    documented = re.findall(r"^\| `(\w+)` \| (yes|no) \| (.+?) \|$", (ROOT / "docs" / "events.md").read_text(), re.M)
+    assert raised == WARNINGS.keys()
+    assert documented == [
+        (code, "yes" if meaning.degrades else "no", meaning.says) for code, meaning in sorted(WARNINGS.items())
+    ]
+
+
+def test_without_a_warning_an_answer_is_not_degraded(ask: Ask) -> None:
+    response = ask("Who plays the violin?")
+    assert (response["status"], codes(response), ids(response)[0]) == ("ok", [], "violin")
+
+
+# ── the model ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("error", [EmbedderError("gone"), RuntimeError("violin"), OSError(5, "violin")])
+def test_where_the_model_fails_questions_are_compared_by_hash_vectors(ask: Ask, model: Model, error: Exception) -> None:
+    model.error = error
+    response = ask("Who plays the violin?", mode="relevance")
+    assert (response["status"], codes(response), ids(response)[0]) == ("degraded", ["embedding_fallback"], "violin")
+    assert "hash-384" in response["warnings"][0]["detail"]
+    assert "violin" not in response["warnings"][0]["detail"]
+    assert response["computation_tier"] == "standard"
+
+
+@pytest.mark.parametrize("dimension", [1, 383])
+def test_vectors_of_another_size_are_not_compared(ask: Ask, model: Model, dimension: int) -> None:
+    model.gives = dimension
+    response = ask("Who plays the violin?", mode="relevance")
+    assert (response["status"], codes(response), ids(response)[0]) == ("degraded", ["wrong_dimension"], "violin")
+
+
+def test_without_a_fallback_words_alone_decide(
+    make_engine: Callable[..., Engine], make_event: MakeEvent, model: Model
+) -> None:
+    engine = make_engine()
+    engine.run(told(make_event))
+    model.error = RuntimeError()
+    (response,) = engine.run([make_event("recall", 900_000, query="Who plays the violin?", mode="relevance")])
+    assert (codes(response), ids(response)[0]) == (["embedding_fallback"], "violin")
+    assert response["computation_tier"] == "fast"
+    assert "hash" not in response["warnings"][0]["detail"]
+
+
+def test_the_fallback_compares_only_what_the_filters_let_through(ask: Ask, model: Model) -> None:
+    model.error = RuntimeError()
+    response = ask("Who plays the violin?", filters={"session_ids": ["ferry", "bike"]})
+    assert sorted(ids(response)) == ["bike", "ferry"]
+
+
+def test_the_fallback_reads_the_texts_of_the_best_200_only(
+    make_engine: Callable[..., Engine], make_event: MakeEvent, model: Model
+) -> None:
+    class Counting:
+        texts = 0
+        name, dimension = "counting", 384
+        kind: Kind = "spelling"
+
+        def embed(self, texts: Sequence[str]) -> Matrix:
+            self.texts += len(texts)
+            return load_embedder("hash").embed(texts)
+
+    counting = Counting()
+    engine = make_engine(counting)
+    engine.run([make_event("message", n, content=f"Tea number {n}") for n in range(230)])
+    model.error = RuntimeError()
+    engine.run([make_event("recall", 900_000, query="Which tea?")])
+    assert counting.texts == 1 + 200
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "episode", "balanced", "entity_focused", "decayed", "relevance"])
+def test_every_mode_answers_without_the_model(ask: Ask, model: Model, mode: str) -> None:
+    model.error = RuntimeError()
+    response = ask("Who plays the violin?", mode=mode)
+    assert "embedding_fallback" in codes(response)
+    assert "violin" in ids(response)
+
+
+def test_recency_asks_no_model_and_so_does_not_notice(ask: Ask, model: Model) -> None:
+    model.error = RuntimeError()
+    response = ask("Who plays the violin?", mode="recency")
+    assert (response["status"], codes(response)) == ("ok", [])
+    assert response["computation_tier"] == "fast"
+
+
+def test_a_model_that_works_again_is_used_again(ask: Ask, model: Model) -> None:
+    healthy = ask("Who plays the violin?")
+    model.error = RuntimeError()
+    assert codes(ask("Whose violin?")) == ["embedding_fallback"]
+    model.error = None
+    assert codes(ask("Whose violin?")) == []
+    model.error = RuntimeError()  # what is in the cache needs no model
+    again = ask("Who plays the violin?")
+    assert again["routing_info"]["cache_hits"] == {"question_vector": 1, "candidates": 1}
+    assert healthy["routing_info"]["cache_hits"] == {"question_vector": 0, "candidates": 0}
+    assert (again["status"], ids(again)) == ("ok", ids(healthy))
+
+
+# ── time ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_query_close_to_its_deadline_goes_without_vectors_and_says_so(ask: Ask, model: Model) -> None:
+    model.takes_s = 0.02
+    first = ask("Who plays the violin?", sla_target_ms=50)
+    assert (first["status"], first["computation_tier"], first["sla_met"]) == ("ok", "standard", True)
+    tight = ask("Whose violin?", sla_target_ms=10)
+    assert (tight["status"], codes(tight)) == ("degraded", ["deadline"])
+    assert tight["warnings"][0]["detail"] == "went without dense to be done within 10 ms"
+    assert (tight["computation_tier"], tight["sla_target_ms"], tight["sla_met"]) == ("fast", 10, True)
+    assert ids(tight)[0] == "violin"
+    assert "Whose violin?" not in model.asked
+
+
+def test_a_vector_that_is_at_hand_is_not_dropped(ask: Ask, model: Model) -> None:
+    model.takes_s = 0.02
+    ask("Whose violin?")
+    again = ask("Whose violin?", sla_target_ms=10)
+    assert (again["status"], again["computation_tier"]) == ("ok", "standard")
+
+
+def test_without_a_target_nothing_is_dropped_however_long_it_takes(ask: Ask, model: Model) -> None:
+    model.takes_s = 5.0
+    for question in ("Who plays the violin?", "Whose violin?"):
+        slow = ask(question)
+        assert (slow["status"], slow["computation_tier"]) == ("ok", "standard")
+        assert (slow["sla_target_ms"], slow["sla_met"], slow["processing_time_ms"]) == (50, False, 5_000)
+
+
+# ── what cannot be opened ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, str], None]:
+    """Makes the records of a table that hold a text impossible to open."""
+    open_value = Keyring.open
+
+    def lose(table: bytes, text: str) -> None:
+        def failing(self: Keyring, key: bytes, value: bytes) -> bytes:
+            if key[:1] == keys.OWNERS and keys.split(key)[1] == table and text.encode() in value:
+                raise DecryptionFailed("no key opens it")
+            return open_value(self, key, value)
+
+        monkeypatch.setattr(Keyring, "open", failing)
+
+    return lose
+
+
+def test_a_text_that_cannot_be_opened_is_redacted_and_ranked_last(ask: Ask, lose: Callable[[bytes, str], None]) -> None:
+    before = ask("Who plays the violin?", mode="relevance")
+    assert ids(before)[0] == "violin"
+    lose(keys.ROW, "violin")
+    response = ask("Who plays the violin?", mode="relevance")
+    assert (response["status"], codes(response)) == ("degraded", ["decryption_failed"])
+    assert ids(response) == [*ids(before)[1:], "violin"]
+    last = response["memories"][-1]
+    assert (last["content"], last["summary"], last["rank"]) == (REDACTED, REDACTED, 4)
+    known = before["memories"][0] | {"content": REDACTED, "summary": REDACTED, "rank": 4}
+    assert last == known
+    assert [memory["rank"] for memory in response["memories"]] == [1, 2, 3, 4]
+    assert response["explanations"] == before["explanations"]
+
+
+def test_what_is_known_of_a_redacted_memory_is_shown(
+    engine: Engine, make_event: MakeEvent, ask: Ask, lose: Callable[[bytes, str], None]
+) -> None:
+    told_so = {
+        "kind": "decision",
+        "layer": "working",
+        "category": "work",
+        "tags": ["a"],
+        "confidence": 0.25,
+        "session_id": "s",
+    }
+    engine.run([make_event("memory", 5_000, id="m", content="Ship the alarm", **told_so)])
+    lose(keys.ROW, "alarm")
+    (memory,) = [found for found in ask("alarm")["memories"] if found["id"] == "m"]
+    assert {name: memory[name] for name in told_so} == told_so
+    assert (memory["role"], memory["name"], memory["created_at"]) == (None, None, "1970-01-01T00:00:05Z")
+
+
+def test_lookups_redact_too(engine: Engine, make_event: MakeEvent, lose: Callable[[bytes, str], None]) -> None:
+    engine.run([make_event("memory.update", 0, memory_id="violin", content="Ann sold her viola")])
+    lose(keys.ROW, "violin in")
+    asked = [make_event(kind, 900_000, memory_id="violin") for kind in ("memory.history", "memory.get")]
+    history, latest = engine.run(asked)
+    assert history["versions"][0] == {"id": "violin", "seq": 1, "version": 0, "content": REDACTED, "summary": REDACTED}
+    assert history["versions"][1]["content"] == "Ann sold her viola"
+    assert (history["status"], codes(history)) == ("degraded", ["decryption_failed"])
+    assert (latest["status"], latest["versions"][0]["content"]) == ("ok", "Ann sold her viola")
+
+
+def test_an_episodes_summary_does_without_what_cannot_be_opened(
+    engine: Engine, make_event: MakeEvent, lose: Callable[[bytes, str], None]
+) -> None:
+    lose(keys.ROW, "violin")
+    (listed,) = engine.run([make_event("episodes.list", 900_000)])
+    summaries = {episode["session_id"]: episode["summary"] for episode in listed["episodes"]}
+    assert (summaries["violin"], summaries["kettle"]) == ("", "Ann: The kettle is broken again")
+
+
+def test_the_fallback_does_not_compare_what_cannot_be_opened(
+    ask: Ask, model: Model, lose: Callable[[bytes, str], None]
+) -> None:
+    lose(keys.ROW, "violin")
+    model.error = RuntimeError()
+    response = ask("decryption failed redacted", mode="relevance")
+    assert codes(response) == ["embedding_fallback", "decryption_failed"]
+    assert response["explanations"]["violin"]["factors"]["semantic"] < 1
+
+
+def test_rules_and_summaries_that_cannot_be_opened_are_not_in_the_context(
+    engine: Engine, make_event: MakeEvent, ask: Ask, lose: Callable[[bytes, str], None]
+) -> None:
+    engine.run(
+        [
+            make_event("memory", 0, id="r", layer="rule", content="Never ring the alarm"),
+            make_event("memory", 0, id="q", layer="rule", content="Never shout"),
+            make_event("category.summary", 0, category="work", summary="They ship"),
+        ]
+    )
+    lose(keys.ROW, "alarm")
+    response = ask("Who plays the violin?", k=1, max_tokens=500)
+    assert response["context"]["relevant_items"][0]["id"] == "q"
+    assert codes(response) == ["decryption_failed"]
+    assert response["context"]["summaries"] == {"work": "They ship"}
+    lose(keys.CATEGORY_SUMMARY, "They")
+    response = ask("Who plays the violin?", k=1, max_tokens=500)
+    assert (response["context"]["summaries"], codes(response)) == ({}, ["decryption_failed"])
+
+
+# ── too little ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_of_an_unknown_user_nothing_is_remembered(ask: Ask) -> None:
+    response = ask("Who plays the violin?", user_id="nobody")
+    assert (response["status"], codes(response), ids(response)) == ("ok", ["no_memories"], [])
+    assert response["computation_tier"] == "fast"
+
+
+def test_filters_that_let_nothing_through_are_told_of(ask: Ask) -> None:
+    response = ask("Who plays the violin?", filters={"kinds": ["rule"]}, k=3)
+    assert (response["status"], codes(response), ids(response)) == ("ok", ["no_memories"], [])
+    assert "4 memories" in response["warnings"][0]["detail"]
+
+
+def test_a_question_of_function_words_is_answered_by_its_vector(ask: Ask) -> None:
+    response = ask("What is that?", mode="relevance")
+    assert (response["status"], codes(response)) == ("ok", ["no_content_words"])
+    assert len(ids(response)) == 4
+    assert response["computation_tier"] == "standard"
+    assert codes(ask("What is that?", mode="recency")) == []
+
+
+@pytest.mark.parametrize(("k", "warned"), [(3, []), (4, []), (5, ["k_exceeds_memories"])])
+def test_a_k_beyond_the_memories_is_told_of(ask: Ask, k: int, warned: list[str]) -> None:
+    response = ask("Who plays the violin?", k=k)
+    assert (response["status"], codes(response), len(ids(response))) == ("ok", warned, min(k, 4))
+
+
+def test_a_k_beyond_what_the_filters_let_through_is_told_of(ask: Ask) -> None:
+    response = ask("Who plays the violin?", k=2, filters={"session_ids": ["violin"]})
+    assert (codes(response), ids(response)) == (["k_exceeds_memories"], ["violin"])
+
+
+def test_the_default_k_promises_nothing(ask: Ask) -> None:
+    assert codes(ask("Who plays the violin?")) == []
+
+
+def test_rows_that_are_gone_are_counted(ask: Ask, engine: Engine) -> None:
+    partition = engine.directory.partition(0)
+    (row,) = [key for key, value in partition.everything() if keys.split(key)[1] == keys.ROW and b"quartet" in value]
+    partition.stage({row: None})
+    partition.commit()
+    response = ask("Who plays the violin?")
+    assert (response["status"], codes(response)) == ("degraded", ["rows_missing"])
+    assert "violin" not in ids(response)
+    assert len(ids(response)) == 3
+
+
+def test_a_negative_similarity_is_no_reason_to_leave_a_memory_out(ask: Ask, model: Model) -> None:
+    model.error = RuntimeError()
+    assert np.isfinite([memory["score"] for memory in ask("zzzz qqqq xxxx")["memories"]]).all()

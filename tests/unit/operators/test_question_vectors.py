@@ -1,0 +1,147 @@
+"""The cache of questions' vectors, and what is said where the model fails."""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from recallflow.embedder import Kind, Matrix
+from recallflow.errors import EmbedderError
+from recallflow.operators.recall.question_vectors import TTL_S, QuestionVectors, cache_key
+
+
+class Model:
+    """Gives each text the vector (length, 0, 0), or whatever a test sets."""
+
+    name = "model"
+    dimension = 3
+    kind: Kind = "contextual"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.error: BaseException | None = None
+        self.answer: Matrix | None = None
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        self.asked += texts
+        if self.error is not None:
+            raise self.error
+        if self.answer is not None:
+            return self.answer
+        return np.array([[len(text), 0, 0] for text in texts], np.float32)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def vectors(model: Model, clock: Clock) -> QuestionVectors:
+    return QuestionVectors(model, None, clock, size=2)
+
+
+def test_a_key_is_24_digits_of_the_hash_of_model_and_text() -> None:
+    assert cache_key("model", "tea?") == "emb:" + hashlib.sha256(b"model\0tea?").hexdigest()[:24]
+    assert cache_key("model", "tea?") != cache_key("modelt", "ea?")
+
+
+def test_the_model_is_asked_once_for_a_text(vectors: QuestionVectors, model: Model) -> None:
+    first, again = vectors.of("tea?"), vectors.of("tea?")
+    assert (first.cached, again.cached, model.asked) == (False, True, ["tea?"])
+    assert first.vector is not None
+    assert first.vector.tolist() == [4, 0, 0]
+    assert again.vector is first.vector
+
+
+def test_nobody_can_change_what_is_in_the_cache(vectors: QuestionVectors) -> None:
+    vector = vectors.of("tea?").vector
+    assert vector is not None
+    with pytest.raises(ValueError, match="read-only"):
+        vector[0] = 9
+
+
+def test_the_least_recently_used_goes_first(vectors: QuestionVectors) -> None:
+    for text in ("a", "b", "a", "c"):
+        vectors.of(text)
+    assert [vectors.cached(text) is not None for text in ("a", "b", "c")] == [True, False, True]
+
+
+def test_an_hour_old_vector_still_serves_and_an_older_one_is_made_anew(
+    vectors: QuestionVectors, model: Model, clock: Clock
+) -> None:
+    vectors.of("tea?")
+    clock.now_s += TTL_S
+    assert vectors.of("tea?").cached
+    clock.now_s += 0.5  # use does not make it younger
+    assert not vectors.of("tea?").cached
+    assert model.asked == ["tea?"] * 2
+    assert vectors.of("tea?").cached
+
+
+def test_the_models_time_is_told(clock: Clock) -> None:
+    class Slow(Model):
+        def embed(self, texts: Sequence[str]) -> Matrix:
+            clock.now_s += 0.25
+            return super().embed(texts)
+
+    slow = QuestionVectors(Slow(), None, clock)
+    assert slow.of("tea?").took_ms == pytest.approx(250)
+    assert slow.of("tea?").took_ms == 0
+
+
+@pytest.mark.parametrize("error", [EmbedderError("no model"), RuntimeError("tea?"), KeyError("tea?")])
+def test_a_model_that_fails_is_told_of_and_asked_again_next_time(
+    vectors: QuestionVectors, model: Model, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    model.error = error
+    failed = vectors.of("tea?")
+    assert failed.vector is None
+    assert failed.problem is not None
+    assert failed.problem.code == "embedding_fallback"
+    assert type(error).__name__ in failed.problem.detail
+    assert "tea?" not in failed.problem.detail + caplog.text
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    model.error = None
+    assert vectors.of("tea?").vector is not None
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (1, 2), (2, 3), (0, 3), (3,)])
+def test_vectors_of_another_size_are_told_of(vectors: QuestionVectors, model: Model, shape: tuple[int, ...]) -> None:
+    model.answer = np.ones(shape, np.float32)
+    failed = vectors.of("tea?")
+    assert failed.vector is None
+    assert failed.problem is not None
+    assert failed.problem.code == "wrong_dimension"
+    assert str(shape) in failed.problem.detail
+    assert vectors.cached("tea?") is None
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_vector_that_is_not_of_numbers_is_none(vectors: QuestionVectors, model: Model, value: float) -> None:
+    model.answer = np.array([[1, value, 0]], np.float32)
+    failed = vectors.of("tea?")
+    assert failed.vector is None
+    assert failed.problem is not None
+    assert failed.problem.code == "embedding_fallback"
+
+
+def test_where_there_is_no_memory_left_the_flow_stops(vectors: QuestionVectors, model: Model) -> None:
+    model.error = MemoryError()
+    with pytest.raises(MemoryError):
+        vectors.of("tea?")

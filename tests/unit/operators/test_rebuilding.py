@@ -1,0 +1,72 @@
+"""While what was lost is read again, an answer says that it may lack something; also where that run is killed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from recallflow.connectors.embedders import load_embedder
+from recallflow.flows.settings import Settings
+from recallflow.operators.decode import decode
+from recallflow.operators.partition import Clocks, PartitionLogic, Snapshot
+from recallflow.operators.prepare import prepare
+from recallflow.outputs import Answer
+from recallflow.records import Position, Record
+from recallflow.state.directory import StateDirectory
+
+MakeEvent = Callable[..., dict[str, Any]]
+
+SETTINGS = Settings(partitions=1)
+EMBEDDER = load_embedder("hash")
+EVENTS = 6
+
+
+@contextmanager
+def opened(path: Path, resumed: Snapshot | None, rebuilding: bool) -> Iterator[PartitionLogic]:
+    fingerprint = SETTINGS.fingerprint(EMBEDDER)
+    with StateDirectory.open(path, fingerprint, SETTINGS.cache_bytes) as directory:
+        directory.rebuilding = rebuilding
+        rules = SETTINGS.rules(EMBEDDER, query_topic="queries", input_ends=False)
+        clocks = Clocks(timer=lambda: 0.0, now_ms=lambda: 0)
+        yield PartitionLogic.builder(directory, EMBEDDER, rules, clocks)(resumed)
+
+
+def feed(logic: PartitionLogic, make_event: MakeEvent, offsets: range, *, silent: bool) -> None:
+    records = [
+        Record(
+            Position("memories", 0, at),
+            orjson.dumps(make_event("memory", at, id=f"m{at}", content=f"Bike {at}")),
+            append_ms=at,
+            silent=silent,
+        )
+        for at in offsets
+    ]
+    logic.on_batch([("000", item) for item in prepare(EMBEDDER, [decode(record) for record in records])])
+
+
+def ask(logic: PartitionLogic, make_event: MakeEvent) -> tuple[int, str, list[tuple[str, str]]]:
+    """How many memories were found, the status, and the warnings."""
+    record = Record(Position("queries", 0, 0), orjson.dumps(make_event("recall", 99, query="bike")), append_ms=99)
+    outputs, _ = logic.on_batch([("000", item) for item in prepare(EMBEDDER, [decode(record)])])
+    response = next(output.response for output in outputs if isinstance(output, Answer))
+    return len(response.memories or []), response.status, [(w.code, w.detail) for w in response.warnings]
+
+
+def test_an_answer_warns_until_all_that_was_lost_is_back(tmp_path: Path, make_event: MakeEvent) -> None:
+    with opened(tmp_path / "before", None, rebuilding=False) as logic:
+        feed(logic, make_event, range(EVENTS), silent=False)
+        whole = logic.snapshot()
+        assert ask(logic, make_event) == (EVENTS, "ok", [])
+    with opened(tmp_path / "lost", whole, rebuilding=True) as logic:
+        feed(logic, make_event, range(2), silent=True)
+        assert ask(logic, make_event) == (2, "degraded", [("rebuilding", "memories:0 is 4 records behind")])
+        middle = logic.snapshot()
+    # Killed there: the next start finds a database that is where its snapshot says, and still owes the rest.
+    with opened(tmp_path / "lost", middle, rebuilding=False) as logic:
+        feed(logic, make_event, range(2, EVENTS - 1), silent=True)
+        assert ask(logic, make_event) == (5, "degraded", [("rebuilding", "memories:0 is 1 records behind")])
+        feed(logic, make_event, range(EVENTS - 1, EVENTS), silent=True)
+        assert ask(logic, make_event) == (EVENTS, "ok", [])
+        assert logic.snapshot().owed == {}

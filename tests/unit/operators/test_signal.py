@@ -1,0 +1,139 @@
+"""The semantic signal with and without the model, with vectors made by hand."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from recallflow.embedder import Kind, Matrix
+from recallflow.operators.recall.columns import Column
+from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.scene import Places
+from recallflow.operators.recall.shared import Shared
+from recallflow.operators.recall.signal import RowsReader, Signal, read
+from recallflow.operators.recall.weights import CONTEXTUAL_WEIGHTS, LEXICAL_WEIGHTS, SPELLING_WEIGHTS
+from recallflow.operators.redaction import memory
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import Entry, MemoryRow, Vectors
+
+MakeEntry = Callable[..., Entry]
+
+QUESTION = understand("Which tea?", [])
+CONTENTS = ["tea", "bike", "tea and cake"]
+
+
+class Model:
+    """Looks its vectors up."""
+
+    dimension = 2
+
+    def __init__(self, name: str, kind: Kind, **vectors: Sequence[float]) -> None:
+        self.name = name
+        self.kind = kind
+        self.vectors = vectors
+        self.asked: list[str] = []
+        self.fails = False
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        if self.fails:
+            raise RuntimeError
+        self.asked += texts
+        return np.array([self.vectors.get(text.split()[-1], (0, 1)) for text in texts], np.float32)
+
+
+@pytest.fixture
+def entries(make_entry: MakeEntry) -> list[Entry]:
+    """Three memories, each an episode."""
+    return [make_entry(n, author="Ann", stems=text) for n, text in enumerate(["tea", "bike", "tea cake"])]
+
+
+@pytest.fixture
+def index(entries: list[Entry]) -> OwnerIndex:
+    """With the model's vectors, at cosines of 1, 0 and 0.6 to the question's."""
+    index = OwnerIndex("model", 2)
+    vectors = {(n, 0): Vectors("model", np.array([v], np.float32)) for n, v in enumerate([(1, 0), (0, 1), (0.6, 0.8)])}
+    index.add(entries, vectors)
+    return index
+
+
+def rows(slots: list[int]) -> list[MemoryRow | None]:
+    return [
+        MemoryRow(f"m{slot}", slot, 0, 0, CONTENTS[slot], created_ms=0, ingested_ms=0, name="Ann") for slot in slots
+    ]
+
+
+def places(index: OwnerIndex) -> dict[str, int]:
+    return {index.ids[slot]: place for place, slot in enumerate(index.conversation.slots)}
+
+
+def signal(shared: Shared, index: OwnerIndex, permitted: Places | None = None, reader: RowsReader = rows) -> Signal:
+    everything = np.arange(index.conversation.size)
+    return read(shared, index, QUESTION, everything if permitted is None else permitted, reader)
+
+
+def by_memory(index: OwnerIndex, column: Column) -> list[float]:
+    return [float(column[place]) for _, place in sorted(places(index).items())]
+
+
+def test_with_a_model_the_columns_are_the_models(index: OwnerIndex) -> None:
+    model = Model("model", "contextual", **{"tea?": (1, 0)})
+    found = signal(Shared.of(model, lambda: 0.0), index)
+    assert found.embedded
+    assert found.warnings == ()
+    assert found.columns.weights == CONTEXTUAL_WEIGHTS
+    # Cosines 1, 0, 0.6: mean 0.533333, deviation 0.410961.
+    np.testing.assert_allclose(by_memory(index, found.columns.values["dense"]), [1.13555, -1.29777, 0.16222], atol=1e-4)
+    np.testing.assert_array_equal(found.vector, [1, 0])
+    spelling = Model("model", "spelling", **{"tea?": (1, 0)})
+    assert signal(Shared.of(spelling, lambda: 0.0), index).columns.weights == SPELLING_WEIGHTS
+
+
+def test_where_it_fails_question_and_texts_meet_in_the_fallbacks_vectors(index: OwnerIndex) -> None:
+    model = Model("model", "contextual")
+    model.fails = True
+    # Cosines 0.8, 0, -0.8 to what is written: mean 0, deviation 0.653197.
+    vectors = {"tea?": (1, 0), "tea": (0.8, 0.6), "bike": (0, 1), "cake": (-0.8, 0.6)}
+    fallback = Model("fallback", "spelling", **vectors)
+    found = signal(Shared.of(model, lambda: 0.0, fallback), index)
+    assert (found.vector, found.embedded, found.columns.weights) == (None, True, SPELLING_WEIGHTS)
+    np.testing.assert_allclose(by_memory(index, found.columns.values["dense"]), [1.22474, 0, -1.22474], atol=1e-4)
+    assert fallback.asked[0] == "Which tea?"
+    assert sorted(fallback.asked[1:]) == ["Ann: bike", "Ann: tea", "Ann: tea and cake"]
+    assert "sentence" not in found.columns.values
+    others = signal(Shared.of(model, lambda: 0.0), index).columns.values
+    for name, column in others.items():
+        np.testing.assert_array_equal(found.columns.values[name], column)
+
+
+def test_the_fallback_compares_what_may_be_in_the_answer_and_can_be_read(index: OwnerIndex) -> None:
+    model, at = Model("model", "contextual"), places(index)
+    model.fails = True
+    fallback = Model("fallback", "spelling", **{"tea?": (1, 0), "tea": (1, 0)})
+    permitted = np.array(sorted([at["m0"], at["m1"]]))
+
+    def gone_or_redacted(slots: list[int]) -> list[MemoryRow | None]:
+        return [None if index.ids[slot] == "m0" else memory(index, slot) for slot in slots]
+
+    shared = Shared.of(model, lambda: 0.0, fallback)
+    signal(shared, index, permitted=permitted)
+    assert sorted(fallback.asked) == ["Ann: bike", "Ann: tea", "Which tea?"]
+    found = signal(shared, index, permitted=permitted, reader=gone_or_redacted)
+    assert by_memory(index, found.columns.values["dense"]) == [0, 0, 0]
+
+
+def test_no_vector_has_a_part_in_what_words_decide(index: OwnerIndex, entries: list[Entry]) -> None:
+    model = Model("model", "contextual")
+    model.fails = True
+    found = signal(Shared.of(model, lambda: 0.0), index)
+    assert found.columns.weights == LEXICAL_WEIGHTS
+    assert "dense" not in found.columns.values
+    bare = OwnerIndex("model", 2)
+    bare.add(entries, {})
+    alone = signal(Shared.of(model, lambda: 0.0), bare)
+    np.testing.assert_array_equal(found.columns.score(), alone.columns.score())
+
+
+def test_the_model_itself_is_no_fallback_for_itself() -> None:
+    model, other = Model("model", "contextual"), Model("other", "spelling")
+    assert Shared.of(model, lambda: 0.0, model).questions.fallback is None
+    assert Shared.of(model, lambda: 0.0, other).questions.fallback is other
