@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from bytewax.run import cli_main
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import Feed, IteratorFeed, LineSink, LineSource
+from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, StorageError
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
-from recallflow.outputs import Answer, DeadLetter, Receipted
+from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
 from recallflow.responses import ErrorBody
 from recallflow.state.directory import StateDirectory
 
@@ -39,7 +41,9 @@ class Processed:
     rejected: list[dict[str, Any]] = field(default_factory=list)
 
 
-def process(lines: Iterable[bytes], settings: Settings, state_dir: Path | None = None) -> Processed:
+def process(
+    lines: Iterable[bytes], settings: Settings, state_dir: Path | None = None, decisions: History | None = None
+) -> Processed:
     """Runs lines of events through the dataflow, on a state directory or one that is gone afterwards."""
     processed = Processed()
     first: list[int] = []
@@ -58,7 +62,7 @@ def process(lines: Iterable[bytes], settings: Settings, state_dir: Path | None =
                 case DeadLetter():
                     processed.rejected.append(rejection(offset - first[0] + 1, output))
 
-    with Embedded.open(settings, state_dir) as embedded:
+    with Embedded.open(settings, state_dir, decisions) as embedded:
         embedded.run("lines", open_feed, collect, rewinds=False)
     return processed
 
@@ -76,11 +80,13 @@ class Embedded:
     embedder: Embedder
     settings: Settings
     recovery: RecoveryConfig | None
+    decisions: History | None = None
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, settings: Settings, state_dir: Path | None) -> Iterator["Embedded"]:
-        """Opens everything there is to open, so that what is wrong shows before the first line is read."""
+    def open(cls, settings: Settings, state_dir: Path | None, decisions: History | None = None) -> Iterator["Embedded"]:
+        """Opens everything there is to open, so that what is wrong shows before the first line is read. `decisions`:
+        what tenants' operators decided (default: nothing)."""
         embedder = load_embedder(settings.embedder, settings.model_path)
         with contextlib.ExitStack() as stack:
             path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))
@@ -89,7 +95,7 @@ class Embedded:
             directory.partitions()
             # A run that leaves nothing behind has nothing to recover.
             recovery = recovery_store(path) if state_dir else None
-            yield cls(directory, embedder, settings, recovery)
+            yield cls(directory, embedder, settings, recovery, decisions)
 
     def run(
         self,
@@ -109,12 +115,25 @@ class Embedded:
         floor = 0 if rewinds else self._next_offset(f"{topic}:0")
         source = LineSource(topic, open_feed, floor, clock_ms)
         flow = Dataflow(FLOW_ID)
-        outputs = build(flow, source, self.directory, self.embedder, self.settings.rules(self.embedder))
-        op.output("outputs", outputs, LineSink(source, deliver))
+        rules = self.settings.rules(self.embedder, decisions=self.decisions)
+        outputs = build(flow, source, self.directory, self.embedder, rules)
+        to_deliver = op.flat_map_batch("decide", outputs, partial(_decide, rules.decisions))
+        op.output("outputs", to_deliver, LineSink(source, deliver))
         run_dataflow(flow, self.settings, workers, self.recovery)
 
     def _next_offset(self, source: str) -> int:
         return 1 + max(partition.applied.get(source, -1) for partition in self.directory.partitions())
+
+
+def _decide(
+    decisions: History, batch: list[tuple[str, Output]]
+) -> Iterator[tuple[str, Answer | Receipted | DeadLetter | Done]]:
+    """Verdicts hold at once, as there is no log for them to come back through; all else goes on."""
+    for key, output in batch:
+        if isinstance(output, Verdict):
+            decisions.add(output.at_ms, output.event)
+        else:
+            yield key, output
 
 
 def run_dataflow(flow: Dataflow, settings: Settings, workers: int, recovery: RecoveryConfig | None) -> None:

@@ -5,6 +5,8 @@ from bytewax.dataflow import Dataflow
 from bytewax.inputs import Source
 from bytewax.operators import KeyedStream
 
+from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.token_counters import load_tiktoken
 from recallflow.embedder import Embedder
 from recallflow.operators.apply import Rules
 from recallflow.operators.authorise import authorise
@@ -41,4 +43,7 @@ def build(
     allowed = op.map("authorise", events, authorise)
     items = op.flat_map_batch("prepare", allowed, lambda batch: prepare(embedder, batch))
     by_partition = op.map("key", items, keyed)
-    return op.stateful_batch("state", by_partition, PartitionLogic.builder(directory, embedder, rules))
+    logic = PartitionLogic.builder(
+        directory, embedder, rules, fallback=load_embedder("hash"), exact_tokens=load_tiktoken
+    )
+    return op.stateful_batch("state", by_partition, logic)

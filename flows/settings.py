@@ -4,18 +4,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
 from recallflow.operators.apply import Rules
+from recallflow.operators.graph.similar import Similarity
 from recallflow.state.directory import Fingerprint
 
 MINUTE_MS = 60_000
+YEAR_MINUTES = 365 * 24 * 60
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a deployment chooses. `partitions`, `embedder` and `episode_gap_minutes` shape the state: a state directory
-    remembers them, and cannot be opened with others."""
+    """What a deployment chooses. `partitions`, `embedder`, `episode_gap_minutes` and `similarity_…` shape the state: a
+    state directory remembers them, and cannot be opened with others.
+
+    `similarity_threshold`: the least cosine of memories that the graph links as similar; `similarity_max_k`: how many
+    of the nearest are looked at; `similarity_max_per_memory`: how many a memory is linked to, 0 to link none.
+    `graph_enabled`: whether queries may follow the graph at all, whatever tenants decided."""
 
     embedder: str = "hash"
     model_path: Path | None = None
@@ -23,15 +30,22 @@ class Settings:
     episode_gap_minutes: float = 30.0
     cache_bytes: int = 512 * 1024 * 1024
     epoch_ms: int = 500
+    similarity_threshold: float = 0.85
+    similarity_max_k: int = 20
+    similarity_max_per_memory: int = 5
+    graph_enabled: bool = True
 
     def __post_init__(self) -> None:
         problems = [
             f"{name} must be {what}, not {getattr(self, name)}"
             for name, what, good in (
                 ("partitions", "1 to 1,000", 1 <= self.partitions <= 1_000),
-                ("episode_gap_minutes", "above 0", self.episode_gap_minutes > 0),
+                ("episode_gap_minutes", "above 0, and at most a year", 0 < self.episode_gap_minutes <= YEAR_MINUTES),
                 ("cache_bytes", "at least 1 MiB", self.cache_bytes >= 1024 * 1024),
-                ("epoch_ms", "at least 10", self.epoch_ms >= 10),
+                ("epoch_ms", "10 to 60,000", 10 <= self.epoch_ms <= 60_000),
+                ("similarity_threshold", "above 0, and at most 1", 0 < self.similarity_threshold <= 1),
+                ("similarity_max_k", "1 to 1,000", 1 <= self.similarity_max_k <= 1_000),
+                ("similarity_max_per_memory", "0 to 100", 0 <= self.similarity_max_per_memory <= 100),
             )
             if not good
         ]
@@ -49,6 +63,9 @@ class Settings:
             embedder=embedder.name,
             dimension=embedder.dimension,
             episode_gap_ms=self.episode_gap_ms,
+            similarity_threshold=self.similarity_threshold,
+            similarity_max_k=self.similarity_max_k,
+            similarity_max_per_memory=self.similarity_max_per_memory,
         )
 
     def rules(
@@ -57,6 +74,18 @@ class Settings:
         query_topic: str | None = None,
         reply_topics: Mapping[str, int] | None = None,
         input_ends: bool = True,
+        decisions: History | None = None,
     ) -> Rules:
         """What partition logic reads of the settings, and of where it runs."""
-        return Rules(embedder.name, self.episode_gap_ms, query_topic, reply_topics, input_ends)
+        known = History() if decisions is None else decisions
+        similarity = Similarity(self.similarity_threshold, self.similarity_max_k, self.similarity_max_per_memory)
+        return Rules(
+            embedder.name,
+            self.episode_gap_ms,
+            query_topic,
+            reply_topics,
+            input_ends,
+            known,
+            similarity,
+            graph_enabled=self.graph_enabled,
+        )

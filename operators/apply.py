@@ -1,21 +1,40 @@
 """Memory events → effects on the state: a pure function of what is stored, the event and the settings."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
+from recallflow.decisions import History
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.events import EpisodeEnd, Event, ForgetFilter, Memory, MemoryForget, MemoryUpdate, Message
-from recallflow.operators.episodes import end, episode_id, join
+from recallflow.events import (
+    CategorySummary,
+    EpisodeEnd,
+    Event,
+    ForgetFilter,
+    GraphArchive,
+    GraphEdges,
+    Memory,
+    MemoryFeedback,
+    MemoryForget,
+    MemoryUpdate,
+    Message,
+)
+from recallflow.operators.episodes import end, join, opening
 from recallflow.operators.events import Analysis, Prepared
+from recallflow.operators.graph.archive import archive
+from recallflow.operators.graph.given import relate
+from recallflow.operators.graph.similar import Similarity
+from recallflow.operators.graph.sync import SYNC_FAILED, sync
+from recallflow.operators.graph.write import MakeWriter, Writer
 from recallflow.operators.lookups import unsupported
 from recallflow.operators.text import stems
 from recallflow.operators.view import View
 from recallflow.records import Record
 from recallflow.responses import Outcome, Receipt
-from recallflow.state.rows import Current, Entry, Episode, MemoryRow, Vectors
+from recallflow.state.rows import Current, Entry, MemoryRow, Vectors
 
 NO_EPISODE = -1
 DEFAULT_KIND = "fact"
@@ -25,6 +44,7 @@ MESSAGE_KIND = "message"
 _NOT_CONTENT = {"id", "receipt", "schema_version", "timestamp", "embedding"}
 # Event fields whose column in a row has another name.
 _COLUMNS = {"valid_from": "valid_from_ms", "valid_to": "valid_to_ms", "expires_at": "expires_ms"}
+_OUT_OF_STEP = "the memory is stored, its graph is not: it is tried again with the next event of this user"
 _CLEARED: dict[str, Any] = {
     "kind": DEFAULT_KIND,
     "layer": "long_term",
@@ -41,13 +61,18 @@ _CLEARED: dict[str, Any] = {
 class Rules:
     """The settings that shape what is stored, and what the surroundings are like: the topic that brings queries only
     (None: all come from one log), topics that a query may name in `reply_to` with their partition counts (None: it is
-    not read), and whether the input is a log that ends."""
+    not read), whether the input is a log that ends, what tenants' operators decided, what writes the graph, and whether
+    queries may follow it."""
 
     model: str
     episode_gap_ms: int
     query_topic: str | None = None
     reply_topics: Mapping[str, int] | None = None
     input_ends: bool = True
+    decisions: History = dataclasses.field(default_factory=History)
+    similarity: Similarity = dataclasses.field(default_factory=Similarity)
+    graph_writer: MakeWriter = Writer
+    graph_enabled: bool = True
 
 
 def apply(view: View, prepared: Prepared, rules: Rules) -> Receipt:
@@ -58,9 +83,12 @@ def apply(view: View, prepared: Prepared, rules: Rules) -> Receipt:
         memory_id: str | None = event.id or str(position)
         outcome = _create(view, prepared, event, event.id or str(position), digest, rules)
     else:
-        memory_id = event.memory_id if isinstance(event, MemoryUpdate | MemoryForget) else None
+        memory_id = event.memory_id if isinstance(event, MemoryUpdate | MemoryForget | MemoryFeedback) else None
         outcome = _once(view, prepared, digest, rules)
-    return Receipt(id=event.id or str(position), position=str(position), outcome=outcome, memory_id=memory_id)
+    receipt = Receipt(id=event.id or str(position), position=str(position), outcome=outcome, memory_id=memory_id)
+    if sync(view, rules.graph_writer(view.graph, rules.similarity), prepared.analysis, position):
+        return receipt
+    return receipt.model_copy(update={"code": SYNC_FAILED, "detail": _OUT_OF_STEP})
 
 
 # ---------------------------------------------------------------------- creation
@@ -73,9 +101,11 @@ def _create(
     if known is not None:
         return _repeated(known.digest, digest, "id")
     row = _row(view, event, memory_id, prepared.write.record)
-    episode = _join_episode(view, row, rules) if isinstance(event, Message) else NO_EPISODE
     analysis = prepared.analysis or Analysis("", 0, None)
-    view.put(row, _entry(row, episode, analysis), _vectors(analysis, rules), digest)
+    entry = _entry(row, NO_EPISODE, analysis)
+    if isinstance(event, Message):
+        entry = entry._replace(episode=_join_episode(view, entry, rules))
+    view.put(row, entry, _vectors(analysis, rules), digest)
     return "created"
 
 
@@ -85,6 +115,7 @@ def _row(view: View, event: Message | Memory, memory_id: str, record: Record) ->
         "id": memory_id,
         "seq": view.next_seq(),
         "version": 0,
+        "change": view.change,
         "created_ms": created_ms,
         "created_logged": created_logged,
         "ingested_ms": view.ingested_ms,
@@ -99,17 +130,9 @@ def _row(view: View, event: Message | Memory, memory_id: str, record: Record) ->
     return MemoryRow(**{**common, "kind": DEFAULT_KIND, **dict(_columns(event))})
 
 
-def _join_episode(view: View, row: MemoryRow, rules: Rules) -> int:
-    opened = Episode(
-        number=row.seq,
-        id=episode_id(view.owner, row.session_id, row.id),
-        session_id=row.session_id,
-        start_ms=row.created_ms,
-        last_ms=row.created_ms,
-        logged=row.created_logged,
-    )
-    joined = join(view.episodes(row.session_id), opened, rules.episode_gap_ms)
-    view.put_episodes(row.session_id, joined.changed)
+def _join_episode(view: View, message: Entry, rules: Rules) -> int:
+    joined = join(view.episodes(message.session_id), opening(view.owner, message), rules.episode_gap_ms)
+    view.put_episodes(message.session_id, joined.changed)
     return joined.episode.number
 
 
@@ -139,17 +162,22 @@ def _change(view: View, prepared: Prepared, rules: Rules) -> Outcome:
         case MemoryForget(filter=ForgetFilter() as wanted):
             found = [entry.id for entry in view.entries() if _matches(entry, wanted)]
             return _forget(view, [(memory_id, view.current(memory_id)) for memory_id in found])
+        case MemoryFeedback():
+            return _judge(view, event)
         case EpisodeEnd():
             return _end_episode(view, event, record, rules)
+        case GraphEdges():
+            return "updated" if relate(view.graph, event, view.ingested_ms) else "unchanged"
+        case GraphArchive():
+            return "updated" if archive(view.graph, event) else "unchanged"
+        case CategorySummary():
+            view.put_summary(event.category, event.summary)
+            return "updated"
     raise unsupported(event.type)
 
 
 def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, rules: Rules) -> Outcome:
-    current = view.current(event.memory_id)
-    if current is None or current.forgotten:
-        raise InvalidRecord(
-            "not_found", [FieldProblem("memory_id", "no memory has this id" if current is None else "was forgotten")]
-        )
+    current = _known(view, event.memory_id)
     before = view.row(event.memory_id, current.version)
     columns = dict(_columns(event))
     if before.role is not None and "kind" in columns and event.kind is None:
@@ -160,12 +188,17 @@ def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, rules: R
     if after.valid_from_ms is not None and after.valid_to_ms is not None and after.valid_to_ms < after.valid_from_ms:
         raise InvalidRecord("invalid_event", [FieldProblem("valid_to", "before valid_from")])
     after = replace(
-        after, version=current.version + 1, ingested_ms=view.ingested_ms, ingested_logged=view.ingested_logged
+        after,
+        version=current.version + 1,
+        change=view.change,
+        ingested_ms=view.ingested_ms,
+        ingested_logged=view.ingested_logged,
     )
     entry = view.entry(current.seq)
-    if analysis is None:
+    if analysis is None or (after.content == before.content and event.embedding is None):
         kept = Analysis(entry.stems, entry.flags, None)
-        view.put(after, _entry(after, entry.episode, kept), view.vectors(current.seq), current.digest)
+        vectors = view.vectors(current.seq)
+        view.put(after, _entry(after, entry.episode, kept), vectors, current.digest, said_anew=False)
     else:
         view.put(after, _entry(after, entry.episode, analysis), _vectors(analysis, rules), current.digest)
     return "updated"
@@ -178,16 +211,30 @@ def _forget(view: View, memories: list[tuple[str, Current | None]]) -> Outcome:
     return "forgotten" if found else "unchanged"
 
 
+def _judge(view: View, event: MemoryFeedback) -> Outcome:
+    view.judge(_known(view, event.memory_id), event.useful)
+    return "updated"
+
+
 def _end_episode(view: View, event: EpisodeEnd, record: Record, rules: Rules) -> Outcome:
     at_ms, _ = _event_time(event, record)
     ended = end(view.episodes(event.session_id), at_ms, rules.episode_gap_ms)
     if ended is None:
         return "unchanged"
-    view.put_episodes(event.session_id, [ended])
+    view.end_episode(event.session_id, at_ms, ended)
     return "ended"
 
 
 # ---------------------------------------------------------------------- parts
+
+
+def _known(view: View, memory_id: str) -> Current:
+    """A memory that is remembered. Raises InvalidRecord."""
+    current = view.current(memory_id)
+    if current is None or current.forgotten:
+        problem = "no memory has this id" if current is None else "was forgotten"
+        raise InvalidRecord("not_found", [FieldProblem("memory_id", problem)])
+    return current
 
 
 def _repeated(before: str, now: str, field: str) -> Outcome:
@@ -217,8 +264,11 @@ def _entry(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
     return Entry(
         seq=row.seq,
         version=row.version,
+        change=row.change,
         id=row.id,
         created_ms=row.created_ms,
+        created_logged=row.created_logged,
+        ingested_ms=row.ingested_ms,
         episode=episode,
         flags=analysis.flags,
         author=row.author,
@@ -240,7 +290,7 @@ def _entry(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
 
 
 def _vectors(analysis: Analysis, rules: Rules) -> Vectors | None:
-    return None if analysis.vectors is None else Vectors(rules.model, analysis.vectors)
+    return None if analysis.vectors is None else Vectors(rules.model, analysis.vectors, analysis.tokens)
 
 
 def _matches(entry: Entry, wanted: ForgetFilter) -> bool:

@@ -1,13 +1,15 @@
 """What flows between the steps: one stream of tagged events up to the state."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from recallflow.embedder import Matrix
 from recallflow.errors import InvalidRecord
 from recallflow.events import MemoryEvent
+from recallflow.operators.graph.extract import Named
 from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Record
+from recallflow.state.tokens import NO_TOKENS, Bytes
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,12 +50,16 @@ Tagged = Write | Ask | Refused
 class Analysis:
     """What was read from a memory's text, before the state and away from it.
 
-    `vectors`: (1 + sentences, dimension) float32, the whole memory first; None where it has no text.
+    `vectors`: (1, dimension) float32, of the whole memory; None where it has no text. `tokens`: vectors of its tokens
+    in bytes, where the model gives them. `named`: what it names, and the sketch of its vector, for the graph.
     """
 
     stems: str
     flags: int
     vectors: Matrix | None
+    tokens: Bytes = field(default_factory=lambda: NO_TOKENS)
+    named: Named = field(default_factory=Named)
+    sketch: bytes = b""
 
 
 @dataclass(slots=True, frozen=True)

@@ -2,9 +2,10 @@
 
 1. An event at or below the applied position of its source was applied before a crash: nothing changes, and what it put
    out then is put out again, from the outbox.
-2. A memory event is applied through a view of its own; what it stages counts only if it succeeds.
-3. A query first commits what is pending, then reads what is committed. One that waits for a position is set aside until
-   the position is applied or its time is up.
+2. A memory event is applied through a view of its own; what it stages counts only if it succeeds. Where our own code
+   fails at an event, it is refused, and its owner read from the store again.
+3. A query first commits what is pending, then reads what is committed; what its answer leaves behind joins the
+   transaction. One that waits for a position is set aside until the position is applied or its time is up.
 4. At the end of the batch all effects, outbox entries and positions become one WriteBatch; then owners over the byte
    budget leave memory.
 5. A snapshot syncs the database first, so that the database is always at or ahead of what Bytewax remembers.
@@ -12,25 +13,34 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Self
 
 from bytewax.operators import StatefulBatchLogic
 
-from recallflow.embedder import Embedder
+from recallflow.embedder import Embedder, TokenCounter
 from recallflow.errors import FieldProblem, InvalidRecord, StateBehind
+from recallflow.events import MemoryFeedback
 from recallflow.operators import outbox
 from recallflow.operators.answer import Answerer
 from recallflow.operators.apply import Rules, apply
-from recallflow.operators.events import Ask, Item, Prepared, Refused
+from recallflow.operators.effects import Marks, leave
+from recallflow.operators.events import Ask, Item, Prepared, Refused, Write
+from recallflow.operators.graph.rollout import Expansions
+from recallflow.operators.guard import once, twice
 from recallflow.operators.outbox import Kept
+from recallflow.operators.recall.pipeline import Effects
+from recallflow.operators.recall.shared import Shared
 from recallflow.operators.view import View
 from recallflow.operators.waiting import Waiting
-from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
+from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
 from recallflow.owner import Owner, state_partition
+from recallflow.queries import Recall, ReplyTo
 from recallflow.records import Position, Record
-from recallflow.responses import ErrorBody, Response, Warn
+from recallflow.responses import ErrorBody, Response, Warn, status_of
 from recallflow.state.directory import StateDirectory
 
 STEP = "state"
@@ -47,12 +57,13 @@ class Clocks:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What Bytewax keeps of a state partition. `received`: the last offset of each source that came by in this run;
-    `waiting`: waiting queries, sealed."""
+    `waiting`: waiting queries, sealed; `owed`: how far each source was applied before what was lost is read again."""
 
     partition: int
     applied: dict[str, int]
     received: dict[str, int]
     waiting: tuple[bytes, ...]
+    owed: dict[str, int]
 
 
 def partition_key(item: Item, partitions: int) -> str:
@@ -70,10 +81,10 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
     first item, or with the snapshot."""
 
     def __init__(
-        self, directory: StateDirectory, embedder: Embedder, rules: Rules, clocks: Clocks, resumed: Snapshot | None
+        self, directory: StateDirectory, shared: Shared, rules: Rules, clocks: Clocks, resumed: Snapshot | None
     ) -> None:
         self._directory = directory
-        self._embedder = embedder
+        self._shared = shared
         self._rules = rules
         self._clocks = clocks
         self._opened = False
@@ -81,15 +92,25 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         # Received offsets as of the last two snapshots: the older one's epoch is surely committed by the next.
         self._snapshots: tuple[dict[str, int], dict[str, int]] = ({}, {})
         self._waiting: list[Waiting] = []
+        self._lost: dict[str, int] = {}
         if resumed is not None:
             self._resume(resumed)
 
     @classmethod
     def builder(
-        cls, directory: StateDirectory, embedder: Embedder, rules: Rules, clocks: Clocks | None = None
+        cls,
+        directory: StateDirectory,
+        embedder: Embedder,
+        rules: Rules,
+        clocks: Clocks | None = None,
+        *,
+        fallback: Embedder | None = None,
+        exact_tokens: Callable[[], TokenCounter | None] = lambda: None,
     ) -> Callable[[Snapshot | None], Self]:
-        """What Bytewax's `stateful_batch` asks for."""
-        return lambda resumed: cls(directory, embedder, rules, clocks or Clocks(), resumed)
+        """What Bytewax's `stateful_batch` asks for. `fallback` and `exact_tokens`: see `Shared`."""
+        given = clocks or Clocks()
+        shared = Shared.of(embedder, given.timer, fallback, exact_tokens)
+        return lambda resumed: cls(directory, shared, rules, given, resumed)
 
     # ------------------------------------------------------------------ Bytewax's calls
 
@@ -121,13 +142,16 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         return datetime.fromtimestamp(min(w.deadline_ms for w in self._waiting) / 1000, UTC)
 
     def snapshot(self) -> Snapshot:
-        outbox.prune(self._partition, self._snapshots[0])
-        self._snapshots = (self._snapshots[1], dict(self._received))
         self._partition.commit()
-        self._partition.sync()
+        self._directory.sync()  # of all partitions, at the first snapshot of an epoch
+        outbox.prune(self._partition, self._snapshots[0])
+        self._partition.stage(self._marks.age())
+        self._partition.commit()  # nobody misses it if it is lost
+        self._snapshots = (self._snapshots[1], dict(self._received))
         seal = self._partition.keyring.seal
         waiting = tuple(seal(b"waiting", query.encode()) for query in self._waiting)
-        return Snapshot(self._partition.number, dict(self._partition.applied), dict(self._received), waiting)
+        applied, received = dict(self._partition.applied), dict(self._received)
+        return Snapshot(self._partition.number, applied, received, waiting, self._owed())
 
     # ------------------------------------------------------------------ one item
 
@@ -144,33 +168,57 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         record = item.write.record
         if self._partition.is_applied(record.position):
             return [] if record.silent else [*outbox.kept(self._partition, record)]
-        outputs: list[Kept] = []
+        view: View | None = None
+        drop = partial(self._drop, item.write.owner)
         try:
-            # Before the view, which moves the ingestion clock: queries come in no order with memories.
-            self._check_topic(item)
-            view = View(self._partition, self._answerer.hot_owner(item.write.owner), item.write)
-            receipt = apply(view, item, self._rules)
+            view, outputs = twice(STEP, record.position, partial(self._apply, item), drop)
+            view.stage()
         except InvalidRecord as error:
-            outputs.append(DeadLetter(record, 0, error, STEP))
-        else:
-            view.keep()
-            if item.write.event.receipt:
-                outputs.append(Receipted(record.position, 0, _key(item), receipt.model_dump_json().encode()))
+            outputs = [DeadLetter(record, 0, error, STEP)]
+        self._move(record.position)
+        if not record.silent:
+            outbox.keep(self._partition, record.position, outputs)
+        if view is not None:
+            with suppress(InvalidRecord):  # it is applied, whatever memory makes of it
+                once(STEP, record.position, view.follow, drop)
+            self._hear(item.write)
+        return [] if record.silent else [*outputs]
+
+    def _hear(self, write: Write) -> None:
+        """Feedback is about answers too: about those that the graph added to."""
+        if isinstance(write.event, MemoryFeedback):
+            event, at_ms = write.event, write.record.append_ms
+            self._answerer.expansions.feedback(write.owner, event.memory_id, event.useful, at_ms)
+
+    def _apply(self, item: Prepared) -> tuple[View, list[Kept]]:
+        # Before the view, which moves the ingestion clock: queries come in no order with memories.
+        self._check_topic(item)
+        view = View(self._partition, self._answerer.hot_owner(item.write.owner), item.write)
+        receipt = apply(view, item, self._rules)
+        if not item.write.event.receipt and receipt.code is None:
+            return view, []
+        return view, [Receipted(item.write.record.position, 0, _key(item), receipt.model_dump_json().encode())]
+
+    def _drop(self, owner: Owner) -> None:
+        """Takes an owner out of memory, who may be half changed there; the store has all of the events before."""
+        self._partition.commit()
+        self._hot_owners.drop(owner)
+
+    def _refuse(self, item: Refused) -> list[Output]:
+        record = item.record
+        letter = DeadLetter(record, 0, item.error, item.step)
+        # What a record's own fields say comes out the same again; our own code may fail at it once and not again.
+        kept = item.error.code == "internal_error" and item.query_id is None
+        if kept and self._partition.is_applied(record.position):
+            return [] if record.silent else [*outbox.kept(self._partition, record)]
         self._move(record.position)
         if record.silent:
             return []
-        outbox.keep(self._partition, record.position, outputs)
-        return [*outputs]
-
-    def _refuse(self, item: Refused) -> list[Output]:
-        # Computed from the record alone, so there is nothing to keep: it comes out the same again.
-        self._move(item.record.position)
-        if item.record.silent:
-            return []
-        outputs: list[Output] = [DeadLetter(item.record, 0, item.error, item.step)]
-        if item.query_id is not None:
-            outputs.append(self._failed(item.record, 1, _key(item), item.query_id, item.error))
-        return outputs
+        if kept:
+            outbox.keep(self._partition, record.position, [letter])
+        if item.query_id is None:
+            return [letter]
+        return [letter, self._failed(record, 1, _key(item), item.query_id, item.error)]
 
     def _move(self, position: Position) -> None:
         """Positions are about memories: a query leaves nothing behind that a rebuild would have to read again."""
@@ -187,30 +235,52 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             return []
         waiting = Waiting.of(ask)
         if waiting is None or not waiting.missing(self._partition.applied):
-            return [self._answer(ask, [])]
+            return self._answer(ask, [])
         self._waiting.append(waiting)
         return []
 
-    def _answer(self, ask: Ask, warnings: list[Warn]) -> Answer:
+    def _answer(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
         self._partition.commit()
-        query_id = ask.query.id or str(ask.record.position)
+        record, query_id, drop = ask.record, ask.query.id or str(ask.record.position), partial(self._drop, ask.owner)
         try:
-            self._check_reply(ask)
-            response = self._answerer.answer(ask, query_id)
+            respond = partial(self._respond, ask, query_id, warnings)
+            answer, effects = twice(STEP, record.position, respond, drop)
         except InvalidRecord as error:
-            return self._failed(ask.record, 0, _key(ask), query_id, error)
+            failed = self._failed(record, 0, _key(ask), query_id, error)
+            return [failed] if error.code != "internal_error" else [failed, DeadLetter(record, 1, error, STEP)]
+        if effects is not None:
+            with suppress(InvalidRecord):  # it is answered, whatever becomes of its effects
+                hot = self._answerer.hot_owner(ask.owner)
+                once(STEP, record.position, partial(leave, self._partition, self._marks, hot, ask, effects), drop)
+        verdict = self._answerer.expansions.verdict(ask.owner.tenant_id, record.append_ms) if _expands(ask) else None
+        return [answer] if verdict is None else [answer, Verdict(record.position, 2, record.append_ms, verdict)]
+
+    def _respond(self, ask: Ask, query_id: str, warnings: list[Warn]) -> tuple[Answer, Effects | None]:
+        self._check_reply(ask)
+        warnings = [*warnings, *self._rebuilding()]
+        response, effects = self._answerer.answer(ask, query_id)
         changes: dict[str, object] = {"applied": self._applied()}
         if warnings:
-            changes |= {"warnings": [*response.warnings, *warnings], "status": "degraded"}
-        body = response.model_copy(update=changes).model_dump_json(exclude_unset=True).encode()
-        return Answer(ask.record.position, 0, _key(ask), body, ask.query.reply_to)
+            told = [*response.warnings, *warnings]
+            changes |= {"warnings": told, "status": status_of(told)}
+        response = response.model_copy(update=changes)
+        return _answer_of(ask.record.position, 0, _key(ask), response, ask.query.reply_to), effects
+
+    def _owed(self) -> dict[str, int]:
+        """The sources of which this state partition had applied more than it has now, and how much."""
+        applied = self._partition.applied
+        return {source: offset for source, offset in self._lost.items() if applied.get(source, -1) < offset}
+
+    def _rebuilding(self) -> list[Warn]:
+        behind = [f"{s} is {o - self._partition.applied.get(s, -1)} records behind" for s, o in self._owed().items()]
+        return [Warn(code="rebuilding", detail="; ".join(behind))] if behind else []
 
     def _applied(self) -> list[str]:
         return [f"{source}:{offset}" for source, offset in sorted(self._partition.applied.items())]
 
     def _failed(self, record: Record, number: int, key: bytes, query_id: str, error: InvalidRecord) -> Answer:
         response = Response(query_id=query_id, status="error", error=ErrorBody.of(error), applied=self._applied())
-        return Answer(record.position, number, key, response.model_dump_json(exclude_unset=True).encode())
+        return _answer_of(record.position, number, key, response, None)
 
     def _check_reply(self, ask: Ask) -> None:
         wanted, known = ask.query.reply_to, self._rules.reply_topics
@@ -237,7 +307,8 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
                 if query.missing(self._partition.applied) and now_ms < query.deadline_ms and not give_up:
                     self._waiting.append(query)
                 else:
-                    outputs.append(self._answer(query.ask, query.stale(self._partition.applied)))
+                    outputs += self._answer(query.ask, query.stale(self._partition.applied))
+            self._partition.commit()  # what their answers left behind: an owner leaves memory with nothing pending
         self._hot_owners.shrink()
         return outputs
 
@@ -247,14 +318,24 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         self._opened = True
         self._partition = self._directory.partition(number)
         self._hot_owners = self._directory.hot_owners()
+        self._marks = Marks(self._partition)
         self._answerer = Answerer(
-            self._partition, self._hot_owners, self._embedder, self._rules.episode_gap_ms, self._clocks.timer
+            self._partition,
+            self._hot_owners,
+            self._shared,
+            self._rules.episode_gap_ms,
+            self._clocks.timer,
+            self._rules.decisions,
+            Expansions(self._rules.decisions, number, enabled=self._rules.graph_enabled),
         )
 
     def _resume(self, resumed: Snapshot) -> None:
         self._open(resumed.partition)
         if not self._directory.rebuilding:
             self._check_not_behind(resumed)
+        # A run that is killed while it rebuilds leaves snapshots that know less than the first one did.
+        self._lost = resumed.applied | resumed.owed
+        self._lost = self._owed()
         self._received = dict(resumed.received)
         self._snapshots = ({}, dict(resumed.received))
         unseal = self._partition.keyring.open
@@ -270,6 +351,10 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
                 )
 
 
+def _expands(ask: Ask) -> bool:
+    return isinstance(ask.query, Recall) and ask.query.strategy == "hybrid_graph"
+
+
 def _record(item: Item) -> Record:
     return item.write.record if isinstance(item, Prepared) else item.record
 
@@ -280,6 +365,11 @@ def _key(item: Item) -> bytes:
     if record.key is not None or isinstance(item, Refused):
         return record.key or b""
     return owner_key(item.write.owner if isinstance(item, Prepared) else item.owner)
+
+
+def _answer_of(position: Position, number: int, key: bytes, response: Response, reply_to: ReplyTo | None) -> Answer:
+    body = response.model_dump_json(exclude_unset=True).encode()
+    return Answer(position, number, key, body, response, reply_to)
 
 
 def owner_key(owner: Owner) -> bytes:

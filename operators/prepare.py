@@ -1,34 +1,53 @@
 """Text analysis and embedding, batched, before the state and away from it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
-from recallflow.embedder import Embedder, Matrix
+from recallflow.embedder import Embedder, Matrix, TextVectors, embed_texts
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Memory, MemoryEmbedding, MemoryUpdate, Message
 from recallflow.operators.events import Analysis, Item, Prepared, Refused, Tagged, Write
-from recallflow.operators.text import read, sentences
+from recallflow.operators.graph.extract import read_names
+from recallflow.operators.guard import once
+from recallflow.operators.text import read
+from recallflow.state.tokens import NO_TOKENS, to_bytes
+from recallflow.state.window import sketches
 
 STEP = "embed"
-SENTENCES_MAX = 64  # a chat message has a few; a pasted document is found by its beginning, its whole and its words
 
 
 def prepare(embedder: Embedder, batch: Sequence[Tagged]) -> list[Item]:
-    """Adds an analysis to every event that brings text; the order stays. One call of the model for the whole batch."""
+    """Adds an analysis to every event that brings text; the order stays. One call of the model for the whole batch;
+    where our own code or the model's fails, for each event alone. Raises EmbedderError."""
+    if not batch:
+        return []
+    with suppress(InvalidRecord):
+        return once(STEP, batch[0].record.position, partial(_prepared, embedder, batch))
+    return [_alone(embedder, item) for item in batch]
+
+
+def _alone(embedder: Embedder, item: Tagged) -> Item:
+    try:
+        (prepared,) = once(STEP, item.record.position, partial(_prepared, embedder, [item]))
+    except InvalidRecord as error:
+        return Refused(item.record, error, STEP)
+    return prepared
+
+
+def _prepared(embedder: Embedder, batch: Sequence[Tagged]) -> list[Item]:
     checked = [check_dimension(embedder, item) if isinstance(item, Write) else item for item in batch]
-    texts = [_embeddable(embedder, item) if isinstance(item, Write) else [] for item in checked]
-    flat = [text for group in texts for text in group]
-    matrix = embedder.embed(flat) if flat else np.zeros((0, embedder.dimension), np.float32)
-    return list(_with_analysis(checked, texts, matrix))
-
-
-def _with_analysis(batch: Sequence[Tagged], texts: list[list[str]], matrix: Matrix) -> Iterator[Item]:
-    start = 0
-    for item, group in zip(batch, texts, strict=True):
-        rows = matrix[start : start + len(group)]
-        start += len(group)
-        yield Prepared(item, _analyse(item, rows)) if isinstance(item, Write) else item
+    texts = [_embeddable(item) if isinstance(item, Write) else None for item in checked]
+    embedded = embed_texts(embedder, [text for text in texts if text is not None])
+    sketched = iter(zip(embedded, sketches([found.vector for found in embedded]), strict=True))
+    return [
+        Prepared(item, _analyse(item, *((None, b"") if text is None else next(sketched))))
+        if isinstance(item, Write)
+        else item
+        for item, text in zip(checked, texts, strict=True)
+    ]
 
 
 def _text(write: Write) -> tuple[str | None, str] | None:
@@ -43,28 +62,30 @@ def _text(write: Write) -> tuple[str | None, str] | None:
     return None
 
 
-def _embeddable(embedder: Embedder, write: Write) -> list[str]:
-    """The texts whose vectors a memory keeps: itself as a chat shows it, `author: text`, then its sentences."""
+def _embeddable(write: Write) -> str | None:
+    """The text that stands for a memory, as a chat shows it: `author: text`."""
     found = _text(write)
     if found is None or not found[1].strip():
-        return []
+        return None
     author, text = found
-    parts = sentences(text)[:SENTENCES_MAX] if embedder.splits_sentences else []
-    return [f"{author}: {text}" if author else text, *parts]
+    return f"{author}: {text}" if author else text
 
 
-def _analyse(write: Write, rows: Matrix) -> Analysis | None:
+def _analyse(write: Write, embedded: TextVectors | None, sketch: bytes) -> Analysis | None:
     found = _text(write)
     if found is None:
         return None
     _, text = found
     given = _given(write)
-    vectors = _unit(given) if given is not None else rows
+    vectors = _unit(given) if given is not None else None if embedded is None else embedded.vector[np.newaxis]
     reading = read(text)
     return Analysis(
         stems=" ".join(reading.stems),
         flags=reading.flags,
-        vectors=vectors if len(vectors) else None,
+        vectors=vectors,
+        tokens=NO_TOKENS if embedded is None or not len(embedded.tokens) else to_bytes(embedded.tokens),
+        named=read_names(text),
+        sketch=sketch if given is None else b"",  # that of a given vector is made where it is used
     )
 
 

@@ -1,15 +1,19 @@
 """What one event may read and change: the owner's records, and a list of effects that counts only as a whole."""
 
+from recallflow.operators.episodes import opening
 from recallflow.operators.events import Write
+from recallflow.operators.graph.changes import Changes
+from recallflow.operators.graph.sync import Touched
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
-from recallflow.state.rows import Current, Entry, Episode, Head, MemoryRow, Vectors
+from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, MemoryRow, Vectors
+from recallflow.state.usage import Usage
 
 
 class View:
-    """One event's view of its owner. Nothing it changes is seen by others before `keep`, so that an event that fails
+    """One event's view of its owner. Nothing it changes is seen by others before `stage`, so that an event that fails
     half-way leaves no trace."""
 
     def __init__(self, partition: Partition, hot: HotOwner, write: Write) -> None:
@@ -17,9 +21,13 @@ class View:
         self._hot = hot
         self._effects: dict[bytes, bytes | None] = {}
         self._next_seq = hot.next_seq
+        self.change = hot.next_change
         self._added: list[tuple[Entry, Vectors | None]] = []
         self._removed: list[int] = []
+        self.touched: list[Touched] = []
+        self._graph: Changes | None = None
         self._episodes: dict[str | None, list[Episode]] = {}
+        self._usage: dict[int, Usage] = {}
         self.ingested_ms, self.ingested_logged = partition.ingest_time(
             write.record.position.source, *_append_time(write)
         )
@@ -27,6 +35,18 @@ class View:
     @property
     def owner(self) -> Owner:
         return self._hot.owner
+
+    @property
+    def graph(self) -> Changes:
+        """What the event changes of the owner's graph."""
+        if self._graph is None:
+            self._graph = Changes(self._partition, self._hot, self.change)
+        return self._graph
+
+    @property
+    def newest(self) -> int:
+        """The sequence number of the owner's newest memory; -1 where there never was one."""
+        return self._next_seq - 1
 
     # ------------------------------------------------------------------ reading
 
@@ -59,6 +79,22 @@ class View:
     def episodes(self, session_id: str | None) -> list[Episode]:
         return self._hot.episodes(session_id)
 
+    def episode_id(self, session_id: str | None, number: int) -> str | None:
+        """The id of the standing episode that a message of episode `number` belongs to; None for -1."""
+        changed = {episode.number: episode for episode in self._episodes.get(session_id, [])}
+        into: int | None = number if number >= 0 else None
+        episode = None
+        while into is not None:
+            episode = changed.get(into) or self._episode(session_id, into)
+            into = episode.merged_into
+        return None if episode is None else episode.id
+
+    def merged_episodes(self) -> list[tuple[str, str]]:
+        """Ids of the episodes that the event merged, each with that of the one which took it in."""
+        merged = [one for changed in self._episodes.values() for one in changed if one.merged_into is not None]
+        pairs = [(one.id, self.episode_id(one.session_id, one.number)) for one in merged]
+        return [(taken, into) for taken, into in pairs if into is not None]
+
     def digest(self, content: bytes) -> str:
         return self._partition.keyring.digest(self._hot.key, content).hex()
 
@@ -74,24 +110,59 @@ class View:
         self._next_seq += 1
         return self._next_seq - 1
 
-    def put(self, row: MemoryRow, entry: Entry, vectors: Vectors | None, digest: str) -> None:
-        """Stores a version of a memory and makes it the current one."""
+    def put(self, row: MemoryRow, entry: Entry, vectors: Vectors | None, digest: str, said_anew: bool = True) -> None:
+        """Stores a version of a memory and makes it the current one; the one before stays for questions about then.
+        `said_anew`: its text or its vector is another than before."""
         key, name = self._hot.key, self._hot.name(row.id)
+        if row.version > 0:
+            before, old = self.entry(row.seq), self.vectors(row.seq)
+            self._effects[keys.past_entry(key, row.seq, before.version)] = before.encode()
+            self._effects[keys.past_vectors(key, row.seq, before.version)] = old.encode() if old else None
         self._effects[keys.row(key, name, row.version)] = row.encode()
         self._effects[keys.current(key, name)] = Current(row.seq, row.version, digest, False).encode()
         self._effects[keys.entry(key, row.seq)] = entry.encode()
         self._effects[keys.vectors(key, row.seq)] = vectors.encode() if vectors else None
         self._added.append((entry, vectors))
+        known = row.seq < self._hot.next_seq
+        self.touched.append(Touched(row.id, row.seq, row, entry.episode, vectors, said_anew, known))
 
     def forget(self, memory_id: str, current: Current) -> None:
-        """Removes every version. The id leads to a tombstone, so that a replay does not bring the memory back."""
+        """Removes every version. The id leads to a tombstone, so that a replay does not bring the memory back, and a
+        message leaves its place in time behind: later messages joined an episode because of it."""
         key, name = self._hot.key, self._hot.name(memory_id)
+        first = self._first_entry(current)
+        if first.episode >= 0:
+            opened = opening(self.owner, first)
+            self._mark(EpisodeMark(first.change, first.ingested_ms, first.session_id, None, opened))
         for version in range(current.version + 1):
             self._effects[keys.row(key, name, version)] = None
+            self._effects[keys.past_entry(key, current.seq, version)] = None
+            self._effects[keys.past_vectors(key, current.seq, version)] = None
         self._effects[keys.entry(key, current.seq)] = None
         self._effects[keys.vectors(key, current.seq)] = None
         self._effects[keys.current(key, name)] = current._replace(forgotten=True).encode()
+        self._effects[keys.usage(key, current.seq)] = None
+        self._usage[current.seq] = Usage()
         self._removed.append(current.seq)
+        self.touched.append(Touched(memory_id, current.seq, None, -1, None, said_anew=True))
+
+    def judge(self, current: Current, useful: bool) -> None:
+        """Counts one voice of feedback on a memory."""
+        key = keys.usage(self._hot.key, current.seq)
+        stored = self._partition.get(key)
+        usage = (Usage.decode(stored) if stored else Usage()).judged(useful)
+        self._effects[key] = usage.encode()
+        self._usage[current.seq] = usage
+
+    def end_episode(self, session_id: str | None, at_ms: int, ended: Episode) -> None:
+        """Stores an explicitly ended episode, and that the end came at this place in the log."""
+        self._mark(EpisodeMark(self.change, self.ingested_ms, session_id, at_ms, None))
+        self.put_episodes(session_id, [ended])
+
+    def put_summary(self, category: str, summary: str) -> None:
+        """Stores a category's new summary."""
+        key = keys.category_summary(self._hot.key, self._hot.name(category), self.change)
+        self._effects[key] = CategorySummary(self.change, self.ingested_ms, category, summary).encode()
 
     def put_episodes(self, session_id: str | None, changed: list[Episode]) -> None:
         session = self._hot.session_key(session_id)
@@ -104,21 +175,48 @@ class View:
 
     # ------------------------------------------------------------------ end
 
-    def keep(self) -> None:
-        """The event succeeded: its effects join the transaction, and what is hot follows."""
-        if not self._effects:
-            return
-        if self._next_seq != self._hot.next_seq:
-            self._effects[keys.head(self._hot.key)] = Head(self._hot.owner, self._next_seq).encode()
-            self._hot.next_seq = self._next_seq
-        self._partition.stage(self._effects)
+    def stage(self) -> None:
+        """The event succeeded: its effects join the transaction."""
+        if self._graph is not None:
+            self._effects |= self._graph.staged.effects
+        if self._effects:
+            self._effects[keys.head(self._hot.key)] = Head(self._hot.owner, self._next_seq, self.change + 1).encode()
+            self._partition.stage(self._effects)
+
+    def follow(self) -> None:
+        """What is hot takes in what was staged."""
+        if self._effects:
+            self._hot.next_seq, self._hot.next_change = self._next_seq, self.change + 1
         for session_id, changed in self._episodes.items():
             self._hot.put_episodes(session_id, changed)
+        self._hot.put_usage(self._usage)
         if self._hot.index is not None:
             for seq in self._removed:
                 self._hot.index.remove(seq)
             if self._added:
-                self._hot.index.add([e for e, _ in self._added], {e.seq: v for e, v in self._added})
+                self._hot.index.add([e for e, _ in self._added], {(e.seq, e.version): v for e, v in self._added})
+        if self._graph is not None:
+            self._graph.follow()
+
+    # ------------------------------------------------------------------ parts
+
+    def _first_entry(self, current: Current) -> Entry:
+        """The entry that a memory was created with."""
+        if current.version == 0:
+            return self.entry(current.seq)
+        stored = self._partition.get(keys.past_entry(self._hot.key, current.seq, 0))
+        if stored is None:
+            raise KeyError(f"the first version of memory {current.seq} is missing")
+        return Entry.decode(stored)
+
+    def _episode(self, session_id: str | None, number: int) -> Episode:
+        stored = self._partition.get(keys.episode(self._hot.key, self._hot.session_key(session_id), number))
+        if stored is None:
+            raise KeyError(f"episode {number} of a current memory is missing")
+        return Episode.decode(stored)
+
+    def _mark(self, mark: EpisodeMark) -> None:
+        self._effects[keys.episode_log(self._hot.key, mark.change)] = mark.encode()
 
 
 def _append_time(write: Write) -> tuple[int, bool]:

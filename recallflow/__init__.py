@@ -13,8 +13,9 @@ from recallflow.control import (
     Rollout,
     TenantSettings,
 )
-from recallflow.embedder import Embedder
+from recallflow.embedder import Embedder, TokenCounter
 from recallflow.errors import (
+    DecryptionFailed,
     EmbedderError,
     FieldProblem,
     InvalidRecord,
@@ -67,6 +68,7 @@ from recallflow.queries import (
 from recallflow.records import Position, Record
 from recallflow.responses import (
     Context,
+    ContextItem,
     EpisodeInfo,
     ErrorBody,
     Explanation,
@@ -76,6 +78,7 @@ from recallflow.responses import (
     Response,
     Warn,
 )
+from recallflow.workspaces import workspace_of
 
 __all__ = [
     "ApiKey",
@@ -84,8 +87,10 @@ __all__ = [
     "CategorySummary",
     "ContentPart",
     "Context",
+    "ContextItem",
     "ControlEvent",
     "Decay",
+    "DecryptionFailed",
     "Embedder",
     "EmbedderError",
     "Entity",
@@ -138,8 +143,10 @@ __all__ = [
     "StateInUse",
     "StorageError",
     "TenantSettings",
+    "TokenCounter",
     "UsageError",
     "UserErase",
     "UserStats",
     "Warn",
+    "workspace_of",
 ]

@@ -1,10 +1,13 @@
 """Control events: what a tenant's operator decides (topic `control.events`, compacted, keyed `tenant/kind/name`)."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 
 from recallflow.fields import Identifier, Model, Name, Timestamp
+from recallflow.queries import Decay, Weight, check_weights
+
+RECALL_SETTINGS = "recall"
 
 
 class Control(Model):
@@ -17,11 +20,35 @@ class Control(Model):
     why: str | None = None
 
 
+class RecallSettings(Model):
+    """What a tenant sets of its rankings: weights by mode and factor, and how age lowers recency. A query's own come
+    first, and what neither gives is the default."""
+
+    weights: dict[Literal["hybrid", "balanced", "entity_focused"], dict[str, Weight]] = {}
+    decay: Decay = Decay()
+
+    @model_validator(mode="after")
+    def _known_factors(self) -> Self:
+        for mode, weights in self.weights.items():
+            check_weights(mode, weights)
+        return self
+
+
 class TenantSettings(Control):
-    """Settings that override the deployment's for one tenant."""
+    """Settings that override the deployment's for one tenant. Those of the name `recall` are `RecallSettings`."""
 
     type: Literal["tenant.settings"]
     settings: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _valid(self) -> Self:
+        if self.name == RECALL_SETTINGS:
+            try:
+                RecallSettings.model_validate(self.settings)
+            except ValidationError as error:
+                wrong = [(".".join(map(str, ("settings", *one["loc"]))), _said(one["msg"])) for one in error.errors()]
+                raise ValueError("; ".join(f"{field}: {problem}" for field, problem in wrong)) from None
+        return self
 
 
 class Category(Control):
@@ -76,3 +103,8 @@ class Quota(Control):
 ControlEvent = Annotated[
     TenantSettings | Category | ApiKey | Rollout | GateVerdict | OwnerMapping | Quota, Field(discriminator="type")
 ]
+
+
+def _said(message: str) -> str:
+    """What our own check said, without what pydantic puts before it."""
+    return message.removeprefix("Value error, ")

@@ -1,25 +1,30 @@
 """Every error recallflow raises, as one tree.
 
     RecallflowError
-    ├── InvalidRecord        one record is wrong: it becomes a dead letter, the flow goes on
+    ├── InvalidRecord        one record is wrong, or we fail at it: it becomes a dead letter, the flow goes on
     ├── UsageError           a command or a setting is wrong: correct the call (exit code 2)
     ├── SourceError          a log cannot be read on: removed records, missing topic or right, changed file
     ├── SinkError            an output could not be delivered: the flow stops before it would be lost
     ├── EmbedderError        a model cannot be loaded or used: check its name and path
-    └── StateError           the state directory cannot be used
-        ├── StateFormatError     written by another version: use that version, or rebuild
-        ├── SettingsMismatch     created with other settings: use those, or rebuild
-        ├── StateInUse           another process holds it: stop that process
-        ├── StateBehind          older than the recovery store says: rebuild
-        └── StorageError         disk full or corrupt: nothing was acknowledged that is not stored
-
-The client's own (`DeliveryFailed`, `QueryFailed`, `QueryTimeout`) stand beside it in `recallflow.client`.
+    ├── DecryptionFailed     a stored value cannot be opened: an answer shows it redacted
+    ├── StateError           the state directory cannot be used
+    │   ├── StateFormatError     written by another version: use that version, or rebuild
+    │   ├── SettingsMismatch     created with other settings: use those, or rebuild
+    │   ├── StateInUse           another process holds it: stop that process
+    │   ├── StateBehind          older than the recovery store says: rebuild
+    │   └── StorageError         disk full or corrupt: nothing was acknowledged that is not stored
+    ├── DeliveryFailed       the client: Kafka did not acknowledge a record in time: it may still be stored
+    ├── QueryFailed          the client: the engine answered with an error
+    └── QueryTimeout         the client: no response in time (a TimeoutError too)
 
 A message says what is wrong and what to do. `InvalidRecord` alone never stops a flow; a `StateError` always does.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from recallflow.responses import ErrorBody  # which is made from our errors
 
 ErrorCode = Literal[
     "invalid_json",  # not JSON, not UTF-8, or nested too deeply
@@ -30,6 +35,7 @@ ErrorCode = Literal[
     "id_conflict",  # the memory id was used before for other content
     "not_found",  # the memory named does not exist (or was forgotten)
     "unsupported",  # valid, but this version does not act on it
+    "internal_error",  # our own code failed at it, twice: a defect of ours, not of the record
 ]
 
 
@@ -72,6 +78,10 @@ class EmbedderError(RecallflowError):
     """An embedding model cannot be loaded or gave something else than vectors of its dimension."""
 
 
+class DecryptionFailed(RecallflowError):
+    """A stored value cannot be opened: its key is gone, or it is not what was sealed under its place."""
+
+
 class StateError(RecallflowError):
     """The state directory cannot be used as it is."""
 
@@ -94,3 +104,35 @@ class StateBehind(StateError):
 
 class StorageError(StateError):
     """RocksDB could not read or write: disk full, permission, corruption."""
+
+
+class DeliveryFailed(RecallflowError):
+    """Kafka did not acknowledge a record. It may be stored all the same; sent again with the same `id` it is applied
+    once."""
+
+
+class QueryFailed(RecallflowError):
+    """The engine answered with an error: `error` says why, every wrong field at once."""
+
+    def __init__(self, query_id: str, error: "ErrorBody") -> None:
+        self.query_id = query_id
+        self.error = error
+        super().__init__(query_id, error)
+
+    def __str__(self) -> str:
+        return f"query {self.query_id}: {self.error.code}: {self.error.message}"
+
+
+class QueryTimeout(RecallflowError, TimeoutError):
+    """No response came in time. A late one is dropped."""
+
+    def __init__(self, query_id: str, timeout_s: float, trouble: str | None) -> None:
+        self.query_id = query_id
+        self.timeout_s = timeout_s
+        self.trouble = trouble
+        super().__init__(query_id, timeout_s, trouble)
+
+    def __str__(self) -> str:
+        said = f" Kafka's last complaint: {self.trouble}" if self.trouble else ""
+        where = "is the engine running (recallflow run)?"
+        return f"no response to query {self.query_id} within {self.timeout_s:g} s; {where}{said}"

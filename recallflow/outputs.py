@@ -3,19 +3,23 @@ it comes from, and which of that record's outputs it is."""
 
 from dataclasses import dataclass
 
+from recallflow.control import GateVerdict
 from recallflow.errors import InvalidRecord
 from recallflow.queries import ReplyTo
 from recallflow.records import Position, Record
+from recallflow.responses import Response
 
 
 @dataclass(slots=True, frozen=True)
 class Answer:
-    """A response, encoded. `key` is the owner's record key; `reply_to` another place than the response topic."""
+    """A response, and how it is written. `key` is the owner's record key; `reply_to` another place than the response
+    topic."""
 
     position: Position
     number: int
     key: bytes
     body: bytes
+    response: Response
     reply_to: ReplyTo | None = None
 
 
@@ -44,6 +48,24 @@ class DeadLetter:
 
 
 @dataclass(slots=True, frozen=True)
+class Verdict:
+    """What a quality gate says from `at_ms` on: a control event, on its way to where those come from."""
+
+    position: Position
+    number: int
+    at_ms: int
+    event: GateVerdict
+
+    @property
+    def key(self) -> bytes:
+        return f"{self.event.tenant_id}/{self.event.type}/{self.event.name}".encode()
+
+    @property
+    def body(self) -> bytes:
+        return self.event.model_dump_json(exclude_none=True).encode()
+
+
+@dataclass(slots=True, frozen=True)
 class Done:
     """Records of one source that are through, in whatever way: applied, answered, refused or waiting. Comes after their
     outputs."""
@@ -52,4 +74,4 @@ class Done:
     offsets: tuple[int, ...]
 
 
-Output = Answer | Receipted | DeadLetter | Done
+Output = Answer | Receipted | DeadLetter | Verdict | Done

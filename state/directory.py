@@ -1,6 +1,7 @@
 """A state directory: N state partitions, the settings that shaped them, and the secret their keys are made with."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -28,6 +29,9 @@ class Fingerprint:
     embedder: str
     dimension: int
     episode_gap_ms: int
+    similarity_threshold: float
+    similarity_max_k: int
+    similarity_max_per_memory: int
 
 
 class StateDirectory:
@@ -47,6 +51,7 @@ class StateDirectory:
         self._partitions: dict[int, Partition] = {}
         self._opening = threading.Lock()
         self._hot: dict[int, HotOwners] = {}
+        self._disk = ThreadPoolExecutor(fingerprint.partitions, "recallflow-sync")
 
     @classmethod
     def open(cls, path: Path, fingerprint: Fingerprint, cache_bytes: int, lock_wait_s: float = 2.0) -> Self:
@@ -73,11 +78,23 @@ class StateDirectory:
         """All partitions, opened."""
         return [self.partition(number) for number in range(self.fingerprint.partitions)]
 
+    def sync(self) -> None:
+        """Syncs all that was committed. Each partition waits for the disk; together they wait hardly longer than one:
+        sixteen one after the other held up queries for tens of milliseconds at each snapshot."""
+        for _ in self._disk.map(Partition.sync, [p for p in [*self._partitions.values()] if p.unsynced]):
+            pass
+
     def hot_owners(self) -> HotOwners:
         """The calling worker's cache of hot owners."""
         return self._hot.setdefault(threading.get_ident(), HotOwners(self._cache_bytes))
 
+    @property
+    def hot_bytes(self) -> int:
+        """What owners in memory weigh, over all workers."""
+        return sum(owners.total_bytes for owners in [*self._hot.values()])
+
     def close(self) -> None:
+        self._disk.shutdown()
         self._hot.clear()
         for partition in self._partitions.values():
             partition.close()

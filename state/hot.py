@@ -30,6 +30,12 @@ class HotOwners:
         self._touched.add(owner)
         return self._owners[owner]
 
+    def drop(self, owner: Owner) -> None:
+        """Takes the owner out of memory, if it is there: it is loaded again from what is committed by then."""
+        if self._owners.pop(owner, None) is not None:
+            self._touched.discard(owner)
+            self._total_bytes -= self._weights.pop(owner, 0)
+
     def shrink(self) -> None:
         """Weighs what was touched since the last call and drops the least recently used until the budget holds."""
         for owner in self._touched:

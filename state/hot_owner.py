@@ -1,12 +1,15 @@
 """What is known of an owner while hot: its place in the store, its sessions' episodes, and its search index."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from recallflow.owner import Owner
 from recallflow.state import keys
+from recallflow.state.graph import OwnerGraph
+from recallflow.state.hot_graph import HotGraph
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Entry, Episode, Head, Vectors
+from recallflow.state.usage import OwnerUsage, Seqs, Usage, decode_seqs
 
 _OWNER_BYTES = 1_000
 _EPISODE_BYTES = 300
@@ -21,8 +24,12 @@ class HotOwner:
         self.key = partition.keyring.owner(owner)
         self._partition = partition
         stored = partition.get(keys.head(self.key))
-        self.next_seq = Head.decode(stored).next_seq if stored else 0
+        head = Head.decode(stored) if stored else Head(owner, 0, 0)
+        self.next_seq, self.next_change = head.next_seq, head.next_change
+        self.graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
+        self._writing: HotGraph | None = None
+        self._usage: OwnerUsage | None = None
         self._sessions: dict[str | None, list[Episode]] = {}
 
     def name(self, text: str) -> bytes:
@@ -45,33 +52,69 @@ class HotOwner:
 
     def put_episodes(self, session_id: str | None, changed: list[Episode]) -> None:
         """Takes the new state of the session's episodes into memory."""
-        standing = self.episodes(session_id)
-        if len(changed) == 1 and standing and standing[-1].number == changed[0].number:
-            standing[-1] = changed[0]  # the usual case: the next message of the latest episode
-        else:
-            numbers = {episode.number for episode in changed}
-            rest = [episode for episode in standing if episode.number not in numbers]
-            self._sessions[session_id] = _standing([*rest, *changed])
+        self._sessions[session_id] = settled(self.episodes(session_id), changed)
         if self.index is not None:
             for episode in changed:
                 self.index.put_episode(episode)
+
+    def writing(self) -> HotGraph:
+        """What writing the owner's graph keeps in memory."""
+        if self._writing is None:
+            self._writing = HotGraph(self._partition, self.key)
+        return self._writing
 
     def search_index(self, model: str, dimension: int) -> OwnerIndex:
         """The owner's index, built from what is committed on first touch."""
         if self.index is None or self.index.wasted():
             self.index = OwnerIndex(model, dimension)
-            scan, table = self._partition.scan, keys.table
+            entries = [Entry.decode(value) for _, value in self.scan(keys.ENTRY)]
+            version = {entry.seq: entry.version for entry in entries}
             self.index.load(
-                (Episode.decode(value) for _, value in scan(table(self.key, keys.EPISODE))),
-                [Entry.decode(value) for _, value in scan(table(self.key, keys.ENTRY))],
-                {keys.sequence(k): Vectors.decode(value) for k, value in scan(table(self.key, keys.VECTORS))},
+                (Episode.decode(value) for _, value in self.scan(keys.EPISODE)),
+                entries,
+                {
+                    (seq := keys.sequence(key), version[seq]): Vectors.decode(value)
+                    for key, value in self.scan(keys.VECTORS)
+                },
             )
         return self.index
+
+    def usage(self) -> OwnerUsage:
+        """What queries and feedback made of the owner's memories, built from what is committed on first touch."""
+        if self._usage is None:
+            self._usage = OwnerUsage((keys.sequence(key), value) for key, value in self.scan(keys.USAGE))
+        return self._usage
+
+    def put_usage(self, changed: Mapping[int, Usage]) -> None:
+        """Takes new usage of memories, by `seq`, into memory."""
+        if self._usage is not None:
+            for seq, usage in changed.items():
+                self._usage.put(seq, usage)
+
+    def returned(self, session_id: str) -> Seqs:
+        """`seq` of what was returned in the session, the latest last."""
+        stored = self._partition.get(keys.session(self.key, self.name(session_id)))
+        return decode_seqs(stored or b"")
+
+    def scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What is committed of one of the owner's tables, in key order."""
+        return self._partition.scan(keys.table(self.key, table))
 
     def size_bytes(self) -> int:
         episodes = sum(len(session) for session in self._sessions.values())
         index = self.index.size_bytes() if self.index is not None else 0
-        return _OWNER_BYTES + _EPISODE_BYTES * episodes + index
+        writing = self._writing.size_bytes() if self._writing is not None else 0
+        usage = self._usage.size_bytes() if self._usage is not None else 0
+        return _OWNER_BYTES + _EPISODE_BYTES * episodes + index + writing + usage + self.graph.size_bytes()
+
+
+def settled(standing: list[Episode], changed: list[Episode]) -> list[Episode]:
+    """A session's standing episodes after some of them changed, or came to be. May change `standing` itself."""
+    if len(changed) == 1 and standing and standing[-1].number == changed[0].number:
+        standing[-1] = changed[0]  # the usual case: the next message of the latest episode
+        return standing
+    numbers = {episode.number for episode in changed}
+    return _standing([*(episode for episode in standing if episode.number not in numbers), *changed])
 
 
 def _standing(episodes: Iterable[Episode]) -> list[Episode]:

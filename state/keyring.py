@@ -33,6 +33,17 @@ class Keyring:
         """The 16-byte key of a memory id, session or event id of one owner."""
         return hashlib.blake2b(name.encode(), key=self._secret, person=owner, digest_size=NAME_BYTES).digest()
 
+    def node(self, owner: bytes, key: str) -> bytes:
+        """The 16-byte key of a graph node that is no memory (a memory's is its id's name)."""
+        return hashlib.blake2b(
+            key.encode(), key=self._secret, person=owner, salt=b"node", digest_size=NAME_BYTES
+        ).digest()
+
+    def edge(self, owner: bytes, source: bytes, target: bytes, kind: str) -> bytes:
+        """The 16-byte key of an edge of a type between two nodes, given as their keys."""
+        said = source + target + kind.encode()
+        return hashlib.blake2b(said, key=self._secret, person=owner, salt=b"edge", digest_size=NAME_BYTES).digest()
+
     def digest(self, owner: bytes, content: bytes) -> bytes:
         """A 16-byte fingerprint of content that tells nothing about it without the secret."""
         return hashlib.blake2b(content, key=self._secret, person=owner, salt=b"content", digest_size=16).digest()

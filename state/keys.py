@@ -41,6 +41,7 @@ means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or o
 """
 
 import struct
+from collections.abc import Callable
 
 FORMAT_VERSION = 2
 
@@ -161,6 +162,12 @@ def node(owner: bytes, name: bytes) -> bytes:
 
 def member(owner: bytes, node: bytes, seq: int) -> bytes:
     return OWNERS + owner + MEMBER + node + _U64.pack(_LAST - seq)
+
+
+def member_of(owner: bytes, seq: int) -> Callable[[bytes], bytes]:
+    """Node → key of a memory's link to it."""
+    before, behind = OWNERS + owner + MEMBER, _U64.pack(_LAST - seq)
+    return lambda node: before + node + behind
 
 
 def members(owner: bytes, node: bytes) -> bytes:

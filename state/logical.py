@@ -8,8 +8,9 @@ import orjson
 
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
+from recallflow.state.graph_logical import graph_records
 from recallflow.state.partition import Partition
-from recallflow.state.rows import Entry, Episode, Head, MemoryRow
+from recallflow.state.rows import CategorySummary, Entry, Episode, EpisodeMark, Head, MemoryRow
 
 
 def state_hash(directory: StateDirectory) -> str:
@@ -41,5 +42,12 @@ def _logical_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, 
         yield "entry", [entry.seq, entry.version, entry.id, entry.episode, entry.flags, entry.author_stems, entry.stems]
     for key, value in partition.scan(keys.table(owner, keys.VECTORS)):
         yield "vectors", [keys.sequence(key), hashlib.sha256(value).hexdigest()]
+    for _, value in partition.scan(keys.table(owner, keys.EPISODE_LOG)):
+        mark = EpisodeMark.decode(value)
+        yield "episode mark", [mark.change, mark.session_id, mark.opened is None]
+    for _, value in partition.scan(keys.table(owner, keys.CATEGORY_SUMMARY)):
+        told = CategorySummary.decode(value)
+        yield "category summary", [told.change, told.category, told.summary]
     for _, value in partition.scan(keys.table(owner, keys.EPISODE)):
         yield "episode", Episode.decode(value).logical()
+    yield from graph_records(partition, owner)

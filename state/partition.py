@@ -59,7 +59,7 @@ class Partition:
         self._db: Any = _open(path, memory.options(), lock_wait_s)
         self._pending: dict[bytes, bytes | None] = {}
         self._ticked: set[str] = set()
-        self._unsynced = False
+        self._written = self._synced = 0  # commits: all, and those that a power cut leaves
         self._failed = False
         self._moved: set[str] = set()
         self._check_format(path)
@@ -98,12 +98,12 @@ class Partition:
         """The value as the events so far left it, committed or not."""
         if key in self._pending:
             return self._pending[key]
-        value = self._db.get(key)
+        value = self._read(key)
         return None if value is None else self.keyring.open(key, value)
 
     def get_many(self, wanted: list[bytes]) -> list[bytes | None]:
         """Committed values, in the order of `wanted`, in one batched read."""
-        stored: list[bytes | None] = self._db.get(wanted)
+        stored: list[bytes | None] = self._read(wanted)
         return [v if v is None else self.keyring.open(k, v) for k, v in zip(wanted, stored, strict=True)]
 
     def stage(self, effects: dict[bytes, bytes | None]) -> None:
@@ -116,24 +116,41 @@ class Partition:
 
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Committed records with first ≤ key < end, in key order."""
+        return self._walk(first, end, back=False)
+
+    def scan_back(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Committed records under a prefix, the last key first."""
+        return self._walk(prefix, keys.after(prefix), back=True)
+
+    def _walk(self, first: bytes, end: bytes, back: bool) -> Iterator[tuple[bytes, bytes]]:
         options = ReadOptions()
         options.set_iterate_upper_bound(end)
-        cursor = self._db.iter(options)
-        cursor.seek(first)
-        while cursor.valid():
-            key = cursor.key()
+        try:
+            cursor = self._db.iter(options)
+            cursor.seek_to_last() if back else cursor.seek(first)
+        except Exception as error:
+            raise self._unreadable(error) from error
+        step = cursor.prev if back else cursor.next
+        while cursor.valid() and (key := cursor.key()) >= first:  # rocksdict does not heed a lower bound
             yield key, self.keyring.open(key, cursor.value())
-            cursor.next()
+            step()
         try:
             cursor.status()  # a block that cannot be read ends the iteration as if nothing came behind it
         except Exception as error:
-            raise StorageError(
-                f"state partition {self.number} cannot be read: {error}; restore a checkpoint"
-            ) from error
+            raise self._unreadable(error) from error
 
     def everything(self) -> Iterator[tuple[bytes, bytes]]:
         """All committed records, the partition's own included."""
         return self.scan_range(b"", keys.END)
+
+    def _read(self, wanted: bytes | list[bytes]) -> Any:
+        try:
+            return self._db.get(wanted)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> StorageError:
+        return StorageError(f"state partition {self.number} cannot be read: {error}; restore a checkpoint")
 
     def checkpoint(self, folder: Path) -> None:
         """A copy of all that is committed, by hard links where the volume allows."""
@@ -161,20 +178,27 @@ class Partition:
         self._pending.clear()
         self._moved.clear()
         self._ticked.clear()
-        self._unsynced = True
+        self._written += 1
 
     # ------------------------------------------------------------------ durability
 
+    @property
+    def unsynced(self) -> bool:
+        """Whether something was committed since the last sync."""
+        return self._synced < self._written
+
     def sync(self) -> None:
-        """Makes all that was committed survive a power cut, not only a killed process."""
-        if not self._unsynced:
+        """Makes all that was committed survive a power cut, not only a killed process. May be called from any thread:
+        what is committed meanwhile counts as unsynced."""
+        written = self._written
+        if self._synced == written:
             return
         try:
             self._db.flush_wal(True)
         except Exception as error:
             self._failed = True
             raise StorageError(_storage_message(self.number, error)) from error
-        self._unsynced = False
+        self._synced = written
 
     def close(self) -> None:
         try:
@@ -191,7 +215,7 @@ class Partition:
     # ------------------------------------------------------------------ opening
 
     def _check_format(self, path: Path) -> None:
-        stored = self._db.get(keys.FORMAT)
+        stored = self._read(keys.FORMAT)
         if stored is None:
             self._db.put(keys.FORMAT, orjson.dumps([keys.FORMAT_VERSION, self.number]))
             return

@@ -7,6 +7,7 @@ and to read for each write.
 """
 
 import math
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -21,6 +22,7 @@ BITS = 256
 SKETCH_BYTES = BITS // 8
 _SURE = 4  # standard deviations: of pairs just at the threshold, three in 100,000 are missed
 _SMALLEST = 64
+_NOBODY = -1  # where a `seq` would be
 _products = faiss.fvec_inner_products_ny  # type: ignore[attr-defined]
 _hammings = faiss.hammings  # type: ignore[attr-defined]
 
@@ -58,23 +60,22 @@ class SketchWindow:
     """
 
     def __init__(self) -> None:
-        self._codes: Codes = np.zeros((_SMALLEST, SKETCH_BYTES), np.uint8)
-        self._seqs = np.full(_SMALLEST, -1, np.int64)
+        self._grow(np.zeros((_SMALLEST, SKETCH_BYTES), np.uint8), array("q", [_NOBODY] * _SMALLEST))
 
     def put(self, seq: int, sketch: bytes) -> None:
         """The memory's sketch is now this one."""
         place = seq % WINDOW
         while place >= len(self._seqs):
-            self._codes = np.concatenate([self._codes, np.zeros_like(self._codes)])
-            self._seqs = np.concatenate([self._seqs, np.full_like(self._seqs, -1)])
+            self._grow(np.concatenate([self._codes, np.zeros_like(self._codes)]),
+                       self._seqs + array("q", [_NOBODY] * len(self._seqs)))  # fmt: skip
         if self._seqs[place] <= seq:  # its place may be a newer one's by now
-            self._codes[place] = np.frombuffer(sketch, np.uint8)
+            self._bytes[place * SKETCH_BYTES : (place + 1) * SKETCH_BYTES] = sketch
             self._seqs[place] = seq
 
     def remove(self, seq: int) -> None:
         place = seq % WINDOW
         if place < len(self._seqs) and self._seqs[place] == seq:
-            self._seqs[place] = -1
+            self._seqs[place] = _NOBODY
 
     def near(self, sketch: bytes, most: int, newest: int) -> list[int]:
         """`seq` of the memories whose sketches differ in at most so many bits, the closest first, then the newest.
@@ -83,11 +84,13 @@ class SketchWindow:
         pointers = map(faiss.swig_ptr, (code, self._codes))
         _hammings(*pointers, 1, len(self._seqs), SKETCH_BYTES, faiss.swig_ptr(differs))
         (places,) = (differs <= most).nonzero()
-        if not len(places):
-            return []
-        oldest = max(newest - WINDOW, -1)
-        found = zip(differs[places].tolist(), self._seqs[places].tolist(), strict=True)
-        return [-seq for _, seq in sorted((bits, -seq) for bits, seq in found if seq > oldest)]
+        oldest = max(newest - WINDOW, _NOBODY)
+        found = ((differs[place], -self._seqs[place]) for place in places.tolist())
+        return [-seq for _, seq in sorted(one for one in found if -one[1] > oldest)]
 
     def size_bytes(self) -> int:
-        return self._codes.nbytes + self._seqs.nbytes
+        return self._codes.nbytes + len(self._seqs) * self._seqs.itemsize
+
+    def _grow(self, codes: Codes, seqs: "array[int]") -> None:
+        self._codes, self._seqs = codes, seqs
+        self._bytes = codes.data.cast("B")

@@ -1,7 +1,12 @@
-"""What the tests share: hypothesis' profiles, makers of events and index entries, and the dataflow as a function."""
+"""What the tests share: hypothesis' profiles, makers of events and index entries, the dataflow as a function, and
+commands as processes."""
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +14,7 @@ import orjson
 import pytest
 from hypothesis import settings
 
+from recallflow.decisions import History
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
 from recallflow.state.rows import Entry
@@ -19,6 +25,18 @@ settings.register_profile("dev", deadline=None, max_examples=60)
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
+GIVE_UP_S = 60  # a process that says nothing for so long hangs: it is killed, and the test that waits for it fails
+SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spreads the tests over two processes: a file stays together, and all that needs the broker shares one."""
+    for item in items:
+        folder = item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group("kafka" if folder == "kafka" else str(item.path)))
+
+
 _ENTRY: dict[str, Any] = {
     "version": 0,
     "created_ms": 0,
@@ -27,6 +45,9 @@ _ENTRY: dict[str, Any] = {
     "author": None,
     "author_stems": "",
     "stems": "",
+    "change": 0,
+    "created_logged": True,
+    "ingested_ms": 0,
     "kind": "message",
     "layer": "long_term",
     "role": None,
@@ -67,8 +88,47 @@ def run_flow() -> Callable[..., Processed]:
     """Runs events through the whole dataflow. One state partition unless a test asks for more: each costs 12 ms."""
 
     def run(
-        events: Iterable[dict[str, Any]], state_dir: Path | None = None, partitions: int = 1, **chosen: Any
+        events: Iterable[dict[str, Any]],
+        state_dir: Path | None = None,
+        partitions: int = 1,
+        decisions: History | None = None,
+        **chosen: Any,
     ) -> Processed:
-        return process([orjson.dumps(event) for event in events], Settings(partitions=partitions, **chosen), state_dir)
+        lines = [orjson.dumps(event) for event in events]
+        return process(lines, Settings(partitions=partitions, **chosen), state_dir, decisions)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts a command in a process of its own, to be talked to and killed; all its streams are pipes."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(
+            *arguments: str | Path, preexec_fn: Callable[[], None] | None = None, **environment: str
+        ) -> subprocess.Popen[bytes]:
+            process = subprocess.Popen(
+                [sys.executable, "-c", SCRIPT, *map(str, arguments)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=os.environ | {"RUST_BACKTRACE": "0"} | environment,
+                preexec_fn=preexec_fn,
+            )
+            watchdog = threading.Timer(GIVE_UP_S, process.kill)
+            watchdog.start()
+            stack.callback(_end, process, watchdog)
+            return process
+
+        yield begin
+
+
+def _end(process: subprocess.Popen[bytes], watchdog: threading.Timer) -> None:
+    watchdog.cancel()
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()

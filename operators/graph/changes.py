@@ -4,7 +4,7 @@ Nodes, links and edges by their stored records; what they mean is `write.py`'s. 
 it so far. After a removal `settle` takes away the nodes that nothing leads to any more.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from recallflow.operators.graph.extract import Link
@@ -109,7 +109,9 @@ class Changes:
 
     def ensure(self, key: str, kind: str, name: str, is_urn: bool = False) -> bytes:
         """A node that is no memory, created if need be. Returns what stands for it in stored keys."""
-        if key not in self.staged.gone and (known := self._known(key)) is not None:
+        staged = self.staged
+        known = self.writing.known.get(key) or staged.known.get(key)
+        if known is not None and key not in staged.gone:
             return known
         found = self._hot.graph.name(NodeKey(key))
         stored = keys.node(self._owner, found)
@@ -138,12 +140,14 @@ class Changes:
         stored = self._partition.get(keys.vectors(self._owner, seq))
         return None if stored is None else Vectors.decode(stored)
 
-    def link(self, seq: int, link: Link) -> None:
-        """Links a memory that was not linked to this node."""
-        node = self.ensure(link.key, link.kind, link.name, link.is_urn)
-        self.put(keys.member(self._owner, node, seq), encode_member(link.role, link.told))
-        if link.told is not None:
-            self._tell(NodeKey(link.key), seq, link.told)
+    def link(self, seq: int, links: Iterable[Link]) -> None:
+        """Links a memory to nodes that it was not linked to."""
+        key, effects = keys.member_of(self._owner, seq), self.staged.effects
+        for link in links:
+            node = self.ensure(link.key, link.kind, link.name, link.is_urn)
+            effects[key(node)] = encode_member(link.role, link.told)
+            if link.told is not None:
+                self._tell(NodeKey(link.key), seq, link.told)
 
     def relink(self, seq: int, link: Link) -> None:
         """The same link once more, in another role or with another word on the node."""
@@ -288,9 +292,9 @@ class Changes:
         self._loosened.clear()
         self._untold.clear()
 
-    def drop(self, staged: Staged) -> None:
-        """Back to what was staged before."""
-        self.staged = staged
+    def drop(self, staged: Staged | None) -> None:
+        """Back to what was staged before; None is nothing."""
+        self.staged = staged or Staged()
         self._loosened.clear()
         self._untold.clear()
 

@@ -8,6 +8,7 @@ comes with the memory.
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -203,20 +204,23 @@ def _given_entities(row: MemoryRow) -> Iterator[Link]:
     for entity in row.entities:
         name, urn = entity["name"], entity.get("urn")
         properties = {field: value for field, value in entity.items() if field not in ("name", "urn")}
-        yield _entity(name, ENTITY_KIND, Told(urn, properties) if urn is not None or properties else None)
+        told = Told(urn, properties) if urn is not None or properties else None
+        yield _entity(name, ENTITY_KIND)._replace(told=told)
         if urn is not None:
-            yield _entity(urn, ENTITY_KIND, Told(urn, {"name": name, **properties}), is_urn=True)
+            yield _entity(urn, ENTITY_KIND, is_urn=True)._replace(told=Told(urn, {"name": name, **properties}))
     for relation in row.relations:
         yield _entity(relation["source"], ENTITY_KIND)
         yield _entity(relation["target"], ENTITY_KIND)
 
 
+@lru_cache(maxsize=10_000)  # the same few are said over and over
 def _link(kind: str, name: str) -> Link:
     return Link(node_key(kind, name), kind, name, kind)
 
 
-def _entity(name: str, role: str, told: Told | None = None, is_urn: bool = False) -> Link:
-    return Link(node_key(ENTITY_KIND, name), ENTITY_KIND, name, role, told, is_urn)
+@lru_cache(maxsize=10_000)
+def _entity(name: str, role: str, is_urn: bool = False) -> Link:
+    return Link(node_key(ENTITY_KIND, name), ENTITY_KIND, name, role, None, is_urn)
 
 
 def relations(row: MemoryRow) -> list[Relation]:

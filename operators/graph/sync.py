@@ -77,7 +77,7 @@ def sync(stored: Stored, writer: GraphWriter, analysis: Analysis | None, positio
 
 def _attempt(changes: Changes, position: Position, work: Callable[[], None]) -> bool:
     """Whether the work succeeded; where it did not, it left nothing."""
-    before = changes.staged.copied()
+    before = changes.staged.copied() if changes.staged.effects else None
     try:
         once(STEP, position, work, partial(changes.drop, before))
     except InvalidRecord as error:

@@ -94,7 +94,7 @@ class Writer:
             row = changes.links(seq)
             if row is not None:
                 changes.unlink(seq, taken)
-                changes.link(seq, into)
+                changes.link(seq, [into])
                 roles = {into.key if key == taken else key: role for key, role in row.links.items()}
                 changes.put_links(seq, row._replace(links=roles))
 
@@ -111,13 +111,12 @@ class Writer:
         return own
 
     def _put_links(self, seq: int, before: dict[str, str], wanted: dict[str, Link]) -> None:
-        for key, link in wanted.items():
-            if key in before:
-                self._changes.relink(seq, link)
+        self._changes.link(seq, [link for key, link in wanted.items() if key not in before])
+        for key in before:
+            if key in wanted:
+                self._changes.relink(seq, wanted[key])
             else:
-                self._changes.link(seq, link)
-        for key in before.keys() - wanted.keys():
-            self._changes.unlink(seq, key)
+                self._changes.unlink(seq, key)
 
     def _state(self, row: MemoryRow, relation: Relation) -> bytes:
         """Makes the memory evidence of the relation's edge. Returns what stands for the edge in stored keys."""

@@ -1,13 +1,10 @@
-"""The command line as tests call it: within this process, or as one of its own that can be talked to."""
+"""The command line as tests call it within this process. As one of its own, which can be talked to: `start`."""
 
-import contextlib
 import io
 import logging
-import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +12,6 @@ import orjson
 import pytest
 
 from recallflow.cli import main
-
-GIVE_UP_S = 60  # a process that says nothing for so long hangs: it is killed, and the test that waits for it fails
-SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
 
 
 @pytest.fixture
@@ -39,37 +33,6 @@ def cli(
         return subprocess.CompletedProcess(arguments, code, said.out, said.err)
 
     return run
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts a command in a process of its own; all its streams are pipes."""
-    with contextlib.ExitStack() as stack:
-
-        def begin(*arguments: str | Path, **environment: str) -> subprocess.Popen[bytes]:
-            process = subprocess.Popen(
-                [sys.executable, "-c", SCRIPT, *map(str, arguments)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=os.environ | {"RUST_BACKTRACE": "0"} | environment,
-            )
-            watchdog = threading.Timer(GIVE_UP_S, process.kill)
-            watchdog.start()
-            stack.callback(_end, process, watchdog)
-            return process
-
-        yield begin
-
-
-def _end(process: subprocess.Popen[bytes], watchdog: threading.Timer) -> None:
-    watchdog.cancel()
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
 
 
 @pytest.fixture(scope="session")

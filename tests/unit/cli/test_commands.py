@@ -101,7 +101,7 @@ def test_the_demo_finds_what_a_question_is_about_among_the_first_three(
 
 def test_the_demo_gives_the_same_answers_each_time(cli: Cli, demo_answers: dict[str, Any], parsed: Parsed) -> None:
     def lasting(answer: dict[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in answer.items() if k not in ("processing_time_ms", "sla_met")}
+        return {k: v for k, v in answer.items() if k not in ("processing_time_ms", "sla_met", "routing_info")}
 
     again = [lasting(answer) for answer in parsed(cli("demo", "--json").stdout)]
     assert again == [lasting(answer) for answer in demo_answers.values()]
@@ -391,10 +391,10 @@ def test_a_state_directory_of_another_format_version_is_refused(
 ) -> None:
     (tmp_path / "log").write_bytes(jsonl(make_event("message", content="tea")))
     description = filled / "recallflow.json"
-    description.write_text(description.read_text().replace('"format_version": 1', '"format_version": 2'))
+    description.write_text(description.read_text().replace('"format_version": 2', '"format_version": 3'))
     done = cli(*(part.replace("LOG", str(tmp_path / "log")) for part in command), "--state-dir", filled)
     assert_one_line(
-        done, 1, "is in format 2, this recallflow reads format 1: use the version that wrote it, or rebuild"
+        done, 1, "is in format 3, this recallflow reads format 2: use the version that wrote it, or rebuild"
     )
 
 
@@ -454,7 +454,7 @@ def test_looking_into_what_is_no_state_directory_creates_none(cli: Cli, tmp_path
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", "[]", '{"format_version": 1}', '{"format_version": 1, "settings": {"a": 1}}']
+    "content", ["", "{}", "[]", '{"format_version": 2}', '{"format_version": 2, "settings": {"a": 1}}']
 )
 def test_a_broken_description_is_told(cli: Cli, filled: Path, content: str) -> None:
     (filled / "recallflow.json").write_text(content)
@@ -484,7 +484,7 @@ def test_a_broken_model_is_told(cli: Cli, tmp_path: Path) -> None:
 
 def test_the_hash_embedder_takes_no_model_path(cli: Cli, tmp_path: Path) -> None:
     done = cli("pipe", "--model-path", tmp_path, "--state-dir", tmp_path / "s")
-    assert_one_line(done, 2, "leave out --model-path, or give --embedder minilm")
+    assert_one_line(done, 2, "leave --model-path out, or give another --embedder")
 
 
 USAGE = {
