@@ -6,6 +6,7 @@ it in a few steps.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,13 +56,13 @@ def _loss(scaled: Sequence[tuple[Weights, Weights]], weights: Weights) -> float:
 def _newton(scaled: Sequence[tuple[Weights, Weights]], weights: Weights) -> Weights:
     """-H⁻¹·gradient of the loss."""
     count = len(weights)
-    gradient = PENALTY * weights
-    hessian = PENALTY * np.eye(count)
+    gradient: npt.NDArray[Any] = PENALTY * weights
+    hessian: npt.NDArray[Any] = PENALTY * np.eye(count)
     for features, share in scaled:
         odds = np.exp(log_shares(np.tensordot(weights, features, 1)))
         mean = np.einsum("kqn,qn->kq", features, odds)
-        gradient = gradient - np.einsum("kqn,qn->k", features, share - odds)
-        hessian = hessian + (features * odds).reshape(count, -1) @ features.reshape(count, -1).T - mean @ mean.T
+        gradient -= np.einsum("kqn,qn->k", features, share - odds)
+        hessian += (features * odds).reshape(count, -1) @ features.reshape(count, -1).T - mean @ mean.T
     step: Weights = -np.linalg.solve(hessian, gradient)
     return step
 
