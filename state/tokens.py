@@ -15,7 +15,10 @@ Ints = npt.NDArray[np.int64]
 
 NO_TOKENS: Bytes = np.zeros((0, 0), np.int8)
 ONE = 127  # the byte that stands for 1
-_ROWS = 8_192  # turned to floats at a time: they stay in the processor's cache
+_ROWS = 2_048  # turned to floats at a time: they stay in the processor's cache
+# Multiplications that OpenBLAS leaves to one thread. More it would share among threads, and where other work holds the
+# cores, waiting for them takes ten times as long as the work.
+_ALONE = 200_000
 
 
 def to_bytes(tokens: Matrix) -> Bytes:
@@ -67,9 +70,12 @@ class TokenIndex:
         rows, firsts = _ranges(self._starts.view[slots[held]], sizes[held])
         flat = self._flat.view.reshape(-1, self._dimension)
         products = np.empty((len(rows), len(question)), np.float32)
+        turned, at_once = np.ascontiguousarray(question.T), max(_ALONE // question.size, 1)
         for start in range(0, len(rows), _ROWS):
             part = flat.take(rows[start : start + _ROWS], axis=0).astype(np.float32)
-            np.matmul(part, question.T, out=products[start : start + _ROWS])
+            for at in range(0, len(part), at_once):
+                few = part[at : at + at_once]
+                np.matmul(few, turned, out=products[start + at : start + at + len(few)])
         best[:, held] = np.maximum.reduceat(products, firsts, axis=0).T
         best /= ONE
         return np.maximum(best, 0.0, out=best)
