@@ -12,6 +12,7 @@ from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask
 from recallflow.records import Position, Record
 
+MAY_DIFFER = {"processing_time_ms", "sla_met", "applied", "warnings", "usage"}
 LAST_PLACE = 1.5e-6  # factors and scores are rounded to six places
 
 
@@ -87,8 +88,9 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
 
 def _comparable(answer: dict[str, Any]) -> dict[str, Any]:
     """An answer without what may differ: how long it took and what caches spared it, what else was applied, how much
-    memory an index takes with its dead slots, and the warning that it could not wait."""
-    kept = {k: v for k, v in answer.items() if k not in ("processing_time_ms", "sla_met", "applied", "warnings")}
+    memory an index takes with its dead slots, the warning that it could not wait, and how often a memory was returned:
+    a query that is answered again after a crash may see the effects of those that came after it."""
+    kept = {k: v for k, v in answer.items() if k not in MAY_DIFFER}
     warnings = answer.get("warnings", [])
     kept["warnings"] = [warning for warning in warnings if warning["code"] != "stale_read"]
     if len(kept["warnings"]) < len(warnings) and kept["status"] == "degraded":
