@@ -37,6 +37,12 @@ class GrowingArray:
         self._data[self._size : self._size + len(added)] = added
         self._size += len(added)
 
+    def keep(self, mask: npt.NDArray[np.bool_]) -> None:
+        """Takes out the values where `mask`, (len,), does not hold."""
+        kept = self.view[mask]
+        self._size = len(kept)
+        self._data[: self._size] = kept
+
     def _grow(self, needed: int) -> None:
         grown = np.zeros(max(needed, 2 * len(self._data)), self._data.dtype)
         grown[: self._size] = self.view

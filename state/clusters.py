@@ -21,7 +21,8 @@ class Clusters:
 
     def centroids(self, segments: Ints) -> Matrix:
         """Unit centroid of each of these episodes, (len(segments), dimension); zeros where no member has a vector."""
-        if len(missing := np.unique(segments[~self._known[segments]])):
+        if not (known := self._known[segments]).all():
+            missing = np.unique(segments[~known])
             sizes = self._ends[missing] - self._starts[missing]
             firsts = np.cumsum(sizes) - sizes
             members = np.arange(sizes.sum()) + np.repeat(self._starts[missing] - firsts, sizes)

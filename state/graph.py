@@ -73,6 +73,7 @@ class OwnerGraph:
         self._partition = partition
         self._owner = owner
         self._superseded: dict[int, list[Superseded]] | None = None
+        self._has_stated: bool | None = None
 
     # ------------------------------------------------------------------ nodes
 
@@ -135,8 +136,10 @@ class OwnerGraph:
         return len(self.edges(key, at_most))
 
     def has_stated(self) -> bool:
-        """Whether there is any edge beside those between similar memories."""
-        return next(self._scan(keys.EDGE), None) is not None
+        """Whether there is any edge beside those between similar memories. Kept between calls."""
+        if self._has_stated is None:
+            self._has_stated = next(self._scan(keys.EDGE), None) is not None
+        return self._has_stated
 
     def superseded(self) -> dict[int, list[Superseded]]:
         """`seq` of each superseded memory → by which memories. Kept between calls; not to be changed."""
@@ -148,6 +151,7 @@ class OwnerGraph:
 
     def follow(self, superseded: dict[int, list[Superseded]]) -> None:
         """What is kept takes in what an event changed; an empty list means that nothing supersedes the memory now."""
+        self._has_stated = None
         if self._superseded is not None:
             for seq, by in superseded.items():
                 self._superseded.pop(seq, None)
@@ -208,6 +212,8 @@ class OwnerGraph:
             yield keys.reversed_sequence(stored)
 
     def _stated(self, key: NodeKey, limit: int) -> list[Edge]:
+        if not self.has_stated():
+            return []
         found = islice(self._partition.scan(keys.adjacency_of(self._owner, self.name(key))), limit)
         stored = self._partition.get_many([keys.edge(self._owner, name) for _, name in found])
         return [_edge(EdgeRow.decode(value), key) for value in stored if value is not None]

@@ -3,7 +3,7 @@ with each event. Derived data only: whatever is here can be built again from Roc
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ Mask = npt.NDArray[np.bool_]
 
 NEVER_MS = np.iinfo(np.int64).max
 ALWAYS_MS = np.iinfo(np.int64).min
-WINDOWS = (2, 4)
+WINDOWS = (0, 2, 4)
 _STRINGS_BYTES = 400  # about what an entry's Python objects take
 
 _FACTS = np.dtype(
@@ -69,6 +69,18 @@ class Interner:
         return self._numbers.get(text, -2)
 
 
+class Facts(dict[str, npt.NDArray[Any]]):
+    """Columns of records by name, each in one piece once it is asked for."""
+
+    def __init__(self, records: npt.NDArray[Any]) -> None:
+        self._records = records
+
+    def __missing__(self, name: str) -> npt.NDArray[Any]:
+        column: npt.NDArray[Any] = np.ascontiguousarray(self._records[name])
+        self[name] = column
+        return column
+
+
 class Conversation:
     """Live memories in the order they were said: by episode, then event time, then arrival.
 
@@ -89,7 +101,7 @@ class Conversation:
         self.places: Ints = np.full(len(facts), -1)
         self.places[self.slots] = np.arange(len(order))
         # `take` copies records whole, indexing field by field: 25 times slower.
-        self.facts: npt.NDArray[Any] = facts.take(self.slots)
+        self.facts = Facts(facts.take(self.slots))
         ordered = episode[order]
         self.size = len(order)
         first = np.ones(self.size, np.bool_)
@@ -116,10 +128,23 @@ class Conversation:
         return shifted
 
 
+class Lengths(NamedTuple):
+    """How many stems each text has, (n,), and all have on average."""
+
+    words: npt.NDArray[np.float64]
+    mean: float
+
+    @classmethod
+    def of(cls, words: npt.NDArray[np.float64]) -> Self:
+        """With their mean, kept off 0 to divide by."""
+        return cls(words, max(float(words.sum()) / max(len(words), 1), 1e-9))
+
+
 @dataclass(slots=True)
 class _Cached:
     conversation: Conversation | None = None
     clusters: Clusters | None = None
+    lengths: Mapping[int, Lengths] | None = None
 
 
 class OwnerIndex:
@@ -244,6 +269,16 @@ class OwnerIndex:
         if self._cached.conversation is None:
             self._cached.conversation = Conversation(self.facts)
         return self._cached.conversation
+
+    @property
+    def lengths(self) -> Mapping[int, Lengths]:
+        """For each reach of `Conversation.windows`, the lengths of the neighbourhoods."""
+        if self._cached.lengths is None:
+            now = self.conversation
+            up_to = np.concatenate([[0.0], np.cumsum(self.words.lengths()[now.slots])])
+            found = {reach: up_to.take(high) - up_to.take(low) for reach, (low, high) in now.windows.items()}
+            self._cached.lengths = {reach: Lengths.of(words) for reach, words in found.items()}
+        return self._cached.lengths
 
     def episode(self, number: int) -> Episode | None:
         return self._episodes.get(int(number))

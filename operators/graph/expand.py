@@ -1,6 +1,7 @@
 """What the graph adds to an answer: memories behind the ranked ones, or further candidates with boosts for ranking."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from recallflow.operators.graph.neighbourhood import Neighbourhood, load
@@ -10,6 +11,7 @@ from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import SELF_ROLE, NodeKey
 
 EXPANSION_K = 5
+BOUNDS = Bounds()
 HOPS_MIN, HOPS_MAX = 1, 3
 BOOST = 0.05
 BOOST_MOST = 0.10
@@ -48,8 +50,16 @@ class Neighbours(NamedTuple):
     caps: Caps
 
 
-class Scope(NamedTuple):
-    """What of the graph may be walked: through which memories (by `seq`), out of how many; by edges that hold at
+class Walked(NamedTuple):
+    """What was loaded around some seeds, and which memories are reached from them, by `seq`."""
+
+    around: Neighbourhood
+    reached: dict[int, Reached]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What of the graph one query may walk: through which memories (by `seq`), out of how many; by edges that hold at
     `now_ms` and had come in by `known_by_ms`. `prefer` orders what the graph holds for equal, the highest first."""
 
     graph: GraphReader
@@ -58,11 +68,26 @@ class Scope(NamedTuple):
     allowed: Callable[[int], bool]
     prefer: Callable[[int], float] = lambda _: 0.0
     known_by_ms: int | None = None
-    bounds: Bounds = Bounds()
+    bounds: Bounds = BOUNDS
+    _walked: dict[tuple[tuple[Seed, ...], int], Walked] = field(default_factory=dict)
 
     def holds(self, edge: Edge) -> bool:
         """Whether an edge may be followed."""
         return is_live(edge, self.now_ms) and (self.known_by_ms is None or edge.ingested_ms <= self.known_by_ms)
+
+    def walk(self, seeds: Sequence[Seed], hops: int, watch: Watch | None = None) -> Walked:
+        """Walks from the seeds, unless it did before and nobody watches."""
+        walk = tuple(seeds), min(max(hops, HOPS_MIN), HOPS_MAX)
+        if walk not in self._walked or watch is not None:
+            self._walked[walk] = self._walk([seed.seq for seed in seeds], walk[1], watch)
+        return self._walked[walk]
+
+    def _walk(self, seeds: list[int], hops: int, watch: Watch | None) -> Walked:
+        bounds, follow = self.bounds, self.holds
+        around = load(
+            self.graph, seeds, hops, memories=self.memories, follow=follow, allowed=self.allowed, bounds=bounds
+        )
+        return Walked(around, traverse(around, seeds, hops, follow, self.allowed, watch))
 
 
 def expand(
@@ -74,7 +99,7 @@ def expand(
     watch: Watch | None = None,
 ) -> Expansion:
     """The memories that the graph relates best to the seeds, without those that are there `besides` (by `seq`)."""
-    around, reached = _walk(scope, seeds, hops, watch)
+    around, reached = scope.walk(seeds, hops, watch)
     ids = {seed.seq: seed.id for seed in seeds}
     others = [found for found in reached.values() if found.seq not in ids and found.seq not in besides]
     items: list[Related] = []
@@ -98,7 +123,7 @@ def neighbours(scope: Scope, seeds: Sequence[Seed], hops: int, limit: int) -> Ne
     A ranking's scores span about 1: a boost decides between memories that fit a question about alike, and never
     outvotes the question.
     """
-    around, reached = _walk(scope, seeds, hops, None)
+    around, reached = scope.walk(seeds, hops)
     kept = {seed.seq for seed in seeds}
     joined: list[int] = []
     for found in sorted(reached.values(), key=lambda found: (found.hops, *_order(scope, found))):
@@ -109,23 +134,6 @@ def neighbours(scope: Scope, seeds: Sequence[Seed], hops: int, limit: int) -> Ne
     kept.update(joined)
     boosts = {seq: min(BOOST_MOST, BOOST * found.score) for seq, found in reached.items() if seq in kept}
     return Neighbours(tuple(joined), boosts, around.caps)
-
-
-def _walk(
-    scope: Scope, seeds: Sequence[Seed], hops: int, watch: Watch | None
-) -> tuple[Neighbourhood, dict[int, Reached]]:
-    begun = [seed.seq for seed in seeds]
-    hops = min(max(hops, HOPS_MIN), HOPS_MAX)
-    around = load(
-        scope.graph,
-        begun,
-        hops,
-        memories=scope.memories,
-        follow=scope.holds,
-        allowed=scope.allowed,
-        bounds=scope.bounds,
-    )
-    return around, traverse(around, begun, hops, scope.holds, scope.allowed, watch)
 
 
 def _order(scope: Scope, found: Reached) -> tuple[float, int, float, str, int]:

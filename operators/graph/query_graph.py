@@ -15,7 +15,7 @@ from recallflow.operators.graph import entities as found
 from recallflow.operators.graph.expand import EXPANSION_K, Expansion, Scope, Seed, expand, neighbours
 from recallflow.operators.graph.gate import Compared, Places, Signal, compare
 from recallflow.operators.graph.proximity import proximity
-from recallflow.operators.graph.reader import Caps, GraphReader
+from recallflow.operators.graph.reader import Caps, GraphReader, ReadOnce
 from recallflow.operators.graph.traverse import Watch
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
@@ -100,8 +100,9 @@ class QueryGraph:
         return [self.index.ids[slot] for slot in self.index.conversation.slots[places]]
 
     def seeds(self, ranked: Places) -> list[Seed]:
-        """Those of the ranked memories that edges are followed from, best first."""
+        """Those of the ranked memories that edges are followed from, the best by the signal first."""
         near = ranked[self.semantic[ranked] >= self.semantic[ranked].max(initial=-np.inf) - SEED_ODDS][:SEEDS]
+        near = near[np.lexsort((near, -self.semantic[near]))]
         seqs = self.index.conversation.facts["seq"][near]
         return [Seed(int(seq), memory_id) for seq, memory_id in zip(seqs, self.ids(near), strict=True)]
 
@@ -117,7 +118,7 @@ class QueryGraph:
     def _scope(self) -> Scope:
         place, semantic = self._place, self.semantic
         return Scope(
-            graph=self.graph,
+            graph=ReadOnce(self.graph),
             memories=len(self.index),
             now_ms=self.now_ms,
             known_by_ms=self.known_by_ms,

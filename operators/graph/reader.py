@@ -1,6 +1,8 @@
 """What is read of an owner's graph for one query, and how much of it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 from recallflow.state.graph import Edge, Node
@@ -23,6 +25,19 @@ class GraphReader(Protocol):
     def find(self, text: str) -> NodeKey | None: ...
 
     def by_urn(self, urn: str) -> list[NodeKey]: ...
+
+
+class ReadOnce:
+    """A graph as one query reads it: what it asks for again, it is told again. Nobody changes what is told."""
+
+    def __init__(self, graph: GraphReader) -> None:
+        self.node: Callable[[NodeKey], Node | None] = cache(graph.node)
+        self.is_archived: Callable[[NodeKey], bool] = cache(graph.is_archived)
+        self.members: Callable[[NodeKey, int], list[int]] = cache(graph.members)
+        self.links: Callable[[int], list[tuple[NodeKey, str]]] = cache(graph.links)
+        self.edges: Callable[[NodeKey, int], list[Edge]] = cache(graph.edges)
+        self.find: Callable[[str], NodeKey | None] = cache(graph.find)
+        self.by_urn: Callable[[str], list[NodeKey]] = cache(graph.by_urn)
 
 
 @dataclass(frozen=True, slots=True)

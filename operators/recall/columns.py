@@ -1,8 +1,8 @@
 """The semantic signal: a weighted sum of columns, each one value per memory.
 
 All arrays are in conversation order (see `Conversation`), one place per live memory. z() is the z-score over the
-owner's memories, so that one set of weights serves owners and embedders alike; sq(b) = b / (b + 5) squashes a BM25
-score; base = 0.1·z(cosine) + sq(BM25).
+owner's memories, so that one set of weights serves owners and embedders alike; sq(BM25) is that of `bm25.py`;
+base = 0.1·z(cosine) + sq(BM25).
 
 | column | what |
 |---|---|
@@ -16,38 +16,41 @@ score; base = 0.1·z(cosine) + sq(BM25).
 | subject | the question names several, and it is by the one it names first |
 | date, when | it fits a date in the question; the question asks when, and it tells a time |
 | opens | first message of the episode |
-
-BM25 follows Lucene: idf = ln(1 + (n - df + 0.5) / (df + 0.5)), and a term's part is
-idf · tf / (tf + k1·(1 - b + b·len/avg)), with k1 = 1.2 and b = 0.3.
 """
 
-from collections import Counter
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from recallflow.embedder import TextVectors
 from recallflow.operators.recall import words
+from recallflow.operators.recall.bm25 import SQUASH, bm25_columns, live
 from recallflow.operators.recall.dates import date_column
 from recallflow.operators.recall.question import Question
-from recallflow.state.index import Conversation, OwnerIndex
+from recallflow.state.index import Facts, OwnerIndex
+from recallflow.state.lexical import distinct
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME
 
 Column = npt.NDArray[np.floating[Any]]
 Places = npt.NDArray[np.int64]
 
-K1, B = 1.2, 0.3
-SQUASH = 5.0
 DENSE_IN_BASE = 0.1
-RARE = 128  # a word that fewer than one memory in so many holds is not worth a look at all of them
-# Late interaction is what a large owner's signal costs most. Above so many memories it is worked out for the permitted
-# ones that fit best by the other columns, and stands at its mean, 0, for the rest.
-ALL_WORDS = 2_000
-CUT = 400
 STANDS_IN = 0.5  # of what late interaction weighs: the cosine's part in choosing what to work it out for
+
+
+class Cut(NamedTuple):
+    """Late interaction is what a large owner's signal costs most. Of an owner with more than `above` memories it is
+    worked out for the `best` of the permitted ones by the other columns, and stands at its mean, 0, for the rest."""
+
+    above: int
+    best: int
+
+
+CUT = Cut(above=2_000, best=400)  # benchmarks/candidate_cut.py: answers are those of all columns everywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,10 @@ class Columns:
             total += self.weights[name] * column
         return total
 
-    def contributions(self, place: int) -> dict[str, float]:
-        """What each column adds to one memory's score."""
-        return {name: float(self.weights[name] * column[place]) for name, column in self.values.items()}
+    def contributions(self, places: Places) -> Column:
+        """What each column adds to the scores at these places, (columns, places)."""
+        parts = [self.weights[name] * column.take(places) for name, column in self.values.items()]
+        return np.array(parts).reshape(len(parts), len(places))
 
 
 def compute(
@@ -77,42 +81,36 @@ def compute(
     query: TextVectors,
     weights: Mapping[str, float],
     permitted: Places | None = None,
+    cut: Cut = CUT,
 ) -> Columns:
     """All columns that `weights` names. `query`: of the question's own words. `permitted`: places that may be in the
     answer (default: all)."""
     conversation = index.conversation
     columns = _told(index, question)
     dense = _dense(index, query)
-    lexical, windows = _lexical_columns(index, question)
-    columns |= windows | {"dense": dense, "bigram": _bigram_column(index, question)}
-    base = DENSE_IN_BASE * dense + lexical
+    lexical = bm25_columns(index, question.stems)
+    columns |= {f"window_{reach}": lexical[reach] for reach in lexical if reach}
+    columns |= {"dense": dense, "bigram": _bigram_column(index, question)}
+    base = DENSE_IN_BASE * dense + lexical[0]
     asked = (conversation.facts["flags"] & HAS_QUESTION) != 0
     columns["answers"] = conversation.back(np.where(asked, base, 0.0), 1)
     columns["back_2"] = conversation.back(base, 2)
     found = Columns({name: column for name, column in columns.items() if name in weights}, weights)
-    return _with_words(index, question, query, found, dense, permitted)
+    chosen = _worked_out(found, dense, np.arange(conversation.size) if permitted is None else permitted, cut)
+    values = words.columns(index, words.units(index, question, query), chosen)
+    wanted = {name: column for name, column in values.items() if name in weights}
+    return replace(found, values=found.values | wanted, complete=conversation.size <= cut.above)
 
 
-def _with_words(
-    index: OwnerIndex,
-    question: Question,
-    query: TextVectors,
-    found: Columns,
-    dense: Column,
-    permitted: Places | None,
-) -> Columns:
-    size = index.conversation.size
-    units = words.units(index, question, query)
-    if size <= ALL_WORDS:
-        worked_out = np.arange(size)
-    else:
-        late = sum(found.weights.get(name, 0.0) for name in words.NAMES)
-        score = found.score() + STANDS_IN * late * dense
-        among = np.arange(size) if permitted is None else permitted
-        worked_out = among[np.argpartition(-score[among], CUT)[:CUT]] if len(among) > CUT else among
-    values = words.columns(index, units, np.sort(worked_out))
-    wanted = {name: column for name, column in values.items() if name in found.weights}
-    return replace(found, values=found.values | wanted, complete=size <= ALL_WORDS)
+def _worked_out(found: Columns, dense: Column, permitted: Places, cut: Cut) -> Places:
+    """The places that late interaction is worked out for, rising."""
+    if len(dense) <= cut.above:
+        return np.arange(len(dense))
+    if len(permitted) <= cut.best:
+        return permitted
+    late = sum(found.weights.get(name, 0.0) for name in words.NAMES)
+    score = (found.score() + STANDS_IN * late * dense)[permitted]
+    return np.sort(permitted[np.argpartition(-score, cut.best)[: cut.best]])
 
 
 # ---------------------------------------------------------------------- vectors
@@ -130,70 +128,14 @@ def _dense(index: OwnerIndex, query: TextVectors) -> Column:
 # ---------------------------------------------------------------------- stems
 
 
-def _lexical_columns(index: OwnerIndex, question: Question) -> tuple[Column, dict[str, Column]]:
-    """sq(BM25) of each memory, and of the ±2 and ±4 memories around it in its episode taken as one text."""
-    conversation = index.conversation
-    lengths = index.words.lengths()[conversation.slots].astype(np.float64)
-    totals = np.concatenate([[0.0], np.cumsum(lengths)])
-    own = Bm25(lengths)
-    windows = {reach: Bm25(totals.take(high) - totals.take(low)) for reach, (low, high) in conversation.windows.items()}
-    for stem, times in Counter(question.stems).items():
-        places = live(conversation, index.words.occurrences(stem))
-        own.add(places, places + 1, times)
-        for reach, window in windows.items():
-            low, high = conversation.windows[reach]
-            # What a memory holds, all have around them that are around it.
-            window.add(low.take(places), high.take(places), times)
-    return own.squashed(), {f"window_{reach}": window.squashed() for reach, window in windows.items()}
-
-
-def live(conversation: Conversation, slots: npt.NDArray[np.integer[Any]]) -> Places:
-    """The places of slots, without those of removed memories."""
-    places = conversation.places.take(slots)
-    return places[places >= 0] if len(conversation.places) > conversation.size else places
-
-
-class Bm25:
-    """BM25 of texts of these lengths, (n,) words, word by word."""
-
-    def __init__(self, lengths: Column) -> None:
-        self._size = len(lengths)
-        mean = max(float(lengths.sum()) / max(self._size, 1), 1e-9)
-        self._norms = lengths * (K1 * B / mean) + K1 * (1 - B)
-        self._scores = np.zeros(self._size)
-
-    def add(self, low: Places, high: Places, times: int) -> None:
-        """A word that is asked for so many times. Each of its occurrences is in all texts [low, high)."""
-        if not len(low):
-            return
-        if len(low) * RARE < self._size:
-            spread = low + np.arange(int((high - low).max()))[:, np.newaxis]
-            held, counts = np.unique(spread[spread < high], return_counts=True)
-            self._scores[held] += self._part(counts, self._norms[held], len(held), times)
-        else:
-            # Where ranges begin less where they have ended by then is how many there are.
-            changes = np.bincount(low, minlength=self._size + 1) - np.bincount(high, minlength=self._size + 1)
-            counts = np.cumsum(changes)[:-1]
-            self._scores += self._part(counts, self._norms, int(np.count_nonzero(counts)), times)
-
-    def _part(self, counts: Places, norms: Column, held: int, times: int) -> Column:
-        part: Column = counts / (counts + norms)
-        part *= times * words.idf(held, self._size)
-        return part
-
-    def squashed(self) -> Column:
-        """sq() of the scores, (n,)."""
-        squashed: Column = self._scores / (self._scores + SQUASH)
-        return squashed
-
-
 def _bigram_column(index: OwnerIndex, question: Question) -> Column:
     """sq(Σ ln(1 + n/df)) over pairs of neighbouring words that the memory shares with the question."""
     conversation = index.conversation
     found = np.zeros(conversation.size)
     for pair in dict.fromkeys(zip(question.bare_stems, question.bare_stems[1:], strict=False)):
-        held = np.unique(live(conversation, index.words.occurrences_of_pair(*pair)))
-        found[held] += np.log1p(conversation.size / max(len(held), 1))
+        held = live(conversation, distinct(index.words.occurrences_of_pair(*pair)))
+        if len(held):
+            found[held] += math.log1p(conversation.size / len(held))
     column: Column = found / (found + SQUASH)
     return column
 
@@ -217,7 +159,7 @@ def _told(index: OwnerIndex, question: Question) -> dict[str, Column]:
     return columns
 
 
-def _speaker(index: OwnerIndex, facts: npt.NDArray[Any], question: Question) -> npt.NDArray[np.bool_] | None:
+def _speaker(index: OwnerIndex, facts: Facts, question: Question) -> npt.NDArray[np.bool_] | None:
     """Whose messages the question is about: the one participant it names; or, where it names none and says I, the one
     user of a chat with an assistant."""
     if len(question.named) == 1:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from recallflow.embedder import Kind
 from recallflow.fields import format_time
 from recallflow.operators import redaction
@@ -24,11 +26,12 @@ def memories(
     """The ranked memories; those whose text could not be opened come last, and one whose row is gone (a deletion in
     flight) is left out."""
     found: list[RecalledMemory] = []
+    signals = _strongest(signal, ranking.places) if signal else [["recency"]] * len(rows)
     for at in sorted(range(len(rows)), key=lambda at: isinstance(rows[at], Redacted)):
         place, row = ranking.places[at], rows[at]
         if row is None:
             continue
-        why = {"reason": "ranked", "signals": _strongest(signal, int(place)) if signal else ["recency"]}
+        why = {"reason": "ranked", "signals": signals[at]}
         score = float(ranking.scores[at])
         found.append(memory(index, int(place), row, score=score, rank=len(found) + 1, why=why))
     return found
@@ -79,23 +82,25 @@ def memory(
     )
 
 
-def _strongest(signal: Columns, place: int) -> list[str]:
-    """The columns that speak most for a memory, strongest first."""
-    parts = sorted(signal.contributions(place).items(), key=lambda part: -part[1])
-    return [name for name, value in parts[:REASONS] if value > 0]
+def _strongest(signal: Columns, places: Places) -> list[list[str]]:
+    """For each memory, the columns that speak most for it, strongest first."""
+    names, parts = [*signal.values], signal.contributions(places)
+    best = np.argsort(-parts, axis=0, kind="stable")[:REASONS].T.tolist()
+    return [[names[at] for at in most if parts[at, place] > 0] for place, most in enumerate(best)]
 
 
 def explanations(
     scene: Scene, ranking: Ranking, rows: list[MemoryRow | None], signal: Columns | None, kind: Kind
 ) -> dict[str, Any]:
     """Per memory: how its score came about, and where there is a signal the probability that it is evidence."""
-    slots = scene.index.conversation.slots[ranking.places]
-    kept = [(at, scene.index.ids[slot]) for at, slot in enumerate(slots) if rows[at] is not None]
-    told = {"explanations": {memory_id: Explanation(**explained(ranking, at)) for at, memory_id in kept}}
+    kept = [(at, row.id) for at, row in enumerate(rows) if row is not None]
+    parts = explained(ranking)
+    told = {"explanations": {memory_id: Explanation(**parts[at]) for at, memory_id in kept}}
     if signal is None or not kept:
         return told
     likely = probabilities(scene.semantic[ranking.places], log_total(scene.semantic[scene.allowed]), kind)
-    return told | {"confidence_scores": {memory_id: round(float(likely[at]), 6) for at, memory_id in kept}}
+    rounded = np.round(likely, 6).tolist()
+    return told | {"confidence_scores": {memory_id: rounded[at] for at, memory_id in kept}}
 
 
 def afterthoughts(index: OwnerIndex, ranking: Ranking, rows: list[MemoryRow | None], now_ms: int) -> list[Warn]:

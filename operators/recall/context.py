@@ -141,12 +141,12 @@ def layered(
 
 def _rules(index: OwnerIndex, permitted: Places) -> list[int]:
     """The slots of the permitted rules, each in its latest version (with `include_history` there are more)."""
-    facts = index.conversation.facts[permitted]
-    places = permitted[facts["layer"] == index.names.known(RULE)]
-    facts, slots = index.conversation.facts[places], index.conversation.slots[places]
-    by_age = np.argsort(facts["version"], kind="stable")
+    conversation, facts = index.conversation, index.conversation.facts
+    places = permitted[facts["layer"][permitted] == index.names.known(RULE)]
+    slots, importance = conversation.slots[places], facts["importance"][places]
+    by_age = np.argsort(facts["version"][places], kind="stable")
     latest = {index.ids[slots[at]]: at for at in by_age}
-    best = sorted(latest.items(), key=lambda rule: (-facts["importance"][rule[1]], rule[0]))
+    best = sorted(latest.items(), key=lambda rule: (-importance[rule[1]], rule[0]))
     return [int(slots[at]) for _, at in best]
 
 

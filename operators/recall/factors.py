@@ -80,7 +80,8 @@ def semantic(scene: Scene, places: Places, best: Places) -> tuple[Values, float]
 
 
 def min_max(values: npt.NDArray[np.floating[Any]]) -> Values:
-    """Stretched to 0..1 over the batch; zeros where the spread is below the floor."""
-    lowest = values.min(initial=np.inf)
-    spread = values.max(initial=-np.inf) - lowest
-    return (values - lowest) / spread if spread >= SPREAD_FLOOR else np.zeros(len(values))
+    """Stretched to 0..1 over the batch, along the last axis; zeros where the spread is below the floor."""
+    lowest = values.min(axis=-1, keepdims=True, initial=np.inf)
+    spread = values.max(axis=-1, keepdims=True, initial=-np.inf) - lowest
+    stretched: Values = np.divide(values - lowest, spread, out=np.zeros(values.shape), where=spread >= SPREAD_FLOOR)
+    return stretched

@@ -45,7 +45,8 @@ def hybrid(scene: Scene) -> Ranking:
     best = _candidates(scene)
     places = _joined(scene, best, _near(scene))
     meant, spread = semantic(scene, places, best)
-    factors = {"semantic": meant} | {name: min_max(values) for name, values in raw(scene, places).items()}
+    others = raw(scene, places)
+    factors = {"semantic": meant} | dict(zip(others, min_max(np.array([*others.values()])), strict=True))
     if scene.tuning.wants_proximity:
         factors["proximity"] = proximity(scene, places)
     scale = LOG_ODDS_UNIT / spread

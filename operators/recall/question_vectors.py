@@ -47,6 +47,7 @@ class QuestionVectors:
         """`timer`: seconds, from any start. `fallback`: a model that needs nothing but the text."""
         self.embedder = embedder
         self.fallback = fallback
+        self._of_tokens = embedder if isinstance(embedder, TokenEmbedder) else None  # slow to find out
         self._timer = timer
         self._size = size
         self._cache: OrderedDict[str, tuple[float, TextVectors]] = OrderedDict()
@@ -102,8 +103,8 @@ class QuestionVectors:
 
     def _read(self, text: str) -> tuple[Matrix, Matrix]:
         """(1, dimension) of the whole text, and (tokens, token dimension)."""
-        if isinstance(self.embedder, TokenEmbedder):
-            (read,) = self.embedder.embed_tokens([text])
+        if self._of_tokens is not None:
+            (read,) = self._of_tokens.embed_tokens([text])
             return np.array([read.vector], np.float32), np.array(read.tokens, np.float32)
         return np.array(self.embedder.embed([text]), np.float32), NO_FLOATS
 

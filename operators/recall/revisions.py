@@ -18,7 +18,7 @@ def superseded(graph: OwnerGraph, index: OwnerIndex, moment: Moment) -> Mask:
     facts = index.conversation.facts
     refined = graph.superseded()
     if not refined or moment.history:
-        return np.zeros(len(facts), np.bool_)
+        return np.zeros(index.conversation.size, np.bool_)
     created_ms = {
         index.ids[slot]: int(at) for slot, at in zip(index.conversation.slots, facts["created_ms"], strict=True)
     }

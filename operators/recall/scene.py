@@ -78,11 +78,16 @@ class Scene:
         return age_days(self.fact("created_ms", places), self.now_ms)
 
 
-def explained(ranking: Ranking, at: int) -> dict[str, dict[str, Any]]:
-    """Factors, weights and boosts of the memory at rank `at` (from 0)."""
-    boosts = {name: round(float(values[at]), 6) for name, values in ranking.boosts.items()}
-    return {
-        "factors": {name: round(float(values[at]), 6) for name, values in ranking.factors.items()},
-        "weights": {name: round(weight, 6) for name, weight in ranking.weights.items()},
-        "boosts": {name: boost for name, boost in boosts.items() if boost},
-    }
+def explained(ranking: Ranking) -> list[dict[str, dict[str, Any]]]:
+    """Factors, weights and boosts of each memory, best first."""
+    factors = {name: np.round(values, 6).tolist() for name, values in ranking.factors.items()}
+    boosts = {name: np.round(values, 6).tolist() for name, values in ranking.boosts.items()}
+    weights = {name: round(weight, 6) for name, weight in ranking.weights.items()}
+    return [
+        {
+            "factors": {name: values[at] for name, values in factors.items()},
+            "weights": weights,
+            "boosts": {name: values[at] for name, values in boosts.items() if values[at]},
+        }
+        for at in range(len(ranking.places))
+    ]

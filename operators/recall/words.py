@@ -10,7 +10,6 @@ in the memory at place p, a column is the mean of these over the units, weighted
     word_around   the best of m(u, p) and 0.95·m(u, q) for q up to 2 before or behind p
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.embedder import Matrix, TextVectors
+from recallflow.operators.recall.bm25 import idf, live
 from recallflow.operators.recall.question import Question
 from recallflow.state.index import Conversation, OwnerIndex
+from recallflow.state.lexical import distinct
 
 Column = npt.NDArray[np.floating[Any]]
 Places = npt.NDArray[np.int64]
@@ -55,23 +56,13 @@ def units(index: OwnerIndex, question: Question, query: TextVectors) -> Units:
         heavy = lengths > 0
         tokens = query.tokens[heavy] / lengths[heavy, np.newaxis].astype(np.float32)
         return Units(_shares(lengths[heavy]), tokens=tokens)
-    conversation = index.conversation
     stems = tuple(dict.fromkeys(question.bare_stems))
-    rarity = [idf(holders(index, stem), conversation.size) for stem in stems]
-    return Units(_shares(np.array(rarity)), stems)
-
-
-def idf(held: int, memories: int) -> float:
-    """Lucene's: ln(1 + (n - df + 0.5) / (df + 0.5))."""
-    return math.log(1 + (memories - held + 0.5) / (held + 0.5))
+    return Units(_shares(idf([holders(index, stem) for stem in stems], index.conversation.size)), stems)
 
 
 def holders(index: OwnerIndex, stem: str) -> int:
     """How many memories hold the stem."""
-    slots = index.words.occurrences(stem)
-    first = np.ones(len(slots), np.bool_)
-    np.not_equal(slots[1:], slots[:-1], out=first[1:])
-    return int(np.count_nonzero(first & (index.conversation.places[slots] >= 0)))
+    return len(live(index.conversation, distinct(index.words.occurrences(stem))))
 
 
 def _shares(weights: Column) -> Column:
@@ -83,26 +74,28 @@ def _shares(weights: Column) -> Column:
 def columns(index: OwnerIndex, units: Units, places: Places) -> dict[str, Column]:
     """The three columns, (n,) each: z-scores at `places` (rising), 0 elsewhere. Mean and deviation are over all places
     where all are asked for, else over blocks of them, evenly spread."""
-    conversation = index.conversation
-    found: dict[str, Column] = {name: np.zeros(conversation.size) for name in NAMES}
-    if not len(units.weights) or not conversation.size:
-        return found
-    typical = places if len(places) == conversation.size else sample(conversation.size)
-    asked = places if typical is places else np.union1d(places, typical)
+    size = index.conversation.size
+    if not len(units.weights) or not size:
+        return {name: np.zeros(size) for name in NAMES}
+    if len(places) == size:
+        values = _values(index, units, places)
+        return dict(zip(NAMES, standard(values, values), strict=True))
+    typical = sample(size)
+    asked = np.union1d(places, typical)
     values = _values(index, units, asked)
-    at, of_typical = np.searchsorted(asked, places), np.searchsorted(asked, typical)
-    for name, column in values.items():
-        found[name][places] = standard(column.take(at), column.take(of_typical))
-    return found
+    found = np.zeros((len(NAMES), size))
+    found[:, places] = standard(
+        values.take(np.searchsorted(asked, places), axis=1), values.take(np.searchsorted(asked, typical), axis=1)
+    )
+    return dict(zip(NAMES, found, strict=True))
 
 
 def standard(values: Column, sample: Column) -> Column:
-    """Z-scores by the mean and deviation of a sample."""
-    if not len(sample):
+    """Z-scores by the mean and deviation of a sample, along the last axis."""
+    if not sample.shape[-1]:
         return values
-    mean = sample.sum() / len(sample)
-    apart = sample - mean
-    scores: Column = (values - mean) / (math.sqrt((apart * apart).sum() / len(sample)) + 1e-6)
+    mean = sample.mean(axis=-1, keepdims=True)
+    scores: Column = (values - mean) / (sample.std(axis=-1, mean=mean, keepdims=True) + 1e-6)
     return scores
 
 
@@ -114,29 +107,28 @@ def sample(size: int) -> Places:
     return np.unique(firsts[:, np.newaxis] + np.arange(SAMPLE_BLOCK))
 
 
-def _values(index: OwnerIndex, units: Units, places: Places) -> dict[str, Column]:
-    """The columns at `places` before the z-score."""
+def _values(index: OwnerIndex, units: Units, places: Places) -> Column:
+    """The columns at `places` before the z-score, (3, len(places))."""
     conversation = index.conversation
     needed = _with_neighbours(conversation, places)
     closest = units.closest(index, needed)
-    weights = units.weights.astype(np.float32)
     segment = conversation.segment[needed]
-    lent = {way: np.zeros_like(closest) for way in ("before", "around")}
+    before, around = np.zeros_like(closest), np.zeros_like(closest)
     for step in range(1, BEFORE + 1):
         # `needed` holds every place between a place and its neighbour, so that positions differ as places do.
-        near = (needed[step:] - needed[:-step] == step) & (segment[step:] == segment[:-step])
+        near = segment[step:] == segment[:-step]
+        if len(needed) < conversation.size:
+            near &= needed[step:] - needed[:-step] == step
         earlier = closest[:, :-step] * near
-        np.maximum(lent["before"][:, step:], earlier, out=lent["before"][:, step:])
+        np.maximum(before[:, step:], earlier, out=before[:, step:])
         if step <= AROUND:
-            np.maximum(lent["around"][:, step:], earlier, out=lent["around"][:, step:])
+            np.maximum(around[:, step:], earlier, out=around[:, step:])
             later = closest[:, step:] * near
-            np.maximum(lent["around"][:, :-step], later, out=lent["around"][:, :-step])
+            np.maximum(around[:, :-step], later, out=around[:, :-step])
     at = slice(None) if len(needed) == len(places) else np.searchsorted(needed, places)
-    columns = {"word": (weights @ closest)[at]}
-    for way, others in lent.items():
-        others *= np.float32(LENT)
-        columns[f"word_{way}"] = (weights @ np.maximum(closest, others, out=others))[at]
-    return {name: column.astype(np.float64) for name, column in columns.items()}
+    weights = units.weights.astype(np.float32)
+    ways = (closest, *(np.maximum(closest, lent * np.float32(LENT)) for lent in (before, around)))
+    return np.array([(weights @ found)[at] for found in ways], np.float64)
 
 
 def _with_neighbours(conversation: Conversation, places: Places) -> Places:

@@ -465,8 +465,7 @@ def test_a_score_is_made_of_what_explains_it(
     assert len(set(ranking.places.tolist())) == min(k, count)
     if not ranking.tiebreak_applied:
         assert (np.diff(ranking.scores) <= 0).all()
-    for at, score in enumerate(ranking.scores):
-        told = explained(ranking, at)
+    for score, told in zip(ranking.scores, explained(ranking), strict=True):
         if told["weights"]:
             total = sum(told["weights"][name] * factor for name, factor in told["factors"].items())
         else:

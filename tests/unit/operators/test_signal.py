@@ -81,8 +81,8 @@ def test_with_a_model_the_columns_are_the_models(index: OwnerIndex) -> None:
     assert found.embedded
     assert found.warnings == ()
     assert found.columns.weights == CONTEXTUAL_WEIGHTS
-    # Cosines 1, 0, 0.6: mean 0.533333, deviation 0.410961.
-    np.testing.assert_allclose(by_memory(index, found.columns.values["dense"]), [1.13555, -1.29777, 0.16222], atol=1e-4)
+    # Cosines 1, 0, 0.6: mean 0.533333, deviation 0.410961; stored in bytes, they are a little off.
+    np.testing.assert_allclose(by_memory(index, found.columns.values["dense"]), [1.13555, -1.29777, 0.16222], atol=1e-2)
     np.testing.assert_array_equal(found.vector, [1, 0])
     spelling = Model("model", "spelling", **{"tea?": (1, 0)})
     assert signal(Shared.of(spelling, lambda: 0.0), index).columns.weights == SPELLING_WEIGHTS

@@ -74,6 +74,14 @@ def test_forgetting_the_newer_one_brings_the_older_one_back(run_flow: Run, make_
     assert found(done.responses[0]) == {"old"}
 
 
+def test_a_contradiction_shows_in_the_next_answer(run_flow: Run, make_event: Event, log: Any) -> None:
+    # What a question found of the graph is kept for the next one, until an event changes it.
+    asked = [make_event("recall", at, query="tea with milk?") for at in (20, 50)]
+    done = run_flow([*log, asked[0], make_event("graph.edges", 30, **edge("contradicts")), asked[1]])
+    before, after = ([memory.get("conflicts_with") for memory in r["memories"]] for r in done.responses)
+    assert (any(before), all(after)) == (False, True)
+
+
 def test_contradicting_memories_stay_and_name_each_other(run_flow: Run, make_event: Event, log: Any) -> None:
     done = run_flow(
         [*log, make_event("graph.edges", 30, **edge("contradicts")), make_event("recall", 50, query="tea with milk?")]

@@ -1,0 +1,101 @@
+"""What large owners' answers lose by late interaction being worked out for their best memories only.
+
+    python -m benchmarks.candidate_cut [--embedder hash|static|minilm] [--model-path DIR] [--json FILE]
+
+All conversations become one owner's, each question is ranked by the signal with late interaction for every memory, and
+then for the best so many by the other columns; the engine takes the best 400 of an owner's memories.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from benchmarks.conversation_events import EMBEDDERS, TENANT, message_lines, model_path
+from benchmarks.locomo import DEPTHS, Conversation, Turn, load, measure, shared
+from benchmarks.softmax import SHOWN
+from recallflow.connectors.lines import IteratorFeed
+from recallflow.embedder import Embedder, embed_texts
+from recallflow.flows.embedded import Embedded
+from recallflow.flows.settings import Settings
+from recallflow.operators.recall.columns import CUT, Cut, compute
+from recallflow.operators.recall.pipeline import participants
+from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.weights import WEIGHTS
+from recallflow.owner import Owner, state_partition
+from recallflow.state.hot_owner import HotOwner
+from recallflow.state.index import OwnerIndex
+
+BESTS = (CUT.best, 200, 100, 50)
+OWNER = "all"
+
+
+def merged(conversations: Sequence[Conversation]) -> Conversation:
+    """All as one: ids and sessions with the conversation's own before them."""
+
+    def own(conversation: Conversation, turn: Turn) -> Turn:
+        name = conversation.id
+        return replace(turn, id=f"{name} {turn.id}", session=f"{name} {turn.session}")
+
+    return Conversation(
+        OWNER,
+        [own(one, turn) for one in conversations for turn in one.turns],
+        [
+            replace(question, evidence=frozenset(f"{one.id} {turn}" for turn in question.evidence))
+            for one in conversations
+            for question in one.questions
+        ],
+    )
+
+
+def ranked(index: OwnerIndex, embedder: Embedder, conversation: Conversation, cut: Cut) -> list[list[str]]:
+    """Each question's best memories by the signal."""
+    ids = [index.ids[slot] for slot in index.conversation.slots]
+    asked = [understand(question.text, participants(index)) for question in conversation.questions]
+    found = []
+    for question, vectors in zip(asked, embed_texts(embedder, [one.own_words for one in asked]), strict=True):
+        score = compute(index, question, vectors, WEIGHTS[embedder.kind], cut=cut).score()
+        found.append([ids[place] for place in np.argsort(-score, kind="stable")[: max(DEPTHS)]])
+    return found
+
+
+def figures(settings: Settings, conversation: Conversation) -> dict[str, dict[str, float]]:
+    """By what late interaction was worked out for: the measures, and the share of answers that are the same."""
+    with Embedded.open(settings, None) as embedded:
+        lines = message_lines(conversation)
+        embedded.run("locomo", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
+        number = state_partition(TENANT, OWNER, settings.partitions)
+        hot, embedder = HotOwner(embedded.directory.partition(number), Owner(TENANT, "prod", OWNER)), embedded.embedder
+        index = hot.search_index(embedder.name, embedder.dimension)
+        size = len(index)
+        cuts = {f"all {size:,}": Cut(size, size)} | {f"best {best}": Cut(0, best) for best in BESTS}
+        answers = {name: ranked(index, embedder, conversation, cut) for name, cut in cuts.items()}
+    whole, *_ = answers.values()
+    return {name: _measures(conversation, lists, whole) for name, lists in answers.items()}
+
+
+def _measures(conversation: Conversation, lists: list[list[str]], whole: list[list[str]]) -> dict[str, float]:
+    each = [measure(ids, asked.evidence) for ids, asked in zip(lists, conversation.questions, strict=True)]
+    same = [ids[:10] == others[:10] for ids, others in zip(lists, whole, strict=True)]
+    return {name: float(np.mean([one[name] for one in each])) for name in SHOWN} | {"same": float(np.mean(same))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--embedder", choices=EMBEDDERS, default="hash")
+    parser.add_argument("--model-path", type=Path, metavar="DIR")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    chosen = parser.parse_args()
+    settings = Settings(embedder=chosen.embedder, model_path=model_path(chosen.embedder, chosen.model_path))
+    found = figures(settings, merged(load(shared("data", "locomo_dev.json"))))
+    for name, measures in found.items():
+        print(f"{name:<12}" + "  ".join(f"{measure} {value:.3f}" for measure, value in measures.items()))
+    if chosen.json:
+        chosen.json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+
+
+if __name__ == "__main__":
+    main()

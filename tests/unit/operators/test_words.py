@@ -1,0 +1,140 @@
+"""Late interaction, against looking at every memory and neighbour one by one."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.embedder import NO_FLOATS, TextVectors
+from recallflow.operators.recall import columns, words
+from recallflow.operators.recall.columns import Cut
+from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.weights import SPELLING_WEIGHTS
+from recallflow.operators.recall.words import AROUND, BEFORE, LENT, NAMES, Units
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import Entry, Vectors
+from recallflow.state.tokens import to_bytes
+
+MODEL = "model"
+NOWHERE = TextVectors(np.zeros(2, np.float32), NO_FLOATS)
+
+MakeEntry = Callable[..., Entry]
+Floats = npt.NDArray[np.float64]
+
+
+def indexed(make_entry: MakeEntry, said: Sequence[tuple[int, str]]) -> OwnerIndex:
+    """Messages as (episode, stems), in the order of time."""
+    index = OwnerIndex(MODEL, 2)
+    index.add([make_entry(n, episode=e, created_ms=n, stems=s) for n, (e, s) in enumerate(said)], {})
+    return index
+
+
+def z(values: Floats, sample: Floats | None = None) -> Floats:
+    typical = values if sample is None else sample
+    scores: Floats = (values - typical.mean()) / (typical.std() + 1e-6)
+    return scores
+
+
+def every(index: OwnerIndex) -> npt.NDArray[np.int64]:
+    return np.arange(index.conversation.size)
+
+
+def test_the_three_columns_by_hand(make_entry: MakeEntry) -> None:
+    # The word asked for stands in the first of four messages; the last is of another episode.
+    # word: 1, 0, 0, 0; lent to those behind it at 0.95: word_before 1, 0.95, 0.95, 0, and so word_around.
+    index = indexed(make_entry, [(0, "bike"), (0, "x"), (0, "x"), (1, "x")])
+    found = words.columns(index, Units(np.ones(1), ("bike",)), every(index))
+    np.testing.assert_allclose(found["word"], z(np.array([1.0, 0, 0, 0])), rtol=1e-4)
+    for name in ("word_before", "word_around"):
+        np.testing.assert_allclose(found[name], z(np.array([1.0, 0.95, 0.95, 0])), rtol=1e-4)
+
+
+def test_only_what_comes_later_lends_backwards_within_two_places(make_entry: MakeEntry) -> None:
+    index = indexed(make_entry, [(0, "x"), (0, "x"), (0, "x"), (0, "bike")])
+    found = words.columns(index, Units(np.ones(1), ("bike",)), every(index))
+    np.testing.assert_allclose(found["word_before"], z(np.array([0.0, 0, 0, 1])), rtol=1e-4)
+    np.testing.assert_allclose(found["word_around"], z(np.array([0.0, 0.95, 0.95, 1])), rtol=1e-4)
+
+
+def test_units_weigh_by_rarity_and_leave_names_out(make_entry: MakeEntry) -> None:
+    # Of three memories two hold "bike", one "tour": ln(1 + 1.5/2.5) = 0.470003629, ln(1 + 2.5/1.5) = 0.980829253.
+    index = indexed(make_entry, [(0, "bike"), (0, "bike tour"), (0, "x")])
+    found = words.units(index, understand("Ann's bike tour?", ["Ann"]), NOWHERE)
+    assert found.stems == ("bike", "tour")
+    np.testing.assert_allclose(found.weights, np.array([0.470003629, 0.980829253]) / 1.450832882, rtol=1e-6)
+
+
+def test_units_are_tokens_where_memories_have_some(make_entry: MakeEntry) -> None:
+    index = OwnerIndex(MODEL, 2)
+    tokens = [np.array([[1, 0]], np.float32), np.array([[0, 1], [0, 3]], np.float32)]
+    stored = {(n, 0): Vectors(MODEL, np.eye(2, dtype=np.float32)[:1], to_bytes(one)) for n, one in enumerate(tokens)}
+    index.add([make_entry(n, episode=n) for n in range(2)], stored)
+    # Lengths 3, 0, 1: shares 0.75 and 0.25; the one without direction says nothing.
+    query = TextVectors(np.zeros(2, np.float32), np.array([[3, 0], [0, 0], [0, 1]], np.float32))
+    found = words.units(index, understand("?", []), query)
+    assert found.weights.tolist() == [0.75, 0.25]
+    np.testing.assert_allclose(words.columns(index, found, every(index))["word"], z(np.array([0.75, 0.25])), rtol=1e-3)
+
+
+SAID = st.lists(
+    st.tuples(st.integers(0, 3), st.lists(st.sampled_from(["bike", "biker", "tea", "teapot", "x"]), max_size=3)),
+    min_size=1,
+    max_size=14,
+)
+
+
+def by_one(index: OwnerIndex, stems: Sequence[str], weights: Floats) -> dict[str, Floats]:
+    """The columns before the z-score, place by place."""
+    conversation = index.conversation
+    size, segment = conversation.size, conversation.segment
+    closest = index.words.closest(stems, conversation.slots)
+
+    def lent(place: int, before: int, behind: int) -> Any:
+        own = closest[:, place]
+        near = [q for q in range(max(place - before, 0), min(place + behind + 1, size)) if segment[q] == segment[place]]
+        return weights @ np.max([own, *(LENT * closest[:, q] for q in near)], axis=0)
+
+    reach = {"word": (0, 0), "word_before": (BEFORE, 0), "word_around": (AROUND, AROUND)}
+    return {name: np.array([lent(place, *reach[name]) for place in range(size)]) for name in NAMES}
+
+
+@given(said=SAID, stems=st.lists(st.sampled_from(["bike", "teapot", "never"]), min_size=1, unique=True), data=st.data())
+def test_columns_agree_with_a_look_at_every_place(
+    make_entry: MakeEntry, said: list[tuple[int, list[str]]], stems: list[str], data: st.DataObject
+) -> None:
+    index = indexed(make_entry, [(episode, " ".join(stems)) for episode, stems in said])
+    weights = np.full(len(stems), 1 / len(stems))
+    units = Units(weights, tuple(stems))
+    expected = {name: z(values) for name, values in by_one(index, stems, weights).items()}
+    whole = words.columns(index, units, every(index))
+    some = np.array(sorted(data.draw(st.sets(st.sampled_from(every(index).tolist()), min_size=1))))
+    part = words.columns(index, units, some)
+    for name in NAMES:
+        # Values that are all but equal have deviations of rounding errors; they tell nothing apart.
+        np.testing.assert_allclose(whole[name], expected[name], rtol=1e-3, atol=0.2)
+        np.testing.assert_allclose(part[name][some], whole[name][some], rtol=1e-3, atol=0.2)
+        assert not np.delete(part[name], some).any()
+
+
+def test_a_large_owner_s_best_are_scored_as_a_small_one_s(make_entry: MakeEntry) -> None:
+    texts = ["bike tour", "tea", "x", "bike", "cake", "x y", "tea cake", "y"] * 4
+    said = [(n // 6, text) for n, text in enumerate(texts)]
+    index, question = indexed(make_entry, said), understand("Which bike tour?", [])
+    whole = columns.compute(index, question, NOWHERE, SPELLING_WEIGHTS)
+    cut = columns.compute(index, question, NOWHERE, SPELLING_WEIGHTS, cut=Cut(above=8, best=12))
+    assert (whole.complete, cut.complete) == (True, False)
+    (looked_at,) = cut.values["word"].nonzero()
+    assert 0 < len(looked_at) <= 12
+    best = np.argsort(-whole.score(), kind="stable")[:3]
+    assert set(best) <= set(looked_at)
+    np.testing.assert_allclose(cut.score()[looked_at], whole.score()[looked_at], rtol=1e-5)
+
+
+def test_a_large_owner_s_cut_is_of_the_permitted(make_entry: MakeEntry) -> None:
+    index, question = indexed(make_entry, [(n, "bike") for n in range(12)]), understand("Which bike?", [])
+    permitted = np.array([3, 9])
+    found = columns.compute(index, question, NOWHERE, SPELLING_WEIGHTS, permitted, Cut(above=4, best=4))
+    assert not np.delete(found.values["word"], permitted).any()
