@@ -42,7 +42,9 @@ WORDS = [
 ]
 # fmt: on
 INCIDENTAL = ("stages_ms", "cache_hits")  # what routing_info tells of the run alone
-MODES = ("hybrid", "relevance", "recency", "episode", "decayed", "auto")
+MODES = ("hybrid", "relevance", "recency", "episode", "decayed", "balanced", "entity_focused", "auto")
+PLACES = ["Porto", "Leeds", "Lake Como"]
+RELATED = ["caused_by", "contradicts", "supersedes", "prefers_over"]
 NAMES = ["Ann", "Bob", "Cleo Marsh", "Dee", None]
 BROKEN = [
     b"",
@@ -68,11 +70,13 @@ class Author:
         self._serial = 0
         self._said: list[bytes] = []
         self._known: dict[tuple[str, str, str], list[str]] = {owner: [] for owner in [*OWNERS, TIMELESS]}
+        self._edges: dict[tuple[str, str, str], list[dict[str, Any]]] = {owner: [] for owner in self._known}
         self.lines: list[bytes] = []
 
     def write(self, count: int) -> list[bytes]:
         for owner in [*OWNERS, TIMELESS]:  # one memory of each stays, so that nobody is ever left with none
-            self._event("memory", owner, id="anchor", content="an anchor stays", timestamp=NEW_YEAR_MS + 350 * DAY_MS)
+            stays: dict[str, Any] = {"content": "an anchor stays", "tags": ["a"], "entities": [{"name": PLACES[0]}]}
+            self._event("memory", owner, id="anchor", timestamp=NEW_YEAR_MS + 350 * DAY_MS, **stays)
         while len(self.lines) < count:
             self._now_ms += int(self._draw.expovariate(1 / (8 * MINUTE_MS)))
             self._one(self._draw.choice([*OWNERS, *OWNERS, TIMELESS]))
@@ -86,12 +90,14 @@ class Author:
                 self._update,
                 self._forget,
                 self._judge,
+                self._relate,
+                self._archive,
                 self._end,
                 self._repeat,
                 self._query,
                 self._break,
             ],
-            [49, 11, 9, 4, 4, 4, 6, 8, 6],
+            [46, 11, 9, 4, 3, 4, 2, 4, 6, 8, 6],
         )
         act(owner)
 
@@ -132,6 +138,9 @@ class Author:
             "kind": self._draw.choice(["fact", "preference", "rule"]),
             "category": self._draw.choice(["food", "travel", "work"]),
             "tags": self._draw.sample(["a", "b", "c"], self._draw.randint(0, 3)),
+            "topics": self._draw.sample(["boats", "music"], self._draw.randint(0, 2)),
+            "entities": [{"name": self._draw.choice(PLACES), "type": "place", "urn": "urn:place:1"}],
+            "relations": [{"source": "Cleo Marsh", "target": self._draw.choice(PLACES), "type": "likes"}],
             "importance": round(self._draw.random(), 2),
             "expires_at": self._now_ms + self._draw.randint(1, 300) * DAY_MS,
         }
@@ -180,6 +189,28 @@ class Author:
         useful = self._draw.random() < 0.7
         self._event("memory.feedback", owner, memory_id=self._memory_id(owner), useful=useful)
 
+    def _edge(self, owner: tuple[str, str, str]) -> dict[str, Any]:
+        """Between two memories, or two places; some end by themselves."""
+        ends = {end: self._memory_id(owner) for end in ("source", "target")}
+        if self._draw.random() < 0.2:
+            ends = {end: f"entity:{self._draw.choice(PLACES).lower()}" for end in ends}
+        told: dict[str, Any] = {"type": self._draw.choice(RELATED), "weight": round(self._draw.random(), 2)}
+        if self._draw.random() < 0.3:
+            told["expires_at"] = self._now_ms + self._draw.randint(1, 100) * DAY_MS
+        return ends | told
+
+    def _relate(self, owner: tuple[str, str, str]) -> None:
+        edges = [self._edge(owner) for _ in range(self._draw.randint(1, 3))]
+        self._edges[owner] += edges
+        self._event("graph.edges", owner, edges=edges)
+
+    def _archive(self, owner: tuple[str, str, str]) -> None:
+        """Of what was there before: what is not there yet would be, when the log is sent again."""
+        wanted: dict[str, Any] = {"entities": ["entity:porto", "tag:a"]}
+        if self._edges[owner] and self._draw.random() < 0.6:
+            wanted = {"edges": [self._draw.choice(self._edges[owner])]}
+        self._event("graph.archive", owner, **wanted, archived=self._draw.random() < 0.7)
+
     def _end(self, owner: tuple[str, str, str]) -> None:
         self._event("episode.end", owner, session_id=f"s{self._draw.randint(1, 3)}")
 
@@ -200,6 +231,7 @@ class Author:
         if kind == "recall":
             fields |= {"query": f"Who told of the {self._draw.choice(WORDS)}?", "k": 5}
             fields |= {"mode": self._draw.choice(MODES)} | self._draw.choice([{"session_id": "s1"}, {}])
+            fields |= self._draw.choice([{"traversal_depth": 2, "entity_urns": ["urn:place:1"]}, {}])
         elif kind.startswith("memory."):
             fields["memory_id"] = self._memory_id(owner)
         self._event(kind, owner, **fields)

@@ -29,7 +29,7 @@ Applied = Callable[[Path], int]
 Comparable = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
 QUERIES = ("recall", "memory.get", "memory.history", "episodes.list", "user.stats")
-CHANGES = ("memory.update", "memory.forget", "memory.feedback", "episode.end")
+CHANGES = ("memory.update", "memory.forget", "memory.feedback", "graph.edges", "graph.archive", "episode.end")
 CREATIONS = ("message", "memory")
 REPLAYED_LINES = 4_000
 
