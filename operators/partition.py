@@ -24,7 +24,7 @@ from bytewax.operators import StatefulBatchLogic
 from recallflow.embedder import Embedder, TokenCounter
 from recallflow.errors import FieldProblem, InvalidRecord, StateBehind
 from recallflow.events import MemoryFeedback
-from recallflow.operators import outbox
+from recallflow.operators import outbox, reply
 from recallflow.operators.answer import Answerer
 from recallflow.operators.apply import Rules, apply
 from recallflow.operators.effects import Marks, leave
@@ -34,13 +34,14 @@ from recallflow.operators.guard import once, twice
 from recallflow.operators.outbox import Kept
 from recallflow.operators.recall.pipeline import Effects
 from recallflow.operators.recall.shared import Shared
+from recallflow.operators.reply import key_of, record_of
 from recallflow.operators.view import View
 from recallflow.operators.waiting import Waiting
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
 from recallflow.owner import Owner, state_partition
 from recallflow.queries import Recall, ReplyTo
-from recallflow.records import Position, Record
-from recallflow.responses import ErrorBody, Response, Warn, status_of
+from recallflow.records import Position
+from recallflow.responses import Warn, status_of
 from recallflow.state.directory import StateDirectory
 
 STEP = "state"
@@ -120,7 +121,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         outputs: list[Output] = []
         done: dict[str, list[int]] = {}
         for _, item in values:
-            position = _record(item).position
+            position = record_of(item).position
             outputs += self._take(item)
             self._received[position.source] = position.offset
             done.setdefault(position.source, []).append(position.offset)
@@ -197,7 +198,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         receipt = apply(view, item, self._rules)
         if not item.write.event.receipt and receipt.code is None:
             return view, []
-        return view, [Receipted(item.write.record.position, 0, _key(item), receipt.model_dump_json().encode())]
+        return view, [Receipted(item.write.record.position, 0, key_of(item), receipt.model_dump_json().encode())]
 
     def _drop(self, owner: Owner) -> None:
         """Takes an owner out of memory, who may be half changed there; the store has all of the events before."""
@@ -218,7 +219,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             outbox.keep(self._partition, record.position, [letter])
         if item.query_id is None:
             return [letter]
-        return [letter, self._failed(record, 1, _key(item), item.query_id, item.error)]
+        return [letter, self._failed(item, 1, item.query_id, item.error)]
 
     def _move(self, position: Position) -> None:
         """Positions are about memories: a query leaves nothing behind that a rebuild would have to read again."""
@@ -242,11 +243,13 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
     def _answer(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
         self._partition.commit()
         record, query_id, drop = ask.record, ask.query.id or str(ask.record.position), partial(self._drop, ask.owner)
+        reply_to: ReplyTo | None = None
         try:
-            respond = partial(self._respond, ask, query_id, warnings)
+            reply_to = reply.checked(ask.query.reply_to, self._rules.reply_topics)
+            respond = partial(self._respond, ask, query_id, warnings, reply_to)
             answer, effects = twice(STEP, record.position, respond, drop)
         except InvalidRecord as error:
-            failed = self._failed(record, 0, _key(ask), query_id, error)
+            failed = self._failed(ask, 0, query_id, error, reply_to)
             return [failed] if error.code != "internal_error" else [failed, DeadLetter(record, 1, error, STEP)]
         if effects is not None:
             with suppress(InvalidRecord):  # it is answered, whatever becomes of its effects
@@ -255,8 +258,9 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         verdict = self._answerer.expansions.verdict(ask.owner.tenant_id, record.append_ms) if _expands(ask) else None
         return [answer] if verdict is None else [answer, Verdict(record.position, 2, record.append_ms, verdict)]
 
-    def _respond(self, ask: Ask, query_id: str, warnings: list[Warn]) -> tuple[Answer, Effects | None]:
-        self._check_reply(ask)
+    def _respond(
+        self, ask: Ask, query_id: str, warnings: list[Warn], reply_to: ReplyTo | None
+    ) -> tuple[Answer, Effects | None]:
         warnings = [*warnings, *self._rebuilding()]
         response, effects = self._answerer.answer(ask, query_id)
         changes: dict[str, object] = {"applied": self._applied()}
@@ -264,7 +268,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             told = [*response.warnings, *warnings]
             changes |= {"warnings": told, "status": status_of(told)}
         response = response.model_copy(update=changes)
-        return _answer_of(ask.record.position, 0, _key(ask), response, ask.query.reply_to), effects
+        return reply.answer(ask.record.position, 0, key_of(ask), response, reply_to), effects
 
     def _owed(self) -> dict[str, int]:
         """The sources of which this state partition had applied more than it has now, and how much."""
@@ -278,22 +282,11 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
     def _applied(self) -> list[str]:
         return [f"{source}:{offset}" for source, offset in sorted(self._partition.applied.items())]
 
-    def _failed(self, record: Record, number: int, key: bytes, query_id: str, error: InvalidRecord) -> Answer:
-        response = Response(query_id=query_id, status="error", error=ErrorBody.of(error), applied=self._applied())
-        return _answer_of(record.position, number, key, response, None)
-
-    def _check_reply(self, ask: Ask) -> None:
-        wanted, known = ask.query.reply_to, self._rules.reply_topics
-        if wanted is None or known is None:
-            return
-        if wanted.topic not in known:
-            problem = FieldProblem(
-                "reply_to.topic", f"not among the reply topics: {', '.join(sorted(known)) or 'none'}"
-            )
-            raise InvalidRecord("invalid_event", [problem])
-        if wanted.partition is not None and wanted.partition >= known[wanted.topic]:
-            problem = FieldProblem("reply_to.partition", f"{wanted.topic} has {known[wanted.topic]} partitions")
-            raise InvalidRecord("invalid_event", [problem])
+    def _failed(
+        self, item: Item, number: int, query_id: str, error: InvalidRecord, reply_to: ReplyTo | None = None
+    ) -> Answer:
+        response = reply.failure(query_id, error, self._applied())
+        return reply.answer(record_of(item).position, number, key_of(item), response, reply_to)
 
     def _settle(self, give_up: bool = False) -> list[Output]:
         """Ends a batch: commits, answers waiting queries whose positions are there or whose time is up, and lets go of
@@ -353,25 +346,3 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
 
 def _expands(ask: Ask) -> bool:
     return isinstance(ask.query, Recall) and ask.query.strategy == "hybrid_graph"
-
-
-def _record(item: Item) -> Record:
-    return item.write.record if isinstance(item, Prepared) else item.record
-
-
-def _key(item: Item) -> bytes:
-    """The record's key; where it has none, the owner's as a producer would have made it."""
-    record = _record(item)
-    if record.key is not None or isinstance(item, Refused):
-        return record.key or b""
-    return owner_key(item.write.owner if isinstance(item, Prepared) else item.owner)
-
-
-def _answer_of(position: Position, number: int, key: bytes, response: Response, reply_to: ReplyTo | None) -> Answer:
-    body = response.model_dump_json(exclude_unset=True).encode()
-    return Answer(position, number, key, body, response, reply_to)
-
-
-def owner_key(owner: Owner) -> bytes:
-    """The Kafka key of an owner's records."""
-    return f"{owner.tenant_id}/{owner.user_id}".encode()

@@ -13,7 +13,7 @@ from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.publish import Publisher
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused
-from recallflow.operators.partition import owner_key
+from recallflow.operators.reply import owner_key
 from recallflow.outputs import DeadLetter
 from recallflow.records import Position, Record
 from recallflow.state.files import write_whole

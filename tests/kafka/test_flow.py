@@ -152,6 +152,10 @@ def test_an_answer_goes_where_the_query_wants_it_if_that_is_allowed(flow: Flow) 
     flow.ask(id="there", reply_to={"topic": reply, "partition": 1})
     answer = flow.next()
     assert (answer.topic(), answer.partition()) == (reply, 1)
+    flow.ask(type="memory.get", id="unknown", memory_id="nobody's", reply_to={"topic": reply, "partition": 1})
+    failed = flow.next()
+    assert (failed.topic(), failed.partition()) == (reply, 1)
+    assert orjson.loads(failed.value())["error"]["code"] == "not_found"
     for wanted, field in (
         ({"topic": "elsewhere"}, "reply_to.topic"),
         ({"topic": reply, "partition": 9}, "reply_to.partition"),

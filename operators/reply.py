@@ -1,0 +1,54 @@
+"""What a query's answer looks like on its way out: where it goes, under which key, and as which bytes."""
+
+from collections.abc import Iterable, Mapping
+
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.operators.events import Item, Prepared, Refused
+from recallflow.outputs import Answer
+from recallflow.owner import Owner
+from recallflow.queries import ReplyTo
+from recallflow.records import Position, Record
+from recallflow.responses import ErrorBody, Response
+
+
+def record_of(item: Item) -> Record:
+    """The record that an item came as."""
+    return item.write.record if isinstance(item, Prepared) else item.record
+
+
+def key_of(item: Item) -> bytes:
+    """The record's key; where it has none, the owner's as a producer would have made it."""
+    record = record_of(item)
+    if record.key is not None or isinstance(item, Refused):
+        return record.key or b""
+    return owner_key(item.write.owner if isinstance(item, Prepared) else item.owner)
+
+
+def owner_key(owner: Owner) -> bytes:
+    """The Kafka key of an owner's records."""
+    return f"{owner.tenant_id}/{owner.user_id}".encode()
+
+
+def checked(wanted: ReplyTo | None, known: Mapping[str, int] | None) -> ReplyTo | None:
+    """Where an answer is to go, if a query may say so: `known`, the reply topics with their partition counts. Raises
+    InvalidRecord."""
+    if wanted is None or known is None:
+        return None
+    if wanted.topic not in known:
+        problem = f"not among the reply topics: {', '.join(sorted(known)) or 'none'}"
+        raise InvalidRecord("invalid_event", [FieldProblem("reply_to.topic", problem)])
+    if wanted.partition is not None and wanted.partition >= known[wanted.topic]:
+        problem = f"{wanted.topic} has {known[wanted.topic]} partitions"
+        raise InvalidRecord("invalid_event", [FieldProblem("reply_to.partition", problem)])
+    return wanted
+
+
+def answer(position: Position, number: int, key: bytes, response: Response, reply_to: ReplyTo | None) -> Answer:
+    """A response as an output."""
+    body = response.model_dump_json(exclude_unset=True).encode()
+    return Answer(position, number, key, body, response, reply_to)
+
+
+def failure(query_id: str, error: InvalidRecord, applied: Iterable[str]) -> Response:
+    """The response to a query that there is no answer to."""
+    return Response(query_id=query_id, status="error", error=ErrorBody.of(error), applied=[*applied])
