@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.broker import Cluster
+from benchmarks.crash.outputs import read_topic
 from recallflow.flows.topics import Topics
 
 PARTITIONS = 2
@@ -164,6 +165,23 @@ def test_an_answer_goes_where_the_query_wants_it_if_that_is_allowed(flow: Flow) 
         refused = flow.next()
         assert refused.topic() == flow.topics.responses
         assert orjson.loads(refused.value())["error"]["fields"][0]["field"] == field
+
+
+def test_a_gate_s_verdict_comes_back_through_the_control_topic(flow: Flow, broker: Cluster) -> None:
+    def asked(**fields: Any) -> Any:
+        """What the answer says of the graph."""
+        flow.ask(id="q", strategy="hybrid_graph", **fields)
+        return flow.answer()["fallback"]
+
+    flow.send({"type": "message", "id": "m1", "content": "The bicycle is in the cellar."})
+    canary = {"type": "graph.rollout", "tenant_id": "acme", "name": "default", "mode": "canary"}
+    flow.send(orjson.dumps(canary), to=flow.topics.control, key=b"acme/graph.rollout/default")
+    assert any(asked() is None for _ in range(200))
+    for _ in range(40):  # more than a quarter of the answers went without the graph
+        asked(sla_target_ms=0.001)
+    assert any(asked() == "quality_gate_blocked" for _ in range(200))
+    decided = [orjson.loads(r.value) for r in read_topic(broker.bootstrap_servers, flow.topics.control, PARTITIONS)]
+    assert [event["blocked"] for event in decided if event["type"] == "gate.verdict"] == [True]
 
 
 def test_a_query_waits_for_a_position_and_holds_up_nobody(flow: Flow) -> None:
