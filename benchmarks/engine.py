@@ -131,8 +131,8 @@ def ingest(lines: list[bytes]) -> float:
 
 
 def queries(lines: list[bytes], questions: list[str], now_ms: int) -> dict[str, Any]:
-    """Milliseconds of the engine's own time per query: the first on a cold owner, in a process that has answered others;
-    then the rest, and the median of each step."""
+    """Milliseconds of the engine's own time per query: the first on a cold owner, in a process that has answered
+    others; then the rest, and the median of each step."""
     others = [orjson.dumps(orjson.loads(line) | {"user_id": OTHER}) for line in lines[:MEMORIES]]
     before = [_query(question, now_ms, OTHER) for question in questions[:WARM_UP]]
     asked = [_query(question, now_ms) for question in questions[WARM_UP:]]

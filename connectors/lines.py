@@ -13,8 +13,8 @@ from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 from recallflow.outputs import Answer, DeadLetter, Done, Receipted
 from recallflow.records import Position, Record
 
-BATCH_RECORDS = 256
-PUMPED_BATCHES = 16
+BATCH_RECORDS = 1_024
+PUMPED_BATCHES = 4
 WAIT_S = 0.01
 PART = "embedded"
 REST_BYTES = 1024 * 1024

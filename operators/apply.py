@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -22,7 +23,8 @@ from recallflow.events import (
     MemoryUpdate,
     Message,
 )
-from recallflow.operators.episodes import end, join, opening
+from recallflow.fields import Model
+from recallflow.operators.episodes import end, join_or_open
 from recallflow.operators.events import Analysis, Prepared
 from recallflow.operators.graph.archive import archive
 from recallflow.operators.graph.given import relate
@@ -41,7 +43,7 @@ DEFAULT_KIND = "fact"
 MESSAGE_KIND = "message"
 # What identifies or accompanies an event, and does not make its content another: a producer that tries again may stamp
 # the time anew.
-_NOT_CONTENT = {"id", "receipt", "schema_version", "timestamp", "embedding"}
+_NOT_CONTENT = frozenset({"id", "receipt", "schema_version", "timestamp", "embedding"})
 # Event fields whose column in a row has another name.
 _COLUMNS = {"valid_from": "valid_from_ms", "valid_to": "valid_to_ms", "expires_at": "expires_ms"}
 _OUT_OF_STEP = "the memory is stored, its graph is not: it is tried again with the next event of this user"
@@ -102,36 +104,40 @@ def _create(
         return _repeated(known.digest, digest, "id")
     row = _row(view, event, memory_id, prepared.write.record)
     analysis = prepared.analysis or Analysis("", 0, None)
-    entry = _entry(row, NO_EPISODE, analysis)
-    if isinstance(event, Message):
-        entry = entry._replace(episode=_join_episode(view, entry, rules))
-    view.put(row, entry, _vectors(analysis, rules), digest)
+    episode = _join_episode(view, row, rules) if isinstance(event, Message) else NO_EPISODE
+    view.put(row, _entry(row, episode, analysis), _vectors(analysis, rules), digest)
     return "created"
 
 
 def _row(view: View, event: Message | Memory, memory_id: str, record: Record) -> MemoryRow:
     created_ms, created_logged = _event_time(event, record)
-    common: dict[str, Any] = {
-        "id": memory_id,
-        "seq": view.next_seq(),
-        "version": 0,
-        "change": view.change,
-        "created_ms": created_ms,
-        "created_logged": created_logged,
-        "ingested_ms": view.ingested_ms,
-        "ingested_logged": view.ingested_logged,
-        "session_id": event.session_id,
-        "project_id": event.project_id,
-        "name": event.name,
-        "metadata": event.metadata,
-    }
+    role: str | None
     if isinstance(event, Message):
-        return MemoryRow(content=event.text(), role=event.role, **common)
-    return MemoryRow(**{**common, "kind": DEFAULT_KIND, **dict(_columns(event))})
+        content, kind, role = event.text(), MESSAGE_KIND, event.role
+    else:
+        content, kind, role = event.content, DEFAULT_KIND, None
+    row = MemoryRow(
+        id=memory_id,
+        seq=view.next_seq(),
+        version=0,
+        change=view.change,
+        content=content,
+        created_ms=created_ms,
+        ingested_ms=view.ingested_ms,
+        created_logged=created_logged,
+        ingested_logged=view.ingested_logged,
+        kind=kind,
+        role=role,
+        name=event.name,
+        session_id=event.session_id,
+        project_id=event.project_id,
+        metadata=event.metadata,
+    )
+    return replace(row, **dict(_columns(event))) if isinstance(event, Memory) else row
 
 
-def _join_episode(view: View, message: Entry, rules: Rules) -> int:
-    joined = join(view.episodes(message.session_id), opening(view.owner, message), rules.episode_gap_ms)
+def _join_episode(view: View, message: MemoryRow, rules: Rules) -> int:
+    joined = join_or_open(view.episodes(message.session_id), view.owner, message, rules.episode_gap_ms)
     view.put_episodes(message.session_id, joined.changed)
     return joined.episode.number
 
@@ -272,7 +278,7 @@ def _entry(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
         episode=episode,
         flags=analysis.flags,
         author=row.author,
-        author_stems=" ".join(stems(row.author or "")),
+        author_stems=_author_stems(row.author or ""),
         stems=analysis.stems,
         kind=row.kind,
         layer=row.layer,
@@ -287,6 +293,11 @@ def _entry(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
         valid_to_ms=row.valid_to_ms,
         expires_ms=row.expires_ms,
     )
+
+
+@lru_cache(maxsize=10_000)  # the same few speak over and over
+def _author_stems(author: str) -> str:
+    return " ".join(stems(author))
 
 
 def _vectors(analysis: Analysis, rules: Rules) -> Vectors | None:
@@ -304,16 +315,21 @@ def _matches(entry: Entry, wanted: ForgetFilter) -> bool:
 
 def _content(event: Event) -> bytes:
     """Canonical bytes of what an event says, for telling a repetition from a conflict."""
-    said = event.model_dump(exclude=_NOT_CONTENT, exclude_none=True)
+    given = event.__dict__ | (event.model_extra or {})  # nothing is nested in most events: no need to copy it all
+    said = {field: value for field, value in given.items() if value is not None and field not in _NOT_CONTENT}
     try:
-        return orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps(said, _nested, orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:
         raise InvalidRecord("invalid_event", [*_unstorable(said)]) from None
+
+
+def _nested(part: Model) -> dict[str, Any]:
+    return part.model_dump(exclude_none=True)
 
 
 def _unstorable(said: dict[str, Any]) -> Iterator[FieldProblem]:
     for field, value in said.items():
         try:
-            orjson.dumps(value)
+            orjson.dumps(value, _nested)
         except orjson.JSONEncodeError as error:
             yield FieldProblem(field, f"cannot be stored: {error}")

@@ -58,7 +58,8 @@ def parse(value: bytes) -> Event:
         event = _EVENT.validate_json(value)
     except ValidationError as error:
         raise _invalid(error.errors(include_url=False, include_context=False, include_input=False)) from None
-    _report_unknown(event)
+    if event.model_extra:
+        _report_unknown(event)
     return event
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import orjson
 
 from recallflow.owner import Owner
-from recallflow.state.rows import Entry, Episode
+from recallflow.state.rows import Entry, Episode, MemoryRow
 
 
 class Joined(NamedTuple):
@@ -26,19 +26,20 @@ class Joined(NamedTuple):
 def join(episodes: Sequence[Episode], opened: Episode, gap_ms: int) -> Joined:
     """Finds the message's episode among the session's standing ones, sorted by time.
 
-    `opened` is the episode it would open: a span of just its event time, numbered by its own sequence number.
+    `opened` is the episode it would open: a span of just its event time, numbered by its own sequence number. It needs
+    no id yet.
     """
     at_ms = opened.start_ms
     earlier, later = _around(episodes, at_ms, gap_ms)
     if earlier is not None and later is not None:
         first, second = sorted((_widen(earlier, opened), later), key=lambda e: e.number)
-        kept = first.with_changes(
+        kept = first._replace(
             start_ms=min(first.start_ms, second.start_ms),
             last_ms=max(first.last_ms, second.last_ms),
             ended_ms=later.ended_ms,
             logged=first.logged and second.logged,
         )
-        return Joined(kept, [kept, second.with_changes(merged_into=kept.number)])
+        return Joined(kept, [kept, second._replace(merged_into=kept.number)])
     found = earlier or later
     episode = opened if found is None else _widen(found, opened)
     return Joined(episode, [episode])
@@ -48,20 +49,28 @@ def end(episodes: Sequence[Episode], at_ms: int, gap_ms: int) -> Episode | None:
     """The episode that an explicit end at `at_ms` closes, closed; None where none is open then."""
     for episode in reversed(episodes):
         if episode.start_ms <= at_ms <= episode.last_ms + gap_ms and episode.ended_ms is None:
-            return episode.with_changes(ended_ms=max(at_ms, episode.last_ms))
+            return episode._replace(ended_ms=max(at_ms, episode.last_ms))
     return None
 
 
-def opening(owner: Owner, message: Entry) -> Episode:
+def opening(owner: Owner, message: Entry | MemoryRow) -> Episode:
     """The episode that a message opens where it joins none: a span of just its event time."""
-    return Episode(
-        number=message.seq,
-        id=episode_id(owner, message.session_id, message.id),
-        session_id=message.session_id,
-        start_ms=message.created_ms,
-        last_ms=message.created_ms,
-        logged=message.created_logged,
-    )
+    return _moment(message)._replace(id=episode_id(owner, message.session_id, message.id))
+
+
+def join_or_open(standing: Sequence[Episode], owner: Owner, message: Entry | MemoryRow, gap_ms: int) -> Joined:
+    """The message's episode among the session's standing ones, or the one it opens."""
+    joined = join(standing, _moment(message), gap_ms)
+    if joined.episode.number != message.seq:
+        return joined
+    opened = opening(owner, message)
+    return Joined(opened, [opened])
+
+
+def _moment(message: Entry | MemoryRow) -> Episode:
+    """The span of just a message's event time, still without an id: few messages open an episode."""
+    at_ms = message.created_ms
+    return Episode(message.seq, "", message.session_id, at_ms, at_ms, logged=message.created_logged)
 
 
 def is_open(episode: Episode, now_ms: int, gap_ms: int) -> bool:
@@ -95,7 +104,7 @@ def _accepts(episode: Episode, at_ms: int, gap_ms: int) -> bool:
 
 
 def _widen(episode: Episode, opened: Episode) -> Episode:
-    return episode.with_changes(
+    return episode._replace(
         start_ms=min(episode.start_ms, opened.start_ms),
         last_ms=max(episode.last_ms, opened.last_ms),
         logged=episode.logged and opened.logged,

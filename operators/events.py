@@ -1,6 +1,6 @@
 """What flows between the steps: one stream of tagged events up to the state."""
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from recallflow.embedder import Matrix
 from recallflow.errors import InvalidRecord
@@ -12,8 +12,7 @@ from recallflow.records import Record
 from recallflow.state.tokens import NO_TOKENS, Bytes
 
 
-@dataclass(slots=True, frozen=True)
-class Write:
+class Write(NamedTuple):
     """A valid memory event."""
 
     record: Record
@@ -21,8 +20,7 @@ class Write:
     owner: Owner
 
 
-@dataclass(slots=True, frozen=True)
-class Ask:
+class Ask(NamedTuple):
     """A valid query event."""
 
     record: Record
@@ -30,8 +28,7 @@ class Ask:
     owner: Owner
 
 
-@dataclass(slots=True, frozen=True)
-class Refused:
+class Refused(NamedTuple):
     """A record that cannot be applied or answered. It travels on, so that its position moves in its place in line.
 
     `query_id` is set where the record was a query: it gets an error response as well.
@@ -46,8 +43,7 @@ class Refused:
 Tagged = Write | Ask | Refused
 
 
-@dataclass(slots=True, frozen=True)
-class Analysis:
+class Analysis(NamedTuple):
     """What was read from a memory's text, before the state and away from it.
 
     `vectors`: (1, dimension) float32, of the whole memory; None where it has no text. `tokens`: vectors of its tokens
@@ -57,13 +53,12 @@ class Analysis:
     stems: str
     flags: int
     vectors: Matrix | None
-    tokens: Bytes = field(default_factory=lambda: NO_TOKENS)
-    named: Named = field(default_factory=Named)
+    tokens: Bytes = NO_TOKENS
+    named: Named = Named()
     sketch: bytes = b""
 
 
-@dataclass(slots=True, frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A memory event with the analysis of the text it brings, if it brings one."""
 
     write: Write

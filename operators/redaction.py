@@ -11,7 +11,7 @@ from recallflow.state.rows import MemoryRow
 REDACTED = "[REDACTED — DECRYPTION FAILED]"
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Redacted(MemoryRow):
     """Stands for a row that was not opened."""
 

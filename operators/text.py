@@ -60,7 +60,7 @@ def _content_stems(words: list[str]) -> list[str]:
 def _tells_time(lowered: str, words: list[str]) -> bool:
     return (
         not _TIME_WORDS.isdisjoint(words)
-        or any(word.isdigit() and _YEAR.fullmatch(word) for word in words)
+        or any(map(_YEAR.fullmatch, filter(str.isdigit, words)))
         or ("this" in words and _THIS_TIME.search(lowered) is not None)
     )
 

@@ -92,6 +92,8 @@ class View:
     def merged_episodes(self) -> list[tuple[str, str]]:
         """Ids of the episodes that the event merged, each with that of the one which took it in."""
         merged = [one for changed in self._episodes.values() for one in changed if one.merged_into is not None]
+        if not merged:
+            return []
         pairs = [(one.id, self.episode_id(one.session_id, one.number)) for one in merged]
         return [(taken, into) for taken, into in pairs if into is not None]
 
@@ -113,15 +115,15 @@ class View:
     def put(self, row: MemoryRow, entry: Entry, vectors: Vectors | None, digest: str, said_anew: bool = True) -> None:
         """Stores a version of a memory and makes it the current one; the one before stays for questions about then.
         `said_anew`: its text or its vector is another than before."""
-        key, name = self._hot.key, self._hot.name(row.id)
+        key, name, effects = self._hot.key, self._hot.name(row.id), self._effects
         if row.version > 0:
             before, old = self.entry(row.seq), self.vectors(row.seq)
-            self._effects[keys.past_entry(key, row.seq, before.version)] = before.encode()
-            self._effects[keys.past_vectors(key, row.seq, before.version)] = old.encode() if old else None
-        self._effects[keys.row(key, name, row.version)] = row.encode()
-        self._effects[keys.current(key, name)] = Current(row.seq, row.version, digest, False).encode()
-        self._effects[keys.entry(key, row.seq)] = entry.encode()
-        self._effects[keys.vectors(key, row.seq)] = vectors.encode() if vectors else None
+            effects[keys.past_entry(key, row.seq, before.version)] = before.encode()
+            effects[keys.past_vectors(key, row.seq, before.version)] = old.encode() if old else None
+        effects[keys.row(key, name, row.version)] = row.encode()
+        effects[keys.current(key, name)] = Current(row.seq, row.version, digest, False).encode()
+        effects[keys.entry(key, row.seq)] = entry.encode()
+        effects[keys.vectors(key, row.seq)] = vectors.encode() if vectors else None
         self._added.append((entry, vectors))
         known = row.seq < self._hot.next_seq
         self.touched.append(Touched(row.id, row.seq, row, entry.episode, vectors, said_anew, known))
@@ -177,11 +179,11 @@ class View:
 
     def stage(self) -> None:
         """The event succeeded: its effects join the transaction."""
-        if self._graph is not None:
-            self._effects |= self._graph.staged.effects
-        if self._effects:
+        graph = {} if self._graph is None else self._graph.staged.effects
+        if self._effects or graph:
             self._effects[keys.head(self._hot.key)] = Head(self._hot.owner, self._next_seq, self.change + 1).encode()
             self._partition.stage(self._effects)
+            self._partition.stage(graph)
 
     def follow(self) -> None:
         """What is hot takes in what was staged."""

@@ -1,6 +1,5 @@
 """A record as it comes from a log, before anything about its content is known."""
 
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 
@@ -29,8 +28,7 @@ class Position(NamedTuple):
         return position
 
 
-@dataclass(slots=True, frozen=True)
-class Record:
+class Record(NamedTuple):
     """One record of a log.
 
     `append_ms` is when the log took the record in, in epoch milliseconds. It is a fact of the log

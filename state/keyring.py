@@ -6,6 +6,7 @@ per state directory, so that equal names give unrelated keys in another director
 
 import hashlib
 import secrets
+from functools import lru_cache
 
 import orjson
 
@@ -13,6 +14,7 @@ from recallflow.owner import Owner
 from recallflow.state.keys import NAME_BYTES, OWNER_BYTES
 
 SECRET_BYTES = 32
+NAMES_KEPT = 4_096  # an event asks for the same few again and again
 
 
 def new_secret() -> bytes:
@@ -24,6 +26,7 @@ class Keyring:
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
+        self._name = lru_cache(maxsize=NAMES_KEPT)(self._hash_name)
 
     def owner(self, owner: Owner) -> bytes:
         """The owner's 16-byte key prefix. JSON keeps `a/b`+`c` and `a`+`b/c` apart."""
@@ -31,6 +34,9 @@ class Keyring:
 
     def name(self, owner: bytes, name: str) -> bytes:
         """The 16-byte key of a memory id, session or event id of one owner."""
+        return self._name(owner, name)
+
+    def _hash_name(self, owner: bytes, name: str) -> bytes:
         return hashlib.blake2b(name.encode(), key=self._secret, person=owner, digest_size=NAME_BYTES).digest()
 
     def node(self, owner: bytes, key: str) -> bytes:

@@ -41,9 +41,8 @@ means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or o
 """
 
 import struct
-from collections.abc import Callable
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 FORMAT = b"\x00format"
 CLOCK = b"\x00clock:"
@@ -164,10 +163,9 @@ def member(owner: bytes, node: bytes, seq: int) -> bytes:
     return OWNERS + owner + MEMBER + node + _U64.pack(_LAST - seq)
 
 
-def member_of(owner: bytes, seq: int) -> Callable[[bytes], bytes]:
-    """Node → key of a memory's link to it."""
-    before, behind = OWNERS + owner + MEMBER, _U64.pack(_LAST - seq)
-    return lambda node: before + node + behind
+def member_of(owner: bytes, seq: int) -> tuple[bytes, bytes]:
+    """What stands before a node and behind it in the keys of a memory's links."""
+    return OWNERS + owner + MEMBER, _U64.pack(_LAST - seq)
 
 
 def members(owner: bytes, node: bytes) -> bytes:

@@ -213,6 +213,8 @@ class LexicalIndex:
 
     def _spell(self, added: list[str]) -> None:
         """Takes in the spelling features of the stems with the next numbers."""
+        if not added:
+            return
         features = [spelling(stem) for stem in added]
         counts = np.array([len(packed) // 2 for packed in features], np.int64)
         self._feature_starts.extend(len(self._features) + np.cumsum(counts) - counts)

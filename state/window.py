@@ -60,6 +60,8 @@ class SketchWindow:
     """
 
     def __init__(self) -> None:
+        asked = np.zeros(SKETCH_BYTES, np.uint8)
+        self._asked, self._asked_pointer = asked.data.cast("B"), faiss.swig_ptr(asked)
         self._grow(np.zeros((_SMALLEST, SKETCH_BYTES), np.uint8), array("q", [_NOBODY] * _SMALLEST))
 
     def put(self, seq: int, sketch: bytes) -> None:
@@ -80,17 +82,22 @@ class SketchWindow:
     def near(self, sketch: bytes, most: int, newest: int) -> list[int]:
         """`seq` of the memories whose sketches differ in at most so many bits, the closest first, then the newest.
         Looks at the last `WINDOW` up to `newest`."""
-        code, differs = np.frombuffer(sketch, np.uint8), np.empty(len(self._seqs), np.int32)
-        pointers = map(faiss.swig_ptr, (code, self._codes))
-        _hammings(*pointers, 1, len(self._seqs), SKETCH_BYTES, faiss.swig_ptr(differs))
-        (places,) = (differs <= most).nonzero()
+        self._asked[:] = sketch
+        _hammings(*self._pointers, 1, len(self._seqs), SKETCH_BYTES, self._differs_pointer)
+        (places,) = (self._differs <= most).nonzero()
+        if not len(places):
+            return []
         oldest = max(newest - WINDOW, _NOBODY)
-        found = ((differs[place], -self._seqs[place]) for place in places.tolist())
+        found = ((self._differs[place], -self._seqs[place]) for place in places.tolist())
         return [-seq for _, seq in sorted(one for one in found if -one[1] > oldest)]
 
     def size_bytes(self) -> int:
-        return self._codes.nbytes + len(self._seqs) * self._seqs.itemsize
+        return self._codes.nbytes + self._differs.nbytes + len(self._seqs) * self._seqs.itemsize
 
     def _grow(self, codes: Codes, seqs: "array[int]") -> None:
         self._codes, self._seqs = codes, seqs
         self._bytes = codes.data.cast("B")
+        self._differs = np.empty(len(seqs), np.int32)
+        # Found once: that takes longer than a search.
+        self._pointers = self._asked_pointer, faiss.swig_ptr(codes)
+        self._differs_pointer = faiss.swig_ptr(self._differs)

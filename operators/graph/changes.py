@@ -5,9 +5,10 @@ it so far. After a removal `settle` takes away the nodes that nothing leads to a
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 from recallflow.operators.graph.extract import Link
+from recallflow.operators.graph.settle import Settling
+from recallflow.operators.graph.staged import Staged
 from recallflow.state import keys
 from recallflow.state.graph_codec import (
     SUPERSEDES,
@@ -20,7 +21,6 @@ from recallflow.state.graph_codec import (
     Superseded,
     Told,
     Unsynced,
-    decode_member,
     decode_neighbours,
     decode_superseded,
     encode_member,
@@ -32,31 +32,6 @@ from recallflow.state.partition import Partition
 from recallflow.state.rows import Current, Vectors
 
 _EDGE_NUMBERS = 2**16  # of one event: more edges do not fit into a record
-
-
-@dataclass(slots=True)
-class Staged:
-    """Records to write, and what memory is to take in of them: `known` nodes and `gone` ones (see `HotGraph`)."""
-
-    effects: dict[bytes, bytes | None] = field(default_factory=dict)
-    known: dict[str, bytes] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
-    superseded: dict[int, list[Superseded]] = field(default_factory=dict)
-    unsynced: dict[int, Unsynced | None] = field(default_factory=dict)
-    sketches: dict[int, bytes] = field(default_factory=dict)
-    edges: int = 0
-
-    def copied(self) -> "Staged":
-        """Another one of the same content."""
-        return Staged(
-            dict(self.effects),
-            dict(self.known),
-            set(self.gone),
-            dict(self.superseded),
-            dict(self.unsynced),
-            dict(self.sketches),
-            self.edges,
-        )
 
 
 class Changes:
@@ -142,10 +117,10 @@ class Changes:
 
     def link(self, seq: int, links: Iterable[Link]) -> None:
         """Links a memory to nodes that it was not linked to."""
-        key, effects = keys.member_of(self._owner, seq), self.staged.effects
+        (before, behind), effects = keys.member_of(self._owner, seq), self.staged.effects
         for link in links:
             node = self.ensure(link.key, link.kind, link.name, link.is_urn)
-            effects[key(node)] = encode_member(link.role, link.told)
+            effects[before + node + behind] = encode_member(link.role, link.told)
             if link.told is not None:
                 self._tell(NodeKey(link.key), seq, link.told)
 
@@ -277,18 +252,7 @@ class Changes:
         if not self._loosened and not self._untold:
             return
         self._partition.commit()
-        # Keys begin with the owners' prefix, the owner and the table: the node's name ends the part they share.
-        fresh = {
-            key[: keys.TABLE_BYTES + keys.NAME_BYTES] for key, value in self.staged.effects.items() if value is not None
-        }
-        for name, key in self._loosened.items():
-            if not any(self._leads(prefix, fresh) for prefix in self._prefixes(name)):
-                self.put(keys.node(self._owner, name), None)
-                self.staged.known.pop(key.text, None)
-                self.staged.gone.add(key.text)
-                self._untold.pop(name, None)
-        for name, key in self._untold.items():
-            self._retell(name, key)
+        Settling(self._partition, self._owner, self.staged).settle(self._loosened, self._untold)
         self._loosened.clear()
         self._untold.clear()
 
@@ -298,42 +262,8 @@ class Changes:
         self._loosened.clear()
         self._untold.clear()
 
-    def _prefixes(self, name: bytes) -> tuple[bytes, bytes]:
-        return keys.members(self._owner, name), keys.adjacency_of(self._owner, name)
-
-    def _leads(self, prefix: bytes, fresh: set[bytes]) -> bool:
-        """Whether a record is left under the prefix."""
-        effects = self.staged.effects
-        return prefix in fresh or any(key not in effects for key, _ in self._partition.scan(prefix))
-
-    def _retell(self, name: bytes, key: NodeKey) -> None:
-        row = self.node(key)
-        if row is None:
-            return
-        word = self._oldest_word(name)
-        self.put_node(row.told(None, None) if word is None else row.told(word[1], word[0]))
-
-    def _oldest_word(self, name: bytes) -> tuple[int, Told] | None:
-        """The first memory, by its place, that tells anything of the node."""
-        prefix, effects = keys.members(self._owner, name), self.staged.effects
-        stored = ((key, value) for key, value in self._partition.scan_back(prefix) if key not in effects)
-        added = sorted(
-            ((key, value) for key, value in effects.items() if value is not None and key.startswith(prefix)),
-            reverse=True,
-        )
-        words = (_first_word(added), _first_word(stored))
-        return min((word for word in words if word is not None), key=lambda word: word[0], default=None)
-
     def follow(self) -> None:
         """What is hot takes in what was staged."""
         staged = self.staged
         self.writing.follow(staged.known, staged.gone, staged.unsynced, staged.sketches)
         self._hot.graph.follow(staged.superseded)
-
-
-def _first_word(members: Iterator[tuple[bytes, bytes]] | list[tuple[bytes, bytes]]) -> tuple[int, Told] | None:
-    for key, value in members:
-        _, told = decode_member(value)
-        if told is not None:
-            return keys.reversed_sequence(key), told
-    return None

@@ -65,15 +65,18 @@ def _upper() -> str:
     return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
 
 
-def _run(upper: str) -> re.Pattern[str]:
-    word = rf"[{upper}](?:[\w'’-]*\w)?"
+def _run(first: str, upper: str) -> re.Pattern[str]:
+    rest = r"(?:[\w'’-]*\w)?"
     no_address = r"(?![\w@]|[./:]\w)"
-    return re.compile(rf"(?<![\w@#/:.'’-]){word}(?:[ \u00a0]{word})*{no_address}")
+    return re.compile(rf"{first}{rest}(?:[ \u00a0][{upper}]{rest})*{no_address}")
 
 
-_BEYOND_ASCII = re.compile(f"[{_upper()}]")
-_RUN = _run(f"A-Z{_upper()}")
-_ASCII_RUN = _run("A-Z")  # three times as fast
+_INSIDE = r"[\w@#/:.'’-]"  # before a letter: it begins no word
+_UPPER = _upper()
+_BEYOND_ASCII = re.compile(f"[{_UPPER}]")
+_RUN = _run(rf"(?<!{_INSIDE})[A-Z{_UPPER}]", f"A-Z{_UPPER}")
+# Three times as fast: a pattern that begins with one of a few letters is searched for by them.
+_ASCII_RUN = _run(rf"[A-Z](?<!{_INSIDE}.)", "A-Z")
 # What may stand between the end of a sentence and its first word.
 _OPENING = " \t\u00a0\"'“”„«»‘’()[]{}*_-–—>#¿¡"
 _ENDS = frozenset(".!?…。！？:;\n\r")
@@ -94,7 +97,8 @@ def read_names(text: str) -> Named:
     text = text[:READ_CHARACTERS]
     entities = _distinct([*_mentions(text), *_capitalised(text)])
     tags = _distinct(_TAG.findall(text)) if "#" in text else ()
-    return Named(entities, tags, _distinct(_urns(text)))
+    urns = _distinct(_urns(text)) if ":" in text or "/" in text else ()
+    return Named(entities, tags, urns)
 
 
 def _mentions(text: str) -> list[str]:
@@ -113,7 +117,7 @@ def _capitalised(text: str) -> Iterator[str]:
         return
     plain = text.isascii() or not _BEYOND_ASCII.search(text)
     for match in (_ASCII_RUN if plain else _RUN).finditer(text):
-        found = match.group()
+        found = match[0]
         if found.isalpha():  # most are a single word
             if len(found) > 1 and found.lower() not in FUNCTION_WORDS and not _begins_sentence(text, match.start()):
                 yield found
@@ -135,23 +139,22 @@ def _begins_sentence(text: str, start: int) -> bool:
     return not before or before[-1] in _ENDS or unicodedata.category(before[-1]) == "So"
 
 
-def _runs(found: str) -> Iterator[list[str]]:
+@lru_cache(maxsize=10_000)  # a few contractions are most of them
+def _runs(found: str) -> tuple[list[str], ...]:
     """The names in a run of capitalised words. What is bent by an apostrophe ends one (Ann's, Ankara'da); a single
     letter, or a word that only begins with one or with a pronoun (I'm, J'ai), is none: an empty run in its place."""
-    run: list[str] = []
+    runs: list[list[str]] = [[]]
     for word in found.split():
         stem, apostrophe, rest = word.replace("’", "'").rpartition("'")
         bent = bool(apostrophe) and rest.islower()
         if len(word) == 1 or (bent and (len(stem) < 3 or stem.lower() in FUNCTION_WORDS)):
-            yield run
-            run = []
+            runs.append([])
         elif bent:
-            yield [*run, stem]
-            run = []
+            runs[-1].append(stem)
+            runs.append([])
         else:
-            run.append(word)
-    if run:
-        yield run
+            runs[-1].append(word)
+    return tuple(runs if runs[-1] else runs[:-1])
 
 
 def _distinct(names: Any) -> tuple[str, ...]:

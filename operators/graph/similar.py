@@ -14,6 +14,7 @@ from recallflow.state.rows import MemoryRow, Vectors
 from recallflow.state.window import most_different
 
 DIGITS = 4
+_ROUNDED_UP = 0.5 * 10**-DIGITS
 
 
 class Similarity(NamedTuple):
@@ -30,9 +31,11 @@ def link_similar(
 ) -> None:
     """Links a memory, which has no neighbours yet, to the closest of its owner's newest ones."""
     own: list[Neighbour] = []
-    most = most_different(limits.threshold - 0.5 * 10**-DIGITS)  # the least that rounds up to it
+    most = most_different(limits.threshold - _ROUNDED_UP)  # the least that rounds up to it
     near = changes.writing.window(newest).near(sketch, most, newest)
     others = [seq for seq in near if seq != row.seq][: limits.max_k]
+    if not others:
+        return
     for weight, seq in _closest(changes, vectors, others, limits.threshold):
         if len(own) == limits.max_per_memory:
             break

@@ -67,11 +67,11 @@ class Writer:
             if memory.said_anew:
                 self._withdraw(evidence, row.id, relation=False)
                 evidence = []
-        roles = {key: link.role for key, link in wanted.items()}
-        links_row = LinksRow(row.id, roles, list(dict.fromkeys(stated)), evidence, before.sketch if before else b"")
+        sketch = before.sketch if before else b""
         if memory.said_anew and self._limits.max_per_memory:
-            links_row = links_row._replace(sketch=self._find_similar(memory))
-        changes.put_links(row.seq, links_row)
+            sketch = self._find_similar(memory)
+        roles = {key: link.role for key, link in wanted.items()}
+        changes.put_links(row.seq, LinksRow(row.id, roles, list(dict.fromkeys(stated)), evidence, sketch))
 
     def forget(self, memory_id: str, seq: int) -> None:
         changes, key = self._changes, NodeKey(memory_id, memory=True)
@@ -111,6 +111,9 @@ class Writer:
         return own
 
     def _put_links(self, seq: int, before: dict[str, str], wanted: dict[str, Link]) -> None:
+        if not before:
+            self._changes.link(seq, wanted.values())
+            return
         self._changes.link(seq, [link for key, link in wanted.items() if key not in before])
         for key in before:
             if key in wanted:

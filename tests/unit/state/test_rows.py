@@ -101,7 +101,7 @@ EPISODES = st.builds(Episode, **EPISODE_FIELDS)
 def test_the_properties_below_vary_every_field() -> None:
     assert ROW_FIELDS.keys() == {f.name for f in fields(MemoryRow)}
     assert ENTRY_FIELDS.keys() == set(Entry._fields)
-    assert EPISODE_FIELDS.keys() == {f.name for f in fields(Episode)}
+    assert EPISODE_FIELDS.keys() == set(Episode._fields)
 
 
 @given(row=ROWS)
@@ -218,6 +218,12 @@ def test_an_episode_with_an_unlogged_time_is_hashed_without_its_span(episode: Ep
     assert episode.logical().keys() & span == (span if episode.logged else set())
     if not episode.logged:
         assert moved.logical() == episode.logical()
+
+
+@pytest.mark.parametrize("stored", [b"{}", b"[]", b'["m",0,0,0,"",0,0]', b'"m"'])
+def test_what_is_no_memory_row_is_not_read_as_one(stored: bytes) -> None:
+    with pytest.raises(ValueError, match="a memory row is a list of 27 columns"):
+        MemoryRow.decode(stored)
 
 
 def test_a_float_keeps_its_last_bit() -> None:
