@@ -77,7 +77,7 @@ def floor(lines: list[bytes], embedder: Embedder) -> dict[str, float]:
 
     def index_words() -> None:
         for stem in stems:
-            words.add([((), stem)])
+            words.add([stem])
 
     parts: dict[str, Callable[[], Any]] = {
         "decode and validate": lambda: [parse(line) for line in lines],

@@ -140,7 +140,8 @@ class Answerer:
 
     def _rows(self, hot: HotOwner, index: OwnerIndex, slots: list[int]) -> list[MemoryRow | None]:
         """The rows of an index's slots, each in its version; redacted where one cannot be opened."""
-        wanted = [keys.row(hot.key, hot.name(index.ids[s]), int(index.facts["version"][s])) for s in slots]
+        versions = index.facts["version"][slots].tolist()
+        wanted = [keys.row(hot.key, hot.name(index.ids[s]), v) for s, v in zip(slots, versions, strict=True)]
         return [
             redaction.memory(index, slot) if isinstance(row, DecryptionFailed) else row
             for slot, row in zip(slots, self._read(wanted), strict=True)

@@ -1,6 +1,7 @@
 """Field types that events, queries and responses share."""
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
@@ -26,6 +27,7 @@ def parse_time(value: object) -> int:
     return round(value)
 
 
+@lru_cache(maxsize=10_000)  # the same memories are answered over and over
 def format_time(epoch_ms: int) -> str:
     """Epoch milliseconds → RFC 3339 in UTC, with milliseconds only where there are any."""
     moment = datetime.fromtimestamp(epoch_ms // 1000, UTC).replace(microsecond=epoch_ms % 1000 * 1000)

@@ -3,6 +3,7 @@ with each event. Derived data only: whatever is here can be built again from Roc
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ Mask = npt.NDArray[np.bool_]
 
 NEVER_MS = np.iinfo(np.int64).max
 ALWAYS_MS = np.iinfo(np.int64).min
-WINDOWS = (0, 2, 4)
+WINDOWS = (0, 2)
 _STRINGS_BYTES = 400  # about what an entry's Python objects take
 
 _FACTS = np.dtype(
@@ -119,6 +120,13 @@ class Conversation:
         high = np.minimum(places + reach + 1, self.ends[self.segment])
         return low, high
 
+    @cached_property
+    def limited(self) -> bool:
+        """Whether any memory is valid, or kept, for a time only."""
+        facts = self.facts
+        since = bool((facts["valid_from_ms"] != ALWAYS_MS).any())
+        return since or bool(((facts["valid_to_ms"] != NEVER_MS) | (facts["expires_ms"] != NEVER_MS)).any())
+
     def back(self, values: npt.NDArray[Any], places: int) -> npt.NDArray[Any]:
         """For each place, the value `places` earlier in its episode; 0 where there is none."""
         shifted = np.zeros_like(values)
@@ -190,7 +198,7 @@ class OwnerIndex:
         self.tokens.add(tokens)
         self.ids += [entry.id for entry in entries]
         self.tags += [entry.tags for entry in entries]
-        self.words.add((entry.author_stems.split(), entry.stems.split()) for entry in entries)
+        self.words.add(f"{entry.author_stems} {entry.stems}".split() for entry in entries)
         self._cached = _Cached()
 
     def _fact(self, entry: Entry) -> tuple[Any, ...]:

@@ -1,5 +1,5 @@
-"""Words of one owner's memories: a forward index over stems, from which occurrences, neighbouring pairs and the
-similarity of spellings are read at query time.
+"""Words of one owner's memories: a forward index over stems, from which occurrences and the similarity of spellings are
+read at query time.
 
 A forward index (each memory's stems in order): an added memory is an append, a removed one is passed over by its
 reader. Where a stem stands is looked up by comparing all numbers with its own, once; what was found is kept, and the
@@ -23,8 +23,6 @@ Positions = npt.NDArray[np.uint32]
 
 GRAM = 4
 FEATURES = 1 << 16
-_BREAK = 0  # separates texts and their author, so that no pair spans them; no stem has this number
-_BREAKS = 2  # per slot
 _NOWHERE: Positions = np.zeros(0, np.uint32)
 _NOTHING = np.zeros(0, np.float32)
 _POSTING_BYTES = 250  # of Python objects
@@ -49,10 +47,10 @@ def distinct(slots: Positions) -> Positions:
 
 
 class _Posting(NamedTuple):
-    """Where a stem stands in the first `looked` numbers of the index."""
+    """The slot of each occurrence of a stem among the first `looked` numbers of the index."""
 
     looked: int
-    positions: Positions
+    slots: Positions
 
 
 class _Alike(NamedTuple):
@@ -64,10 +62,10 @@ class _Alike(NamedTuple):
 
 
 class _Numbers(dict[str, int]):
-    """Stems ↔ their numbers from 1, given when they are first looked up."""
+    """Stems → their numbers from 0, given when they are first looked up."""
 
     def __missing__(self, stem: str) -> int:
-        number = self[stem] = len(self) + 1
+        number = self[stem] = len(self)
         return number
 
 
@@ -91,50 +89,41 @@ class LexicalIndex:
     def nbytes(self) -> int:
         growing = (self._flat, self._slot_of, self._starts, self._lengths)
         spellings = (self._features, self._feature_words, self._feature_counts, self._feature_starts)
-        postings = sum(_POSTING_BYTES + posting.positions.nbytes for posting in self._postings.values())
+        postings = sum(_POSTING_BYTES + posting.slots.nbytes for posting in self._postings.values())
         alike = sum(_POSTING_BYTES + 2 * found.words.nbytes for found in self._alike.values())
         return sum(array.nbytes for array in (*growing, *spellings)) + 100 * len(self._numbers) + postings + alike
 
-    def add(self, texts: Iterable[tuple[Sequence[str], Sequence[str]]]) -> None:
-        """Appends the next slots: for each, the stems of its author's name and of its text, in order."""
+    def add(self, texts: Iterable[Sequence[str]]) -> None:
+        """Appends the next slots: the stems of each, in order."""
         flat: list[int] = []
         starts: list[int] = []
-        lengths: list[int] = []
-        before, numbers = len(self._flat), self._numbers
-        known = len(numbers)
-        for author, text in texts:
+        before, known, number = len(self._flat), len(self._numbers), self._numbers.__getitem__
+        for stems in texts:
             starts.append(before + len(flat))
-            lengths.append(len(author) + len(text))
-            flat.append(_BREAK)
-            flat += map(numbers.__getitem__, author)
-            flat.append(_BREAK)
-            flat += map(numbers.__getitem__, text)
-        self._spell([*islice(numbers, known, None)])
+            flat += map(number, stems)
+        self._spell([*islice(self._numbers, known, None)])
+        lengths: Ints = np.array([*starts[1:], before + len(flat)], np.int64) - np.array(starts, np.int64)
         slots = np.arange(len(self._starts), len(self._starts) + len(starts))
-        self._slot_of.extend(np.repeat(slots, np.array(lengths, np.int64) + _BREAKS))
+        self._slot_of.extend(np.repeat(slots, lengths))
         self._starts.extend(starts)
         self._lengths.extend(lengths)
         self._flat.extend(flat)
 
     def lengths(self) -> Ints:
-        """Stems per slot, author included."""
+        """Stems per slot."""
         return self._lengths.view
 
     def occurrences(self, stem: str) -> Positions:
         """The slot of each occurrence of the stem, in rising order: a slot that holds it twice comes twice."""
-        slots: Positions = self._slot_of.view[self._positions(stem)]
-        return slots
-
-    def occurrences_of_pair(self, first: str, second: str) -> Positions:
-        """The same of two stems that stand side by side."""
-        following = self._numbers.get(second)
-        at = self._positions(first)
-        if following is None or not len(at):
+        number = self._numbers.get(stem)
+        if number is None:
             return _NOWHERE
         flat = self._flat.view
-        after = np.minimum(at + 1, len(flat) - 1)
-        slots: Positions = self._slot_of.view[at[(flat[after] == following) & (after > at)]]
-        return slots
+        known = self._postings.get(number, _Posting(0, _NOWHERE))
+        if known.looked < len(flat):
+            added = self._slot_of.view[known.looked :][flat[known.looked :] == number]
+            known = self._postings[number] = _Posting(len(flat), np.concatenate([known.slots, added]))
+        return known.slots
 
     def counts(self, stems: Iterable[str]) -> Floats:
         """How often each stem stands in each slot: (stems, slots)."""
@@ -150,8 +139,8 @@ class LexicalIndex:
         best = np.zeros((len(stems), len(slots)), np.float32)
         if not self._numbers or not len(slots) or not stems:
             return best
-        alike = np.zeros((len(stems), len(self._numbers) + 1), np.float32)  # the break between texts is like no word
-        some = np.zeros(len(self._numbers) + 1, np.bool_)
+        alike = np.zeros((len(stems), len(self._numbers)), np.float32)
+        some = np.zeros(len(self._numbers), np.bool_)
         for row, stem in enumerate(stems):
             found = self._words_alike(stem)
             alike[row, found.words] = found.similarities
@@ -176,40 +165,31 @@ class LexicalIndex:
     def _words_alike(self, stem: str) -> _Alike:
         """What shares spelling features with a stem."""
         number, words = self._numbers.get(stem), len(self._numbers)
-        known = self._alike.get(number or 0, _Alike(0, _NOWHERE, _NOTHING))
+        known = self._alike.get(-1 if number is None else number, _Alike(0, _NOWHERE, _NOTHING))
         if known.looked == words:
             return known
         features = np.frombuffer(spelling(stem), np.uint16)
         start = self._feature_starts.view[known.looked]
         those, of = self._features.view[start:], self._feature_words.view[start:]
         # One look for each of a handful of features: faster than a table of all features there may be.
-        sharing = np.sort(np.concatenate([of[those == feature] for feature in features]))
+        shares = those == features[0]
+        for feature in features[1:]:
+            shares |= those == feature
+        sharing = of[shares.nonzero()[0]]
         added = distinct(sharing)
         shared = np.searchsorted(sharing, added, "right") - np.searchsorted(sharing, added)
-        cosines = (shared / np.sqrt(len(features) * self._feature_counts.view[added - 1])).astype(np.float32)
+        cosines = (shared / np.sqrt(len(features) * self._feature_counts.view[added])).astype(np.float32)
         found = _Alike(words, np.concatenate([known.words, added]), np.concatenate([known.similarities, cosines]))
         if number is not None:
             self._alike[number] = found
         return found
 
     def _places(self, slots: Ints) -> Ints:
-        """Where the slots' stems and breaks stand in the index, one slot after the other."""
-        sizes = self._lengths.view[slots] + _BREAKS
+        """Where the slots' stems stand in the index, one slot after the other."""
+        sizes = self._lengths.view[slots]
         firsts = sizes.cumsum() - sizes
         places: Ints = np.arange(sizes.sum()) + np.repeat(self._starts.view[slots] - firsts, sizes)
         return places
-
-    def _positions(self, stem: str) -> Positions:
-        number = self._numbers.get(stem)
-        if number is None:
-            return _NOWHERE
-        flat = self._flat.view
-        looked, positions = self._postings.get(number, _Posting(0, _NOWHERE))
-        if looked < len(flat):
-            added = np.flatnonzero(flat[looked:] == number) + looked
-            positions = np.concatenate([positions, added.astype(np.uint32)])
-            self._postings[number] = _Posting(len(flat), positions)
-        return positions
 
     def _spell(self, added: list[str]) -> None:
         """Takes in the spelling features of the stems with the next numbers."""
@@ -218,6 +198,6 @@ class LexicalIndex:
         features = [spelling(stem) for stem in added]
         counts = np.array([len(packed) // 2 for packed in features], np.int64)
         self._feature_starts.extend(len(self._features) + np.cumsum(counts) - counts)
-        self._feature_words.extend(np.repeat(np.arange(1, len(added) + 1) + len(self._feature_counts), counts))
+        self._feature_words.extend(np.repeat(np.arange(len(added)) + len(self._feature_counts), counts))
         self._feature_counts.extend(counts)
         self._features.extend(np.frombuffer(b"".join(features), np.uint16))

@@ -6,6 +6,8 @@ conversations, at most by 0.005), where those of two memories differ by 0.1; wha
 look at all rows has to read.
 """
 
+from typing import NamedTuple
+
 import faiss
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +16,15 @@ from recallflow.embedder import Matrix
 from recallflow.state.arrays import GrowingArray
 
 Slots = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.uint8]
 
 ONE = 127  # the byte that stands for a row's largest number
 _ZERO = 128  # what FAISS stores for a 0
 # Multiplications that OpenBLAS leaves to one thread. Where other work holds the cores, threads that wait for each other
 # are slower than one: 100,000 rows of 384 floats took 17 ms (p95 150 ms) on two busy cores as a whole, 13 ms (p95 16
-# ms) in parts. Parts as small are turned to floats within the processor's cache, too.
-_ALONE = 100_000
+# ms) in parts. Of a few rows, smaller parts are better still: what is turned to floats stays in the inner caches.
+_ALONE = 400_000
+_FEW, _ALONE_OF_FEW = 4_000, 25_000
 faiss.omp_set_num_threads(1)  # for the same reason
 
 
@@ -32,7 +36,7 @@ class VectorIndex:
         self._flat = faiss.IndexScalarQuantizer(dimension, signed, faiss.METRIC_INNER_PRODUCT)
         self._index = faiss.IndexIDMap(self._flat)
         self._units = GrowingArray(np.float32)  # of each row
-        self._slot_of: Slots | None = None
+        self._read: _Read | None = None
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
@@ -52,12 +56,12 @@ class VectorIndex:
         codes = np.divide(matrix, units, out=np.zeros(matrix.shape, np.float32), where=units > 0)
         self._index.add_with_ids(np.rint(codes, out=codes), slots)
         self._units.extend(units[:, 0])
-        self._slot_of = None
+        self._read = None
 
     def remove(self, slot: int) -> None:
         self._units.keep(self._slots() != slot)
         self._index.remove_ids(faiss.IDSelectorBatch(np.array([slot], np.int64)))
-        self._slot_of = None
+        self._read = None
 
     def cosines(self, query: Matrix) -> tuple[Matrix, Slots]:
         """All rows' cosines with `query` (dimension,) and their slots, in row order."""
@@ -73,16 +77,18 @@ class VectorIndex:
     def of(self, slots: Slots) -> Matrix:
         """The first row of each slot, (len(slots), dimension); zeros for a slot without one."""
         at, there = self._places(slots)
-        found = np.zeros((len(slots), self._flat.d), np.float32)
-        numbers = self._codes().take(at[there], axis=0).astype(np.float32) - np.float32(_ZERO)
-        found[there] = numbers * self._units.view[at[there], np.newaxis]
+        if not len(self):
+            return np.zeros((len(slots), self._flat.d), np.float32)
+        found: Matrix = self._codes().take(at, axis=0).astype(np.float32)
+        found -= _ZERO
+        found *= (self._units.view.take(at) * there)[:, np.newaxis]
         return found
 
     def _products(self, rows: slice | Slots, query: Matrix) -> Matrix:
         """The inner product of these rows with `query`."""
         codes, units = self._codes()[rows], self._units.view[rows]
         products = np.empty(len(codes), np.float32)
-        at_once = max(_ALONE // max(len(query), 1), 1)
+        at_once = max((_ALONE if len(codes) > _FEW else _ALONE_OF_FEW) // max(len(query), 1), 1)
         for start in range(0, len(codes), at_once):
             part = codes[start : start + at_once].astype(np.float32)
             np.dot(part, query, out=products[start : start + at_once])
@@ -99,14 +105,24 @@ class VectorIndex:
 
     def _slots(self) -> Slots:
         """The slot of each row, (rows,)."""
-        if self._slot_of is None:
-            self._slot_of = faiss.vector_to_array(self._index.id_map)
-        return self._slot_of
+        return self._rows().slots
 
-    def _codes(self) -> npt.NDArray[np.uint8]:
-        """All rows as FAISS stores them, (rows, dimension), without a copy; valid until the next change."""
-        count, dimension = len(self), self._flat.d
-        if count == 0:
-            return np.zeros((0, dimension), np.uint8)
-        codes: npt.NDArray[np.uint8] = faiss.rev_swig_ptr(self._flat.codes.data(), count * dimension)
-        return codes.reshape(count, dimension)
+    def _codes(self) -> Codes:
+        """All rows as FAISS stores them, (rows, dimension)."""
+        return self._rows().codes
+
+    def _rows(self) -> "_Read":
+        if self._read is None:
+            count, dimension = len(self), self._flat.d
+            codes = np.zeros((0, dimension), np.uint8)
+            if count:
+                codes = faiss.rev_swig_ptr(self._flat.codes.data(), count * dimension).reshape(count, dimension)
+            self._read = _Read(faiss.vector_to_array(self._index.id_map), codes)
+        return self._read
+
+
+class _Read(NamedTuple):
+    """What FAISS holds: a copy of the slots, but the very memory of the rows, until the next change."""
+
+    slots: Slots
+    codes: Codes

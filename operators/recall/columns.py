@@ -7,18 +7,15 @@ base = 0.1·z(cosine) + sq(BM25).
 | column | what |
 |---|---|
 | dense | z(cosine); participants' names in the question stand as I and my before it is embedded |
-| word, word_before, word_around | late interaction (`words.py`) with the memory, it and the four before, it and ±2 |
-| window_2, window_4 | sq(BM25) of the memory and the ±2, ±4 around it in its episode, as one text |
-| bigram | sq(Σ ln(1 + n/df)) over neighbouring stems of the question that the memory holds |
+| word, word_before | late interaction (`words.py`) with the memory, and with it and the four before it |
+| window | sq(BM25) of the memory and the two to each side of it in its episode, as one text |
 | answers | base of the memory before, where that holds a question |
-| back_2 | base of the memory before that |
 | speaker, speaker_asks | the question names exactly one participant and it is theirs; and it ends in a question |
 | subject | the question names several, and it is by the one it names first |
 | date, when | it fits a date in the question; the question asks when, and it tells a time |
 | opens | first message of the episode |
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -28,17 +25,17 @@ import numpy.typing as npt
 
 from recallflow.embedder import TextVectors
 from recallflow.operators.recall import words
-from recallflow.operators.recall.bm25 import SQUASH, bm25_columns, live
+from recallflow.operators.recall.bm25 import bm25_columns
 from recallflow.operators.recall.dates import date_column
 from recallflow.operators.recall.question import Question
 from recallflow.state.index import Facts, OwnerIndex
-from recallflow.state.lexical import distinct
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME
 
 Column = npt.NDArray[np.floating[Any]]
 Places = npt.NDArray[np.int64]
 
 DENSE_IN_BASE = 0.1
+WINDOW = 2  # places to each side
 STANDS_IN = 0.5  # of what late interaction weighs: the cosine's part in choosing what to work it out for
 
 
@@ -89,12 +86,10 @@ def compute(
     columns = _told(index, question)
     dense = _dense(index, query)
     lexical = bm25_columns(index, question.stems)
-    columns |= {f"window_{reach}": lexical[reach] for reach in lexical if reach}
-    columns |= {"dense": dense, "bigram": _bigram_column(index, question)}
+    columns |= {"dense": dense, "window": lexical[WINDOW]}
     base = DENSE_IN_BASE * dense + lexical[0]
     asked = (conversation.facts["flags"] & HAS_QUESTION) != 0
     columns["answers"] = conversation.back(np.where(asked, base, 0.0), 1)
-    columns["back_2"] = conversation.back(base, 2)
     found = Columns({name: column for name, column in columns.items() if name in weights}, weights)
     chosen = _worked_out(found, dense, np.arange(conversation.size) if permitted is None else permitted, cut)
     values = words.columns(index, words.units(index, question, query), chosen)
@@ -122,21 +117,6 @@ def _dense(index: OwnerIndex, query: TextVectors) -> Column:
     column = np.zeros(index.conversation.size)
     cosines = cosines.astype(np.float64)
     column[index.conversation.places.take(slots)] = words.standard(cosines, cosines)
-    return column
-
-
-# ---------------------------------------------------------------------- stems
-
-
-def _bigram_column(index: OwnerIndex, question: Question) -> Column:
-    """sq(Σ ln(1 + n/df)) over pairs of neighbouring words that the memory shares with the question."""
-    conversation = index.conversation
-    found = np.zeros(conversation.size)
-    for pair in dict.fromkeys(zip(question.bare_stems, question.bare_stems[1:], strict=False)):
-        held = live(conversation, distinct(index.words.occurrences_of_pair(*pair)))
-        if len(held):
-            found[held] += math.log1p(conversation.size / len(held))
-    column: Column = found / (found + SQUASH)
     return column
 
 

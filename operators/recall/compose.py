@@ -27,13 +27,11 @@ def memories(
     flight) is left out."""
     found: list[RecalledMemory] = []
     signals = _strongest(signal, ranking.places) if signal else [["recency"]] * len(rows)
-    for at in sorted(range(len(rows)), key=lambda at: isinstance(rows[at], Redacted)):
-        place, row = ranking.places[at], rows[at]
-        if row is None:
-            continue
-        why = {"reason": "ranked", "signals": signals[at]}
-        score = float(ranking.scores[at])
-        found.append(memory(index, int(place), row, score=score, rank=len(found) + 1, why=why))
+    told = zip(rows, _episodes(index, ranking.places), ranking.scores.tolist(), signals, strict=True)
+    for row, episode_id, score, strongest in sorted(told, key=lambda one: isinstance(one[0], Redacted)):
+        if row is not None:
+            why = {"reason": "ranked", "signals": strongest}
+            found.append(memory(row, episode_id, score=score, rank=len(found) + 1, why=why))
     return found
 
 
@@ -42,10 +40,10 @@ def expanded(
 ) -> list[RecalledMemory]:
     """What the graph adds behind so many ranked memories; one whose row is gone is left out."""
     found: list[RecalledMemory] = []
-    for place, item, row in zip(places, items, rows, strict=True):
+    for episode_id, item, row in zip(_episodes(index, places), items, rows, strict=True):
         if row is not None:
             rank = ranked + len(found) + 1
-            found.append(memory(index, int(place), row, score=item.score, rank=rank, why=item.why))
+            found.append(memory(row, episode_id, score=item.score, rank=rank, why=item.why))
     return found
 
 
@@ -57,11 +55,14 @@ def flagged(memories: list[RecalledMemory], conflicts: dict[str, list[str]]) -> 
     ]
 
 
-def memory(
-    index: OwnerIndex, place: int, row: MemoryRow, *, score: float, rank: int, why: dict[str, Any]
-) -> RecalledMemory:
+def _episodes(index: OwnerIndex, places: Places) -> list[str | None]:
+    """The id of each memory's episode, if it is in one."""
+    numbers = index.conversation.facts["episode"].take(places).tolist()
+    return [None if (episode := index.episode(number)) is None else episode.id for number in numbers]
+
+
+def memory(row: MemoryRow, episode_id: str | None, *, score: float, rank: int, why: dict[str, Any]) -> RecalledMemory:
     """One memory as a response shows it."""
-    episode = index.episode(index.conversation.facts["episode"][place])
     return RecalledMemory(
         id=row.id,
         content=row.content,
@@ -73,7 +74,7 @@ def memory(
         name=row.name,
         tags=row.tags,
         session_id=row.session_id,
-        episode_id=episode.id if episode else None,
+        episode_id=episode_id,
         created_at=format_time(row.created_ms),
         confidence=row.confidence,
         score=round(score, 6),

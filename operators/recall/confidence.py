@@ -34,9 +34,9 @@ class Calibration(NamedTuple):
 
 CALIBRATIONS: Mapping[Kind, Calibration] = MappingProxyType(
     {
-        "spelling": Calibration(0.26, 0.87),
-        "static": Calibration(0.27, 0.88),
-        "contextual": Calibration(0.33, 0.88),
+        "spelling": Calibration(0.29, 0.89),
+        "static": Calibration(0.29, 0.89),
+        "contextual": Calibration(0.34, 0.88),
     }
 )
 

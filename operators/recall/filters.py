@@ -15,7 +15,7 @@ def allowed(index: OwnerIndex, filters: Filters, moment: Moment) -> Mask:
     and within every filter given."""
     slots, facts, now_ms = index.conversation.slots, index.conversation.facts, moment.now_ms
     mask: Mask = np.ones(len(slots), np.bool_)
-    if not moment.history:
+    if index.conversation.limited and not moment.history:
         mask &= (facts["valid_from_ms"] <= now_ms) & (now_ms < facts["valid_to_ms"]) & (now_ms < facts["expires_ms"])
     if moment.happened_by_ms is not None:
         mask &= facts["created_ms"] <= moment.happened_by_ms

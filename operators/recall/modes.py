@@ -1,5 +1,6 @@
 """Ranking modes: from the semantic signal and the other factors to an order."""
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -142,11 +143,11 @@ def _weighed(
 ) -> Ranking:
     """Best first by Σ weight · factor + Σ boosts. Where the sums before the boosts hardly differ they count as equal:
     then by boosts, semantic, importance, recency and id, all descending."""
-    zero = np.zeros(len(places))
-    scores: Values = sum((weights[name] * values for name, values in factors.items()), zero)
-    boost: Values = sum(extra.values(), zero)
+    scores: Values = np.array([weights[name] for name in factors]) @ np.array([*factors.values()])
+    boost: Values = sum(extra.values(), np.zeros(len(places)))
     signal = scene.semantic[places]
-    tied = len(scores) > 1 and float(scores.std()) < TIE_FLOOR * sum(weights.values())
+    apart = scores - scores.sum() / max(len(scores), 1)
+    tied = len(scores) > 1 and math.sqrt(apart @ apart / len(scores)) < TIE_FLOOR * sum(weights.values())
     if tied:
         fresh, important = recency(scene.ages(places), scene.tuning.decay), scene.fact("importance", places)
         order = np.lexsort((-_by_id(scene, places), -fresh, -important, -signal, -boost))

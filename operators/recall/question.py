@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from recallflow.function_words import FUNCTION_WORDS
 from recallflow.operators.text import stems
@@ -57,9 +58,8 @@ def understand(text: str, participants: Iterable[str]) -> Question:
     named = _named(text, participants)
     own_words = bare = text
     for spelling in named.values():
-        word = _whole(spelling)
-        own_words = re.sub(word, "I", re.sub(rf"{word}['’]s\b", "my", own_words))
-        bare = re.sub(rf"{word}(?:['’]s\b)?", " ", bare)
+        own_words = _whole(spelling).sub("I", _whole(spelling, r"['’]s\b").sub("my", own_words))
+        bare = _whole(spelling, r"(?:['’]s\b)?").sub(" ", bare)
     return Question(
         text=text,
         own_words=" ".join(own_words.split()),
@@ -87,7 +87,7 @@ def _named(text: str, participants: Iterable[str]) -> dict[str, str]:
         for form in spellings[participant]:
             shared = form != participant and first_names[form.lower()] > 1
             if not shared and (spelling := _spelled(form, text)):
-                matches = [*re.finditer(_whole(spelling), text)]
+                matches = [*_whole(spelling).finditer(text)]
                 found[participant] = matches[0].start(), spelling
                 for match in matches:
                     text = text[: match.start()] + " " * len(spelling) + text[match.end() :]
@@ -100,15 +100,16 @@ def _spelled(name: str, text: str) -> str | None:
     if name.lower() not in text.lower():
         return None
     ordinary = name.lower() in FUNCTION_WORDS or name.lower() in _MONTHS
-    found = [match[0] for match in re.finditer(_whole(name), text, re.IGNORECASE)]
+    found = [match[0] for match in _whole(name, flags=re.IGNORECASE).finditer(text)]
     if ordinary:
         found = [spelling for spelling in found if spelling[0].isupper()]
     return name if name in found else next(iter(found), None)
 
 
-def _whole(name: str) -> str:
-    """A pattern for the name as a word of its own, whatever characters it begins and ends with."""
-    return rf"(?<!\w){re.escape(name)}(?!\w)"
+@lru_cache(maxsize=10_000)  # the same names are asked about over and over
+def _whole(name: str, behind: str = "", flags: int = 0) -> re.Pattern[str]:
+    """A pattern for the name as a word of its own, whatever characters it begins and ends with, and what is behind."""
+    return re.compile(rf"(?<!\w){re.escape(name)}(?!\w){behind}", flags)
 
 
 def _dates(text: str) -> list[DateMention]:

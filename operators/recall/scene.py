@@ -80,14 +80,16 @@ class Scene:
 
 def explained(ranking: Ranking) -> list[dict[str, dict[str, Any]]]:
     """Factors, weights and boosts of each memory, best first."""
-    factors = {name: np.round(values, 6).tolist() for name, values in ranking.factors.items()}
-    boosts = {name: np.round(values, 6).tolist() for name, values in ranking.boosts.items()}
+    names, boosts = [*ranking.factors], [*ranking.boosts]
+    count = len(ranking.places)
+    factors = np.round(np.array([*ranking.factors.values()]).reshape(len(names), count), 6).T.tolist()
+    boosted = np.round(np.array([*ranking.boosts.values()]).reshape(len(boosts), count), 6).T.tolist()
     weights = {name: round(weight, 6) for name, weight in ranking.weights.items()}
     return [
         {
-            "factors": {name: values[at] for name, values in factors.items()},
+            "factors": dict(zip(names, own, strict=True)),
             "weights": weights,
-            "boosts": {name: values[at] for name, values in boosts.items() if values[at]},
+            "boosts": {name: boost for name, boost in zip(boosts, more, strict=True) if boost},
         }
-        for at in range(len(ranking.places))
+        for own, more in zip(factors, boosted, strict=True)
     ]

@@ -7,7 +7,6 @@ in the memory at place p, a column is the mean of these over the units, weighted
 
     word          m(u, p)
     word_before   the best of m(u, p) and 0.95·m(u, q) for q up to 4 before p
-    word_around   the best of m(u, p) and 0.95·m(u, q) for q up to 2 before or behind p
 """
 
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from recallflow.state.lexical import distinct
 Column = npt.NDArray[np.floating[Any]]
 Places = npt.NDArray[np.int64]
 
-NAMES = ("word", "word_before", "word_around")
-BEFORE, AROUND = 4, 2  # places
+NAMES = ("word", "word_before")
+BEFORE = 4  # places
 LENT = 0.95
 SAMPLE_BLOCKS, SAMPLE_BLOCK = 128, 8  # places whose mean and deviation stand for a large owner's
 
@@ -72,7 +71,7 @@ def _shares(weights: Column) -> Column:
 
 
 def columns(index: OwnerIndex, units: Units, places: Places) -> dict[str, Column]:
-    """The three columns, (n,) each: z-scores at `places` (rising), 0 elsewhere. Mean and deviation are over all places
+    """The columns, (n,) each: z-scores at `places` (rising), 0 elsewhere. Mean and deviation are over all places
     where all are asked for, else over blocks of them, evenly spread."""
     size = index.conversation.size
     if not len(units.weights) or not size:
@@ -94,8 +93,10 @@ def standard(values: Column, sample: Column) -> Column:
     """Z-scores by the mean and deviation of a sample, along the last axis."""
     if not sample.shape[-1]:
         return values
-    mean = sample.mean(axis=-1, keepdims=True)
-    scores: Column = (values - mean) / (sample.std(axis=-1, mean=mean, keepdims=True) + 1e-6)
+    mean = sample.sum(axis=-1, keepdims=True) / sample.shape[-1]
+    apart = sample - mean
+    deviation = np.sqrt((apart * apart).sum(axis=-1, keepdims=True) / sample.shape[-1])
+    scores: Column = (apart if values is sample else values - mean) / (deviation + 1e-6)
     return scores
 
 
@@ -108,34 +109,29 @@ def sample(size: int) -> Places:
 
 
 def _values(index: OwnerIndex, units: Units, places: Places) -> Column:
-    """The columns at `places` before the z-score, (3, len(places))."""
+    """The columns at `places` before the z-score, (2, len(places))."""
     conversation = index.conversation
     needed = _with_neighbours(conversation, places)
     closest = units.closest(index, needed)
-    segment = conversation.segment[needed]
-    before, around = np.zeros_like(closest), np.zeros_like(closest)
+    segment = conversation.segment if len(needed) == conversation.size else conversation.segment[needed]
+    lent = np.zeros_like(closest)
     for step in range(1, BEFORE + 1):
         # `needed` holds every place between a place and its neighbour, so that positions differ as places do.
         near = segment[step:] == segment[:-step]
         if len(needed) < conversation.size:
             near &= needed[step:] - needed[:-step] == step
-        earlier = closest[:, :-step] * near
-        np.maximum(before[:, step:], earlier, out=before[:, step:])
-        if step <= AROUND:
-            np.maximum(around[:, step:], earlier, out=around[:, step:])
-            later = closest[:, step:] * near
-            np.maximum(around[:, :-step], later, out=around[:, :-step])
+        np.maximum(lent[:, step:], closest[:, :-step] * near, out=lent[:, step:])
+    lent *= np.float32(LENT)
     at = slice(None) if len(needed) == len(places) else np.searchsorted(needed, places)
     weights = units.weights.astype(np.float32)
-    ways = (closest, *(np.maximum(closest, lent * np.float32(LENT)) for lent in (before, around)))
-    return np.array([(weights @ found)[at] for found in ways], np.float64)
+    return np.array([(weights @ found)[at] for found in (closest, np.maximum(closest, lent))], np.float64)
 
 
 def _with_neighbours(conversation: Conversation, places: Places) -> Places:
     """The places and all that may lend to them, rising."""
     if len(places) == conversation.size:
         return places
-    needed = np.zeros(conversation.size + BEFORE, np.bool_)
-    for step in range(-BEFORE, AROUND + 1):
-        needed[places + step] = True  # what would be before the first lands behind the last
-    return np.flatnonzero(needed[: conversation.size])
+    needed = np.zeros(conversation.size, np.bool_)
+    for step in range(BEFORE + 1):
+        needed[np.maximum(places - step, 0)] = True
+    return np.flatnonzero(needed)

@@ -1,6 +1,5 @@
 """Every column of the semantic signal, with numbers worked out by hand."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -87,20 +86,20 @@ def test_text_and_author_are_one_text(make_entry: MakeEntry) -> None:
         ]
     )
     # In conversation order: memories outside any episode come by their sequence number, latest first.
-    assert_column(columns_of(index, "Which bike?")["window_2"], [0.052690969, 0.0, 0.044465796])
+    assert_column(columns_of(index, "Which bike?")["window"], [0.052690969, 0.0, 0.044465796])
 
 
 def test_a_word_that_the_question_repeats_counts_twice(make_entry: MakeEntry) -> None:
     index = indexed([make_entry(0, stems="bike"), make_entry(1, stems="tea")])
     # ln 2/2.2 = 0.315066900; twice 0.630133801
     once, twice = 0.315066900 / 5.315066900, 0.630133801 / 5.630133801
-    assert_column(columns_of(index, "bike?")["window_4"], [0, once])
-    assert_column(columns_of(index, "bike, bike?")["window_4"], [0, twice])
+    assert_column(columns_of(index, "bike?")["window"], [0, once])
+    assert_column(columns_of(index, "bike, bike?")["window"], [0, twice])
 
 
 def test_a_word_that_nobody_said_changes_nothing(make_entry: MakeEntry) -> None:
     index = indexed([make_entry(0, episode=0, stems="bike"), make_entry(1, episode=0, stems="tea")])
-    assert_column(columns_of(index, "bike zeppelin")["window_2"], columns_of(index, "bike")["window_2"].tolist())
+    assert_column(columns_of(index, "bike zeppelin")["window"], columns_of(index, "bike")["window"].tolist())
 
 
 def test_a_removed_memory_is_no_document(make_entry: MakeEntry) -> None:
@@ -124,9 +123,7 @@ def test_a_window_is_bm25_over_the_neighbours_as_one_text(make_entry: MakeEntry)
     index = indexed([make_entry(n, episode=0, created_ms=n, stems=word) for n, word in enumerate(words)])
     columns = columns_of(index, "bike")
     expected = [0.253739681, 0.242906393, 0.232960271, 0, 0]
-    assert_column(columns["window_2"], [b / (b + 5) for b in expected])
-    # Within ±4 it is everywhere: idf = ln(1 + 0.5/5.5) = 0.087011377, all lengths 5: idf/2.2 = 0.039550626
-    assert_column(columns["window_4"], [0.039550626 / 5.039550626] * 5)
+    assert_column(columns["window"], [b / (b + 5) for b in expected])
 
 
 def test_a_window_ends_with_its_episode(make_entry: MakeEntry) -> None:
@@ -135,30 +132,7 @@ def test_a_window_ends_with_its_episode(make_entry: MakeEntry) -> None:
     words = ["tea", "bike", "tea", "tea"]
     index = indexed([make_entry(n, episode=n // 2, created_ms=n, stems=word) for n, word in enumerate(words)])
     columns = columns_of(index, "bike")
-    for name in ("window_2", "window_4"):
-        assert_column(columns[name], [0.315066900 / 5.315066900] * 2 + [0, 0])
-
-
-# ── pairs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_bigram_column_is_the_rarity_of_shared_pairs(make_entry: MakeEntry) -> None:
-    # "red bike" in one of four: ln(1 + 4/1) = 1.609437912; "bike tour" in two: ln(1 + 4/2) = 1.098612289.
-    # sq: 1.609437912/6.609437912 = 0.243506020, 1.098612289/6.098612289 = 0.180141354, and of both together
-    # 2.708050201/7.708050201 = 0.351327525
-    texts = ["red bike", "red bike tour", "bike tour", "bike red"]
-    index = indexed([make_entry(n, episode=0, created_ms=n, stems=text) for n, text in enumerate(texts)])
-    both = math.log1p(4 / 2) * 2
-    expected = [0.180141354, both / (both + 5), 0.180141354, 0]
-    assert_column(columns_of(index, "the red bike tour?")["bigram"], expected)
-    index.remove(0)
-    # three are left, one of them with "red bike": ln(1 + 3/1) = 1.386294361
-    assert_column(columns_of(index, "red bike")["bigram"], [1.386294361 / 6.386294361, 0, 0])
-
-
-def test_a_pair_the_question_repeats_counts_once(make_entry: MakeEntry) -> None:
-    index = indexed([make_entry(0, episode=0, stems="red bike"), make_entry(1, episode=0, stems="tea")])
-    assert_column(columns_of(index, "red bike, red bike")["bigram"], columns_of(index, "red bike")["bigram"].tolist())
+    assert_column(columns["window"], [0.315066900 / 5.315066900] * 2 + [0, 0])
 
 
 # ── vectors ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,7 +166,6 @@ def test_neighbours_lend_their_base(make_entry: MakeEntry) -> None:
     columns = columns_of(index, "?")
     base = 0.1 / 1.000001
     assert_column(columns["answers"], [0, base, 0, base])  # behind a question only
-    assert_column(columns["back_2"], [0, 0, base, -base])
 
 
 def test_the_base_joins_cosine_and_words(make_entry: MakeEntry) -> None:
@@ -211,7 +184,6 @@ def test_an_episode_lends_nothing_to_the_next(make_entry: MakeEntry) -> None:
     # cosines -1, 1, -1, -1: mean -0.5, deviation √0.75 = 0.866025404
     low = 0.1 * -0.5 / 0.866026404
     assert_column(columns["answers"], [0, low, 0, low])
-    assert_column(columns["back_2"], [0, 0, 0, 0])
 
 
 def test_only_real_episodes_have_an_opening(make_entry: MakeEntry) -> None:

@@ -159,18 +159,11 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
         "centroids": index.clusters.centroids(np.arange(len(conversation.starts))).tolist(),
         "lengths": index.words.lengths()[slots].tolist(),
         "counts": index.words.counts(WORDS)[:, slots].tolist(),
-        "pairs": [said(index, *pair) for pair in (("red", "bike"), ("ann", "red"))],
         "closest": index.words.closest(WORDS, slots).tolist(),
         "places": conversation.places[slots].tolist(),
         "episodes": sorted(episode.number for episode in index.episodes()),
         "size": len(index),
     }
-
-
-def said(index: OwnerIndex, first: str, second: str) -> list[int]:
-    """Places of the live memories that hold the pair, once for each time they do."""
-    places = index.conversation.places[index.words.occurrences_of_pair(first, second)]
-    return sorted(int(place) for place in places if place >= 0)
 
 
 @settings(max_examples=200)

@@ -1,4 +1,4 @@
-"""Occurrences, pairs and spelling similarities, against reading the texts one by one."""
+"""Occurrences and spelling similarities, against reading the texts one by one."""
 
 import math
 import zlib
@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from recallflow.state.lexical import FEATURES, LexicalIndex
 
-Text = tuple[list[str], list[str]]
+Text = list[str]
 
 # Few words, some spelt alike, one too short for a 4-gram, one outside ASCII: hits, misses and repeats are all common.
 WORDS = ["cat", "cats", "catch", "dog", "hotdog", "x", "straße", "日本"]
 STEMS = st.sampled_from(WORDS)
-TEXTS = st.lists(st.tuples(st.lists(STEMS, max_size=2), st.lists(STEMS, max_size=6)), max_size=12)
+TEXTS = st.lists(st.lists(STEMS, max_size=7), max_size=12)
 ASKED = st.lists(st.sampled_from([*WORDS, "never", "said"]), min_size=1, max_size=5)
 
 
@@ -29,10 +29,6 @@ def filled(texts: Sequence[Text], cuts: Sequence[int] = ()) -> LexicalIndex:
     for start, stop in pairwise(bounds):
         index.add(texts[start:stop])
     return index
-
-
-def neighbours(text: Text) -> list[tuple[str, str]]:
-    return [pair for words in text for pair in pairwise(words)]
 
 
 def every(index: LexicalIndex) -> npt.NDArray[np.int64]:
@@ -52,38 +48,19 @@ def similarity(one: str, other: str) -> float:
 
 
 @given(texts=TEXTS.filter(bool), asked=ASKED, cuts=st.lists(st.integers(0, 12), max_size=4))
-def test_counts_are_occurrences_in_author_and_text(texts: list[Text], asked: list[str], cuts: list[int]) -> None:
+def test_counts_are_occurrences(texts: list[Text], asked: list[str], cuts: list[int]) -> None:
     index = filled(texts, cuts)
-    assert index.counts(asked).tolist() == [
-        [author.count(word) + text.count(word) for author, text in texts] for word in asked
-    ]
-    assert index.lengths().tolist() == [len(author) + len(text) for author, text in texts]
-
-
-@given(texts=TEXTS.filter(bool), asked=st.lists(st.tuples(STEMS, STEMS), min_size=1), cut=st.integers(0, 12))
-def test_pairs_are_neighbours_within_one_text(texts: list[Text], asked: list[tuple[str, str]], cut: int) -> None:
-    index = filled(texts, [cut])
-    for pair in asked:
-        expected = [slot for slot, text in enumerate(texts) for held in neighbours(text) if held == pair]
-        assert index.occurrences_of_pair(*pair).tolist() == expected
+    assert index.counts(asked).tolist() == [[text.count(word) for text in texts] for word in asked]
+    assert index.lengths().tolist() == [len(text) for text in texts]
 
 
 @given(texts=TEXTS.filter(bool), asked=ASKED, cut=st.integers(0, 12))
 def test_the_closest_word_is_the_one_spelt_most_alike(texts: list[Text], asked: list[str], cut: int) -> None:
     index = filled(texts, [cut])
-    expected = [
-        [max((similarity(word, held) for held in [*author, *text]), default=0.0) for author, text in texts]
-        for word in asked
-    ]
+    expected = [[max((similarity(word, held) for held in text), default=0.0) for text in texts] for word in asked]
     np.testing.assert_allclose(index.closest(asked, every(index)), np.reshape(expected, (len(asked), -1)), rtol=1e-6)
     some = every(index)[::2]
     assert index.closest(asked, some).tolist() == index.closest(asked, every(index))[:, some].tolist()
-
-
-def test_a_pair_does_not_span_two_memories_or_an_author_and_what_they_said() -> None:
-    index = filled([(["ann"], ["cat"]), (["dog"], [])])
-    for pair in [("ann", "cat"), ("cat", "dog"), ("dog", "ann")]:
-        assert index.occurrences_of_pair(*pair).tolist() == []
 
 
 @given(texts=TEXTS, cuts=st.lists(st.integers(0, 12), max_size=4))
@@ -98,49 +75,46 @@ def test_what_was_looked_up_before_is_found_in_what_came_since(texts: list[Text]
 
 def test_similarity_by_hand() -> None:
     # <cat> has the features <cat>, <cat and cat>; <catch> has <catch>, <cat, catc, atch and tch>. They share one.
-    index = filled([([], ["catch", "dog"]), ([], ["cat"]), ([], ["dog"]), ([], [])])
+    index = filled([["catch", "dog"], ["cat"], ["dog"], []])
     np.testing.assert_allclose(index.closest(["cat"], every(index)), [[1 / math.sqrt(3 * 5), 1, 0, 0]], rtol=1e-6)
 
 
 def test_a_word_is_wholly_like_itself_whatever_its_length() -> None:
     words = ["a", "ab", "abc", "abcdefghijklmnopqrstuvwxyz", "aaaaaaaa", "日本語", "naïve"]
-    index = filled([([], [word]) for word in words])
+    index = filled([[word] for word in words])
     # Ranking takes a similarity above 0.9999 for the word itself.
     assert index.closest(words, every(index)).diagonal().min() > 0.9999
     assert [(row > 0.9999).sum() for row in index.closest(words, every(index))] == [1] * len(words)
 
 
-@pytest.mark.parametrize("texts", [[], [([], [])], [([], []), ([], [])]])
+@pytest.mark.parametrize("texts", [[], [[]], [[], []]])
 def test_texts_without_words_hold_nothing(texts: list[Text]) -> None:
     index = filled(texts)
     nothing = [[0.0] * len(texts)]
     assert index.closest(["cat"], every(index)).tolist() == nothing
     assert index.counts(["cat"]).tolist() == nothing
-    assert index.occurrences_of_pair("cat", "dog").tolist() == []
     assert index.lengths().tolist() == nothing[0]
 
 
 def test_asking_for_no_words_gives_no_rows() -> None:
-    index = filled([([], ["cat"]), ([], ["dog"])])
+    index = filled([["cat"], ["dog"]])
     assert index.counts([]).shape == (0, 2)
     assert index.closest([], every(index)).shape == (0, 2)
 
 
 def test_an_added_text_is_seen_by_the_next_question() -> None:
-    index = filled([([], ["cat"])])
+    index = filled([["cat"]])
     index.counts(["dog"])
-    index.add([([], ["dog", "cat"])])
+    index.add([["dog", "cat"]])
     assert index.counts(["dog"]).tolist() == [[0, 1]]
-    assert index.occurrences_of_pair("dog", "cat").tolist() == [1]
     assert index.closest(["dog"], every(index)).tolist() == [[0, 1]]
 
 
 def test_a_long_history_keeps_every_word() -> None:
     # Far beyond the arrays' first capacities, added one by one and all at once.
-    texts: list[Text] = [([], [f"word{n}", f"word{n + 1}"]) for n in range(2_000)]
+    texts: list[Text] = [[f"word{n}", f"word{n + 1}"] for n in range(2_000)]
     one_by_one, at_once = filled(texts, range(2_000)), filled(texts)
     for index in (one_by_one, at_once):
         assert index.counts(["word1500"]).nonzero()[1].tolist() == [1499, 1500]
-        assert index.occurrences_of_pair("word7", "word8").tolist() == [7]
-    last = every(at_once)[-3:]
+        last = every(at_once)[-3:]
     assert one_by_one.closest(["word1999"], last).tolist() == at_once.closest(["word1999"], last).tolist()
