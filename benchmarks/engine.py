@@ -137,8 +137,9 @@ def queries(lines: list[bytes], questions: list[str], now_ms: int) -> dict[str, 
     before = [_query(question, now_ms, OTHER) for question in questions[:WARM_UP]]
     asked = [_query(question, now_ms) for question in questions[WARM_UP:]]
     with tempfile.TemporaryDirectory() as folder:
-        process([*others, *lines], Settings(), Path(folder) / "state")
-        cold, *warm = process([*before, *asked], Settings(), Path(folder) / "state").responses[WARM_UP:]
+        # One state partition: what others ask comes first.
+        process([*others, *lines], Settings(partitions=1), Path(folder) / "state")
+        cold, *warm = process([*before, *asked], Settings(partitions=1), Path(folder) / "state").responses[WARM_UP:]
     times = [response["processing_time_ms"] for response in warm]
     steps = [response["routing_info"]["stages_ms"] for response in warm]
     return {

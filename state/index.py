@@ -127,12 +127,10 @@ class Conversation:
         since = bool((facts["valid_from_ms"] != ALWAYS_MS).any())
         return since or bool(((facts["valid_to_ms"] != NEVER_MS) | (facts["expires_ms"] != NEVER_MS)).any())
 
-    def back(self, values: npt.NDArray[Any], places: int) -> npt.NDArray[Any]:
-        """For each place, the value `places` earlier in its episode; 0 where there is none."""
+    def before(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """For each place, the value of the one before it in its episode; 0 where there is none."""
         shifted = np.zeros_like(values)
-        if self.size > places:
-            same = self.segment[places:] == self.segment[:-places]
-            shifted[places:] = np.where(same, values[:-places], 0)
+        shifted[1:] = np.where(self.segment[1:] == self.segment[:-1], values[:-1], 0)
         return shifted
 
 

@@ -89,7 +89,7 @@ def compute(
     columns |= {"dense": dense, "window": lexical[WINDOW]}
     base = DENSE_IN_BASE * dense + lexical[0]
     asked = (conversation.facts["flags"] & HAS_QUESTION) != 0
-    columns["answers"] = conversation.back(np.where(asked, base, 0.0), 1)
+    columns["answers"] = conversation.before(np.where(asked, base, 0.0))
     found = Columns({name: column for name, column in columns.items() if name in weights}, weights)
     chosen = _worked_out(found, dense, np.arange(conversation.size) if permitted is None else permitted, cut)
     values = words.columns(index, words.units(index, question, query), chosen)

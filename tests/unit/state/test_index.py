@@ -206,20 +206,19 @@ def test_the_conversation_is_by_episode_then_time_then_arrival(
 @given(
     values=st.lists(st.integers(-9, 9), min_size=6, max_size=6),
     episodes=st.lists(st.integers(-1, 2), min_size=6, max_size=6),
-    places=st.integers(1, 7),
 )
-def test_looking_back_stays_within_the_episode(
-    make_entry: MakeEntry, values: list[int], episodes: list[int], places: int
+def test_what_was_said_before_is_of_the_same_episode(
+    make_entry: MakeEntry, values: list[int], episodes: list[int]
 ) -> None:
     index = OwnerIndex(MODEL, DIMENSION)
     index.add([make_entry(seq, episode=episode) for seq, episode in enumerate(episodes)], {})
     conversation = index.conversation
     segments = conversation.segment.tolist()
     expected = [
-        values[place - places] if place >= places and segments[place - places] == segments[place] else 0
+        values[place - 1] if place and segments[place - 1] == segments[place] else 0
         for place in range(len(values))
     ]
-    assert conversation.back(np.array(values), places).tolist() == expected
+    assert conversation.before(np.array(values)).tolist() == expected
 
 
 def test_a_memory_joins_the_episode_that_took_its_own_in(make_entry: MakeEntry) -> None:
