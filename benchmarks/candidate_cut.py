@@ -3,7 +3,7 @@
     python -m benchmarks.candidate_cut [--embedder hash|static|minilm] [--model-path DIR] [--json FILE]
 
 All conversations become one owner's, each question is ranked by the signal with late interaction for every memory, and
-then for the best so many by the other columns; the engine takes the best 400 of an owner's memories.
+then for the best so many by the other columns; the engine takes the best 200 of a large owner's.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from recallflow.owner import Owner, state_partition
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 
-BESTS = (CUT.best, 200, 100, 50)
+BESTS = (400, CUT.best, 100, 50)
 OWNER = "all"
 
 

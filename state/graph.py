@@ -36,6 +36,8 @@ from recallflow.state.partition import Partition
 from recallflow.state.rows import Current
 
 _SUPERSEDED_BYTES = 400
+_SEQ_BYTES = 150
+_SEQS_MOST = 10_000
 
 
 class Node(NamedTuple):
@@ -74,6 +76,7 @@ class OwnerGraph:
         self._owner = owner
         self._superseded: dict[int, list[Superseded]] | None = None
         self._has_stated: bool | None = None
+        self._seqs: dict[str, int | None] = {}
 
     # ------------------------------------------------------------------ nodes
 
@@ -107,7 +110,8 @@ class OwnerGraph:
         if key.memory:
             seq = self._seq(key)
             return [] if seq is None else [seq][:limit]
-        return list(islice(self._members(key), limit))
+        found = self._partition.first_keys(keys.members(self._owner, self.name(key)), limit)
+        return [keys.reversed_sequence(stored) for stored in found]
 
     def member_count(self, key: NodeKey, at_most: int) -> int:
         """How many memories are linked to the node, counted up to `at_most`."""
@@ -152,6 +156,7 @@ class OwnerGraph:
     def follow(self, superseded: dict[int, list[Superseded]]) -> None:
         """What is kept takes in what an event changed; an empty list means that nothing supersedes the memory now."""
         self._has_stated = None
+        self._seqs.clear()
         if self._superseded is not None:
             for seq, by in superseded.items():
                 self._superseded.pop(seq, None)
@@ -160,7 +165,7 @@ class OwnerGraph:
 
     def size_bytes(self) -> int:
         """What is kept between calls."""
-        return _SUPERSEDED_BYTES * len(self._superseded or ())
+        return _SUPERSEDED_BYTES * len(self._superseded or ()) + _SEQ_BYTES * len(self._seqs)
 
     # ------------------------------------------------------------------ everything
 
@@ -201,15 +206,14 @@ class OwnerGraph:
         return keyring.name(self._owner, key.text) if key.memory else keyring.node(self._owner, key.text)
 
     def _seq(self, key: NodeKey) -> int | None:
-        """The place of a remembered memory."""
-        stored = self._partition.get(keys.current(self._owner, self.name(key)))
-        if stored is None or (current := Current.decode(stored)).forgotten:
-            return None
-        return current.seq
-
-    def _members(self, key: NodeKey) -> Iterator[int]:
-        for stored, _ in self._partition.scan(keys.members(self._owner, self.name(key))):
-            yield keys.reversed_sequence(stored)
+        """The place of a remembered memory. Kept between calls."""
+        if key.text not in self._seqs:
+            if len(self._seqs) == _SEQS_MOST:
+                self._seqs.clear()
+            stored = self._partition.get(keys.current(self._owner, self.name(key)))
+            current = None if stored is None else Current.decode(stored)
+            self._seqs[key.text] = None if current is None or current.forgotten else current.seq
+        return self._seqs[key.text]
 
     def _stated(self, key: NodeKey, limit: int) -> list[Edge]:
         if not self.has_stated():

@@ -122,18 +122,36 @@ class Partition:
         """Committed records under a prefix, the last key first."""
         return self._walk(prefix, keys.after(prefix), back=True)
 
+    def first_keys(self, prefix: bytes, at_most: int) -> list[bytes]:
+        """The first committed keys under a prefix, in order; their values are not opened."""
+        options = _up_to(keys.after(prefix))
+        cursor = self._cursor(options, prefix)
+        found: list[bytes] = []
+        while len(found) < at_most and cursor.valid():
+            found.append(cursor.key())
+            cursor.next()
+        self._check_end(cursor)
+        return found
+
     def _walk(self, first: bytes, end: bytes, back: bool) -> Iterator[tuple[bytes, bytes]]:
-        options = ReadOptions()
-        options.set_iterate_upper_bound(end)
+        options = _up_to(end)
+        cursor = self._cursor(options, first, back)
+        step = cursor.prev if back else cursor.next
+        while cursor.valid() and (key := cursor.key()) >= first:  # rocksdict does not heed a lower bound
+            yield key, self.keyring.open(key, cursor.value())
+            step()
+        self._check_end(cursor)
+
+    def _cursor(self, options: ReadOptions, first: bytes, back: bool = False) -> Any:
+        """Whoever asks for it holds on to the options: without them it would not know where to end."""
         try:
             cursor = self._db.iter(options)
             cursor.seek_to_last() if back else cursor.seek(first)
         except Exception as error:
             raise self._unreadable(error) from error
-        step = cursor.prev if back else cursor.next
-        while cursor.valid() and (key := cursor.key()) >= first:  # rocksdict does not heed a lower bound
-            yield key, self.keyring.open(key, cursor.value())
-            step()
+        return cursor
+
+    def _check_end(self, cursor: Any) -> None:
         try:
             cursor.status()  # a block that cannot be read ends the iteration as if nothing came behind it
         except Exception as error:
@@ -240,6 +258,12 @@ class Partition:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _up_to(end: bytes) -> ReadOptions:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(end)
+    return options
 
 
 def _open(path: Path, options: Options, lock_wait_s: float) -> Rdict:

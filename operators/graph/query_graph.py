@@ -82,9 +82,10 @@ class QueryGraph:
 
     def compare(self, ranked: Places, expansion: Expansion) -> Compared | None:
         """What the graph adds, beside what the ranking would have added."""
-        answered = self.index.conversation.facts["seq"][ranked]
-        seqs = self.index.conversation.facts["seq"][self.permitted]
-        left_out = self.permitted[~np.isin(seqs, answered)]
+        seqs = self.index.conversation.facts["seq"]
+        answered = np.zeros(len(self._place), np.bool_)
+        answered[seqs[ranked]] = True
+        left_out = self.permitted[~answered[seqs[self.permitted]]]
         return compare(self.semantic, left_out, self.places([item.seq for item in expansion.items]))
 
     def places(self, seqs: Sequence[int]) -> Places:

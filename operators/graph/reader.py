@@ -49,7 +49,7 @@ class Bounds:
 
     fan_out: int = 24
     visited: int = 512
-    opened: int = 64
+    opened: int = 48
     few: int = 8
     share: float = 0.1
     many: int = 100

@@ -47,7 +47,7 @@ class Cut(NamedTuple):
     best: int
 
 
-CUT = Cut(above=2_000, best=400)  # benchmarks/candidate_cut.py: answers are those of all columns everywhere
+CUT = Cut(above=2_000, best=200)  # benchmarks/candidate_cut.py: answers are those of all columns everywhere
 
 
 @dataclass(frozen=True, slots=True)
