@@ -188,11 +188,11 @@ class OwnerIndex:
             stored = vectors.get((entry.seq, entry.version))
             if stored is not None and stored.model == self._model:
                 slots.append(len(self.ids) + at)
-                rows.append(stored.matrix[0])
+                rows.append(stored.matrix)
                 tokens[at] = stored.tokens
         self._facts.extend(np.array([self._fact(entry) for entry in entries], _FACTS))
         if rows:
-            self.vectors.add(np.array(slots, np.int64), np.stack(rows))
+            self.vectors.add(np.array(slots, np.int64), np.concatenate(rows))
         self.tokens.add(tokens)
         self.ids += [entry.id for entry in entries]
         self.tags += [entry.tags for entry in entries]

@@ -245,14 +245,15 @@ class Vectors(NamedTuple):
     def decode(cls, data: bytes) -> "Vectors":
         length, rows, dimension = _VECTORS.unpack_from(data)
         start = _VECTORS.size + length
-        floats = np.frombuffer(data, "<f4", rows * dimension, start)
-        end = start + floats.nbytes
+        matrix = np.ndarray((rows, dimension), _FLOAT, data, start)
+        end = start + matrix.nbytes
         tokens = NO_TOKENS
         if len(data) > end:
             (size,) = _TOKENS.unpack_from(data, end)
             tokens = np.frombuffer(data, np.int8, -1, end + _TOKENS.size).reshape(-1, size)
-        return cls(data[_VECTORS.size : start].decode(), floats.reshape(rows, dimension), tokens)
+        return cls(data[_VECTORS.size : start].decode(), matrix, tokens)
 
 
 _VECTORS = struct.Struct("<HHI")  # length of the model's name, rows, dimension; then the name, then the floats
+_FLOAT = np.dtype("<f4")
 _TOKENS = struct.Struct("<H")  # bytes per token, and then the tokens; nothing where there are none
