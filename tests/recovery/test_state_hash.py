@@ -31,7 +31,7 @@ Comparable = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 QUERIES = ("recall", "memory.get", "memory.history", "episodes.list", "user.stats")
 CHANGES = ("memory.update", "memory.forget", "memory.feedback", "graph.edges", "graph.archive", "episode.end")
 CREATIONS = ("message", "memory")
-REPLAYED_LINES = 4_000
+REPLAYED_LINES = 6_000
 
 
 class Whole(NamedTuple):
@@ -302,45 +302,23 @@ def test_what_an_answer_acknowledged_is_there_after_a_kill(tmp_path: Path, start
     assert answers[-1]["status"] == "error"  # it was killed in the middle
 
 
-class Killed(NamedTuple):
-    """What is there after two kills, and after the run that brought it to its end."""
-
-    half_way_hash: str
-    state_hash: str
-    rejects: list[bytes]
-
-
-@pytest.fixture(scope="module", params=["1", "2"], ids=["one worker", "two workers"])
-def killed(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    replayed: Replayed,
-    start: Start,
-    replay: Replay,
-    hash_of: HashOf,
-) -> Killed:
-    folder = tmp_path_factory.mktemp("killed")
-    state_dir, rejects = folder / "s", folder / "rejects.jsonl"
-    options = ["--workers", request.param, "--rejects", str(rejects)]
-    for share in (0.1, 0.5):
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_replay_killed_and_continued_ends_as_one_that_never_was(
+    workers: str, tmp_path: Path, replayed: Replayed, start: Start, replay: Replay, hash_of: HashOf
+) -> None:
+    state_dir, noted = tmp_path / "s", tmp_path / "rejects.jsonl"
+    options = ["--workers", workers, "--rejects", str(noted)]
+    for share in (0.1, 0.4):
         engine = start("replay", replayed.log, "--embedded", "--state-dir", state_dir, *options)
         wait_for_progress(engine, share)
         engine.kill()
         assert engine.wait() == -signal.SIGKILL
-    half_way_hash = hash_of(state_dir)
+    assert hash_of(state_dir) != replayed.state_hash  # it was killed in the middle
     replay(state_dir, replayed.log, *options)
-    return Killed(half_way_hash, hash_of(state_dir), rejects.read_bytes().splitlines())
-
-
-def test_a_replay_killed_and_continued_ends_as_one_that_never_was(replayed: Replayed, killed: Killed) -> None:
-    assert killed.half_way_hash != replayed.state_hash  # it was killed in the middle
-    assert killed.state_hash == replayed.state_hash
-
-
-def test_a_killed_replay_leaves_no_reject_out(replayed: Replayed, killed: Killed) -> None:
-    """One that was noted just before a kill may be noted again, or be cut off and then noted again."""
-    assert set(replayed.rejects) - set(killed.rejects) == set()
-    assert {line for line in killed.rejects if is_json(line)} == set(replayed.rejects)
+    assert hash_of(state_dir) == replayed.state_hash
+    # A reject that was noted just before a kill may be noted again, or be cut off and then noted again.
+    rejects = noted.read_bytes().splitlines()
+    assert {line for line in rejects if is_json(line)} == set(replayed.rejects)
 
 
 def is_json(line: bytes) -> bool:
