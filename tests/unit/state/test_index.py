@@ -215,8 +215,7 @@ def test_what_was_said_before_is_of_the_same_episode(
     conversation = index.conversation
     segments = conversation.segment.tolist()
     expected = [
-        values[place - 1] if place and segments[place - 1] == segments[place] else 0
-        for place in range(len(values))
+        values[place - 1] if place and segments[place - 1] == segments[place] else 0 for place in range(len(values))
     ]
     assert conversation.before(np.array(values)).tolist() == expected
 
