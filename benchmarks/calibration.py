@@ -8,20 +8,17 @@ count, as an answer shows them. The expected calibration error (ECE) is the mean
 of evidence over ten bins of equal width, weighted by how many memories fall into each.
 """
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from benchmarks.conversation_events import EMBEDDERS, model_path
+from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from benchmarks.examples import Examples, examples
 from benchmarks.locomo import load, shared
 from benchmarks.softmax import fit, scores
-from recallflow.flows.settings import Settings
 from recallflow.operators.recall.confidence import Calibration, log_odds_of_share, log_total
 
 SHOWN = 20  # memories per answer
@@ -73,12 +70,8 @@ def error(tested: Shown, calibration: Calibration) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--embedder", choices=EMBEDDERS, default="hash")
-    parser.add_argument("--model-path", type=Path, metavar="DIR")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    chosen = parser.parse_args()
-    settings = Settings(embedder=chosen.embedder, model_path=model_path(chosen.embedder, chosen.model_path))
+    chosen = embedder_arguments(__doc__).parse_args()
+    settings = embedder_settings(chosen)
     kind, every = examples(settings, load(shared("data", "locomo_dev.json")))
     answers = [shown(tested, fit([one for one in every if one is not tested])) for tested in every]
     errors = {}

@@ -6,15 +6,14 @@ All conversations become one owner's, each question is ranked by the signal with
 then for the best so many by the other columns; the engine takes the best 200 of a large owner's.
 """
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import orjson
 
-from benchmarks.conversation_events import EMBEDDERS, TENANT, message_lines, model_path
+from benchmarks.conversation_events import embedder_arguments, embedder_settings, message_lines
+from benchmarks.examples import search_index
 from benchmarks.locomo import DEPTHS, Conversation, Turn, load, measure, shared
 from benchmarks.softmax import SHOWN
 from recallflow.connectors.lines import IteratorFeed
@@ -25,8 +24,6 @@ from recallflow.operators.recall.columns import CUT, Cut, compute
 from recallflow.operators.recall.pipeline import participants
 from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.weights import WEIGHTS
-from recallflow.owner import Owner, state_partition
-from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 
 BESTS = (400, CUT.best, 100, 50)
@@ -67,10 +64,8 @@ def figures(settings: Settings, conversation: Conversation) -> dict[str, dict[st
     with Embedded.open(settings, None) as embedded:
         lines = message_lines(conversation)
         embedded.run("locomo", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
-        number = state_partition(TENANT, OWNER, settings.partitions)
-        hot, embedder = HotOwner(embedded.directory.partition(number), Owner(TENANT, "prod", OWNER)), embedded.embedder
-        index = hot.search_index(embedder.name, embedder.dimension)
-        size = len(index)
+        index = search_index(embedded, settings, conversation)
+        embedder, size = embedded.embedder, len(index)
         cuts = {f"all {size:,}": Cut(size, size)} | {f"best {best}": Cut(0, best) for best in BESTS}
         answers = {name: ranked(index, embedder, conversation, cut) for name, cut in cuts.items()}
     whole, *_ = answers.values()
@@ -84,12 +79,8 @@ def _measures(conversation: Conversation, lists: list[list[str]], whole: list[li
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--embedder", choices=EMBEDDERS, default="hash")
-    parser.add_argument("--model-path", type=Path, metavar="DIR")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    chosen = parser.parse_args()
-    settings = Settings(embedder=chosen.embedder, model_path=model_path(chosen.embedder, chosen.model_path))
+    chosen = embedder_arguments(__doc__).parse_args()
+    settings = embedder_settings(chosen)
     found = figures(settings, merged(load(shared("data", "locomo_dev.json"))))
     for name, measures in found.items():
         print(f"{name:<12}" + "  ".join(f"{measure} {value:.3f}" for measure, value in measures.items()))

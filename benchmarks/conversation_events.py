@@ -1,5 +1,6 @@
 """LoCoMo's conversations as the events that the flow takes in, and its responses as rankings."""
 
+import argparse
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +10,7 @@ import orjson
 
 from benchmarks.locomo import DEPTHS, Conversation, shared
 from recallflow.flows.embedded import Processed
+from recallflow.flows.settings import Settings
 
 EMBEDDERS = ("hash", "static", "minilm")
 TENANT = "locomo"
@@ -24,6 +26,20 @@ class BrokenRunError(Exception):
 def model_path(embedder: str, given: Path | None) -> Path | None:
     """The folder of the embedder's model, for one that has a model."""
     return given or shared("models", _FOLDERS[embedder]) if embedder in _FOLDERS else None
+
+
+def embedder_arguments(about: str | None) -> argparse.ArgumentParser:
+    """The arguments of a benchmark of one embedder, and where its figures go."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--embedder", choices=EMBEDDERS, default="hash")
+    parser.add_argument("--model-path", type=Path, metavar="DIR")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser
+
+
+def embedder_settings(chosen: argparse.Namespace) -> Settings:
+    """The settings that those arguments ask for."""
+    return Settings(embedder=chosen.embedder, model_path=model_path(chosen.embedder, chosen.model_path))
 
 
 def message_lines(conversation: Conversation, without: Collection[str] = ()) -> list[bytes]:

@@ -19,6 +19,7 @@ from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.owner import Owner, state_partition
 from recallflow.state.hot_owner import HotOwner
+from recallflow.state.index import OwnerIndex
 
 Features = npt.NDArray[np.floating[Any]]
 
@@ -48,12 +49,17 @@ def examples(settings: Settings, conversations: Sequence[Conversation]) -> tuple
         return embedded.embedder.kind, found
 
 
+def search_index(embedded: Embedded, settings: Settings, conversation: Conversation) -> OwnerIndex:
+    """The index of the conversation's owner, from what the flow stored."""
+    number = state_partition(TENANT, conversation.id, settings.partitions)
+    hot = HotOwner(embedded.directory.partition(number), Owner(TENANT, "prod", conversation.id))
+    return hot.search_index(embedded.embedder.name, embedded.embedder.dimension)
+
+
 def _of_one(
     embedded: Embedded, settings: Settings, weights: Mapping[str, float], conversation: Conversation
 ) -> Examples:
-    number = state_partition(TENANT, conversation.id, settings.partitions)
-    hot = HotOwner(embedded.directory.partition(number), Owner(TENANT, "prod", conversation.id))
-    index = hot.search_index(embedded.embedder.name, embedded.embedder.dimension)
+    index = search_index(embedded, settings, conversation)
     ids = [index.ids[slot] for slot in index.conversation.slots]
     asked = [understand(question.text, participants(index)) for question in conversation.questions]
     read = embed_texts(embedded.embedder, [question.own_words for question in asked])

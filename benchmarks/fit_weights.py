@@ -6,31 +6,25 @@ Figures that count are the left-out ones: each conversation is ranked with weigh
 The weights printed are fitted to all.
 """
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
-from benchmarks.conversation_events import EMBEDDERS, model_path
+from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from benchmarks.examples import examples
 from benchmarks.locomo import load, shared
 from benchmarks.softmax import fit, judged, left_out, means
-from recallflow.flows.settings import Settings
 from recallflow.operators.recall.weights import WEIGHTS
 
 TOLD = ("speaker", "speaker_asks", "subject", "date")  # columns that rest on who wrote a message, and on its date
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--embedder", choices=EMBEDDERS, default="hash")
-    parser.add_argument("--model-path", type=Path, metavar="DIR")
+    parser = embedder_arguments(__doc__)
     parser.add_argument("--ablate", action="store_true", help="also fit without each column")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
-    settings = Settings(embedder=chosen.embedder, model_path=model_path(chosen.embedder, chosen.model_path))
+    settings = embedder_settings(chosen)
     kind, every = examples(settings, load(shared("data", "locomo_dev.json")))
     names = [*WEIGHTS[kind]]
     in_use = np.array([*WEIGHTS[kind].values()])

@@ -13,6 +13,9 @@ from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 from recallflow.outputs import Answer, DeadLetter, Done, Receipted
 from recallflow.records import Position, Record
 
+Delivered = Answer | Receipted | DeadLetter
+Delivery = Callable[[int, list[Delivered]], None]  # the offset of a record, and its outputs
+
 BATCH_RECORDS = 1_024
 PUMPED_BATCHES = 4
 WAIT_S = 0.01
@@ -124,13 +127,11 @@ class LinePart(StatefulSourcePartition[Record, dict[str, int]]):
         return dict(self._offsets)
 
 
-class LineSink(FixedPartitionedSink[Answer | Receipted | DeadLetter | Done, None]):
+class LineSink(FixedPartitionedSink[Delivered | Done, None]):
     """Hands over the outputs of each record once every record before it is through: state partitions run at their own
     pace, and a quick answer would overtake a slow one."""
 
-    def __init__(
-        self, source: LineSource, deliver: Callable[[int, list[Answer | Receipted | DeadLetter]], None]
-    ) -> None:
+    def __init__(self, source: LineSource, deliver: Delivery) -> None:
         """`deliver(offset, outputs)` is called for every record of the run, in order; most have no outputs."""
         self._source = source
         self._deliver = deliver
@@ -142,17 +143,15 @@ class LineSink(FixedPartitionedSink[Answer | Receipted | DeadLetter | Done, None
         return InOrder(self._source, self._deliver)
 
 
-class InOrder(StatefulSinkPartition[Answer | Receipted | DeadLetter | Done, None]):
-    def __init__(
-        self, source: LineSource, deliver: Callable[[int, list[Answer | Receipted | DeadLetter]], None]
-    ) -> None:
+class InOrder(StatefulSinkPartition[Delivered | Done, None]):
+    def __init__(self, source: LineSource, deliver: Delivery) -> None:
         self._source = source
         self._deliver = deliver
         self._next: int | None = None
-        self._outputs: dict[int, list[Answer | Receipted | DeadLetter]] = defaultdict(list)
+        self._outputs: dict[int, list[Delivered]] = defaultdict(list)
         self._done: set[int] = set()
 
-    def write_batch(self, values: list[Answer | Receipted | DeadLetter | Done]) -> None:
+    def write_batch(self, values: list[Delivered | Done]) -> None:
         for output in values:
             if isinstance(output, Done):
                 self._done.update(output.offsets)

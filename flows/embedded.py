@@ -19,7 +19,7 @@ from bytewax.recovery import RecoveryConfig
 from bytewax.run import cli_main
 
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.lines import Feed, IteratorFeed, LineSink, LineSource
+from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed, LineSink, LineSource
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, StorageError
@@ -29,8 +29,6 @@ from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
 from recallflow.responses import ErrorBody
 from recallflow.state.directory import StateDirectory
-
-Delivery = Callable[[int, list[Answer | Receipted | DeadLetter]], None]
 
 
 @dataclass(slots=True)
@@ -53,7 +51,7 @@ def process(
         first.append(offset)
         return IteratorFeed(iter(lines))
 
-    def collect(offset: int, outputs: list[Answer | Receipted | DeadLetter]) -> None:
+    def collect(offset: int, outputs: list[Delivered]) -> None:
         for output in outputs:
             match output:
                 case Answer():
@@ -126,9 +124,7 @@ class Embedded:
         return 1 + max(partition.applied.get(source, -1) for partition in self.directory.partitions())
 
 
-def _decide(
-    decisions: History, batch: list[tuple[str, Output]]
-) -> Iterator[tuple[str, Answer | Receipted | DeadLetter | Done]]:
+def _decide(decisions: History, batch: list[tuple[str, Output]]) -> Iterator[tuple[str, Delivered | Done]]:
     """Verdicts hold at once, as there is no log for them to come back through; all else goes on."""
     for key, output in batch:
         if isinstance(output, Verdict):

@@ -34,7 +34,7 @@ from recallflow.state.hot import HotOwners
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
-from recallflow.state.rows import Current, MemoryRow
+from recallflow.state.rows import MemoryRow
 from recallflow.state.usage import Usage
 
 HISTORY_EDGES = 100  # shown with a memory's versions: its newest, and those to similar memories
@@ -123,9 +123,8 @@ class Answerer:
 
     def _versions(self, hot: HotOwner, memory_id: str) -> list[MemoryRow]:
         """All versions of a memory, oldest first. Raises InvalidRecord where there is none."""
-        name = hot.name(memory_id)
-        stored = self._partition.get(keys.current(hot.key, name))
-        if stored is None or (current := Current.decode(stored)).forgotten:
+        name, current = hot.name(memory_id), hot.current(memory_id)
+        if current is None or current.forgotten:
             raise lookups.missing(memory_id)
         wanted = [keys.row(hot.key, name, version) for version in range(current.version + 1)]
         return [

@@ -52,8 +52,7 @@ class View:
 
     def current(self, memory_id: str) -> Current | None:
         """Where the id leads, forgotten memories included."""
-        stored = self._partition.get(keys.current(self._hot.key, self._hot.name(memory_id)))
-        return Current.decode(stored) if stored else None
+        return self._hot.current(memory_id)
 
     def row(self, memory_id: str, version: int) -> MemoryRow:
         stored = self._partition.get(keys.row(self._hot.key, self._hot.name(memory_id), version))

@@ -113,10 +113,6 @@ class OwnerGraph:
         found = self._partition.first_keys(keys.members(self._owner, self.name(key)), limit)
         return [keys.reversed_sequence(stored) for stored in found]
 
-    def member_count(self, key: NodeKey, at_most: int) -> int:
-        """How many memories are linked to the node, counted up to `at_most`."""
-        return len(self.members(key, at_most))
-
     def links(self, seq: int) -> list[tuple[NodeKey, str]]:
         """Node and role of each link of a memory, itself first; none where it is not in the graph."""
         stored = self._partition.get(keys.links(self._owner, seq))
@@ -134,10 +130,6 @@ class OwnerGraph:
         pairs = {(edge.source, edge.target) for edge in stated if edge.type == SIMILAR_TO}
         similar = [edge for edge in self._similar(key) if (edge.source, edge.target) not in pairs]
         return [*similar, *stated][:limit]
-
-    def degree(self, key: NodeKey, at_most: int) -> int:
-        """How many edges the node has, counted up to `at_most`."""
-        return len(self.edges(key, at_most))
 
     def has_stated(self) -> bool:
         """Whether there is any edge beside those between similar memories. Kept between calls."""

@@ -8,7 +8,7 @@ from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_graph import HotGraph
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
-from recallflow.state.rows import Entry, Episode, Head, Vectors
+from recallflow.state.rows import Current, Entry, Episode, Head, Vectors
 from recallflow.state.usage import OwnerUsage, Seqs, Usage, decode_seqs
 
 _OWNER_BYTES = 1_000
@@ -35,6 +35,11 @@ class HotOwner:
     def name(self, text: str) -> bytes:
         """The keyed hash that stands for an id or session of this owner."""
         return self._partition.keyring.name(self.key, text)
+
+    def current(self, memory_id: str) -> Current | None:
+        """Where the id leads, forgotten memories included."""
+        stored = self._partition.get(keys.current(self.key, self.name(memory_id)))
+        return None if stored is None else Current.decode(stored)
 
     def session_key(self, session_id: str | None) -> bytes:
         """Messages without a session are one session of their own; no id can take its key, as ids are not empty."""

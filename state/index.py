@@ -22,7 +22,8 @@ Mask = npt.NDArray[np.bool_]
 
 NEVER_MS = np.iinfo(np.int64).max
 ALWAYS_MS = np.iinfo(np.int64).min
-WINDOWS = (0, 2)
+WINDOW = 2  # memories to each side
+WINDOWS = (0, WINDOW)
 _STRINGS_BYTES = 400  # about what an entry's Python objects take
 
 _FACTS = np.dtype(

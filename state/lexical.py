@@ -19,11 +19,11 @@ from recallflow.state.arrays import GrowingArray
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Positions = npt.NDArray[np.uint32]
+Unsigned = npt.NDArray[np.uint32]
 
 GRAM = 4
 FEATURES = 1 << 16
-_NOWHERE: Positions = np.zeros(0, np.uint32)
+_NOWHERE: Unsigned = np.zeros(0, np.uint32)
 _NOTHING = np.zeros(0, np.float32)
 _POSTING_BYTES = 250  # of Python objects
 
@@ -36,7 +36,7 @@ def spelling(stem: str) -> bytes:
     return np.array(sorted({zlib.crc32(g.encode()) % FEATURES for g in grams}), np.uint16).tobytes()
 
 
-def distinct(slots: Positions) -> Positions:
+def distinct(slots: Unsigned) -> Unsigned:
     """Rising slots, each once."""
     if len(slots) < 2:
         return slots
@@ -50,14 +50,14 @@ class _Posting(NamedTuple):
     """The slot of each occurrence of a stem among the first `looked` numbers of the index."""
 
     looked: int
-    slots: Positions
+    slots: Unsigned
 
 
 class _Alike(NamedTuple):
     """The words spelt alike a stem, rising, among the first `looked` of the index, and how alike they are."""
 
     looked: int
-    words: Positions
+    words: Unsigned
     similarities: npt.NDArray[np.float32]
 
 
@@ -113,7 +113,7 @@ class LexicalIndex:
         """Stems per slot."""
         return self._lengths.view
 
-    def occurrences(self, stem: str) -> Positions:
+    def occurrences(self, stem: str) -> Unsigned:
         """The slot of each occurrence of the stem, in rising order: a slot that holds it twice comes twice."""
         number = self._numbers.get(stem)
         if number is None:

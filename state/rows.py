@@ -153,9 +153,6 @@ class Episode(NamedTuple):
             del fields["start_ms"], fields["last_ms"], fields["ended_ms"]
         return fields
 
-    def with_changes(self, **changes: Any) -> "Episode":
-        return self._replace(**changes)
-
 
 class Current(NamedTuple):
     """Where a memory id leads: its place, its latest version, and the digest of the event that created it."""

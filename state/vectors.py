@@ -59,59 +59,41 @@ class VectorIndex:
         self._read = None
 
     def remove(self, slot: int) -> None:
-        self._units.keep(self._slots() != slot)
+        self._units.keep(self._rows().slots != slot)
         self._index.remove_ids(faiss.IDSelectorBatch(np.array([slot], np.int64)))
         self._read = None
 
     def cosines(self, query: Matrix) -> tuple[Matrix, Slots]:
         """All rows' cosines with `query` (dimension,) and their slots, in row order."""
-        return self._products(slice(None), query), self._slots()
-
-    def cosines_of(self, query: Matrix, slots: Slots) -> tuple[Matrix, npt.NDArray[np.bool_]]:
-        """The cosine of each slot's first row with `query`, and whether it has one (else it is 0)."""
-        at, there = self._places(slots)
-        cosines = np.zeros(len(slots), np.float32)
-        cosines[there] = self._products(at[there], query)
-        return cosines, there
-
-    def of(self, slots: Slots) -> Matrix:
-        """The first row of each slot, (len(slots), dimension); zeros for a slot without one."""
-        at, there = self._places(slots)
-        if not len(self):
-            return np.zeros((len(slots), self._flat.d), np.float32)
-        found: Matrix = self._codes().take(at, axis=0).astype(np.float32)
-        found -= _ZERO
-        found *= (self._units.view.take(at) * there)[:, np.newaxis]
-        return found
-
-    def _products(self, rows: slice | Slots, query: Matrix) -> Matrix:
-        """The inner product of these rows with `query`."""
-        codes, units = self._codes()[rows], self._units.view[rows]
+        slots, codes = self._rows()
         products = np.empty(len(codes), np.float32)
         at_once = max((_ALONE if len(codes) > _FEW else _ALONE_OF_FEW) // max(len(query), 1), 1)
         for start in range(0, len(codes), at_once):
             part = codes[start : start + at_once].astype(np.float32)
             np.dot(part, query, out=products[start : start + at_once])
         products -= _ZERO * query.sum()
-        products *= units
-        return products
+        products *= self._units.view
+        return products, slots
+
+    def of(self, slots: Slots) -> Matrix:
+        """The first row of each slot, (len(slots), dimension); zeros for a slot without one."""
+        at, there = self._places(slots)
+        if not len(self):
+            return np.zeros((len(slots), self._flat.d), np.float32)
+        found: Matrix = self._rows().codes.take(at, axis=0).astype(np.float32)
+        found -= _ZERO
+        found *= (self._units.view.take(at) * there)[:, np.newaxis]
+        return found
 
     def _places(self, slots: Slots) -> tuple[Slots, npt.NDArray[np.bool_]]:
         """The first row of each slot, and whether it has one."""
         # Slots are appended in rising order and removal keeps the order, so the id map is sorted.
-        owned = self._slots()
+        owned = self._rows().slots
         at = np.minimum(np.searchsorted(owned, slots), max(len(owned) - 1, 0))
         return at, owned[at] == slots if len(owned) else np.zeros(len(slots), np.bool_)
 
-    def _slots(self) -> Slots:
-        """The slot of each row, (rows,)."""
-        return self._rows().slots
-
-    def _codes(self) -> Codes:
-        """All rows as FAISS stores them, (rows, dimension)."""
-        return self._rows().codes
-
     def _rows(self) -> "_Read":
+        """What FAISS holds, read anew after a change."""
         if self._read is None:
             count, dimension = len(self), self._flat.d
             codes = np.zeros((0, dimension), np.uint8)
@@ -122,7 +104,8 @@ class VectorIndex:
 
 
 class _Read(NamedTuple):
-    """What FAISS holds: a copy of the slots, but the very memory of the rows, until the next change."""
+    """The slot of each row, a copy, and the rows as FAISS stores them, (rows, dimension): its very memory, until the
+    next change."""
 
     slots: Slots
     codes: Codes

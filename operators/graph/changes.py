@@ -29,7 +29,7 @@ from recallflow.state.graph_codec import (
 )
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
-from recallflow.state.rows import Current, Vectors
+from recallflow.state.rows import Vectors
 
 _EDGE_NUMBERS = 2**16  # of one event: more edges do not fit into a record
 
@@ -49,8 +49,7 @@ class Changes:
 
     def get(self, key: bytes) -> bytes | None:
         """A record as the event leaves it so far."""
-        effects = self.staged.effects
-        return effects[key] if key in effects else self._partition.get(key)
+        return self.staged.get(self._partition, key)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Writes a record; None deletes it."""
@@ -58,10 +57,8 @@ class Changes:
 
     def seq(self, memory_id: str) -> int | None:
         """The place of a memory that was remembered before this event, and still is."""
-        stored = self._partition.get(keys.current(self._owner, self._hot.name(memory_id)))
-        if stored is None or (current := Current.decode(stored)).forgotten:
-            return None
-        return current.seq
+        current = self._hot.current(memory_id)
+        return None if current is None or current.forgotten else current.seq
 
     # ------------------------------------------------------------------ nodes
 

@@ -46,12 +46,12 @@ class Settling:
         )
 
     def _retell(self, name: bytes) -> None:
-        key, effects = keys.node(self._owner, name), self._staged.effects
-        stored = effects[key] if key in effects else self._partition.get(key)
+        key = keys.node(self._owner, name)
+        stored = self._staged.get(self._partition, key)
         if stored is None:
             return
         row, word = NodeRow.decode(stored), self._oldest_word(name)
-        effects[key] = (row.told(None, None) if word is None else row.told(word[1], word[0])).encode()
+        self._staged.effects[key] = (row.told(None, None) if word is None else row.told(word[1], word[0])).encode()
 
     def _oldest_word(self, name: bytes) -> tuple[int, Told] | None:
         """The first memory, by its place, that tells anything of the node."""

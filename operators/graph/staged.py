@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from recallflow.state.graph_codec import Superseded, Unsynced
+from recallflow.state.partition import Partition
 
 
 @dataclass(slots=True)
@@ -16,6 +17,10 @@ class Staged:
     unsynced: dict[int, Unsynced | None] = field(default_factory=dict)
     sketches: dict[int, bytes] = field(default_factory=dict)
     edges: int = 0
+
+    def get(self, partition: Partition, key: bytes) -> bytes | None:
+        """A record as the event leaves it so far."""
+        return self.effects[key] if key in self.effects else partition.get(key)
 
     def copied(self) -> "Staged":
         """Another one of the same content."""

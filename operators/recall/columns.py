@@ -28,14 +28,13 @@ from recallflow.operators.recall import words
 from recallflow.operators.recall.bm25 import bm25_columns
 from recallflow.operators.recall.dates import date_column
 from recallflow.operators.recall.question import Question
-from recallflow.state.index import Facts, OwnerIndex
+from recallflow.state.index import WINDOW, Facts, OwnerIndex
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME
 
 Column = npt.NDArray[np.floating[Any]]
 Places = npt.NDArray[np.int64]
 
 DENSE_IN_BASE = 0.1
-WINDOW = 2  # places to each side
 STANDS_IN = 0.5  # of what late interaction weighs: the cosine's part in choosing what to work it out for
 
 

@@ -9,8 +9,8 @@ from typing import BinaryIO
 import orjson
 
 from recallflow.cli.options import add_control, add_engine, decisions, settings
-from recallflow.connectors.lines import PumpFeed, bounded_lines
-from recallflow.flows.embedded import Delivery, Embedded, rejection
+from recallflow.connectors.lines import Delivery, PumpFeed, bounded_lines
+from recallflow.flows.embedded import Embedded, rejection
 from recallflow.operators.decode import MAX_RECORD_BYTES
 from recallflow.outputs import Answer, DeadLetter, Receipted
 

@@ -17,10 +17,10 @@ from recallflow.cli.options import add_engine, add_owner, settings
 from recallflow.cli.publish import publish
 from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, detect_format, read_log
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.lines import IteratorFeed
+from recallflow.connectors.lines import Delivery, IteratorFeed
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, UsageError
-from recallflow.flows.embedded import Delivery, Embedded, rejection
+from recallflow.flows.embedded import Embedded, rejection
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused, Write
 from recallflow.operators.prepare import check_dimension

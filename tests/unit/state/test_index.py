@@ -117,8 +117,8 @@ class World:
         standing = [e for e in self.episodes.values() if e.merged_into is None]
         if len(standing) > 1:
             into, taken = sorted({one % len(standing), (one + 1 + other % (len(standing) - 1)) % len(standing)})
-            self._put(standing[into].with_changes(last_ms=9))
-            self._put(standing[taken].with_changes(merged_into=standing[into].number))
+            self._put(standing[into]._replace(last_ms=9))
+            self._put(standing[taken]._replace(merged_into=standing[into].number))
 
     def read(self) -> None:
         """What is cached now must not outlive the next change."""

@@ -85,7 +85,7 @@ def test_conditions_are_shared_and_go_with_their_last_edge(engine: Engine) -> No
     )
     morning = NodeKey("time:morning")
     assert engine.nodes()[morning].kind == "condition"
-    assert engine.graph.degree(morning, 10) == 3
+    assert len(engine.graph.edges(morning, 10)) == 3
     for name in "abc":
         assert morning in engine.nodes()
         engine.run(event("memory.forget", memory_id=name))

@@ -96,7 +96,7 @@ def test_members_are_the_newest_first_and_at_most_as_many_as_asked_for(engine: E
     engine.run(*(fact(f"m{n}", tags=["hot"]) for n in range(300)))
     hub = NodeKey("tag:hot")
     assert engine.graph.members(hub, 3) == [299, 298, 297]
-    assert (engine.graph.member_count(hub, 1_000), engine.graph.member_count(hub, 10)) == (300, 10)
+    assert (len(engine.graph.members(hub, 1_000)), len(engine.graph.members(hub, 10))) == (300, 10)
 
 
 def test_a_hub_is_not_written_again_for_each_of_its_memories(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_edges_of_a_hub_are_the_newest_first_and_at_most_as_many_as_asked_for(en
     engine.run(*(fact(f"m{n}", relations=[{"source": "Ann", "type": "t", "target": f"x{n}"}]) for n in range(30)))
     hub = NodeKey("entity:ann")
     assert [edge.target.text for edge in engine.graph.edges(hub, 2)] == ["entity:x29", "entity:x28"]
-    assert (engine.graph.degree(hub, 1_000), engine.graph.degree(hub, 10)) == (30, 10)
+    assert (len(engine.graph.edges(hub, 1_000)), len(engine.graph.edges(hub, 10))) == (30, 10)
 
 
 # ── episodes ──────────────────────────────────────────────────────────────────────────────────────────────────────
