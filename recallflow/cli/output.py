@@ -48,18 +48,14 @@ def paragraph(text: str, indent: str = "", first: str | None = None) -> str:
 
 
 # What each column of the semantic signal says, for people.
-_REASONS = {
+REASONS = {
     "dense": "similar meaning",
-    "sentence": "a sentence of similar meaning",
     "word": "similar words",
-    "lexical": "shared words",
-    "window_2": "shared words close by",
-    "window_4": "shared words around it",
-    "bigram": "shared phrase",
-    "episode": "episode on the subject",
-    "back_2": "follows up the subject",
+    "word_before": "similar words just before",
+    "window": "shared words close by",
     "answers": "answers a question like it",
     "speaker": "said by the one named",
+    "subject": "said by the one named first",
     "date": "date asked about",
     "when": "tells a time",
     "opens": "opens the conversation",
@@ -69,4 +65,4 @@ _REASONS = {
 
 def reasons(signals: list[str]) -> str:
     """Signals of `why_included` in words."""
-    return ", ".join(dict.fromkeys(_REASONS.get(signal, signal) for signal in signals))
+    return ", ".join(dict.fromkeys(REASONS.get(signal, signal) for signal in signals))
