@@ -25,6 +25,7 @@ _PASSING = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._RESOLVE,
     KafkaError._TIMED_OUT,
+    KafkaError._DESTROY,  # the connection that was asked is being replaced by another to the same broker
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.BROKER_NOT_AVAILABLE,

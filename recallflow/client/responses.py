@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from recallflow.client.outstanding import Outstanding, new_future
 from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.trouble import passes
 from recallflow.errors import QueryFailed, SourceError
 from recallflow.responses import ErrorBody, Response
 
@@ -75,7 +76,7 @@ class Responses:
             self._assign()
         else:
             self._on_error(error)
-            if not error.retriable():
+            if not passes(error):
                 self._outstanding.fail_all(SourceError(f"cannot read {self._topic}: {error.str()}"))
 
     def _resolve(self, key: bytes, value: bytes) -> None:

@@ -13,6 +13,7 @@ from recallflow.errors import SourceError
     ("code", "passing", "denied"),
     [
         (KafkaError._TRANSPORT, True, False),
+        (KafkaError._DESTROY, True, False),
         (KafkaError._ALL_BROKERS_DOWN, True, False),
         (KafkaError.NOT_LEADER_FOR_PARTITION, True, False),
         (KafkaError._AUTHENTICATION, False, True),
