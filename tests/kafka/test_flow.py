@@ -225,8 +225,8 @@ def test_a_waiting_query_survives_a_kill(flow: Flow) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_finishes_the_batch_and_the_next_start_goes_on(flow: Flow, number: signal.Signals) -> None:
-    flow.send({"type": "message", "id": "m1", "content": "The bicycle is in the cellar."})
-    flow.ask(id="before")
+    told = flow.send({"type": "message", "id": "m1", "content": "The bicycle is in the cellar."})
+    flow.ask(id="before", wait_for=told)  # queries come first: without it the flow may stop before m1
     assert flow.answer()["query_id"] == "before"
     os.kill(flow.process.pid, number)
     _, said = flow.process.communicate(timeout=10)
