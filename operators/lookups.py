@@ -1,7 +1,6 @@
 """Queries that look something up instead of ranking: one memory, its versions, episodes, counts."""
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
 from recallflow.operators import redaction
 from recallflow.operators.episodes import is_open
-from recallflow.operators.redaction import Redacted
+from recallflow.operators.redaction import Redacted, RowsReader
 from recallflow.operators.text import sentences
 from recallflow.queries import EpisodesList
 from recallflow.responses import EpisodeInfo, MemoryUsage, Response, status_of
@@ -20,8 +19,6 @@ from recallflow.state.usage import Usage
 
 SUMMARY_SENTENCES = 3
 SUMMARY_CHARACTERS = 500
-
-RowsReader = Callable[[list[int]], list[MemoryRow | None]]
 
 
 def versions(query_id: str, rows: list[MemoryRow]) -> Response:

@@ -1,6 +1,6 @@
 """Memories whose text cannot be opened: what the index knows of them stands, text and summary are redacted."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -9,6 +9,8 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
 
 REDACTED = "[REDACTED — DECRYPTION FAILED]"
+
+RowsReader = Callable[[list[int]], list[MemoryRow | None]]  # of slots; those that cannot be opened are `Redacted`
 
 
 @dataclass(slots=True)

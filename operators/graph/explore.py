@@ -1,6 +1,6 @@
 """A bounded subgraph, for a page that shows it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
@@ -8,6 +8,7 @@ from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, Explor
 from recallflow.operators.graph.expand import HOPS_MAX, HOPS_MIN
 from recallflow.operators.graph.neighbourhood import Neighbourhood, Place, load
 from recallflow.operators.graph.reader import Bounds, GraphReader
+from recallflow.operators.redaction import RowsReader
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
@@ -15,8 +16,6 @@ from recallflow.state.rows import MemoryRow
 
 BOUNDS = Bounds(visited=200, opened=64)  # more than that no page can show
 NEWEST = 10  # memories that are begun with where no node is asked for
-
-RowsReader = Callable[[list[int]], list[MemoryRow | None]]
 
 
 def explore(graph: GraphReader, index: OwnerIndex, rows: RowsReader, wanted: Sequence[str], hops: int) -> Subgraph:

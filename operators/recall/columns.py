@@ -18,21 +18,18 @@ base = 0.1·z(cosine) + sq(BM25).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from recallflow.embedder import TextVectors
 from recallflow.operators.recall import words
-from recallflow.operators.recall.bm25 import bm25_columns
+from recallflow.operators.recall.bm25 import Column, Places, bm25_columns
 from recallflow.operators.recall.dates import date_column
 from recallflow.operators.recall.question import Question
 from recallflow.state.index import WINDOW, Facts, OwnerIndex
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME
-
-Column = npt.NDArray[np.floating[Any]]
-Places = npt.NDArray[np.int64]
 
 DENSE_IN_BASE = 0.1
 STANDS_IN = 0.5  # of what late interaction weighs: the cosine's part in choosing what to work it out for

@@ -18,7 +18,7 @@ from recallflow.fields import format_time
 from recallflow.operators import redaction
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.scene import Places
-from recallflow.operators.redaction import REDACTED, Redacted
+from recallflow.operators.redaction import REDACTED, Redacted, RowsReader
 from recallflow.queries import Filters
 from recallflow.responses import Context, ContextItem, RecalledMemory, Warn
 from recallflow.state import keys
@@ -29,8 +29,6 @@ from recallflow.state.rows import CategorySummary, MemoryRow
 SUMMARIES_END, ITEMS_END, GRAPH_END = 0.5, 0.8, 1.0  # shares of the budget up to which each section may fill it
 RULE, RANKED_LAYERS = "rule", ("working", "long_term")
 ROWS_AT_ONCE = 64
-
-RowsReader = Callable[[list[int]], list[MemoryRow | None]]  # of slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +125,11 @@ def layered(
     slots = _rules(index, permitted)
     chunks = (readable(slots[start : start + ROWS_AT_ONCE]) for start in range(0, len(slots), ROWS_AT_ONCE))
     for row in chain.from_iterable(chunks):
-        yield ContextItem(
-            id=row.id,
-            content=row.content,
-            category=row.category,
-            confidence=row.confidence,
-            score=scores.get(row.id),
-            created_at=format_time(row.created_ms),
-        )
+        yield _item(row, scores.get(row.id), format_time(row.created_ms))
     for layer in RANKED_LAYERS:
-        yield from (_item(memory) for memory in ranked if memory.layer == layer and memory.content != REDACTED)
+        for memory in ranked:
+            if memory.layer == layer and memory.content != REDACTED:
+                yield _item(memory, memory.score, memory.created_at)
 
 
 def _rules(index: OwnerIndex, permitted: Places) -> list[int]:
@@ -150,14 +143,14 @@ def _rules(index: OwnerIndex, permitted: Places) -> list[int]:
     return [int(slots[at]) for _, at in best]
 
 
-def _item(memory: RecalledMemory) -> ContextItem:
+def _item(memory: MemoryRow | RecalledMemory, score: float | None, created_at: str) -> ContextItem:
     return ContextItem(
         id=memory.id,
         content=memory.content,
         category=memory.category,
         confidence=memory.confidence,
-        score=memory.score,
-        created_at=memory.created_at,
+        score=score,
+        created_at=created_at,
     )
 
 

@@ -1,7 +1,6 @@
 """Steps 3 and 4: the question's vector and the semantic signal, and what stands in for them where the model fails or
 there is no time for it."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -9,20 +8,19 @@ import numpy as np
 from recallflow.embedder import NO_FLOATS, Embedder, Matrix, TextVectors
 from recallflow.operators import redaction
 from recallflow.operators.recall import columns
+from recallflow.operators.recall.bm25 import Column
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.question_vectors import QuestionVector
 from recallflow.operators.recall.scene import Places
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, SPELLING_WEIGHTS, WEIGHTS
+from recallflow.operators.redaction import RowsReader
 from recallflow.responses import Warn
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import MemoryRow
 
 FALLBACK_CANDIDATES = 200
 CACHES = ("question_vector", "candidates")
-
-RowsReader = Callable[[list[int]], list[MemoryRow | None]]  # of slots
 
 
 class Signal(NamedTuple):
@@ -77,7 +75,7 @@ def worded(shared: Shared, index: OwnerIndex, question: Question, permitted: Pla
 
 def _spelt(
     fallback: Embedder, by_words: Columns, index: OwnerIndex, question: Question, permitted: Places, rows: RowsReader
-) -> columns.Column:
+) -> Column:
     """(n,) z-scores of the fallback's cosines over the permitted memories that fit best by words; the others are 0."""
     score = by_words.score()
     best = permitted[np.argsort(-score[permitted], kind="stable")[:FALLBACK_CANDIDATES]]

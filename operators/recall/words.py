@@ -10,19 +10,14 @@ in the memory at place p, a column is the mean of these over the units, weighted
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from recallflow.embedder import Matrix, TextVectors
-from recallflow.operators.recall.bm25 import idf, live
+from recallflow.operators.recall.bm25 import Column, Places, idf, live
 from recallflow.operators.recall.question import Question
 from recallflow.state.index import Conversation, OwnerIndex
 from recallflow.state.lexical import distinct
-
-Column = npt.NDArray[np.floating[Any]]
-Places = npt.NDArray[np.int64]
 
 NAMES = ("word", "word_before")
 BEFORE = 4  # places

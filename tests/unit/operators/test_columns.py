@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.embedder import NO_FLOATS, TextVectors
-from recallflow.operators.recall.bm25 import SQUASH
+from recallflow.operators.recall.bm25 import SQUASH, Column
 from recallflow.operators.recall.bm25 import bm25 as bm25_scores
-from recallflow.operators.recall.columns import Column, Columns, compute
+from recallflow.operators.recall.columns import Columns, compute
 from recallflow.operators.recall.dates import date_column
 from recallflow.operators.recall.question import DateMention, understand
 from recallflow.operators.recall.weights import CONTEXTUAL_WEIGHTS, SPELLING_WEIGHTS, STATIC_WEIGHTS
