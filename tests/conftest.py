@@ -3,6 +3,7 @@ commands as processes."""
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +15,8 @@ import orjson
 import pytest
 from hypothesis import settings
 
+from benchmarks.broker import BOOTSTRAP_VARIABLE, BOTH_WAYS
+from benchmarks.locomo import MissingDataError, shared
 from recallflow.decisions import History
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
@@ -29,12 +32,41 @@ GIVE_UP_S = 60  # a process that says nothing for so long hangs: it is killed, a
 SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
 
 
+BROKER_FOLDERS = {"kafka", "faults"}
+INCLUDE_ALL = "--nothing-left-out"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(INCLUDE_ALL, action="store_true", help="fail where this machine lacks what some tests need")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spreads the tests over two processes: a file stays together, and all that needs the broker shares one."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Spreads the tests over two processes: a file stays together, and all that needs the broker shares one. What this
+    machine lacks the means for is left out, and says so at the end; with `--nothing-left-out` it fails."""
     for item in items:
-        folder = item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group("kafka" if folder == "kafka" else str(item.path)))
+        needs_broker = item.path.parent.name in BROKER_FOLDERS
+        item.add_marker(pytest.mark.xdist_group("kafka" if needs_broker else str(item.path)))
+        if config.getoption(INCLUDE_ALL):
+            continue
+        if needs_broker and not has_broker():
+            item.add_marker(pytest.mark.skip(f"left out: needs a Kafka broker; {BOTH_WAYS}"))
+        if item.get_closest_marker("shared") and not has_models():
+            item.add_marker(pytest.mark.skip("left out: needs real models; set RECALLFLOW_SHARED to their folder"))
+
+
+def has_broker() -> bool:
+    """Whether a Kafka is named, or one can be assembled here."""
+    return BOOTSTRAP_VARIABLE in os.environ or None not in (shutil.which("java"), shutil.which("mvn"))
+
+
+def has_models() -> bool:
+    """Whether the folder that RECALLFLOW_SHARED names, or its default, is there."""
+    try:
+        shared("models")
+    except MissingDataError:
+        return False
+    return True
 
 
 _ENTRY: dict[str, Any] = {
