@@ -10,7 +10,6 @@ Nothing in a log is left out without a word: what cannot be read is passed on in
 with its reason. Only a file that cannot be used at all is a `UsageError`.
 """
 
-import codecs
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,8 +21,10 @@ import orjson
 
 from recallflow.connectors.lines import bounded_lines
 from recallflow.connectors.locomo import locomo_events
+from recallflow.encodings import unmarked, wrapping
 from recallflow.errors import UsageError
 from recallflow.events import MemoryEvent
+from recallflow.fields import written_time
 from recallflow.queries import QueryEvent
 
 EVENT_BYTES = 1024 * 1024 + 1  # one more than an event may have, so that a cut line is still rejected as too large
@@ -87,7 +88,7 @@ def count_log(path: Path, scope: Scope | None = None, log_format: LogFormat | No
 def _values(path: Path, scope: Scope, log_format: LogFormat) -> Iterator[bytes]:
     _check_usable(path)
     if log_format is LogFormat.EVENTS:
-        return _lines(path, EVENT_BYTES)
+        return _unmarked_lines(path, EVENT_BYTES)
     if log_format is LogFormat.LOCOMO:
         samples = _document(path)
         if samples is None:
@@ -114,9 +115,10 @@ def _check_usable(path: Path) -> None:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
 
 
-def _lines(path: Path, limit_bytes: int) -> Iterator[bytes]:
+def _unmarked_lines(path: Path, limit_bytes: int) -> Iterator[bytes]:
     with path.open("rb") as file:
-        yield from bounded_lines(file, limit_bytes)
+        for number, line in enumerate(bounded_lines(file, limit_bytes)):
+            yield line if number else unmarked(line)
 
 
 def _count_lines(path: Path) -> int:
@@ -130,10 +132,7 @@ def _count_lines(path: Path) -> int:
 
 def _written_lines(path: Path) -> Iterator[bytes]:
     """Lines that hold more than white space, without a byte order mark."""
-    for number, line in enumerate(_lines(path, CONVERSATION_BYTES)):
-        text = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
-        if text.strip():
-            yield text
+    return (line for line in _unmarked_lines(path, CONVERSATION_BYTES) if line.strip())
 
 
 def _first_line(path: Path) -> bytes:
@@ -151,7 +150,7 @@ def _parsed(text: bytes) -> object:
 
 def _document(path: Path) -> list[Any] | None:
     """The file as one JSON array; an object counts as an array of one. None if it is neither."""
-    value = _parsed(path.read_bytes().removeprefix(codecs.BOM_UTF8))
+    value = _parsed(unmarked(path.read_bytes()))
     if isinstance(value, dict):
         return [value]
     return value if isinstance(value, list) else None
@@ -200,6 +199,8 @@ def _describe(line: bytes) -> str:
     """What a file starts with, in a few words."""
     if not line:
         return "blank lines only"
+    if wrong := wrapping(line):
+        return f"what {wrong}"
     value = _parsed(line)
     if isinstance(value, dict):
         return f"a JSON object with the fields {', '.join(list(value)[:6]) or '(none)'}"
@@ -214,6 +215,7 @@ _OWNER_KEYS = ("tenant_id", "user_id", "environment")
 _MESSAGE_KEYS = ("id", "type", "role", "content", "name", "metadata")
 _PLACED = frozenset(_CONVERSATION_KEYS + _TIME_KEYS + _OWNER_KEYS + _MESSAGE_KEYS)
 _SPOKEN_ELSEWHERE = ("tool_calls", "function_call", "refusal", "audio")  # such a message may have no content
+_WRITTEN_LEVELS = 250  # orjson writes 254, and an event may have 200
 _SECONDS_BELOW = 1e11  # as seconds the year 5138, as milliseconds 1973: below it, a time is in seconds
 
 
@@ -281,7 +283,7 @@ def _time(value: object) -> object:
     """Epoch seconds → epoch milliseconds; milliseconds and texts stay as they are."""
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) >= _SECONDS_BELOW:
         return value
-    return round(value * 1000)
+    return written_time(round(value * 1000))
 
 
 def _text_if_number(value: object) -> object:
@@ -292,6 +294,14 @@ def _encode(scope: Scope, event: dict[str, Any]) -> bytes:
     owned = {"tenant_id": scope.tenant_id, "user_id": scope.user_id, "environment": scope.environment} | event
     try:
         return orjson.dumps(owned)
-    except orjson.JSONEncodeError:  # nested deeper than orjson writes, though it reads it: pass on that it was there
-        flat = {key: value for key, value in owned.items() if isinstance(value, str | int | float)}
-        return orjson.dumps(flat | {"role": None, "metadata": {"malformed": "nested too deeply"}})
+    except orjson.JSONEncodeError:  # nested deeper than orjson writes, though it reads it
+        return orjson.dumps(_cut(owned, _WRITTEN_LEVELS))
+
+
+def _cut(value: Any, levels: int) -> Any:
+    """What is nested deeper is left out: what stays is still too deep for an event, and refused as that."""
+    if levels == 0:
+        return None
+    if isinstance(value, dict):
+        return {key: _cut(item, levels - 1) for key, item in value.items()}
+    return [_cut(item, levels - 1) for item in value] if isinstance(value, list) else value

@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_args
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
+from recallflow.encodings import unmarked, wrapping
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Event, MemoryEvent
 from recallflow.fields import NOT_BLANK
@@ -18,6 +19,7 @@ from recallflow.records import Record
 
 MAX_RECORD_BYTES = 1024 * 1024
 MAX_PROBLEMS = 20
+MAX_DEPTH = 200  # the JSON parser's own
 STEP = "decode"
 
 _log = logging.getLogger(__name__)
@@ -52,12 +54,16 @@ def parse(value: bytes) -> Event:
     """JSON of any memory or query event → its model. Raises InvalidRecord."""
     if len(value) > MAX_RECORD_BYTES:
         raise _refuse("too_large", f"over {MAX_RECORD_BYTES} bytes; split it, or store a reference")
+    value = unmarked(value)
     if not value.strip():
         raise _refuse("invalid_json", "empty; send one JSON object")
     try:
         event = _EVENT.validate_json(value)
     except ValidationError as error:
-        raise _invalid(error.errors(include_url=False, include_context=False, include_input=False)) from None
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        if problems[0]["type"] == "json_invalid":
+            raise _refuse("invalid_json", wrapping(value) or _unreadable(problems[0]["msg"])) from None
+        raise _invalid(problems) from None
     if event.model_extra:
         _report_unknown(event)
     return event
@@ -82,10 +88,14 @@ def _refuse(code: Any, problem: str, field: str = "") -> InvalidRecord:
     return InvalidRecord(code, [FieldProblem(field, problem)])
 
 
+def _unreadable(said: str) -> str:
+    if "recursion limit" in said:  # the parser's own words name neither the limit nor what to do
+        return f"nested more than {MAX_DEPTH} levels deep; flatten it, or store it as text"
+    return said
+
+
 def _invalid(errors: list[ErrorDetails]) -> InvalidRecord:
     first = errors[0]
-    if first["type"] == "json_invalid":
-        return _refuse("invalid_json", first["msg"])
     if first["type"] == "union_tag_not_found":
         return _refuse("unknown_type", "missing; give one of " + _known_types(), "type")
     if first["type"] == "union_tag_invalid":
@@ -123,7 +133,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 def _query_id(record: Record) -> str | None:
     """The id to answer under, where the refused record is recognisably a query."""
     try:
-        raw = from_json(record.value)
+        raw = from_json(unmarked(record.value))
     except ValueError:
         return None
     if not isinstance(raw, dict) or not isinstance(kind := raw.get("type"), str) or kind not in QUERY_TYPES:

@@ -8,7 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from recallflow.control import Control, ControlEvent
-from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
+from recallflow.encodings import unmarked, wrapping
+from recallflow.errors import FieldProblem, InvalidRecord
 
 _EVENT: TypeAdapter[Control] = TypeAdapter(ControlEvent)
 
@@ -54,11 +55,12 @@ class History:
 def parse_control(value: bytes) -> Control:
     """JSON of any control event → its model. Raises InvalidRecord, with every wrong field at once."""
     try:
-        return _EVENT.validate_json(value)
+        return _EVENT.validate_json(unmarked(value))
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        code: ErrorCode = "invalid_json" if found[0]["type"] == "json_invalid" else "invalid_event"
-        raise InvalidRecord(code, [_problem(one) for one in found]) from None
+        if found[0]["type"] == "json_invalid":
+            raise InvalidRecord("invalid_json", [FieldProblem("", wrapping(value) or found[0]["msg"])]) from None
+        raise InvalidRecord("invalid_event", [_problem(one) for one in found]) from None
 
 
 def _problem(error: ErrorDetails) -> FieldProblem:

@@ -4,16 +4,30 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 EPOCH_MS_MIN = -62_135_596_800_000  # 0001-01-01T00:00:00Z
 EPOCH_MS_MAX = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
+# As milliseconds these lie in the first four months of 1970, as seconds between 2001 and 2286: nobody means the former.
+EPOCH_SECONDS_MIN, EPOCH_SECONDS_MAX = 1_000_000_000, 9_999_999_999
 FLOAT32_MAX = 3.4028234663852886e38
 _TIMES = "RFC 3339 (2026-01-31T12:00:00Z) or epoch milliseconds"
 
 
 def parse_time(value: object) -> int:
-    """RFC 3339 text or epoch milliseconds → epoch milliseconds, within the years 1 to 9999. No offset means UTC."""
+    """RFC 3339 text or epoch milliseconds → epoch milliseconds, within the years 1 to 9999. No offset means UTC.
+
+    A number that looks like epoch seconds is refused: as milliseconds it would put the event into 1970."""
+    given = value
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)
@@ -22,9 +36,20 @@ def parse_time(value: object) -> int:
         value = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"not a time; give {_TIMES}")  # noqa: TRY004 pydantic collects ValueError
+    if given is value and _looks_like_seconds(value):
+        raise ValueError("looks like epoch seconds; give milliseconds, or RFC 3339")
     if not EPOCH_MS_MIN <= value <= EPOCH_MS_MAX:  # NaN is outside too
         raise ValueError("outside the years 1 to 9999")
     return round(value)
+
+
+def written_time(epoch_ms: int) -> int | str:
+    """Epoch milliseconds as an event may say them: as text where `parse_time` would take the number for seconds."""
+    return format_time(epoch_ms) if _looks_like_seconds(epoch_ms) else epoch_ms
+
+
+def _looks_like_seconds(value: float) -> bool:
+    return EPOCH_SECONDS_MIN <= value <= EPOCH_SECONDS_MAX
 
 
 @lru_cache(maxsize=10_000)  # the same memories are answered over and over
@@ -46,6 +71,7 @@ Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128, patt
 Timestamp = Annotated[
     int,
     BeforeValidator(parse_time),
+    PlainSerializer(written_time, when_used="json"),
     WithJsonSchema(
         {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "description": "epoch milliseconds"}]}
     ),

@@ -38,6 +38,7 @@ WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType(
 
 K_MIN, K_MAX = 1, 50
 QUERY_CHARACTERS = 8_000
+MAX_TOKENS_MAX = 1_000_000  # more than a record can carry
 
 
 def _position(text: str) -> str:
@@ -115,7 +116,7 @@ class Recall(Event):
     weights: dict[str, Weight] | None = None
     filters: Filters = Filters()
     entity_urns: list[Name] = []
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_MAX)] | None = None
     select_categories: bool = False
     check_sufficiency: bool = False
     as_of: AsOf | None = None

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, read_log
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.publish import Publisher
+from recallflow.encodings import unmarked
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused
 from recallflow.operators.reply import owner_key
@@ -57,7 +58,7 @@ def publish(options: KafkaOptions, topic: str, path: Path, scope: Scope, log_for
 
 
 def _with_id(value: bytes, position: Position) -> bytes:
-    event = orjson.loads(value)
+    event = orjson.loads(unmarked(value))
     return value if event.get("id") is not None else orjson.dumps({**event, "id": str(position)})
 
 

@@ -66,3 +66,10 @@ def test_what_is_no_json_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidRecord, match="Invalid JSON") as raised:
         parse_control(value)
     assert raised.value.code == "invalid_json"
+
+
+def test_a_byte_order_mark_is_passed_over_and_another_encoding_named() -> None:
+    value = b'{"type": "quota", "tenant_id": "a", "name": "n", "limit": 1}'
+    assert parse_control(b"\xef\xbb\xbf" + value) == parse_control(value)
+    with pytest.raises(InvalidRecord, match="is UTF-16; send UTF-8"):
+        parse_control(value.decode().encode("utf-16"))

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from recallflow.connectors.chat_logs import EVENT_BYTES, LogFormat, Scope, count_log, detect_format, read_log
-from recallflow.errors import UsageError
+from recallflow.errors import InvalidRecord, UsageError
 from recallflow.events import MemoryEvent
+from recallflow.operators.decode import parse
 
 SCOPE = Scope("acme", "ann", "test")
 EVENT = b'{"type":"message","tenant_id":"acme","user_id":"ann","content":"hello"}'
@@ -309,11 +310,32 @@ def test_a_long_conversation_in_one_line_is_read(write: Callable[[bytes], Path])
     assert count_log(write(b"\n".join([conversation] * 2))) == 4000
 
 
-def test_nesting_deeper_than_can_be_written_is_rejected_by_name(write: Callable[[bytes], Path]) -> None:
+def test_nesting_deeper_than_can_be_written_is_refused_as_that(write: Callable[[bytes], Path]) -> None:
+    """And not for a field of it that was fine."""
     deep = b"[" * 500 + b"]" * 500
-    (event,) = events(write(b'{"role":"user","content":"x","audio":' + deep + b"}"))
-    assert event["id"] == "conversation-1-1"
-    assert wrong_fields(event) == {"role"}
+    path = write(b'{"role":"user","content":"x","metadata":{"a":' + deep + b"}}")
+    (event,) = events(path)
+    assert (event["id"], event["role"], event["content"]) == ("conversation-1-1", "user", "x")
+    (value,) = read_log(path, SCOPE)
+    with pytest.raises(InvalidRecord, match="nested more than 200 levels deep"):
+        parse(value)
+
+
+def test_a_byte_order_mark_costs_no_event(write: Callable[[bytes], Path]) -> None:
+    path = write(b"\xef\xbb\xbf" + EVENT + b"\n" + EVENT)
+    assert (detect_format(path), count_log(path)) == (LogFormat.EVENTS, 2)
+    assert list(read_log(path, SCOPE)) == [EVENT, EVENT]
+
+
+def test_a_log_in_utf_16_is_named(write: Callable[[bytes], Path]) -> None:
+    with pytest.raises(UsageError, match="is UTF-16; send UTF-8"):
+        detect_format(write((EVENT + b"\n").decode().encode("utf-16")))
+
+
+def test_seconds_that_milliseconds_would_be_mistaken_for_are_written_as_text(write: Callable[[bytes], Path]) -> None:
+    (event,) = events(write(b'{"role":"user","content":"x","created":2678400}'))
+    assert event["timestamp"] == "1970-02-01T00:00:00Z"
+    assert is_valid(event)
 
 
 # ── LoCoMo ────────────────────────────────────────────────────────────────────────────────────────────────────────
