@@ -28,7 +28,7 @@ settings.register_profile("dev", deadline=None, max_examples=60)
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
-GIVE_UP_S = 60  # a process that says nothing for so long hangs: it is killed, and the test that waits for it fails
+GIVE_UP_S = 300  # a process that says nothing for so long hangs: it is killed, and the test that waits for it fails
 SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
 
 
