@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, Producer, TopicPartition
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.sink import NUMBER_HEADER, SOURCE_HEADER
-from recallflow.connectors.kafka.trouble import passes
+from recallflow.connectors.kafka.trouble import passes, tell_outage
 from recallflow.errors import SinkError, SourceError
 from recallflow.records import Position
 
@@ -66,7 +66,7 @@ def _until_end(reader: Any) -> Iterator[Letter]:
 def send_again(options: KafkaOptions, letters: Iterable[Letter]) -> int:
     """Sends records to the topic they were refused on, as they were: bytes, key and own headers. Returns how many.
     Raises SinkError; then some may have been sent."""
-    producer = Producer(options.producer())
+    producer = Producer(options.producer() | {"error_cb": tell_outage})
     failed: list[KafkaError] = []
     sent = 0
     for letter in letters:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
+from recallflow.connectors.kafka.trouble import ClientLog
 from recallflow.errors import UsageError
 
 # What recallflow's guarantees rest on, some under two names: not for users to set.
@@ -63,6 +64,7 @@ class KafkaOptions:
             "fetch.queue.backoff.ms": 2,
             "queued.min.messages": 5_000,
             **self.extra,
+            "logger": ClientLog(),
             "bootstrap.servers": self.bootstrap_servers,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -74,6 +76,7 @@ class KafkaOptions:
             "linger.ms": 0,
             "socket.nagle.disable": True,
             **self.extra,
+            "logger": ClientLog(),
             "bootstrap.servers": self.bootstrap_servers,
             "enable.idempotence": True,
             "acks": "all",

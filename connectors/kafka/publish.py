@@ -7,6 +7,7 @@ from confluent_kafka import KafkaError, Producer
 
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.trouble import tell_outage
 from recallflow.errors import SinkError
 
 FLUSH_S = 60.0
@@ -21,7 +22,7 @@ class Publisher:
         """Raises SourceError where Kafka cannot be reached, refuses us, or has no such topic."""
         with Metadata.open(options) as metadata:
             metadata.partitions([topic])
-        self._producer = Producer(options.producer() | {"linger.ms": LINGER_MS})
+        self._producer = Producer(options.producer() | {"linger.ms": LINGER_MS, "error_cb": tell_outage})
         self._topic = topic
         self._reached = reached
         self._error: KafkaError | None = None

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.trouble import passes
+from recallflow.connectors.kafka.trouble import passes, tell_outage
 from recallflow.errors import SinkError
 
 SOURCE_HEADER = "recallflow-source"
@@ -146,6 +146,8 @@ class SharedProducer:
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
             self._error = error
+        else:
+            tell_outage(error)
 
 
 class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):

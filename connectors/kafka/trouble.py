@@ -2,12 +2,14 @@
 
 import logging
 import time
+from collections.abc import Callable
 
 from confluent_kafka import KafkaError
 
 from recallflow.errors import SourceError
 
-OUTAGE_LOG_S = 10.0
+SAID_AGAIN_S = 10.0  # the least time between two lines about one trouble; it doubles while the trouble lasts
+SAID_AGAIN_MAX_S = 640.0
 
 _log = logging.getLogger(__name__)
 _DENIED = {
@@ -49,21 +51,60 @@ def denies(error: KafkaError) -> bool:
     return error.code() in _DENIED
 
 
+class Seldom:
+    """How often one trouble is worth a line: at once, then ever more seldom, and anew after a quiet time. Brokers that
+    are away make every client of a process complain several times a second. Thread-safe enough: a race costs a line."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._pauses: dict[str, tuple[float, float, float]] = {}  # kind → last heard, next line due, pause after it
+
+    def allows(self, kind: str) -> bool:
+        now_s = self._clock_s()
+        heard_s, due_s, pause_s = self._pauses.get(kind, (now_s, now_s, SAID_AGAIN_S))
+        if now_s - heard_s > SAID_AGAIN_S:
+            due_s, pause_s = now_s, SAID_AGAIN_S
+        allowed = now_s >= due_s
+        if allowed:
+            due_s, pause_s = now_s + pause_s, min(2 * pause_s, SAID_AGAIN_MAX_S)
+        self._pauses[kind] = now_s, due_s, pause_s
+        return allowed
+
+
+_seldom = Seldom()
+
+
+def tell_outage(error: KafkaError) -> None:
+    """Logs what a client complains of, once for all clients of the process."""
+    if _seldom.allows("outage"):
+        _log.warning("Kafka: %s; retrying", error.str())
+
+
+# Why a connection failed comes a second time, as an error, to whoever made the client; and that an option for producers
+# means nothing to a consumer is no news to somebody who gives options for both.
+_TOLD_ELSEWHERE = frozenset({"FAIL", "ERROR", "CONFWARN"})
+
+
+class ClientLog:
+    """Takes librdkafka's own log lines, which it would write to standard error (the option `logger`)."""
+
+    def log(self, level: int, text: str, facility: str, client: str, said: str) -> None:
+        if facility not in _TOLD_ELSEWHERE and _seldom.allows(f"librdkafka {facility}"):
+            _log.log(level, text, facility, client, said)
+
+
 class Complaints:
     """What a client of librdkafka's has to say by itself (its `error_cb`). It goes on trying whatever happens; of what
     is about who we are, an error is kept."""
 
     def __init__(self) -> None:
         self.refused: SourceError | None = None
-        self._logged_s: float | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        now_s = time.monotonic()
         if denies(error) or error.fatal():
             self.refused = SourceError(f"Kafka refuses us: {error.str()}; check the security settings")
-        elif self._logged_s is None or now_s - self._logged_s > OUTAGE_LOG_S:
-            self._logged_s = now_s
-            _log.warning("Kafka: %s; retrying", error.str())
+        else:
+            tell_outage(error)
 
     def check(self) -> None:
         """Raises SourceError once Kafka has refused us."""

@@ -9,7 +9,9 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from recallflow.client.core import Core, Topics
 from recallflow.client.scope import Scope
+from recallflow.client.sendable import checked_text
 from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.errors import UsageError
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
@@ -33,6 +35,9 @@ class _Face:
         """`options`: any of librdkafka's (`security.protocol`, `sasl.*`, `ssl.*`, …). `timeout_s`: for a record to be
         acknowledged, and for a response to come. Does not wait for Kafka. Raises UsageError and InvalidRecord for
         arguments that no call could succeed with."""
+        checked_text("bootstrap_servers", bootstrap_servers)
+        if not isinstance(options, Mapping):
+            raise UsageError(f"options must map librdkafka's names to values, not {options!r}")
         topics = Topics(memory_topic, query_topic, response_topic)
         self._core = Core(KafkaOptions(bootstrap_servers, options), Scope(tenant_id, environment), topics, timeout_s)
 

@@ -13,7 +13,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from recallflow.client.outstanding import Outstanding, Pending, new_future
 from recallflow.client.responses import POLL_S, Responses, said
 from recallflow.client.scope import AnyEvent, Scope, record_key
+from recallflow.client.sendable import checked_text, checked_wait
 from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.trouble import tell_outage
 from recallflow.errors import DeliveryFailed, QueryTimeout, UsageError
 from recallflow.events import ContentPart
 from recallflow.fields import Role
@@ -33,8 +35,9 @@ class Core:
     """Everything the clients do. Thread-safe. Each call returns at once; mistakes in the call are raised at once."""
 
     def __init__(self, kafka: KafkaOptions, scope: Scope, topics: Topics, timeout_s: float) -> None:
-        if timeout_s <= 0:
-            raise UsageError(f"timeout_s must be above 0, not {timeout_s:g}")
+        checked_wait("timeout_s", timeout_s)
+        for name, topic in topics._asdict().items():
+            checked_text(f"the {name} topic", topic)
         self._scope, self._topics = scope, topics
         self._servers, self._timeout_s = kafka.bootstrap_servers, timeout_s
         self._trouble: str | None = None
@@ -85,7 +88,7 @@ class Core:
     def update(self, /, user_id: str, memory_id: str | Position, **fields: Any) -> "Future[Position]":
         """Changes the named fields of a memory; one given as None is cleared. Gives and raises what `remember` does:
         whether there is such a memory is known only when the event is applied."""
-        return self._write("memory.update", user_id, {"memory_id": str(memory_id)} | fields)
+        return self._write("memory.update", user_id, {"memory_id": _named(memory_id)} | fields)
 
     def forget(
         self,
@@ -98,13 +101,15 @@ class Core:
     ) -> "Future[Position]":
         """Removes one memory, or all that match `where`: {session_id, category, tag, older_than}, all that are given
         must hold. Gives and raises what `update` does."""
-        target: dict[str, Any] = {} if memory_id is None else {"memory_id": str(memory_id)}
+        if where is not None and "filter" in fields:
+            raise UsageError("where and filter are one thing: give where")
+        target: dict[str, Any] = {} if memory_id is None else {"memory_id": _named(memory_id)}
         return self._write("memory.forget", user_id, target | ({} if where is None else {"filter": where}) | fields)
 
     def send(self, event: AnyEvent) -> "Future[Position]":
         """Sends any event of this tenant and environment, to the query topic where it asks: nobody waits for that
         response. Gives and raises what `remember` does."""
-        return self._send(self._scope.checked(event))
+        return self._send(self._scope.built(event))
 
     # ------------------------------------------------------------------ queries
 
@@ -130,19 +135,22 @@ class Core:
         """
         asked: dict[str, Any] = {"query": query, "mode": mode} | ({} if k is None else {"k": k})
         if after is not None:
-            asked["wait_for"] = [str(p) for p in ([after] if isinstance(after, Position) else after)]
+            if "wait_for" in fields:
+                raise UsageError("after and wait_for are one thing: give after")
+            asked["wait_for"] = _positions(after)
         return self.ask(cast(QueryEvent, self._scope.event("recall", user_id, asked | fields)), timeout_s=timeout_s)
 
     def ask(self, query: QueryEvent, *, timeout_s: float | None = None) -> "Future[Response]":
         """Any query event of this tenant and environment (`MemoryGet`, `EpisodesList`, …) → its response. An id is
         made where it has none. Waits and raises as `recall` does."""
-        if query.type not in QUERY_TYPES:
+        asked = self._scope.built(query)
+        if asked.type not in QUERY_TYPES:
             raise UsageError(f"{query.type} asks nothing: use send()")
         if query.reply_to is not None:
             raise UsageError("reply_to: the response would go where this client does not read; use send()")
-        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        wait_s = self._timeout_s if timeout_s is None else checked_wait("timeout_s", timeout_s)
         query_id = query.id or uuid.uuid4().hex
-        asked = self._scope.checked(query.model_copy(update={"id": query_id}))
+        asked = asked.model_copy(update={"id": query_id})
         pending = Pending(query_id, record_key(asked), wait_s, time.monotonic() + wait_s)
         with self._open():
             self._outstanding.add(pending)
@@ -216,6 +224,7 @@ class Core:
 
     def _on_error(self, error: KafkaError) -> None:
         self._trouble = error.str()
+        tell_outage(error)
 
     def close(self) -> None:
         """Sees every record sent so far to its end, and fails queries that are still open with UsageError. Blocks for
@@ -229,3 +238,16 @@ class Core:
         del self._producer  # ends librdkafka's threads now: its callbacks refer to us, and we to it
         self._responses.stop()
         self._outstanding.fail_all(UsageError("the client was closed before a response came"))
+
+
+def _named(memory_id: object) -> str:
+    if not isinstance(memory_id, str | Position):
+        raise UsageError(f"memory_id must be text or the Position of a write, not {memory_id!r}")
+    return str(memory_id)
+
+
+def _positions(after: object) -> list[str]:
+    given = [after] if isinstance(after, str | Position) else after
+    if not isinstance(given, Sequence) or not all(isinstance(one, str | Position) for one in given):
+        raise UsageError(f"after must be the Position of a write, or a list of them, not {after!r}")
+    return [str(position) for position in given]

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from recallflow.client.outstanding import Outstanding, new_future
 from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.trouble import passes
+from recallflow.connectors.kafka.trouble import passes, tell_outage
 from recallflow.errors import QueryFailed, SourceError
 from recallflow.responses import ErrorBody, Response
 
@@ -98,7 +98,7 @@ class Responses:
 
     def _on_error(self, error: KafkaError) -> None:
         self.trouble = error.str()
-        _log.warning("Kafka: %s", error.str())
+        tell_outage(error)
 
 
 def said(error: KafkaException) -> str:

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
+from recallflow.client.sendable import check_sendable
 from recallflow.errors import UsageError
-from recallflow.events import MemoryEvent
+from recallflow.events import Event, MemoryEvent
 from recallflow.operators.decode import parse, unknown_fields
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
@@ -22,7 +23,13 @@ class Scope(NamedTuple):
 
     def event(self, event_type: str, user_id: str, fields: Mapping[str, Any]) -> AnyEvent:
         """The event, as the engine would read it. Raises InvalidRecord with the engine's own words."""
+        for name in ("type", "user_id"):
+            if name in fields:
+                raise UsageError(
+                    f"{name} is the call's own to say: {event_type} of user {user_id}; leave it out, or use send()"
+                )
         given = self._asdict() | dict(fields) | {"type": event_type, "user_id": user_id}
+        check_sendable(event_type, given)
         try:
             event = parse(orjson.dumps(given, default=_jsonable))
         except orjson.JSONEncodeError as error:
@@ -30,6 +37,16 @@ class Scope(NamedTuple):
         if unknown := unknown_fields(event):
             raise UsageError(f"{event_type} has no field {', '.join(unknown)}")
         return self.checked(cast(AnyEvent, event))
+
+    def built(self, event: object) -> AnyEvent:
+        """An event that the caller has built, as the engine would read it. Raises UsageError for what is none, or is
+        another tenant's or environment's, and InvalidRecord for one that was changed into something wrong."""
+        if not isinstance(event, Event) or not hasattr(event, "type"):
+            raise UsageError(
+                f"not an event but {type(event).__name__}; give one of recallflow's events (Message, Recall, …)"
+            )
+        check_sendable(str(event.type), event.__dict__ | (event.model_extra or {}))
+        return self.checked(cast(AnyEvent, parse(event.model_dump_json(exclude_unset=True, warnings=False).encode())))
 
     def checked(self, event: AnyEvent) -> AnyEvent:
         """The event itself. Raises UsageError where it is another tenant's or environment's."""

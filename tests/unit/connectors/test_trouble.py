@@ -1,11 +1,14 @@
 """Kafka's errors: which pass by themselves, and which mean that it refuses us."""
 
 import logging
+import threading
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError, Producer
 
-from recallflow.connectors.kafka.trouble import Complaints, denies, passes
+from recallflow.connectors.kafka import trouble
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.trouble import SAID_AGAIN_S, ClientLog, Complaints, Seldom, denies, passes
 from recallflow.errors import SourceError
 
 
@@ -27,13 +30,72 @@ def test_an_error_passes_or_denies_or_is_for_good(code: int, passing: bool, deni
     assert (passes(error), denies(error)) == (passing, denied)
 
 
-def test_an_outage_is_told_now_and_then_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(trouble, "_seldom", Seldom(clock))
+    return clock
+
+
+def test_an_outage_of_an_hour_is_told_ever_more_seldom_by_all_clients_together(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
-    complaints = Complaints()
-    for _ in range(3):
-        complaints(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
-    complaints.check()
-    assert [record.getMessage() for record in caplog.records] == ["Kafka: 1/1 brokers are down; retrying"]
+    clients = [Complaints() for _ in range(4)]
+    for _ in range(3_600):
+        for complaints in clients:
+            complaints(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+            complaints.check()
+        clock.now_s += 1
+    said = [record.getMessage() for record in caplog.records]
+    assert set(said) == {"Kafka: 1/1 brokers are down; retrying"}
+    assert len(said) == 11  # at 0, 10, 30, 70, 150, 310, 630 and 1270 s, and every 640 s from then on
+
+
+def test_a_new_outage_is_told_at_once(clock: Clock) -> None:
+    seldom = Seldom(clock)
+    assert [seldom.allows("outage"), seldom.allows("outage"), seldom.allows("other")] == [True, False, True]
+    clock.now_s += SAID_AGAIN_S + 1
+    assert seldom.allows("outage")
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_the_library_says_by_itself_is_logged_and_not_twice(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    log = ClientLog()
+    for _ in range(50):
+        log.log(logging.ERROR, "%s [%s] %s", "FAIL", "rdkafka#1", "Connection refused")
+        log.log(logging.WARNING, "%s [%s] %s", "REQTMOUT", "rdkafka#1", "Timed out 1 in-flight requests")
+    assert [record.getMessage() for record in caplog.records] == ["REQTMOUT [rdkafka#1] Timed out 1 in-flight requests"]
+
+
+def test_clients_of_the_library_write_nothing_themselves(capfd: pytest.CaptureFixture[str]) -> None:
+    """A wrong port: each client's connection fails several times a second."""
+    options = KafkaOptions("127.0.0.1:1")
+    told = threading.Event()
+
+    def complain(_: KafkaError) -> None:
+        told.set()
+
+    consumer = Consumer(options.consumer() | {"error_cb": complain})
+    producer = Producer(options.producer() | {"error_cb": complain})
+    while not told.is_set():
+        consumer.poll(0.05)
+        producer.poll(0.05)
+    told.clear()
+    while not told.is_set():
+        producer.poll(0.05)
+        consumer.poll(0.05)
+    consumer.close()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_refusal_is_kept() -> None:
