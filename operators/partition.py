@@ -192,7 +192,6 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             self._answerer.expansions.feedback(write.owner, event.memory_id, event.useful, at_ms)
 
     def _apply(self, item: Prepared) -> tuple[View, list[Kept]]:
-        # Before the view, which moves the ingestion clock: queries come in no order with memories.
         self._check_topic(item)
         view = View(self._partition, self._answerer.hot_owner(item.write.owner), item.write)
         receipt = apply(view, item, self._rules)

@@ -28,9 +28,7 @@ class View:
         self._graph: Changes | None = None
         self._episodes: dict[str | None, list[Episode]] = {}
         self._usage: dict[int, Usage] = {}
-        self.ingested_ms, self.ingested_logged = partition.ingest_time(
-            write.record.position.source, *_append_time(write)
-        )
+        self.ingested_ms, self.ingested_logged, self._clock_ms = _ingestion(write, hot.clock_ms)
 
     @property
     def owner(self) -> Owner:
@@ -180,7 +178,8 @@ class View:
         """The event succeeded: its effects join the transaction."""
         graph = {} if self._graph is None else self._graph.staged.effects
         if self._effects or graph:
-            self._effects[keys.head(self._hot.key)] = Head(self._hot.owner, self._next_seq, self.change + 1).encode()
+            head = Head(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms)
+            self._effects[keys.head(self._hot.key)] = head.encode()
             self._partition.stage(self._effects)
             self._partition.stage(graph)
 
@@ -188,6 +187,7 @@ class View:
         """What is hot takes in what was staged."""
         if self._effects:
             self._hot.next_seq, self._hot.next_change = self._next_seq, self.change + 1
+            self._hot.clock_ms = self._clock_ms
         for session_id, changed in self._episodes.items():
             self._hot.put_episodes(session_id, changed)
         self._hot.put_usage(self._usage)
@@ -220,9 +220,17 @@ class View:
         self._effects[keys.episode_log(self._hot.key, mark.change)] = mark.encode()
 
 
-def _append_time(write: Write) -> tuple[int, bool]:
-    """When the log took the event in. Lines of a file know only their event time, which then stands for both: a replay
-    of the file gives the same state whenever it is run."""
-    if not write.record.append_logged and write.event.timestamp is not None:
-        return write.event.timestamp, True
-    return write.record.append_ms, write.record.append_logged
+def _ingestion(write: Write, clock_ms: int | None) -> tuple[int, bool, int | None]:
+    """When an event came in, whether a log says so, and the owner's clock after it (docs/decisions/0025).
+
+    A log's append time, but never before the clock. Lines of a file know only their event time, which then stands for
+    both, and moves no clock: a replay of the file gives the same state whenever it is run, and a line with a time far
+    ahead says it of itself alone.
+    """
+    record = write.record
+    if record.append_logged:
+        at_ms = record.append_ms if clock_ms is None else max(record.append_ms, clock_ms)
+        return at_ms, True, at_ms
+    if write.event.timestamp is not None:
+        return write.event.timestamp, True, clock_ms
+    return record.append_ms, False, clock_ms

@@ -25,7 +25,7 @@ class HotOwner:
         self._partition = partition
         stored = partition.get(keys.head(self.key))
         head = Head.decode(stored) if stored else Head(owner, 0, 0)
-        self.next_seq, self.next_change = head.next_seq, head.next_change
+        self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
         self.graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
         self._writing: HotGraph | None = None

@@ -5,10 +5,9 @@ read, or deleted, as one range and can never be reached from another owner's pre
 
     00 name                                   the partition's own
        format                                 format version and partition number
-       clock: source                          the ingestion clock of each source partition: its latest append time
        applied: source                        last applied offset of each source partition
     01 owner(16) table(1) …                   one owner's
-       H                                      head: who the owner is, next sequence number
+       H                                      head: who the owner is, next sequence number, ingestion clock
        C name(16)                             memory id → sequence number, version, content digest, forgotten or not
        R name(16) version(4)                  a memory's row, one per version: history is kept, not overwritten
        E seq(8)                               index entry of the current version: what the hot indexes are built from
@@ -42,10 +41,9 @@ means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or o
 
 import struct
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 FORMAT = b"\x00format"
-CLOCK = b"\x00clock:"
 APPLIED = b"\x00applied:"
 OWNERS = b"\x01"
 OUTBOX = b"\x02"
@@ -87,11 +85,6 @@ _LAST = 2**64 - 1
 def applied(source: str) -> bytes:
     """Key of the applied position of one source partition (`topic:partition`)."""
     return APPLIED + source.encode()
-
-
-def clock(source: str) -> bytes:
-    """Key of the ingestion clock of one source partition."""
-    return CLOCK + source.encode()
 
 
 def table(owner: bytes, name: bytes) -> bytes:

@@ -58,17 +58,13 @@ class Partition:
         self.keyring = keyring
         self._db: Any = _open(path, memory.options(), lock_wait_s)
         self._pending: dict[bytes, bytes | None] = {}
-        self._ticked: set[str] = set()
         self._written = self._synced = 0  # commits: all, and those that a power cut leaves
         self._failed = False
         self._moved: set[str] = set()
         self._check_format(path)
         self.applied = self._read_applied()
-        self._clocks: dict[str, tuple[int, bool]] = {
-            key[len(keys.CLOCK) :].decode(): tuple(orjson.loads(value)) for key, value in self.scan(keys.CLOCK)
-        }
 
-    # ------------------------------------------------------------------ positions and time
+    # ------------------------------------------------------------------ positions
 
     def is_applied(self, position: Position) -> bool:
         """Whether the event at this position was applied before, in this run or an earlier one."""
@@ -80,17 +76,6 @@ class Partition:
         if position.offset > self.applied.get(source, -1):
             self.applied[source] = position.offset
             self._moved.add(source)
-
-    def ingest_time(self, source: str, append_ms: int, logged: bool) -> tuple[int, bool]:
-        """The ingestion time of a record: its append time, never before one given out earlier for its source.
-
-        One clock per source: records of two sources come in no order, and what is stored may not depend on it. The flag
-        says whether the time comes from the log, and not from a clock at the edge.
-        """
-        if source not in self._clocks or append_ms > self._clocks[source][0]:
-            self._clocks[source] = append_ms, logged
-            self._ticked.add(source)
-        return self._clocks[source]
 
     # ------------------------------------------------------------------ one event's effects
 
@@ -175,7 +160,7 @@ class Partition:
         Checkpoint(self._db).create_checkpoint(str(folder))
 
     def commit(self) -> None:
-        """Writes effects, applied positions and clock as ONE WriteBatch, wholly or not at all. Raises StorageError."""
+        """Writes effects and applied positions as ONE WriteBatch, wholly or not at all. Raises StorageError."""
         if not self._pending and not self._moved:
             return
         batch, seal = WriteBatch(raw_mode=True), self.keyring.seal
@@ -187,8 +172,6 @@ class Partition:
                 put(key, seal(key, value))
         for source in self._moved:
             batch.put(keys.applied(source), b"%d" % self.applied[source])
-        for source in self._ticked:
-            batch.put(keys.clock(source), orjson.dumps(self._clocks[source]))
         try:
             self._db.write(batch)
         except Exception as error:  # rocksdict raises bare Exception
@@ -196,7 +179,6 @@ class Partition:
             raise StorageError(_storage_message(self.number, error)) from error
         self._pending.clear()
         self._moved.clear()
-        self._ticked.clear()
         self._written += 1
 
     # ------------------------------------------------------------------ durability

@@ -206,19 +206,21 @@ class CategorySummary(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Who an owner is, the sequence number its next memory gets, and the number of its next change."""
+    """Who an owner is, the sequence number its next memory gets, the number of its next change, and its ingestion
+    clock: the latest time a log gave to what changed it (None before there was one)."""
 
     owner: Owner
     next_seq: int
     next_change: int
+    clock_ms: int | None = None
 
     def encode(self) -> bytes:
-        return orjson.dumps([*self.owner, self.next_seq, self.next_change])
+        return orjson.dumps([*self.owner, self.next_seq, self.next_change, self.clock_ms])
 
     @classmethod
     def decode(cls, data: bytes) -> "Head":
-        *owner, next_seq, next_change = orjson.loads(data)
-        return cls(Owner(*owner), next_seq, next_change)
+        *owner, next_seq, next_change, clock_ms = orjson.loads(data)
+        return cls(Owner(*owner), next_seq, next_change, clock_ms)
 
 
 class Vectors(NamedTuple):

@@ -87,7 +87,7 @@ def _owner_of(key: bytes) -> bytes | None:
 
 
 def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]) -> Iterator[str]:
-    """What is wrong with a partition's own records: format, clock, positions, outbox."""
+    """What is wrong with a partition's own records: format, positions, outbox."""
     applied = {partition.keyring.name(b"", source): offset for source, offset in partition.applied.items()}
     for key, value in records:
         try:
@@ -102,7 +102,7 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
                 counts["positions"] += 1
                 if int(value) < 0:
                     yield f"applied position of {key[len(keys.APPLIED) :].decode()} is {int(value)}"
-            elif key != keys.FORMAT and not key.startswith(keys.CLOCK):
+            elif key != keys.FORMAT:
                 yield f"{key.hex()}: a key of no table"
         except _UNDECODABLE as error:
             yield f"{key.hex()}: cannot be decoded: {error}"

@@ -391,10 +391,10 @@ def test_a_state_directory_of_another_format_version_is_refused(
 ) -> None:
     (tmp_path / "log").write_bytes(jsonl(make_event("message", content="tea")))
     description = filled / "recallflow.json"
-    description.write_text(description.read_text().replace('"format_version": 3', '"format_version": 4'))
+    description.write_text(description.read_text().replace('"format_version": 4', '"format_version": 3'))
     done = cli(*(part.replace("LOG", str(tmp_path / "log")) for part in command), "--state-dir", filled)
     assert_one_line(
-        done, 1, "is in format 4, this recallflow reads format 3: use the version that wrote it, or rebuild"
+        done, 1, "is in format 3, this recallflow reads format 4: use the version that wrote it, or rebuild"
     )
 
 
@@ -454,7 +454,7 @@ def test_looking_into_what_is_no_state_directory_creates_none(cli: Cli, tmp_path
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", "[]", '{"format_version": 3}', '{"format_version": 3, "settings": {"a": 1}}']
+    "content", ["", "{}", "[]", '{"format_version": 4}', '{"format_version": 4, "settings": {"a": 1}}']
 )
 def test_a_broken_description_is_told(cli: Cli, filled: Path, content: str) -> None:
     (filled / "recallflow.json").write_text(content)

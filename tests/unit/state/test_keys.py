@@ -82,15 +82,15 @@ def test_tables_and_namespaces_have_names_of_their_own() -> None:
     tables = [*TABLES, *graph, *past, keys.UNSYNCED, keys.USAGE, keys.SESSION, keys.ASKED]
     assert len(set(tables)) == len(tables)
     assert {len(table) for table in tables} == {1}
-    namespaces = [keys.FORMAT, keys.CLOCK, keys.APPLIED, keys.OWNERS, keys.OUTBOX]
+    namespaces = [keys.FORMAT, keys.APPLIED, keys.OWNERS, keys.OUTBOX]
     assert not any(a != b and a.startswith(b) for a in namespaces for b in namespaces)
 
 
 @given(source=st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
-def test_no_source_can_overwrite_the_format_or_the_clock(source: str) -> None:
+def test_no_source_can_overwrite_the_format(source: str) -> None:
     key = keys.applied(source)
     assert key.startswith(keys.APPLIED)
-    assert key not in (keys.FORMAT, keys.CLOCK)
+    assert key != keys.FORMAT
     assert key[len(keys.APPLIED) :].decode() == source
 
 

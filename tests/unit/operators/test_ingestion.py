@@ -1,0 +1,133 @@
+"""When an event came in: the log's time, on a clock that is its owner's own."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.embedder import Kind, Matrix
+from recallflow.flows.embedded import Processed
+from recallflow.flows.settings import Settings
+from recallflow.operators.decode import decode
+from recallflow.operators.partition import PartitionLogic
+from recallflow.operators.prepare import prepare
+from recallflow.outputs import Answer
+from recallflow.records import Position, Record
+from recallflow.state.directory import StateDirectory
+
+FAR_MS = 253_402_214_400_000  # in the year 9999
+OTHERS = [{"tenant_id": "globex"}, {"user_id": "bob"}, {"environment": "staging"}]
+
+MakeEvent = Callable[..., dict[str, Any]]
+RunFlow = Callable[..., Processed]
+
+
+class Flat:
+    name, dimension = "flat", 4
+    kind: Kind = "spelling"
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        return np.tile(np.array([1, 0, 0, 0], np.float32), (len(texts), 1))
+
+
+class Log:
+    """One state partition that reads a log which tells when it took each record in."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._number = 0
+        self._open()
+
+    def append(self, at_ms: int, event: dict[str, Any]) -> list[dict[str, Any]]:
+        record = Record(Position("log", 0, self._number), orjson.dumps(event), at_ms)
+        self._number += 1
+        outputs, _ = self._logic.on_batch([("000", item) for item in prepare(Flat(), [decode(record)])])
+        return [orjson.loads(output.body) for output in outputs if isinstance(output, Answer)]
+
+    def again(self) -> None:
+        """Another process goes on."""
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        self._directory.close()
+
+    def _open(self) -> None:
+        settings = Settings(partitions=1)
+        self._directory = StateDirectory.open(self._path, settings.fingerprint(Flat()), 1 << 20)
+        self._logic = PartitionLogic.builder(self._directory, Flat(), settings.rules(Flat()))(None)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    found = Log(tmp_path / "s")
+    yield found
+    found.close()
+
+
+def known(responses: list[dict[str, Any]]) -> list[set[str]]:
+    return [{memory["id"] for memory in response["memories"]} for response in responses]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_date_far_ahead_is_of_its_own_owner_only(
+    run_flow: RunFlow, make_event: MakeEvent, other: dict[str, str]
+) -> None:
+    ahead = make_event("memory", FAR_MS, id="ahead", content="tea") | other
+    asks = make_event("recall", 9, query="tea", as_of={"ingestion_time": 5})
+    done = run_flow([ahead, make_event("memory", 4, id="mine", content="tea"), asks, asks | other])
+    assert known(done.responses) == [{"mine"}, set()]
+
+
+def test_a_line_of_a_file_came_in_when_it_says_even_after_one_with_a_date_far_ahead(
+    run_flow: RunFlow, make_event: MakeEvent
+) -> None:
+    told = [make_event("memory", at, id=f"m{at}", content="tea") for at in (2, FAR_MS, 3)]
+    asks = [make_event("recall", 9, query="tea", as_of={"ingestion_time": at}) for at in (1, 2, 3, FAR_MS)]
+    done = run_flow([*told, *asks])
+    assert known(done.responses) == [set(), {"m2"}, {"m2", "m3"}, {"m2", "m3", f"m{FAR_MS}"}]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_logs_clock_is_its_owners_too(log: Log, make_event: MakeEvent, other: dict[str, str]) -> None:
+    log.append(FAR_MS, make_event("memory", 1, id="ahead", content="tea") | other)
+    log.append(4, make_event("memory", 1, id="mine", content="tea"))
+    asks = make_event("recall", 9, query="tea", as_of={"ingestion_time": 5})
+    assert known(log.append(9, asks) + log.append(9, asks | other)) == [{"mine"}, set()]
+
+
+@given(steps=st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["ann", "bob"]), st.booleans()), max_size=9))
+def test_on_a_log_an_owners_ingestion_never_goes_back_wherever_the_process_ends(
+    tmp_path_factory: pytest.TempPathFactory, make_event: MakeEvent, steps: list[tuple[int, str, bool]]
+) -> None:
+    log = Log(tmp_path_factory.mktemp("log") / "s")
+    latest = dict[str, int]()
+    for number, (at_ms, user, restart) in enumerate(steps):
+        if restart:
+            log.again()
+        told = make_event("memory", 50 - number, id=f"m{number}", content="tea") | {"user_id": user}
+        log.append(at_ms, told)
+        latest[user] = max(latest.get(user, 0), at_ms)
+        asked = make_event("memory.get", memory_id=f"m{number}") | {"user_id": user}
+        (answer,) = log.append(0, asked)
+        assert answer["versions"][0]["ingested_at"] == f"1970-01-01T00:00:00.{latest[user]:03d}Z".replace(".000Z", "Z")
+    log.close()
+
+
+@pytest.mark.parametrize("mode", ["relevance", "hybrid", "episode"])
+def test_any_moment_can_be_asked_about_where_lines_come_out_of_order(
+    run_flow: RunFlow, make_event: MakeEvent, mode: str
+) -> None:
+    said = [make_event("message", at, id=f"m{at}", content=f"tea {at}", session_id="s") for at in (9_000, 1, FAR_MS, 5)]
+    changed = make_event("memory.update", 2, memory_id="m9000", content="tea, later")
+    gone = make_event("memory.forget", 3, memory_id="m1")
+    asks = [
+        make_event("recall", 9, query="tea", mode=mode, as_of={"ingestion_time": at}) for at in (0, 2, 7, 9_000, FAR_MS)
+    ]
+    done = run_flow([*said, changed, gone, *asks])
+    assert known(done.responses) == [set(), {"m9000"}, {"m9000", "m5"}, {"m9000", "m5"}, {"m9000", "m5", f"m{FAR_MS}"}]
