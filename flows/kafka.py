@@ -16,6 +16,8 @@ from bytewax.dataflow import Dataflow
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.control import ControlTable
+from recallflow.connectors.kafka.deployment import SESSION_S, Deployment
+from recallflow.connectors.kafka.group import Group
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.metrics import Metrics, Running
 from recallflow.connectors.kafka.names import part_name
@@ -54,6 +56,9 @@ class KafkaFlow:
     workers: int = 1
     metrics_host: str = LOOPBACK
     metrics_port: int | None = None  # None: not served
+    deployment: str | None = None  # None: named after the memory topic
+    session_s: float = SESSION_S
+    wait: bool = False  # stand by while another engine works for the deployment
 
     def run(self) -> None:
         """Runs until SIGTERM or SIGINT: the batch at hand is finished, the state is synced, and everything is closed. A
@@ -64,6 +69,8 @@ class KafkaFlow:
                 stack.enter_context(Probes(self.metrics_host, self.metrics_port, metrics.registry, metrics.ready))
             embedder = load_embedder(self.settings.embedder, self.settings.model_path)
             fingerprint = self.settings.fingerprint(embedder)
+            deployment = stack.enter_context(closing(self._deployment()))
+            deployment.await_turn()
             # Found anew at each start: offsets from before a kill may not reach what was lost since.
             rewind = rebuild(self.state_dir)[1] if (self.state_dir / REWIND).exists() else {}
             opened = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes)
@@ -72,27 +79,44 @@ class KafkaFlow:
             # Before anything else is read: each record is judged by what was decided up to then.
             table = stack.enter_context(closing(ControlTable(self.options, self.topics.control)))
             begin = self._begin()
-            running = self._running(directory, begin, rewind, table)
+            directory.partitions()  # their locks: joining puts out whoever worked here before
+            deployment.join()
+            running = self._running(directory, begin, rewind, table, deployment)
             metrics.watch(running)
-            flow = self._flow(running, self._sink(begin), embedder, table.history)
+            flow = self._flow(running, self._sink(begin, deployment), embedder, table.history)
             _stop_on_signals(running.source)
             # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
             sys.setswitchinterval(SWITCH_S)
             _log.warning("auth is off: every record is taken for what it says")
             run_dataflow(flow, self.settings, self.workers, recovery_store(self.state_dir))
             (self.state_dir / REWIND).unlink(missing_ok=True)
+            deployment.release()
+
+    def _deployment(self) -> Deployment:
+        name = self.deployment or f"recallflow-{self.topics.memory}"
+        group = Group(self.options, name, self.topics.memory, self.session_s)
+        return Deployment(group, self.state_dir, self.session_s, self.wait)
 
     def _running(
-        self, directory: StateDirectory, begin: "Begin", rewind: dict[str, int], table: ControlTable
+        self,
+        directory: StateDirectory,
+        begin: "Begin",
+        rewind: dict[str, int],
+        table: ControlTable,
+        deployment: Deployment,
     ) -> Running:
-        progress, memory, queries = Progress(), self.topics.memory, self.topics.queries
-        source = KafkaSource(self.options, memory, queries, progress, begin.queries, rewind, failure=table.failure)
-        return Running(source, progress, directory, Tally(queries, source.first_offsets))
+        def failure() -> Exception | None:
+            return deployment.failure() or table.failure()
 
-    def _sink(self, begin: "Begin") -> KafkaSink:
+        progress, memory, queries = Progress(), self.topics.memory, self.topics.queries
+        source = KafkaSource(self.options, memory, queries, progress, begin.queries, rewind, failure=failure)
+        return Running(source, progress, directory, Tally(queries, source.first_offsets), lambda: deployment.held)
+
+    def _sink(self, begin: "Begin", deployment: Deployment) -> KafkaSink:
         with Metadata.open(self.options) as metadata:
             found = metadata.partitions(self.topics.written())
-        return KafkaSink(self.options, {topic: len(numbers) for topic, numbers in found.items()}, begin.outputs)
+        counts = {topic: len(numbers) for topic, numbers in found.items()}
+        return KafkaSink(self.options, counts, begin.outputs, may_send=deployment.check, outage_s=deployment.outage_s)
 
     def _flow(self, running: Running, sink: KafkaSink, embedder: Embedder, decisions: History) -> Dataflow:
         replies = {topic: sink.partitions[topic] for topic in (self.topics.responses, *self.topics.replies)}

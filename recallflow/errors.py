@@ -4,6 +4,8 @@
     ├── InvalidRecord        one record is wrong, or we fail at it: it becomes a dead letter, the flow goes on
     ├── UsageError           a command or a setting is wrong: correct the call (exit code 2)
     ├── SourceError          a log cannot be read on: removed records, missing topic or right, changed file
+    │   └── DeploymentLost       another engine took over while we were cut off: let one of them run
+    ├── DeploymentHeld       another engine holds the deployment: stop that one, or stand by
     ├── SinkError            an output could not be delivered: the flow stops before it would be lost
     ├── EmbedderError        a model cannot be loaded or used: check its name and path
     ├── DecryptionFailed     a stored value cannot be opened: an answer shows it redacted
@@ -68,6 +70,14 @@ class UsageError(RecallflowError):
 
 class SourceError(RecallflowError):
     """A log cannot be read on from where we are."""
+
+
+class DeploymentLost(SourceError):
+    """Another engine reads on from where we are."""
+
+
+class DeploymentHeld(RecallflowError):
+    """Another engine works for the deployment."""
 
 
 class SinkError(RecallflowError):

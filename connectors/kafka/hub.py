@@ -142,7 +142,7 @@ class Hub:
         options: KafkaOptions,
         in_flight: Callable[[], int],
         wake: threading.Event | None = None,
-        failure: Callable[[], SourceError | None] = lambda: None,
+        failure: Callable[[], Exception | None] = lambda: None,
     ) -> None:
         """`wake` ends a rest: whoever else has news for this worker sets it too. `failure` is what else has failed that
         the source cannot go on without."""

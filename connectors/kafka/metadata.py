@@ -42,7 +42,7 @@ class Metadata:
 
     def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
         """The partition numbers of each topic."""
-        found = self._asked(lambda: self._listed(topics))
+        found = self.asked(lambda: self._listed(topics))
         if missing := [topic for topic in topics if topic not in found or found[topic].error is not None]:
             raise SourceError(f"no topic {' and no topic '.join(missing)}: create it (recallflow topics create)")
         return {topic: sorted(found[topic].partitions) for topic in topics}
@@ -58,10 +58,11 @@ class Metadata:
     def span(self, topic: str, number: int) -> tuple[int, int]:
         """First offset and end of a partition."""
         part = TopicPartition(topic, number)
-        span: tuple[int, int] = self._asked(lambda: self.consumer.get_watermark_offsets(part, timeout=ASK_S))
+        span: tuple[int, int] = self.asked(lambda: self.consumer.get_watermark_offsets(part, timeout=ASK_S))
         return span
 
-    def _asked(self, question: Callable[[], Any]) -> Any:
+    def asked(self, question: Callable[[], Any]) -> Any:
+        """The answer to a question, asked again while it is worth it."""
         until_s = time.monotonic() + self._give_up_s
         while True:
             try:

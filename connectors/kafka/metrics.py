@@ -1,7 +1,7 @@
 """The metrics of a running flow, for Prometheus; docs/operations.md lists them."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -22,6 +22,7 @@ class Running:
     progress: Progress
     directory: StateDirectory
     tally: Tally
+    held: Callable[[], bool]  # whether we may work for the deployment
 
 
 class Metrics(Collector):
@@ -36,8 +37,9 @@ class Metrics(Collector):
         self._running = running
 
     def ready(self) -> bool:
-        """Whether the flow takes records."""
-        return self._running is not None and self._running.source.ready()
+        """Whether the flow takes records, and may answer."""
+        running = self._running
+        return running is not None and running.source.ready() and running.held()
 
     def collect(self) -> Iterator[Metric]:
         if self._running is not None:

@@ -24,7 +24,7 @@ from recallflow.errors import SinkError
 
 SOURCE_HEADER = "recallflow-source"
 NUMBER_HEADER = "recallflow-output"
-OUTAGE_S = 60.0  # so long the flow waits for brokers that are away
+OUTAGE_S = 40.0  # so long a flow waits for brokers that are away, unless it is told
 FLUSH_STEP_S = 0.5  # so often signals are seen while the brokers are away
 FULL_QUEUE_WAIT_S = 0.05
 
@@ -58,10 +58,21 @@ class Delivered(NamedTuple):
 class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
     """One part per partition of each output topic. Items are keyed by the part they go to (`part_name`)."""
 
-    def __init__(self, options: KafkaOptions, partitions: Mapping[str, int], begin: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        options: KafkaOptions,
+        partitions: Mapping[str, int],
+        begin: Mapping[str, int],
+        *,
+        may_send: Callable[[], None] = lambda: None,
+        outage_s: float = OUTAGE_S,
+    ) -> None:
         """`partitions`: topic → how many. `begin`: part → its offset when the state directory was new: what stands
-        before is of no concern to a part that has no snapshot yet."""
+        before is of no concern to a part that has no snapshot yet. `may_send` is asked before each send: it returns, or
+        raises. `outage_s`: so long an output waits for brokers that are away."""
         self._options = options
+        self._may_send = may_send
+        self._outage_s = outage_s
         self._begin = begin
         self._producers: dict[int, SharedProducer] = {}
         self._starting = threading.Lock()
@@ -79,7 +90,7 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         topic, number = for_part.rsplit(":", 1)
         with self._starting:
             worker = threading.get_ident()
-            producer = self._producers.setdefault(worker, SharedProducer(self._options))
+            producer = self._producers.setdefault(worker, SharedProducer(self._options, self._may_send, self._outage_s))
         return SinkPart(
             self._options, producer, topic, int(number), resume_state or Delivered(self._begin.get(for_part, 0), ())
         )
@@ -88,8 +99,11 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
 class SharedProducer:
     """One idempotent producer for all parts of a worker. A failed delivery is kept until someone looks."""
 
-    def __init__(self, options: KafkaOptions) -> None:
-        self._producer = Producer(options.producer() | {"error_cb": self._on_error})
+    def __init__(self, options: KafkaOptions, may_send: Callable[[], None], outage_s: float) -> None:
+        expires = {"message.timeout.ms": round(1000 * outage_s)}
+        self._producer = Producer(options.producer() | expires | {"error_cb": self._on_error})
+        self._may_send = may_send
+        self._outage_s = outage_s
         self._error: KafkaError | None = None
 
     def send(self, topic: str, partition: int, outgoing: Outgoing, delivered: Callable[[int], None]) -> None:
@@ -104,6 +118,7 @@ class SharedProducer:
 
         while True:
             self.check()
+            self._may_send()
             try:
                 self._producer.produce(
                     topic,
@@ -128,7 +143,7 @@ class SharedProducer:
 
     def flush(self) -> None:
         """Returns once every record sent so far is acknowledged by the brokers. Raises SinkError."""
-        until_s = time.monotonic() + OUTAGE_S
+        until_s = time.monotonic() + self._outage_s + FLUSH_STEP_S  # what waits expires a moment before
         while left := self._producer.flush(FLUSH_STEP_S):
             self.check()
             if time.monotonic() > until_s:
@@ -136,7 +151,7 @@ class SharedProducer:
         self.check()
         if left:
             raise SinkError(
-                f"{left} outputs were not acknowledged within {OUTAGE_S:.0f} s; they are sent again on restart"
+                f"{left} outputs were not acknowledged within {self._outage_s:.0f} s; they are sent again on restart"
             )
 
     def check(self) -> None:

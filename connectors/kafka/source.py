@@ -59,7 +59,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         rewind: Mapping[str, int] | None = None,
         *,
         wake: threading.Event | None = None,
-        failure: Callable[[], SourceError | None] = lambda: None,
+        failure: Callable[[], Exception | None] = lambda: None,
     ) -> None:
         self._options = options
         self._memory_topic = memory_topic

@@ -4,8 +4,9 @@ import argparse
 import os
 from pathlib import Path
 
-from recallflow.cli.options import add_engine, add_pace, settings, whole
+from recallflow.cli.options import add_engine, add_pace, fraction, settings, whole
 from recallflow.connectors.kafka.admin import create_topics
+from recallflow.connectors.kafka.deployment import SESSION_MAX_S, SESSION_MIN_S, SESSION_S
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import UsageError
 from recallflow.flows.kafka import LOOPBACK, KafkaFlow
@@ -40,6 +41,11 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     run.add_argument("--workers", default="1", metavar="N", help=workers)
     run.add_argument("--metrics-port", metavar="PORT", help="serve /metrics, /livez and /readyz here")
     run.add_argument("--metrics-host", default=LOOPBACK, metavar="HOST", help=f"where (default: {LOOPBACK})")
+    told = "one engine works for it (default: recallflow-MEMORY_TOPIC)"
+    run.add_argument("--deployment", metavar="NAME", help=told)
+    told = f"after so long without a word another engine may take over (default: {SESSION_S:g})"
+    run.add_argument("--session-timeout-s", default=f"{SESSION_S:g}", metavar="S", help=told)
+    run.add_argument("--wait", action="store_true", help="stand by while another engine works for the deployment")
     run.add_argument("--reply-topic", action="append", default=[], metavar="TOPIC", help="may be named in reply_to")
     add_topics(run, "memory", "queries", "control", "responses", "receipts", "dead_letters")
     run.set_defaults(run=run_flow)
@@ -91,8 +97,12 @@ def run_flow(options: argparse.Namespace) -> int:
     if workers < 1:
         raise UsageError("--workers: give 1 or more")
     port = None if options.metrics_port is None else whole("metrics_port", options.metrics_port)
+    session_s = fraction("session_timeout_s", options.session_timeout_s)
+    if not SESSION_MIN_S <= session_s <= SESSION_MAX_S:
+        raise UsageError(f"--session-timeout-s: give {SESSION_MIN_S:g} to {SESSION_MAX_S:g} seconds")
     kafka, named, chosen = kafka_options(options), topics(options), settings(options)
-    KafkaFlow(kafka, state_dir, named, chosen, workers, options.metrics_host, port).run()
+    deployment = (options.deployment or None, session_s, options.wait)
+    KafkaFlow(kafka, state_dir, named, chosen, workers, options.metrics_host, port, *deployment).run()
     return 0
 
 

@@ -90,7 +90,8 @@ def whole(name: str, text: str) -> int:
     return int(_number(name, text, int, "a whole number"))
 
 
-def _fraction(name: str, text: str) -> float:
+def fraction(name: str, text: str) -> float:
+    """A number. Raises UsageError."""
     return _number(name, text, float, "a number")
 
 
@@ -121,7 +122,7 @@ _SIMILARITY: dict[str, tuple[str, Callable[[str], float], str]] = {
 }
 _READ: dict[str, Callable[[str, str], float]] = {
     "partitions": whole,
-    "episode_gap_minutes": _fraction,
+    "episode_gap_minutes": fraction,
     "cache_bytes": _size,
     "epoch_ms": whole,
 }

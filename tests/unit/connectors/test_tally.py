@@ -81,7 +81,7 @@ def running(tally: Tally, tmp_path: Path) -> Running:
     directory = StateDirectory.open(tmp_path / "s", settings.fingerprint(embedder), settings.cache_bytes)
     progress = Progress()
     source = KafkaSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, progress, {})
-    return Running(source, progress, directory, tally)
+    return Running(source, progress, directory, tally, lambda: True)
 
 
 def shown(metrics: Metrics) -> dict[str, float]:

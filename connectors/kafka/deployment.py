@@ -1,0 +1,319 @@
+"""One engine a deployment: who may send, decided by a consumer group's coordinator.
+
+An engine joins the group and says who it is, again and again; each time that is taken, it may send for a while. The
+while ends early enough that what waits in its producer's queue by then has expired before the broker would let another
+one in. Who was stopped or cut off for longer sends nothing, until it knows that nobody came meanwhile.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import orjson
+from confluent_kafka import KafkaException
+
+from recallflow.connectors.kafka.group import Fenced, Seen
+from recallflow.connectors.kafka.trouble import passes
+from recallflow.errors import DeploymentHeld, DeploymentLost, SinkError, SourceError
+
+SESSION_S = 45.0
+SESSION_MIN_S = 6.0  # what a broker takes by default
+SESSION_MAX_S = 1_800.0  # as its default allows
+MARGIN_MIN_S = 2.0
+STAND_BY_S = 0.5  # so often one who waits looks again
+POLL_S = 0.1
+PAUSE_S = 0.01
+RELEASE_S = 3.0
+CLOSE_S = 8.0
+WHO_S = 5.0  # so long is looked for who put us out: it says so a moment after
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+_log = logging.getLogger(__name__)
+
+
+def boottime_s() -> float:
+    """Runs on while the process is stopped, and while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def outage_s(session_s: float) -> float:
+    """So long an output may wait for brokers that are away: below the session by what a renewal may take."""
+    return session_s - max(MARGIN_MIN_S, session_s / 9)
+
+
+def directory_id(path: Path) -> str:
+    """Names a directory as this machine's kernel knows it until it boots again, in whatever container: a lock on it
+    holds among all who see this name. Empty where there is none."""
+    try:
+        found = path.stat()
+        return f"{BOOT_ID.read_text().strip()}:{found.st_dev}:{found.st_ino}"
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a deployment. `renewals` tells two looks apart."""
+
+    host: str
+    directory: str
+    directory_id: str
+    pid: int
+    since: str
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    renewals: int = 0
+    released: bool = False
+
+    @classmethod
+    def here(cls, state_dir: Path) -> "Holder":
+        """This process."""
+        since = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return cls(socket.gethostname(), str(state_dir.resolve()), directory_id(state_dir), os.getpid(), since)
+
+    @classmethod
+    def read(cls, said: str | None) -> "Holder | None":
+        try:
+            return None if said is None else cls(**orjson.loads(said))
+        except (ValueError, TypeError) as error:
+            raise SourceError(f"the consumer group's committed offset is not of recallflow's making: {said}") from error
+
+    def __str__(self) -> str:
+        return f"{self.directory} on {self.host} (process {self.pid}), since {self.since}"
+
+
+class Place(Protocol):
+    """What is asked of our place in a consumer group; see `group.Member`."""
+
+    name: str | None
+    lost: bool
+
+    def said(self) -> str | None: ...
+    def say(self, text: str) -> None: ...
+    def heard(self, wait_s: float) -> bool | None: ...
+    def leave(self) -> None: ...
+
+
+class Arbiter(Protocol):
+    """What is asked of a consumer group; see `group.Group`."""
+
+    name: str
+
+    def look(self) -> Seen: ...
+    def join(self) -> Place: ...
+
+
+class Deployment:
+    """The right to work for a deployment. `await_turn`, then `join`; `check` before each send; `release` at the end."""
+
+    def __init__(
+        self,
+        group: Arbiter,
+        state_dir: Path,
+        session_s: float = SESSION_S,
+        wait: bool = False,
+        clock_s: Callable[[], float] = boottime_s,
+    ) -> None:
+        self.outage_s = outage_s(session_s)
+        self._renew_s = (session_s - self.outage_s) / 5
+        self._group = group
+        self._state_dir = state_dir
+        self._session_s = session_s
+        self._wait = wait
+        self._clock_s = clock_s
+        self._me = Holder.here(state_dir)
+        self._place: Place | None = None
+        self._before: Holder | None = None  # who was there when we looked
+        self._until_s = self._send_until_s = -1.0
+        self._not_before_s = 0.0  # another's right may last until then
+        self._asked_s: float | None = None  # when what is on its way was sent
+        self._due_s = 0.0
+        self._error: Exception | None = None
+        self._releasing = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="recallflow-deployment")
+
+    # ------------------------------------------------------------ for others
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can be at work."""
+        return self.seconds_left() > 0
+
+    def seconds_left(self) -> float:
+        """How long that stays so without news from the broker."""
+        return max(0.0, self._until_s - self._clock_s())
+
+    def failure(self) -> Exception | None:
+        """Why we may not go on."""
+        return self._error
+
+    def check(self) -> None:
+        """Returns when something may be sent; waits for a renewal where that is not known. Raises DeploymentLost where
+        another engine took over, SinkError where the brokers are away for too long."""
+        if self._clock_s() < self._send_until_s:
+            return
+        give_up_s = self._clock_s() + self.outage_s
+        while self._clock_s() >= self._send_until_s:
+            self._raise_failure()
+            if self._clock_s() > give_up_s:
+                raise SinkError(
+                    f"deployment {self._group.name} could not be renewed within {self.outage_s:.0f} s: are the brokers "
+                    "away? Outputs that were not sent are sent after the next start"
+                )
+            time.sleep(PAUSE_S)
+
+    # ---------------------------------------------------------- for the flow
+
+    def await_turn(self) -> None:
+        """Returns once no other directory holds the deployment. Raises DeploymentHeld unless we stand by."""
+        told = False
+        while (holder := self._in_the_way()) is not None:
+            if not self._wait:
+                raise DeploymentHeld(
+                    f"deployment {self._group.name} is held by {holder}. Stop that engine, or stand by with --wait; "
+                    "one that was killed is forgotten when its session runs out; engines apart need --deployment NAME"
+                )
+            if not told:
+                _log.warning("standing by: deployment %s is held by %s", self._group.name, holder)
+                told = True
+            self.pause()
+
+    def pause(self) -> None:
+        time.sleep(STAND_BY_S)
+
+    def _in_the_way(self) -> "Holder | str | None":
+        seen = self._group.look()
+        self._before = Holder.read(seen.said)
+        if seen.member is None:
+            return None
+        if self._before is None:
+            return "an engine that is just starting"
+        # Whoever wrote our own directory's name is dead: we are about to take that directory's lock, or have it.
+        ours = self._before.directory_id == directory_id(self._state_dir) != ""
+        return None if self._before.released or ours else self._before
+
+    def join(self) -> None:
+        """Returns once we hold the deployment; renews it from then on. The directory's lock is ours by now."""
+        self._me = Holder.here(self._state_dir)
+        try:
+            self._place = self._group.join()
+            found = Holder.read(self._place.said())
+        except Fenced:
+            raise self._lost(self._who()) from None
+        if found is not None and found != self._before and not found.released:
+            # It was renewed after we looked: two started at once, and it is out now, but may not know yet.
+            self._not_before_s = self._clock_s() + self._session_s
+            _log.warning("deployment %s: waiting until the right of %s has run out", self._group.name, found)
+        self._thread.start()
+        while not self.held:
+            self._raise_failure()
+            time.sleep(PAUSE_S)
+
+    def release(self) -> None:
+        """Says that we are through, so that any other engine can start at once. Nothing may be on its way any more."""
+        self._releasing = True
+        self.close()
+
+    def close(self) -> None:
+        """Goes without a word: another engine waits until our session has run out."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S)
+
+    # -------------------------------------------------------- on the thread
+
+    def _keep(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self.step()
+            if self._releasing and self._place is not None:
+                self._say(self._place, released=True)
+                until_s = self._clock_s() + RELEASE_S
+                while self._place.heard(POLL_S) is None and self._clock_s() < until_s:
+                    pass
+        except Fenced:
+            self._error = self._lost(self._who())
+        except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
+            self._error = error
+        finally:
+            if self._place is not None:
+                self._place.leave()
+
+    def step(self) -> None:
+        """Renews when it is time, and hears what came of it. Raises Fenced or RecallflowError."""
+        place = self._place
+        if place is None or place.lost:
+            self._come_back()
+            return
+        if self._asked_s is None and self._clock_s() >= self._due_s:
+            self._renew(place)
+        taken = place.heard(POLL_S)
+        if taken is not None and self._asked_s is not None:
+            asked_s, self._asked_s = self._asked_s, None
+            if taken and self._clock_s() >= self._not_before_s:
+                self._until_s = asked_s + self._session_s
+                self._send_until_s = self._until_s - self.outage_s
+
+    def _renew(self, place: Place) -> None:
+        self._due_s = self._clock_s() + self._renew_s
+        try:
+            found = Holder.read(place.said())
+        except KafkaException as error:
+            if not passes(error.args[0]):
+                raise SourceError(f"deployment {self._group.name} cannot be renewed: {error.args[0].str()}") from error
+            return
+        if self._me.renewals and found is not None and found.run != self._me.run:
+            raise self._lost(found)
+        self._say(place)
+
+    def _say(self, place: Place, released: bool = False) -> None:
+        self._me = replace(self._me, renewals=self._me.renewals + 1, released=released)
+        self._asked_s = self._clock_s()
+        place.say(orjson.dumps(asdict(self._me)).decode())
+
+    def _come_back(self) -> None:
+        """The group gave our place up, or may have: we were away for longer than a session."""
+        self._asked_s = None
+        try:
+            seen = self._group.look()
+        except SourceError:  # the brokers are still away; what is wrong for good stops the readers, too
+            return
+        found = Holder.read(seen.said)
+        if found is None or found.run != self._me.run:
+            raise self._lost(found)
+        if seen.member is None or (self._place is not None and seen.member == self._place.name):
+            if self._place is not None:
+                self._place.leave()
+            self._place = self._group.join()
+            _log.warning("deployment %s: back in the consumer group; nobody came meanwhile", self._group.name)
+
+    def _who(self) -> Holder | None:
+        """Who put us out: it says so a moment after."""
+        until_s = self._clock_s() + WHO_S
+        while self._clock_s() < until_s:
+            with contextlib.suppress(SourceError):
+                found = Holder.read(self._group.look().said)
+                if found is not None and found.run != self._me.run:
+                    return found
+            time.sleep(POLL_S)
+        return None
+
+    def _lost(self, other: Holder | None) -> DeploymentLost:
+        away_s = self._clock_s() - (self._until_s - self._session_s)
+        return DeploymentLost(
+            f"another engine took over deployment {self._group.name}: {other or 'one that does not say who it is'}; "
+            f"this one was cut off for {away_s:.0f} s. Let one of them run, or give each a --deployment of its own"
+        )
+
+    def _raise_failure(self) -> None:
+        if self._error is not None:
+            raise self._error
