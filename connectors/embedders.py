@@ -3,12 +3,12 @@
 import hashlib
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from recallflow.caching import Kept
 from recallflow.connectors.minilm_embedder import MiniLMEmbedder
 from recallflow.connectors.static_embedder import StaticEmbedder
 from recallflow.embedder import Embedder, Kind, Matrix
@@ -45,7 +45,7 @@ class HashEmbedder:
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         """Bucket sums are whole numbers, so a row is exact whatever batch it is in."""
-        words = [[_buckets(word) for word in _WORD.findall(text.lower())] for text in texts]
+        words = [[_buckets[word] for word in _WORD.findall(text.lower())] for text in texts]
         sizes = [sum(map(len, row)) for row in words]
         parts = [part for row in words for part in row]
         signed = np.concatenate(parts) if parts else np.zeros(0, np.int64)
@@ -59,11 +59,13 @@ class HashEmbedder:
         return unit
 
 
-@lru_cache(maxsize=100_000)
-def _buckets(word: str) -> Any:
+def _buckets_of(word: str) -> Any:
     """The word's signed buckets as int64: b stands for +1 in bucket b, ~b for -1."""
     marked = f"<{word}>"
     grams = [f"#{marked[i : i + _GRAM]}" for i in range(max(1, len(marked) - _GRAM + 1))]
     hashes = [int.from_bytes(hashlib.blake2b(f.encode(), digest_size=8).digest(), "little") for f in (word, *grams)]
     buckets = [h % HashEmbedder.dimension for h in hashes]
     return np.array([b if h >> 63 else ~b for b, h in zip(buckets, hashes, strict=True)], np.int64)
+
+
+_buckets = Kept(_buckets_of, 32 * 1024 * 1024)

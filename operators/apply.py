@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import orjson
 
+from recallflow.caching import Kept
 from recallflow.decisions import History
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import (
@@ -278,7 +278,7 @@ def _entry(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
         episode=episode,
         flags=analysis.flags,
         author=row.author,
-        author_stems=_author_stems(row.author or ""),
+        author_stems=_author_stems[row.author or ""],
         stems=analysis.stems,
         kind=row.kind,
         layer=row.layer,
@@ -295,9 +295,7 @@ def _entry(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
     )
 
 
-@lru_cache(maxsize=10_000)  # the same few speak over and over
-def _author_stems(author: str) -> str:
-    return " ".join(stems(author))
+_author_stems = Kept(lambda author: " ".join(stems(author)), 1024 * 1024)  # the same few speak over and over
 
 
 def _vectors(analysis: Analysis, rules: Rules) -> Vectors | None:

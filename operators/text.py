@@ -1,17 +1,17 @@
 """Text as the lexical index sees it: words without function words, stemmed; sentences; what a text does."""
 
 import re
-from functools import lru_cache
 from typing import NamedTuple
 
 import Stemmer
 
+from recallflow.caching import Kept
 from recallflow.function_words import FUNCTION_WORDS
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME
 
 _WORD = re.compile(r"\w\w+")
 _SENTENCE_END = re.compile(r"(?<=[.!?…。！？])\s+|\n+")
-_STEMMER = Stemmer.Stemmer("english", 0)  # no cache of its own: `_stem` has one that is bounded
+_STEMMER = Stemmer.Stemmer("english", 0)  # no cache of its own: `_stems` is one that is bounded
 
 _TIME_WORDS = frozenset(
     word
@@ -42,10 +42,7 @@ def read(text: str) -> Reading:
     return Reading(_content_stems(words), asks | ends | (TELLS_TIME if _tells_time(lowered, words) else 0))
 
 
-@lru_cache(maxsize=100_000)
-def _stem(word: str) -> str:
-    stem: str = _STEMMER.stemWord(word)
-    return stem
+_stems: Kept[str, str] = Kept(_STEMMER.stemWord, 16 * 1024 * 1024)
 
 
 def stems(text: str) -> list[str]:
@@ -54,7 +51,7 @@ def stems(text: str) -> list[str]:
 
 
 def _content_stems(words: list[str]) -> list[str]:
-    return [_stem(word) for word in words if word not in FUNCTION_WORDS]
+    return [_stems[word] for word in words if word not in FUNCTION_WORDS]
 
 
 def _tells_time(lowered: str, words: list[str]) -> bool:

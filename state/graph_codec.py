@@ -5,10 +5,11 @@ state it (its evidence), or an event gives it.
 """
 
 import unicodedata
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
+
+from recallflow.caching import Kept
 
 SIMILAR_TO = "similar_to"
 SUPERSEDES = "supersedes"
@@ -222,9 +223,16 @@ def decode_member(data: bytes) -> tuple[str, Told | None]:
     return role, Told(*told)
 
 
-@lru_cache(maxsize=10_000)
 def node_key(kind: str, name: str) -> str:
     """The key of what a name means: one, however it is spelt. Compatible characters are one (Unicode NFKC), case does
     not count, nor do blanks around words. None of the name left gives just the kind and a colon."""
+    return _node_keys[kind, name]
+
+
+def _node_key(node: tuple[str, str]) -> str:
+    kind, name = node
     plain = name if name.isascii() else unicodedata.normalize("NFKC", name)
     return f"{kind}:{' '.join(plain.casefold().split())}"
+
+
+_node_keys = Kept(_node_key, 4 * 1024 * 1024)

@@ -8,13 +8,13 @@ next question looks only at what was added since.
 
 import zlib
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from recallflow.caching import Kept
 from recallflow.state.arrays import GrowingArray
 
 Ints = npt.NDArray[np.int64]
@@ -28,12 +28,14 @@ _NOTHING = np.zeros(0, np.float32)
 _POSTING_BYTES = 250  # of Python objects
 
 
-@lru_cache(maxsize=100_000)
 def spelling(stem: str) -> bytes:
     """The stem's spelling features as packed uint16: the word itself and its character 4-grams, hashed."""
     marked = f"<{stem}>"
     grams = {marked, *(marked[i : i + GRAM] for i in range(len(marked) - GRAM + 1))}
     return np.array(sorted({zlib.crc32(g.encode()) % FEATURES for g in grams}), np.uint16).tobytes()
+
+
+_spellings = Kept(spelling, 16 * 1024 * 1024)
 
 
 def distinct(slots: Unsigned) -> Unsigned:
@@ -168,7 +170,7 @@ class LexicalIndex:
         known = self._alike.get(-1 if number is None else number, _Alike(0, _NOWHERE, _NOTHING))
         if known.looked == words:
             return known
-        features = np.frombuffer(spelling(stem), np.uint16)
+        features = np.frombuffer(_spellings[stem], np.uint16)
         start = self._feature_starts.view[known.looked]
         those, of = self._features.view[start:], self._feature_words.view[start:]
         # One look for each of a handful of features: faster than a table of all features there may be.
@@ -195,7 +197,7 @@ class LexicalIndex:
         """Takes in the spelling features of the stems with the next numbers."""
         if not added:
             return
-        features = [spelling(stem) for stem in added]
+        features = [_spellings[stem] for stem in added]
         counts = np.array([len(packed) // 2 for packed in features], np.int64)
         self._feature_starts.extend(len(self._features) + np.cumsum(counts) - counts)
         self._feature_words.extend(np.repeat(np.arange(len(added)) + len(self._feature_counts), counts))

@@ -8,10 +8,10 @@ comes with the memory.
 import re
 import unicodedata
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
+from recallflow.caching import Kept
 from recallflow.function_words import FUNCTION_WORDS
 from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, NodeKey, Told, node_key
 from recallflow.state.rows import MemoryRow
@@ -123,7 +123,7 @@ def _capitalised(text: str) -> Iterator[str]:
                 yield found
             continue
         begins = _begins_sentence(text, match.start())
-        for run in _runs(found):
+        for run in _runs[found]:
             if begins and run and run[0].lower() in FUNCTION_WORDS:
                 run = run[1:]
                 begins = False
@@ -139,8 +139,7 @@ def _begins_sentence(text: str, start: int) -> bool:
     return not before or before[-1] in _ENDS or unicodedata.category(before[-1]) == "So"
 
 
-@lru_cache(maxsize=10_000)  # a few contractions are most of them
-def _runs(found: str) -> tuple[list[str], ...]:
+def _runs_of(found: str) -> tuple[list[str], ...]:
     """The names in a run of capitalised words. What is bent by an apostrophe ends one (Ann's, Ankara'da); a single
     letter, or a word that only begins with one or with a pronoun (I'm, J'ai), is none: an empty run in its place."""
     runs: list[list[str]] = [[]]
@@ -155,6 +154,9 @@ def _runs(found: str) -> tuple[list[str], ...]:
         else:
             runs[-1].append(word)
     return tuple(runs if runs[-1] else runs[:-1])
+
+
+_runs = Kept(_runs_of, 2 * 1024 * 1024)  # a few contractions are most of them
 
 
 def _distinct(names: Any) -> tuple[str, ...]:
@@ -216,14 +218,22 @@ def _given_entities(row: MemoryRow) -> Iterator[Link]:
         yield _entity(relation["target"], ENTITY_KIND)
 
 
-@lru_cache(maxsize=10_000)  # the same few are said over and over
 def _link(kind: str, name: str) -> Link:
-    return Link(node_key(kind, name), kind, name, kind)
+    return _links[kind, name]
 
 
-@lru_cache(maxsize=10_000)
 def _entity(name: str, role: str, is_urn: bool = False) -> Link:
+    return _entities[name, role, is_urn]
+
+
+def _entity_link(said: tuple[str, str, bool]) -> Link:
+    name, role, is_urn = said
     return Link(node_key(ENTITY_KIND, name), ENTITY_KIND, name, role, None, is_urn)
+
+
+# The same few are said over and over.
+_links: Kept[tuple[str, str], Link] = Kept(lambda said: Link(node_key(*said), *said, said[0]), 2 * 1024 * 1024)
+_entities = Kept(_entity_link, 2 * 1024 * 1024)
 
 
 def relations(row: MemoryRow) -> list[Relation]:

@@ -1,0 +1,1 @@
+../../recallflow/caching.py

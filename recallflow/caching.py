@@ -1,0 +1,41 @@
+"""What functions gave before, kept within a budget of bytes."""
+
+from collections.abc import Callable
+from sys import getsizeof
+from typing import Any, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_ENTRY_BYTES = 100  # of a dict's place
+_SHARE = 64  # of the budget: what takes more is not kept
+
+
+class Kept(dict[K, V]):
+    """What `make` gives for an argument, made when it is first asked for: `kept[argument]`.
+
+    At the budget all of it goes and it begins anew: a dict that is asked is as fast as there is, where one that keeps an
+    order would cost each question something.
+    """
+
+    def __init__(self, make: Callable[[K], V], budget_bytes: int) -> None:
+        self._make = make
+        self._budget_bytes = budget_bytes
+        self.size_bytes = 0
+
+    def __missing__(self, argument: K) -> V:
+        value = self._make(argument)
+        size_bytes = _ENTRY_BYTES + _size_bytes(argument) + _size_bytes(value)
+        if size_bytes > self._budget_bytes // _SHARE:
+            return value
+        if self.size_bytes + size_bytes > self._budget_bytes:
+            self.clear()
+            self.size_bytes = 0
+        self[argument] = value
+        self.size_bytes += size_bytes
+        return value
+
+
+def _size_bytes(value: Any) -> int:
+    held = sum(map(_size_bytes, value)) if isinstance(value, tuple | list) else 0
+    return getsizeof(value) + held

@@ -1,0 +1,28 @@
+"""How much one event or question may hold, so that none keeps the others of its worker waiting (docs/events.md)."""
+
+RECORD_BYTES = 1024 * 1024
+VALUES_MAX = 10_000  # JSON values of one event, at every depth
+DEPTH_MAX = 32  # lists and objects within each other
+UNKNOWN_FIELDS_MAX = 64  # of an event; those nobody reads
+
+PARTS_MAX = 1_000  # of a message's content
+LABELS_MAX = 100  # tags, and topics
+ENTITIES_MAX = 200
+RELATIONS_MAX = 100
+EDGES_MAX = 200  # of one graph event, and entities of a `graph.archive`
+SUMMARY_CHARACTERS = 20_000
+EVIDENCE_CHARACTERS = 2_000
+FILTER_VALUES_MAX = 200  # of one filter of a question
+URNS_MAX = 50
+POSITIONS_MAX = 100  # that a question waits for
+
+# Of a text that is longer the rest is stored and shown, and not read: its words are in no index.
+READ_CHARACTERS = 32_768
+QUERY_CHARACTERS = 8_000
+QUERY_WORDS = 100  # content words that are looked up
+QUERY_DATES = 16
+PARTICIPANTS_MAX = 1_000  # whose names a question is read for, those who wrote the most
+NAMED_MAX = 32  # of them, in one question
+
+PROBLEMS_MAX = 20  # named in one refusal
+PROBLEM_CHARACTERS = 1_000  # of each
