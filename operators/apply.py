@@ -24,6 +24,7 @@ from recallflow.events import (
     Message,
 )
 from recallflow.fields import Model
+from recallflow.limits import READ_CHARACTERS
 from recallflow.operators.episodes import end, join_or_open
 from recallflow.operators.events import Analysis, Prepared
 from recallflow.operators.graph.archive import archive
@@ -46,6 +47,10 @@ MESSAGE_KIND = "message"
 _NOT_CONTENT = frozenset({"id", "receipt", "schema_version", "timestamp", "embedding"})
 # Event fields whose column in a row has another name.
 _COLUMNS = {"valid_from": "valid_from_ms", "valid_to": "valid_to_ms", "expires_at": "expires_ms"}
+READ_IN_PART = "READ_IN_PART"
+_READ_IN_PART = (
+    f"the whole text is stored and shown, and found by its first {READ_CHARACTERS:,} characters: send several memories"
+)
 _OUT_OF_STEP = "the memory is stored, its graph is not: it is tried again with the next event of this user"
 _CLEARED: dict[str, Any] = {
     "kind": DEFAULT_KIND,
@@ -88,9 +93,11 @@ def apply(view: View, prepared: Prepared, rules: Rules) -> Receipt:
         memory_id = event.memory_id if isinstance(event, MemoryUpdate | MemoryForget | MemoryFeedback) else None
         outcome = _once(view, prepared, digest, rules)
     receipt = Receipt(id=event.id or str(position), position=str(position), outcome=outcome, memory_id=memory_id)
-    if sync(view, rules.graph_writer(view.graph, rules.similarity), prepared.analysis, position):
-        return receipt
-    return receipt.model_copy(update={"code": SYNC_FAILED, "detail": _OUT_OF_STEP})
+    if not sync(view, rules.graph_writer(view.graph, rules.similarity), prepared.analysis, position):
+        return receipt.model_copy(update={"code": SYNC_FAILED, "detail": _OUT_OF_STEP})
+    if prepared.analysis is not None and prepared.analysis.cut and outcome in ("created", "updated"):
+        return receipt.model_copy(update={"code": READ_IN_PART, "detail": _READ_IN_PART})
+    return receipt
 
 
 # ---------------------------------------------------------------------- creation
@@ -295,7 +302,9 @@ def _entry(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
     )
 
 
-_author_stems = Kept(lambda author: " ".join(stems(author)), 1024 * 1024)  # the same few speak over and over
+_author_stems: Kept[str, str] = Kept(
+    lambda author: " ".join(stems(author)), 1024 * 1024
+)  # the same few speak over and over
 
 
 def _vectors(analysis: Analysis, rules: Rules) -> Vectors | None:

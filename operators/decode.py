@@ -1,12 +1,13 @@
 """Bytes → a valid event, or a refusal that names every wrong field."""
 
 import logging
-from functools import cache, partial
+from functools import partial
 from typing import Annotated, Any, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
+from recallflow import limits
 from recallflow.encodings import unmarked, wrapping
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Event, MemoryEvent
@@ -17,10 +18,9 @@ from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Record
 
-MAX_RECORD_BYTES = 1024 * 1024
-MAX_PROBLEMS = 20
 MAX_DEPTH = 200  # the JSON parser's own
 STEP = "decode"
+UNKNOWN_REPORTED = 1_000  # fields that nobody reads, in the life of a process
 
 _log = logging.getLogger(__name__)
 _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[MemoryEvent | QueryEvent, Field(discriminator="type")])
@@ -52,21 +52,51 @@ def _tagged(record: Record) -> Write | Ask:
 
 def parse(value: bytes) -> Event:
     """JSON of any memory or query event → its model. Raises InvalidRecord."""
-    if len(value) > MAX_RECORD_BYTES:
-        raise _refuse("too_large", f"over {MAX_RECORD_BYTES} bytes; split it, or store a reference")
+    if len(value) > limits.RECORD_BYTES:
+        raise _refuse("too_large", f"over {limits.RECORD_BYTES} bytes; split it, or store a reference")
     value = unmarked(value)
     if not value.strip():
         raise _refuse("invalid_json", "empty; send one JSON object")
+    _check_size(value)
     try:
         event = _EVENT.validate_json(value)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        problems = error.errors(include_url=False, include_input=False)
         if problems[0]["type"] == "json_invalid":
             raise _refuse("invalid_json", wrapping(value) or _unreadable(problems[0]["msg"])) from None
         raise _invalid(problems) from None
     if event.model_extra:
         _report_unknown(event)
     return event
+
+
+def _check_size(value: bytes) -> None:
+    """Refuses an event of so many values that only looking at all that is wrong with it would take too long."""
+    # A value stands behind a comma or opens a container: there are no more than these.
+    if value.count(b",") + value.count(b"[") + value.count(b"{") < limits.VALUES_MAX:
+        return
+    try:
+        raw = from_json(value)
+    except ValueError:
+        return  # it is no JSON: what is wrong is told by who validates it
+    sizes = {name: _values(held) for name, held in raw.items()} if isinstance(raw, dict) else {"": _values(raw)}
+    if sum(sizes.values()) > limits.VALUES_MAX:
+        field = max(sizes, key=lambda name: sizes[name])
+        problem = f"too many values; an event may hold {limits.VALUES_MAX:,}: send several events"
+        raise _refuse("invalid_event", problem, field)
+
+
+def _values(held: object) -> int:
+    """How many values there are in a value, itself included; no more are counted than an event may hold."""
+    count, ahead = 0, [held]
+    while ahead and count <= limits.VALUES_MAX:
+        count += 1
+        match ahead.pop():
+            case dict() as fields:
+                ahead += fields.values()
+            case list() as items:
+                ahead += items
+    return count
 
 
 def unknown_fields(model: Event) -> list[str]:
@@ -79,8 +109,14 @@ def _report_unknown(event: Event) -> None:
         _report_once(type(event).__name__, field)
 
 
-@cache
+_reported: set[tuple[str, str]] = set()
+
+
 def _report_once(kind: str, field: str) -> None:
+    """Fields beyond the first so many are not told of, nor kept: their names are the sender's, and may be anything."""
+    if len(field) > limits.PROBLEM_CHARACTERS or len(_reported) >= UNKNOWN_REPORTED or (kind, field) in _reported:
+        return
+    _reported.add((kind, field))
     _log.warning("%s events carry a field %r that is not read; reported once", kind, field)
 
 
@@ -102,10 +138,11 @@ def _invalid(errors: list[ErrorDetails]) -> InvalidRecord:
         return _refuse("unknown_type", "not a known type; give one of " + _known_types(), "type")
     problems: dict[str, str] = {}
     for error in errors:
-        problems.setdefault(*_problem(error))
+        field, problem = _problem(error)
+        if error["type"] == "too_long":  # of a list where a text would do as well, this says more
+            problems[field] = problem
+        problems.setdefault(field, problem)
     listed = [FieldProblem(field, problem) for field, problem in problems.items()]
-    if len(listed) > MAX_PROBLEMS:
-        listed = [*listed[:MAX_PROBLEMS], FieldProblem("", f"and {len(listed) - MAX_PROBLEMS} more")]
     return InvalidRecord("invalid_event", listed)
 
 
@@ -114,6 +151,11 @@ def _problem(error: ErrorDetails) -> tuple[str, str]:
     field, said = _path(error["loc"]), error["msg"].removeprefix("Value error, ")
     if error["type"] == "string_pattern_mismatch":
         return field, "is blank" if said.endswith(f"'{NOT_BLANK}'") else "holds a control character"
+    limit = error.get("ctx", {}).get("max_length")
+    if error["type"] == "too_long":
+        return field, f"has {error['ctx']['actual_length']:,} items; it may have {limit:,}: send several events"
+    if error["type"] == "string_too_long":
+        return field, f"may have at most {limit:,} characters: shorten it"
     about, _, rest = said.partition(": ")
     if not field and rest:  # a check of the whole event that names the field it is about
         return about, rest

@@ -7,7 +7,10 @@ closed is no state: it follows from the asking time.
 """
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import takewhile
+from operator import attrgetter
 from typing import NamedTuple
 
 import orjson
@@ -47,8 +50,10 @@ def join(episodes: Sequence[Episode], opened: Episode, gap_ms: int) -> Joined:
 
 def end(episodes: Sequence[Episode], at_ms: int, gap_ms: int) -> Episode | None:
     """The episode that an explicit end at `at_ms` closes, closed; None where none is open then."""
-    for episode in reversed(episodes):
-        if episode.start_ms <= at_ms <= episode.last_ms + gap_ms and episode.ended_ms is None:
+    begun = (episodes[place] for place in range(_begun(episodes, at_ms) - 1, -1, -1))
+    # Of those behind one that was over by then, each was over before.
+    for episode in takewhile(lambda one: at_ms <= one.last_ms + gap_ms, begun):
+        if episode.ended_ms is None:
             return episode._replace(ended_ms=max(at_ms, episode.last_ms))
     return None
 
@@ -86,17 +91,20 @@ def episode_id(owner: Owner, session_id: str | None, opener_id: str) -> str:
 
 def _around(episodes: Sequence[Episode], at_ms: int, gap_ms: int) -> tuple[Episode | None, Episode | None]:
     """The episodes that the moment belongs to: one it lies in or behind, and one it lies before. Episodes of a session
-    do not overlap, so there is at most one of each; the newest are looked at first, as most messages come in order."""
-    later = None
-    for episode in reversed(episodes):
-        if at_ms < episode.start_ms:
-            later = episode if episode.start_ms - at_ms <= gap_ms else None
-        elif _accepts(episode, at_ms, gap_ms):
-            # What was ended explicitly is not joined to what came after the end.
-            return episode, None if episode.ended_ms is not None else later
-        else:
-            break
-    return None, later
+    do not overlap, so there is at most one of each."""
+    place = _begun(episodes, at_ms)
+    later = episodes[place] if place < len(episodes) and episodes[place].start_ms - at_ms <= gap_ms else None
+    if not place or not _accepts(earlier := episodes[place - 1], at_ms, gap_ms):
+        return None, later
+    # What was ended explicitly is not joined to what came after the end.
+    return earlier, None if earlier.ended_ms is not None else later
+
+
+def _begun(episodes: Sequence[Episode], at_ms: int) -> int:
+    """How many of the episodes, by time, had begun at a moment."""
+    if not episodes or episodes[-1].start_ms <= at_ms:  # most messages come in order
+        return len(episodes)
+    return bisect_right(episodes, at_ms, key=attrgetter("start_ms"))
 
 
 def _accepts(episode: Episode, at_ms: int, gap_ms: int) -> bool:

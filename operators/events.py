@@ -47,7 +47,8 @@ class Analysis(NamedTuple):
     """What was read from a memory's text, before the state and away from it.
 
     `vectors`: (1, dimension) float32, of the whole memory; None where it has no text. `tokens`: vectors of its tokens
-    in bytes, where the model gives them. `named`: what it names, and the sketch of its vector, for the graph.
+    in bytes, where the model gives them. `named`: what it names, and the sketch of its vector, for the graph. `cut`:
+    only the beginning of the text was read.
     """
 
     stems: str
@@ -56,6 +57,7 @@ class Analysis(NamedTuple):
     tokens: Bytes = NO_TOKENS
     named: Named = Named()
     sketch: bytes = b""
+    cut: bool = False
 
 
 class Prepared(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 from recallflow.embedder import Embedder, Matrix, TextVectors, embed_texts
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Memory, MemoryEmbedding, MemoryUpdate, Message
+from recallflow.limits import READ_CHARACTERS
 from recallflow.operators.events import Analysis, Item, Prepared, Refused, Tagged, Write
 from recallflow.operators.graph.extract import read_names
 from recallflow.operators.guard import once
@@ -67,7 +68,7 @@ def _embeddable(write: Write) -> str | None:
     found = _text(write)
     if found is None or not found[1].strip():
         return None
-    author, text = found
+    author, text = found[0], found[1][:READ_CHARACTERS]
     return f"{author}: {text}" if author else text
 
 
@@ -78,7 +79,7 @@ def _analyse(write: Write, embedded: TextVectors | None, sketch: bytes) -> Analy
     _, text = found
     given = _given(write)
     vectors = _unit(given) if given is not None else None if embedded is None else embedded.vector[np.newaxis]
-    reading = read(text)
+    reading = read(text[:READ_CHARACTERS])
     return Analysis(
         stems=" ".join(reading.stems),
         flags=reading.flags,
@@ -86,6 +87,7 @@ def _analyse(write: Write, embedded: TextVectors | None, sketch: bytes) -> Analy
         tokens=NO_TOKENS if embedded is None or not len(embedded.tokens) else to_bytes(embedded.tokens),
         named=read_names(text),
         sketch=sketch if given is None else b"",  # that of a given vector is made where it is used
+        cut=len(text) > READ_CHARACTERS,
     )
 
 

@@ -14,8 +14,8 @@ _SHARE = 64  # of the budget: what takes more is not kept
 class Kept(dict[K, V]):
     """What `make` gives for an argument, made when it is first asked for: `kept[argument]`.
 
-    At the budget all of it goes and it begins anew: a dict that is asked is as fast as there is, where one that keeps an
-    order would cost each question something.
+    At the budget all of it goes, and it begins anew: nothing is faster to ask than a dict, and one that keeps an order
+    would cost each question something.
     """
 
     def __init__(self, make: Callable[[K], V], budget_bytes: int) -> None:

@@ -2,12 +2,15 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
+from recallflow import limits
 from recallflow.fields import Identifier, Model, Name, Timestamp
 from recallflow.queries import Decay, Weight, check_weights
 
 RECALL_SETTINGS = "recall"
+Text = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
+Listed = Field(max_length=limits.USERS_MAX)
 
 
 class Control(Model):
@@ -17,7 +20,7 @@ class Control(Model):
     name: Name
     timestamp: Timestamp | None = None
     by: Name | None = None
-    why: str | None = None
+    why: Text | None = None
 
 
 class RecallSettings(Model):
@@ -55,7 +58,7 @@ class Category(Control):
     """A memory category; `description` is what an LLM selects by."""
 
     type: Literal["category"]
-    description: str
+    description: Text
     removed: bool = False
 
 
@@ -65,9 +68,9 @@ class ApiKey(Control):
     type: Literal["api_key"]
     salt: Name
     hash: Name
-    projects: list[Name] | None = None
-    environments: list[Identifier] | None = None
-    end_users: list[Identifier] | None = None
+    projects: Annotated[list[Name], Listed] | None = None
+    environments: Annotated[list[Identifier], Listed] | None = None
+    end_users: Annotated[list[Identifier], Listed] | None = None
     revoked: bool = False
 
 

@@ -25,6 +25,8 @@ A message says what is wrong and what to do. `InvalidRecord` alone never stops a
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from recallflow.limits import PROBLEM_CHARACTERS, PROBLEMS_MAX
+
 if TYPE_CHECKING:
     from recallflow.responses import ErrorBody  # which is made from our errors
 
@@ -48,16 +50,23 @@ class FieldProblem(NamedTuple):
     problem: str
 
 
+def _short(text: str) -> str:
+    """What a sender wrote may be in it, and be long."""
+    return text if len(text) <= PROBLEM_CHARACTERS else text[: PROBLEM_CHARACTERS - 1] + "…"
+
+
 class RecallflowError(Exception):
     """Base of all errors raised by recallflow."""
 
 
 class InvalidRecord(RecallflowError):
-    """A record that cannot be applied or answered. Carries every wrong field at once."""
+    """A record that cannot be applied or answered. Carries every wrong field at once; of very many, the first."""
 
     def __init__(self, code: ErrorCode, fields: Sequence[FieldProblem]) -> None:
         self.code: ErrorCode = code
-        self.fields = tuple(fields)
+        if len(fields) > PROBLEMS_MAX + 1:
+            fields = [*fields[:PROBLEMS_MAX], FieldProblem("", f"and {len(fields) - PROBLEMS_MAX} more")]
+        self.fields = tuple(FieldProblem(_short(field), _short(problem)) for field, problem in fields)
         super().__init__(code, self.fields)
 
     def __str__(self) -> str:

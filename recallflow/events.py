@@ -2,9 +2,14 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from recallflow import limits
 from recallflow.fields import Embedding, Identifier, Layer, Model, Name, NonEmpty, Role, Share, Timestamp
+
+Labels = Annotated[list[Name], Field(max_length=limits.LABELS_MAX)]
+Summary = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
+Evidence = Annotated[str, StringConstraints(max_length=limits.EVIDENCE_CHARACTERS)]
 
 
 class Event(Model):
@@ -24,6 +29,13 @@ class Event(Model):
     schema_version: int | None = None
     receipt: bool = False
 
+    @model_validator(mode="after")
+    def _few_unknown(self) -> Self:
+        if len(self.model_extra or ()) > limits.UNKNOWN_FIELDS_MAX:
+            given = f"{len(self.model_extra or ())} fields that nobody reads; at most {limits.UNKNOWN_FIELDS_MAX}"
+            raise ValueError(f"{given} are let in; put your own under metadata")
+        return self
+
 
 class ContentPart(Model):
     """One part of an OpenAI chat message. Only text is remembered; other parts are named by their type."""
@@ -41,7 +53,7 @@ class Message(Event):
 
     type: Literal["message"]
     role: Role = "user"
-    content: str | list[ContentPart] | None
+    content: str | Annotated[list[ContentPart], Field(max_length=limits.PARTS_MAX)] | None
     name: Name | None = None
     metadata: dict[str, Any] | None = None
     embedding: Embedding | None = None
@@ -74,14 +86,14 @@ class Relation(Model):
 class MemoryFields(Model):
     """What a memory can say beside its content. Shared by creation and update."""
 
-    summary: str | None = None
+    summary: Summary | None = None
     kind: Name | None = None
     layer: Layer | None = None
     category: Name | None = None
-    tags: list[Name] | None = None
-    topics: list[Name] | None = None
-    entities: list[Entity] | None = None
-    relations: list[Relation] | None = None
+    tags: Labels | None = None
+    topics: Labels | None = None
+    entities: Annotated[list[Entity], Field(max_length=limits.ENTITIES_MAX)] | None = None
+    relations: Annotated[list[Relation], Field(max_length=limits.RELATIONS_MAX)] | None = None
     importance: Share | None = None
     confidence: Share | None = None
     embedding: Embedding | None = None
@@ -181,7 +193,7 @@ class CategorySummary(Event):
 
     type: Literal["category.summary"]
     category: Name
-    summary: NonEmpty
+    summary: Annotated[NonEmpty, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
 
 
 class GraphEdge(Model):
@@ -192,7 +204,7 @@ class GraphEdge(Model):
     type: Name
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     confidence: Share = 1.0
-    evidence: str | None = None
+    evidence: Evidence | None = None
     expires_at: Timestamp | None = None
     archived: bool = False
 
@@ -201,7 +213,7 @@ class GraphEdges(Event):
     """Edges found by the enrichment flow or given by the platform."""
 
     type: Literal["graph.edges"]
-    edges: Annotated[list[GraphEdge], Field(min_length=1)]
+    edges: Annotated[list[GraphEdge], Field(min_length=1, max_length=limits.EDGES_MAX)]
 
 
 class MemoryEmbedding(Event):
@@ -218,8 +230,8 @@ class GraphArchive(Event):
     """Takes entities or edges out of traversal, or puts them back."""
 
     type: Literal["graph.archive"]
-    entities: list[Name] = []
-    edges: list[GraphEdge] = []
+    entities: Annotated[list[Name], Field(max_length=limits.EDGES_MAX)] = []
+    edges: Annotated[list[GraphEdge], Field(max_length=limits.EDGES_MAX)] = []
     archived: bool = True
 
 

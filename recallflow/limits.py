@@ -2,7 +2,6 @@
 
 RECORD_BYTES = 1024 * 1024
 VALUES_MAX = 10_000  # JSON values of one event, at every depth
-DEPTH_MAX = 32  # lists and objects within each other
 UNKNOWN_FIELDS_MAX = 64  # of an event; those nobody reads
 
 PARTS_MAX = 1_000  # of a message's content
@@ -15,6 +14,7 @@ EVIDENCE_CHARACTERS = 2_000
 FILTER_VALUES_MAX = 200  # of one filter of a question
 URNS_MAX = 50
 POSITIONS_MAX = 100  # that a question waits for
+USERS_MAX = 10_000  # that an API key may act for; projects and environments too
 
 # Of a text that is longer the rest is stored and shown, and not read: its words are in no index.
 READ_CHARACTERS = 32_768
@@ -25,4 +25,4 @@ PARTICIPANTS_MAX = 1_000  # whose names a question is read for, those who wrote 
 NAMED_MAX = 32  # of them, in one question
 
 PROBLEMS_MAX = 20  # named in one refusal
-PROBLEM_CHARACTERS = 1_000  # of each
+PROBLEM_CHARACTERS = 1_000  # of each, as of the name of its field

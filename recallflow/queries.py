@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, field_validator
 
+from recallflow import limits
 from recallflow.events import Event
 from recallflow.fields import Identifier, Layer, Model, Name, NonEmpty, Role, Share, Timestamp
 from recallflow.records import Position
@@ -37,7 +38,6 @@ WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType(
 )
 
 K_MIN, K_MAX = 1, 50
-QUERY_CHARACTERS = 8_000
 MAX_TOKENS_MAX = 1_000_000  # more than a record can carry
 
 
@@ -63,6 +63,9 @@ def check_weights(mode: Mode, weights: Mapping[str, float]) -> None:
 PositionText = Annotated[str, StringConstraints(max_length=512), AfterValidator(_position)]
 
 
+Values = Field(max_length=limits.FILTER_VALUES_MAX)
+
+
 class Decay(Model):
     """How age lowers a memory's recency. Only the parameter of the chosen function counts; all in days."""
 
@@ -76,14 +79,14 @@ class Decay(Model):
 class Filters(Model):
     """Which memories may be in the answer. All that is given must hold; within a list any value will do."""
 
-    categories: list[Name] | None = None
-    tags: list[Name] | None = None
-    kinds: list[Name] | None = None
-    layers: list[Layer] | None = None
-    roles: list[Role] | None = None
-    names: list[Name] | None = None
+    categories: Annotated[list[Name], Values] | None = None
+    tags: Annotated[list[Name], Values] | None = None
+    kinds: Annotated[list[Name], Values] | None = None
+    layers: Annotated[list[Layer], Values] | None = None
+    roles: Annotated[list[Role], Values] | None = None
+    names: Annotated[list[Name], Values] | None = None
     project_id: Name | None = None
-    session_ids: list[Identifier] | None = None
+    session_ids: Annotated[list[Identifier], Values] | None = None
     created_after: Timestamp | None = None
     created_before: Timestamp | None = None
     min_confidence: Share | None = None
@@ -115,13 +118,13 @@ class Recall(Event):
     decay: Decay = Decay()
     weights: dict[str, Weight] | None = None
     filters: Filters = Filters()
-    entity_urns: list[Name] = []
+    entity_urns: Annotated[list[Name], Field(max_length=limits.URNS_MAX)] = []
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_MAX)] | None = None
     select_categories: bool = False
     check_sufficiency: bool = False
     as_of: AsOf | None = None
     include_history: bool = False
-    wait_for: PositionText | list[PositionText] | None = None
+    wait_for: PositionText | Annotated[list[PositionText], Field(max_length=limits.POSITIONS_MAX)] | None = None
     wait_timeout_ms: Annotated[int, Field(ge=0, le=60_000)] = 2_000
     sla_target_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     explain: bool = True

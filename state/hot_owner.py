@@ -1,6 +1,8 @@
 """What is known of an owner while hot: its place in the store, its sessions' episodes, and its search index."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 
 from recallflow.owner import Owner
 from recallflow.state import keys
@@ -118,8 +120,14 @@ def settled(standing: list[Episode], changed: list[Episode]) -> list[Episode]:
     if len(changed) == 1 and standing and standing[-1].number == changed[0].number:
         standing[-1] = changed[0]  # the usual case: the next message of the latest episode
         return standing
+    # As episodes do not overlap, only those that begin within what changed can be other ones now.
+    begins = attrgetter("start_ms")
+    first = bisect_left(standing, min(map(begins, changed)), key=begins)
+    behind = bisect_right(standing, max(episode.last_ms for episode in changed), lo=first, key=begins)
     numbers = {episode.number for episode in changed}
-    return _standing([*(episode for episode in standing if episode.number not in numbers), *changed])
+    kept = [episode for episode in standing[first:behind] if episode.number not in numbers]
+    standing[first:behind] = _standing([*kept, *changed])
+    return standing
 
 
 def _standing(episodes: Iterable[Episode]) -> list[Episode]:

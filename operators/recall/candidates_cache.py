@@ -5,6 +5,7 @@ change of its owner's memories, so that what is kept for one holds for exactly t
 """
 
 from collections import OrderedDict
+from sys import getsizeof
 from threading import Lock
 from typing import NamedTuple
 from weakref import ref
@@ -13,6 +14,7 @@ from recallflow.operators.recall.columns import Columns
 from recallflow.state.index import Conversation
 
 BUDGET_BYTES = 16 * 1024 * 1024
+_ENTRY_BYTES = 1_000  # of Python objects
 
 
 class _Kept(NamedTuple):
@@ -43,7 +45,7 @@ class CandidatesCache:
 
     def put(self, conversation: Conversation, text: str, columns: Columns) -> None:
         """Keeps the columns, unless they alone are over the budget."""
-        size_bytes = sum(column.nbytes for column in columns.values.values())
+        size_bytes = _ENTRY_BYTES + getsizeof(text) + sum(column.nbytes for column in columns.values.values())
         if size_bytes > self._budget_bytes:
             return
         key = id(conversation), text

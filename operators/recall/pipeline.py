@@ -12,6 +12,7 @@ import numpy as np
 
 from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder
+from recallflow.limits import QUERY_CHARACTERS
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Applied, Expansions, Request
 from recallflow.operators.graph.steps import GraphSteps
@@ -28,7 +29,7 @@ from recallflow.operators.recall.revisions import conflicts, superseded
 from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.tuning import Tuning, tuned
-from recallflow.queries import QUERY_CHARACTERS, Recall
+from recallflow.queries import Recall
 from recallflow.responses import Context, Response, Warn, status_of
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex

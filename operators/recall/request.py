@@ -1,8 +1,9 @@
 """Step 1: what is cut to size or not done is warned of."""
 
+from recallflow.limits import QUERY_CHARACTERS
 from recallflow.operators.decode import unknown_fields
 from recallflow.operators.recall.scene import Scene
-from recallflow.queries import K_MAX, K_MIN, QUERY_CHARACTERS, Recall
+from recallflow.queries import K_MAX, K_MIN, Recall
 from recallflow.responses import Warn
 
 _NOT_YET_OPTIONAL = {

@@ -11,7 +11,7 @@ import orjson
 from recallflow.cli.options import add_control, add_engine, decisions, settings
 from recallflow.connectors.lines import Delivery, PumpFeed, bounded_lines
 from recallflow.flows.embedded import Embedded, rejection
-from recallflow.operators.decode import MAX_RECORD_BYTES
+from recallflow.limits import RECORD_BYTES
 from recallflow.outputs import Answer, DeadLetter, Receipted
 
 TOPIC = "stdin"
@@ -32,7 +32,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 def run(options: argparse.Namespace) -> int:
     logging.disable(logging.WARNING)  # scripts parse stderr: it holds refused lines, or the one error that ends it all
     with Embedded.open(settings(options), options.state_dir, decisions(options)) as embedded:
-        lines = bounded_lines(_stdin(), MAX_RECORD_BYTES + 1)
+        lines = bounded_lines(_stdin(), RECORD_BYTES + 1)
         first: list[int] = []
 
         def open_feed(offset: int) -> PumpFeed:

@@ -62,18 +62,21 @@ def test_an_address_used_again_brings_nothing_back() -> None:
 
 
 def test_the_least_recently_used_goes_first_and_the_bytes_hold(index: OwnerIndex) -> None:
-    cache, conversation = CandidatesCache(budget_bytes=200), index.conversation
+    cache, conversation = CandidatesCache(budget_bytes=3_310), index.conversation
     for text in ("a", "b"):
         cache.put(conversation, text, columns())
+    assert cache.total_bytes > 2 * (1_000 + columns().values["dense"].nbytes)  # texts and objects count as well
     cache.get(conversation, "a")
-    cache.put(conversation, "c", columns(6))
+    cache.put(conversation, "c", columns(140))
     assert [cache.get(conversation, text) is not None for text in ("a", "b", "c")] == [True, False, True]
-    assert cache.total_bytes == 80 + 48
+    held = cache.total_bytes
+    assert held <= 3_310
     cache.put(conversation, "c", columns(5))
-    assert cache.total_bytes == 80 + 40
-    cache.put(conversation, "large", columns(26))  # 208 bytes: nothing goes for what cannot be kept
+    assert cache.total_bytes == held - 135 * 8
+    held = cache.total_bytes
+    cache.put(conversation, "large", columns(400))  # nothing goes for what cannot be kept
     assert cache.get(conversation, "large") is None
-    assert cache.total_bytes == 80 + 40
+    assert cache.total_bytes == held
 
 
 def test_an_answer_from_the_cache_is_the_answer(run_flow: RunFlow, make_event: MakeEvent) -> None:

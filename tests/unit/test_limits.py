@@ -1,0 +1,82 @@
+"""No event and no question is larger than its share: each limit refuses what is over it, and says so."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from recallflow import limits
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.operators.decode import parse
+
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
+
+# Event type and field → its limit, and how so many of it look.
+LISTS: dict[tuple[str, str], tuple[int, Callable[[int], Any]]] = {
+    ("message", "content"): (limits.PARTS_MAX, lambda n: [{"type": "text", "text": "tea"}] * n),
+    ("memory", "tags"): (limits.LABELS_MAX, lambda n: [f"t{i}" for i in range(n)]),
+    ("memory", "topics"): (limits.LABELS_MAX, lambda n: [f"t{i}" for i in range(n)]),
+    ("memory", "entities"): (limits.ENTITIES_MAX, lambda n: [{"name": f"e{i}"} for i in range(n)]),
+    ("memory", "relations"): (
+        limits.RELATIONS_MAX,
+        lambda n: [{"source": "a", "type": "t", "target": f"e{i}"} for i in range(n)],
+    ),
+    ("memory", "summary"): (limits.SUMMARY_CHARACTERS, lambda n: "x" * n),
+    ("graph.edges", "edges"): (
+        limits.EDGES_MAX,
+        lambda n: [{"source": "a", "type": "t", "target": f"e{i}"} for i in range(n)],
+    ),
+    ("graph.archive", "entities"): (limits.EDGES_MAX, lambda n: [f"e{i}" for i in range(n)]),
+    ("recall", "entity_urns"): (limits.URNS_MAX, lambda n: [f"urn:a:{i}" for i in range(n)]),
+    ("recall", "filters.tags"): (limits.FILTER_VALUES_MAX, lambda n: {"tags": [f"t{i}" for i in range(n)]}),
+    ("recall", "wait_for"): (limits.POSITIONS_MAX, lambda n: [f"t:0:{i}" for i in range(n)]),
+}
+REQUIRED = {"message": {"content": "tea"}, "memory": {"content": "tea"}, "recall": {"query": "tea?"}}
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    return orjson.dumps({"type": kind, "tenant_id": "acme", "user_id": "ann"} | REQUIRED.get(kind, {}) | fields)
+
+
+def refusal(value: bytes) -> tuple[FieldProblem, ...]:
+    with pytest.raises(InvalidRecord) as refused:
+        parse(value)
+    return refused.value.fields
+
+
+@pytest.mark.parametrize(("kind", "field"), LISTS)
+def test_what_is_at_the_limit_is_let_in_and_one_more_is_refused(kind: str, field: str) -> None:
+    limit, made = LISTS[kind, field]
+    name = field.partition(".")[0]
+    parse(event(kind, **{name: made(limit)}))
+    problems = refusal(event(kind, **{name: made(limit + 1)}))
+    assert [one.field for one in problems if f"{limit:,}" in one.problem] == [field]
+    assert f"{limit:,}" in DOCUMENTED
+
+
+def test_an_event_of_very_many_values_is_refused_before_they_are_looked_at() -> None:
+    held = {"a": [[0] * 100] * 98}
+    parse(event("message", metadata=held))
+    (problem,) = refusal(event("message", metadata=held | {"b": [0] * 200}))
+    assert problem.field == "metadata"
+    assert f"{limits.VALUES_MAX:,}" in problem.problem
+    # Commas in a text are no values.
+    parse(event("message", content="," * (2 * limits.VALUES_MAX)))
+
+
+def test_fields_that_nobody_reads_are_let_in_up_to_a_number() -> None:
+    own = {f"f{n}": n for n in range(limits.UNKNOWN_FIELDS_MAX)}
+    parse(event("message", **own))
+    (problem,) = refusal(event("message", **own, one_more=1))
+    assert f"at most {limits.UNKNOWN_FIELDS_MAX}" in problem.problem
+
+
+def test_a_refusal_names_so_many_problems_and_none_is_longer_than_it_may() -> None:
+    wrong = refusal(event("memory", tags=[1] * limits.LABELS_MAX))
+    assert len(wrong) == limits.PROBLEMS_MAX + 1
+    assert wrong[-1].problem == f"and {limits.LABELS_MAX - limits.PROBLEMS_MAX} more"
+    assert InvalidRecord("invalid_event", wrong).fields == wrong  # what was kept and is read again is the same
+    (long,) = refusal(event("recall", weights={"x" * 100_000: 1}))
+    assert len(long.problem) <= limits.PROBLEM_CHARACTERS
