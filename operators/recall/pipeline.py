@@ -12,7 +12,7 @@ import numpy as np
 
 from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder
-from recallflow.limits import QUERY_CHARACTERS
+from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Applied, Expansions, Request
 from recallflow.operators.graph.steps import GraphSteps
@@ -258,5 +258,10 @@ def optional_steps(engine: Engine, query: Recall, tuning: Tuning, question: Ques
 
 
 def participants(index: OwnerIndex) -> list[str]:
-    """Everyone who wrote a current memory."""
-    return [index.names.strings[author] for author in index.conversation.authors if author >= 0]
+    """Everyone who wrote a current memory; of very many, those who wrote the most."""
+    now = index.conversation
+    authors = now.authors[now.authors >= 0]
+    if len(authors) > PARTICIPANTS_MAX:
+        wrote = np.bincount(now.facts["author"] + 1)[authors + 1]
+        authors = np.sort(authors[np.argsort(-wrote, kind="stable")[:PARTICIPANTS_MAX]])
+    return [index.names.strings[author] for author in authors]

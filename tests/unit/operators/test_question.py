@@ -1,9 +1,13 @@
 """What is read out of a question: names, dates, first person, and the words that are left."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recallflow import limits
+from recallflow.operators.recall import question
 from recallflow.operators.recall.question import DateMention, understand
 
 PAIR = ["Ann", "Bo"]
@@ -239,3 +243,44 @@ def test_any_question_about_anyone_is_understood(text: str, participants: list[s
 def test_who_is_named_does_not_depend_on_the_order_of_participants(order: list[str]) -> None:
     text = "Will Ann Jones call Bo on the 3rd of May?"
     assert set(named(text, order)) == {"Ann Jones", "Bo Lee", "Will"}
+
+
+# ── how much of a question is read ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_months_and_years_are_paired_up_to_a_number_of_dates() -> None:
+    text = " ".join([*(f"{month} {year}" for month in ("June", "July", "August") for year in range(1990, 2030))] * 10)
+    found = dates(text)
+    assert len(found) == len(set(found)) == limits.QUERY_DATES
+    assert found[0] == date(1990, 6, None)
+    assert len(dates(" ".join(f"2023-05-{day:02}" for day in range(1, 29)))) == limits.QUERY_DATES
+
+
+def test_a_day_is_found_beside_its_month_however_long_the_question_is() -> None:
+    assert dates("x" * 5_000 + " on the 31st of May, " + "y" * 5_000) == (date(None, 5, 31),)
+    assert dates("tea " * 2_000 + "in May" + " tea" * 2_000) == (date(None, 5),)
+
+
+def test_no_more_participants_are_named_than_a_question_may_name() -> None:
+    names = [f"Participant{n:04}" for n in range(limits.NAMED_MAX + 5)]
+    assert named(" and ".join(names), names) == tuple(names[: limits.NAMED_MAX])
+
+
+def test_a_pattern_is_made_only_for_names_that_stand_in_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def compiled(name: str, behind: str = "", flags: int = 0) -> re.Pattern[str]:
+        made.append(name)
+        return re.compile(rf"(?<!\w){re.escape(name)}(?!\w){behind}", flags)
+
+    monkeypatch.setattr(question, "_whole", compiled)
+    strangers = [f"an{n}" for n in range(1_000)]
+    assert understand("Did Ann see an0x, an1_y or fan2?", [*strangers, "Ann"]).named == ("Ann",)
+    assert set(made) == {"Ann"}
+
+
+def test_so_many_different_words_are_looked_up_and_their_repeats_count() -> None:
+    words = [f"word{n}" for n in range(limits.QUERY_WORDS + 50)]
+    found = understand(" ".join([*words, *words]), [])
+    assert len(set(found.stems)) == limits.QUERY_WORDS
+    assert len(found.stems) == 2 * limits.QUERY_WORDS
