@@ -17,7 +17,6 @@ ASK_S = 2.0
 POLL_S = 0.1
 HEARTBEAT_MAX_S = 3.0
 JOIN_S = 30.0  # joining is a matter of milliseconds, unless the coordinator is being moved
-RECONNECT_MS = 1_000
 _GONE = {KafkaError.GROUP_ID_NOT_FOUND}
 # Our place is being given out anew, or is gone: the callbacks below and the next question tell which.
 _AGAIN = {
@@ -73,7 +72,7 @@ class Group:
 
     def _described(self) -> str | None:
         try:
-            admin: Any = AdminClient(self._options.admin())
+            admin: Any = AdminClient(self._options.admin() | {"log_level": 0})
             found = admin.describe_consumer_groups([self.name], request_timeout=ASK_S)[self.name].result()
         except KafkaException as error:
             if error.args[0].code() in _GONE:
@@ -90,10 +89,8 @@ class Group:
             "session.timeout.ms": round(1000 * self._session_s),
             "heartbeat.interval.ms": round(1000 * min(HEARTBEAT_MAX_S, self._session_s / 10)),
             "max.poll.interval.ms": round(1000 * max(300, self._session_s)),
-            "reconnect.backoff.max.ms": RECONNECT_MS,
             "auto.offset.reset": "latest",
             "queued.min.messages": 1,
-            "log_level": 0,  # that we were fenced is told by us
         }
 
 
@@ -106,7 +103,7 @@ class Member:
         self._topic = topic
         self._complaints = Complaints()
         self._answer: KafkaError | bool | None = None
-        callbacks = {"error_cb": self._complaints, "on_commit": self._committed}
+        callbacks = {"error_cb": self._complain, "on_commit": self._committed}
         self._consumer: Any = Consumer(configuration | callbacks)
         self._consumer.subscribe([topic], on_assign=self._assign, on_revoke=self._lose, on_lost=self._lose)
 
@@ -141,6 +138,12 @@ class Member:
             raise Fenced
         if not (passes(error) or error.code() in _AGAIN):
             raise SourceError(f"the deployment's consumer group cannot be used: {error.str()}")
+
+    def _complain(self, error: KafkaError) -> None:
+        if error.code() in _FENCED:
+            self._answer = error
+        else:
+            self._complaints(error)
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for partition in partitions:

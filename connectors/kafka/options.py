@@ -8,20 +8,54 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from recallflow.connectors.kafka.trouble import ClientLog
 from recallflow.errors import UsageError
 
-# What recallflow's guarantees rest on, some under two names: not for users to set.
+# What recallflow's guarantees rest on, some under two names: not for users to set. The rest of librdkafka's options is
+# about reaching brokers, security and pace, which are the user's.
 _OURS = frozenset(
     (
-        "auto.offset.reset",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "enable.partition.eof",
+        # each output once, in order, acknowledged, and expired before another engine may come
         "enable.idempotence",
+        "enable.gapless.guarantee",
+        "transactional.id",
         "acks",
         "request.required.acks",
-        "transactional.id",
+        "retries",
+        "message.send.max.retries",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "message.timeout.ms",
+        "delivery.timeout.ms",
+        "delivery.report.only.error",
+        "queuing.strategy",  # the last one first, as some like it
         "partitioner",
+        # any output can be handed over: a smaller limit would stop the flow at one, again and again
+        "message.max.bytes",
+        "queue.buffering.max.kbytes",
+        # every record is read once, and to the end of what the leader has
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "auto.commit.enable",
+        "enable.auto.offset.store",
+        "offset.store.method",
+        "enable.partition.eof",
+        "isolation.level",
+        "client.rack",  # a follower's end is not the end
+        # one engine a deployment
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "group.protocol.type",
+        "group.remote.assignor",
+        "partition.assignment.strategy",
+        "session.timeout.ms",
+        "heartbeat.interval.ms",
+        "max.poll.interval.ms",
+        # a misspelt topic is an error, and the brokers are real
+        "allow.auto.create.topics",
+        "test.mock.num.brokers",
+        "test.mock.broker.rtt",
     )
 )
+_INSTEAD = {"group.id": "run --deployment", "session.timeout.ms": "run --session-timeout-s"}
 _SERVERS = frozenset(("bootstrap.servers", "metadata.broker.list"))
 
 
@@ -37,7 +71,10 @@ class KafkaOptions:
 
     def __post_init__(self) -> None:
         if taken := sorted(_OURS & self.extra.keys()):
-            raise UsageError(f"{', '.join(taken)} cannot be set: exactly-once delivery rests on recallflow's choice")
+            instead = "".join(f"; give {_INSTEAD[name]}" for name in taken if name in _INSTEAD)
+            raise UsageError(
+                f"{', '.join(taken)} cannot be set: recallflow's guarantees rest on its own choice{instead}"
+            )
         if taken := sorted(_SERVERS & self.extra.keys()):
             raise UsageError(f"{', '.join(taken)}: give the brokers as --bootstrap-servers (bootstrap_servers)")
         if self.extra:

@@ -86,7 +86,7 @@ def tell_outage(error: KafkaError) -> None:
 
 # Why a connection failed comes a second time, as an error, to whoever made the client; and that an option for producers
 # means nothing to a consumer is no news to somebody who gives options for both.
-_TOLD_ELSEWHERE = frozenset({"FAIL", "ERROR", "CONFWARN"})
+_TOLD_ELSEWHERE = frozenset({"FAIL", "ERROR", "FATAL", "CONFWARN"})
 
 
 class ClientLog:

@@ -18,6 +18,9 @@ from confluent_kafka import Producer
 from benchmarks.broker import HOST, Broker, Cluster, free_ports
 from benchmarks.crash.outputs import read_topic
 from benchmarks.kafka_flow import own_topics
+from recallflow.connectors.kafka.deployment import Holder
+from recallflow.connectors.kafka.group import Group
+from recallflow.connectors.kafka.options import KafkaOptions
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -67,6 +70,15 @@ class Site:
         found = self.answered()
         assert not [query for query, times in found.items() if times > 1]
         return {f"q{number}" for number in range(since, self._asked)} <= found.keys()
+
+    def renewals(self, engine: "subprocess.Popen[str]") -> int:
+        """How often an engine has said that it holds the deployment, which it still does."""
+        assert engine.poll() is None, engine.communicate()[1]
+        name = f"recallflow-{self.topics.memory}"
+        holder = Holder.read(Group(KafkaOptions(self._servers), name, self.topics.memory, SESSION_S).look().said)
+        assert holder is not None
+        assert holder.pid == engine.pid
+        return holder.renewals
 
     def up(self, engine: "subprocess.Popen[str]") -> int:
         """Queries from before the first start are not answered: asks until one is. The number of the next query."""
@@ -174,6 +186,8 @@ def test_who_was_stopped_for_longer_than_its_session_sends_nothing_more(
     line = lines[-1]
     assert f"another engine took over deployment recallflow-{site.topics.memory}: {tmp_path / 'two'} on " in line
     assert "this one was cut off for" in line
+    renewals = site.renewals(second)
+    until(lambda: site.renewals(second) > renewals + 3)  # the first did not put it out on its return
     site.ask(20)
     until(lambda: site.all_answered_once(since))
     assert second.poll() is None

@@ -55,7 +55,7 @@ def test_security_options_reach_every_client(kind: str, caplog: pytest.LogCaptur
 
 
 def test_what_a_user_chooses_wins_over_our_tuning() -> None:
-    chosen = {"linger.ms": "7", "queued.min.messages": "9", "group.id": "allowed", "socket.nagle.disable": "false"}
+    chosen = {"linger.ms": "7", "queued.min.messages": "9", "socket.nagle.disable": "false"}
     options = KafkaOptions(SERVERS, chosen)
     assert options.producer()["linger.ms"] == "7"
     assert options.consumer().items() >= {k: v for k, v in chosen.items() if k != "linger.ms"}.items()
@@ -69,14 +69,91 @@ def test_what_a_user_chooses_wins_over_our_tuning() -> None:
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAN"}, "Unsupported SASL mechanism: PLAN"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "sasl.username and sasl.password must be set"),
         ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere"}, "ssl.ca.location failed"),
-        ({"retries": "0"}, "`retries` must be set"),  # a producer's alone
         ({"error_cb": "x"}, "expected error_cb property as a callable function"),
         ({"acks": "1", "enable.idempotence": "false"}, "acks, enable.idempotence cannot be set"),
-        ({"request.required.acks": "0"}, "cannot be set"),
-        ({"partitioner": "random"}, "cannot be set"),
+        (
+            {"group.id": "g"},
+            "group.id cannot be set: recallflow's guarantees rest on its own choice; give run --deployment",
+        ),
+        ({"session.timeout.ms": "9000"}, "give run --session-timeout-s"),
+        ({"batch.num.messages": "0"}, 'Configuration property "batch.num.messages" value 0'),  # a producer's alone
         ({"metadata.broker.list": "h:1"}, "give the brokers as --bootstrap-servers"),
     ],
 )
 def test_a_wrong_option_is_a_clear_error(chosen: dict[str, str], says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)):
         KafkaOptions(SERVERS, chosen)
+
+
+# Every option of librdkafka that could harm what is promised, with a value that it would take.
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("enable.idempotence", "false"),
+        ("enable.gapless.guarantee", "true"),
+        ("transactional.id", "t"),
+        ("acks", "1"),
+        ("request.required.acks", "0"),
+        ("retries", "1"),
+        ("message.send.max.retries", "1"),
+        ("max.in.flight", "1"),
+        ("max.in.flight.requests.per.connection", "1"),
+        ("message.timeout.ms", "300000"),
+        ("delivery.timeout.ms", "300000"),
+        ("delivery.report.only.error", "true"),
+        ("queuing.strategy", "lifo"),
+        ("partitioner", "random"),
+        ("message.max.bytes", "1000"),
+        ("queue.buffering.max.kbytes", "1"),
+        ("auto.offset.reset", "latest"),
+        ("enable.auto.commit", "true"),
+        ("auto.commit.enable", "true"),
+        ("enable.auto.offset.store", "true"),
+        ("offset.store.method", "file"),
+        ("enable.partition.eof", "true"),
+        ("isolation.level", "read_uncommitted"),
+        ("client.rack", "a"),
+        ("group.id", "g"),
+        ("group.instance.id", "i"),
+        ("group.protocol", "consumer"),
+        ("group.protocol.type", "consumer"),
+        ("group.remote.assignor", "uniform"),
+        ("partition.assignment.strategy", "roundrobin"),
+        ("session.timeout.ms", "300000"),
+        ("heartbeat.interval.ms", "1"),
+        ("max.poll.interval.ms", "300000"),
+        ("allow.auto.create.topics", "true"),
+        ("test.mock.num.brokers", "3"),
+        ("test.mock.broker.rtt", "1"),
+    ],
+)
+def test_what_the_guarantees_rest_on_cannot_be_set(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"^{re.escape(name)} cannot be set"):
+        KafkaOptions(SERVERS, {name: value})
+
+
+# What is the user's: how brokers are reached, and at what pace.
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("linger.ms", "5"),
+        ("batch.num.messages", "100"),
+        ("batch.size", "100000"),
+        ("compression.type", "zstd"),
+        ("queue.buffering.max.messages", "1000"),
+        ("retry.backoff.ms", "50"),
+        ("reconnect.backoff.max.ms", "500"),
+        ("socket.timeout.ms", "30000"),
+        ("request.timeout.ms", "20000"),
+        ("fetch.max.bytes", "5000000"),
+        ("fetch.wait.max.ms", "100"),
+        ("queued.max.messages.kbytes", "1000"),
+        ("check.crcs", "true"),
+        ("client.id", "engine"),
+        ("broker.address.family", "v4"),
+        ("statistics.interval.ms", "1000"),
+        ("topic.metadata.refresh.interval.ms", "10000"),
+    ],
+)
+def test_what_is_about_reaching_brokers_and_pace_is_the_users(name: str, value: str) -> None:
+    assert KafkaOptions(SERVERS, {name: value}).consumer()[name] == value

@@ -1,0 +1,86 @@
+"""A place in the group, on a real broker."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.broker import Cluster
+from recallflow.connectors.kafka.group import Fenced, Group, Member
+from recallflow.connectors.kafka.options import KafkaOptions
+
+SESSION_S = 6.0
+CHILD = """
+import sys
+from recallflow.connectors.kafka.group import Fenced, Group
+from recallflow.connectors.kafka.options import KafkaOptions
+
+servers, name, topic, session_s = sys.argv[1:]
+member = Group(KafkaOptions(servers), name, topic, float(session_s)).join()
+print("in", flush=True)
+came_back = 0
+while came_back < 20:
+    try:
+        member.heard(0.1)
+        came_back += member.lost  # the client may be told first, or see by itself how long it was away
+    except Fenced:
+        came_back += 1
+print("through", flush=True)
+"""
+
+
+@pytest.fixture
+def place(broker: Cluster, topics: Callable[[str], str]) -> tuple[str, str, str]:
+    """Where a group is: brokers, its name, a topic."""
+    topic = topics("memory.events")
+    broker.create_topics({topic: 2})
+    return broker.bootstrap_servers, topics("group"), topic
+
+
+def group_at(place: tuple[str, str, str]) -> Group:
+    return Group(KafkaOptions(place[0]), place[1], place[2], SESSION_S)
+
+
+def taken(member: Member, text: str) -> bool:
+    member.say(text)
+    while (answer := member.heard(0.1)) is None:
+        pass
+    return answer
+
+
+def test_the_last_one_to_join_is_in_and_the_others_are_told(place: tuple[str, str, str]) -> None:
+    group = group_at(place)
+    assert tuple(group.look()) == (None, None)
+    first = group.join()
+    assert taken(first, "one")
+    second = group.join()
+    assert second.said() == "one"
+    assert taken(second, "two")
+    with pytest.raises(Fenced):
+        taken(first, "one again")
+    assert tuple(group.look()) == ("two", second.name)
+    first.leave()
+    second.leave()
+
+
+def test_who_comes_back_after_its_session_puts_nobody_out(place: tuple[str, str, str]) -> None:
+    words = [sys.executable, "-c", CHILD, *place, str(SESSION_S)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        try:
+            assert child.stdout.readline() == "in\n"
+            child.send_signal(signal.SIGSTOP)
+            group = group_at(place)
+            while group.look().member is not None:
+                pass
+            member = group.join()
+            child.send_signal(signal.SIGCONT)
+            while child.poll() is None:
+                assert member.heard(0.1) is None
+            assert child.stdout.readline() == "through\n"
+            assert taken(member, "still in")
+            member.leave()
+        finally:
+            child.kill()
