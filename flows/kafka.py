@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
-import orjson
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
+from bytewax.recovery import RecoveryConfig
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.control import ControlTable
@@ -20,24 +19,22 @@ from recallflow.connectors.kafka.deployment import SESSION_S, Deployment
 from recallflow.connectors.kafka.group import Group
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.metrics import Metrics, Running
-from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.sink import KafkaSink, Outgoing, ends
+from recallflow.connectors.kafka.sink import KafkaSink, Outgoing
 from recallflow.connectors.kafka.source import KafkaSource, Progress
 from recallflow.connectors.kafka.tally import Tally
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
-from recallflow.errors import StateError
+from recallflow.flows.begin import Begin
 from recallflow.flows.embedded import run_dataflow
 from recallflow.flows.engine import FLOW_ID, build
-from recallflow.flows.rebuild import rebuild
+from recallflow.flows.rebuild import check_store, rebuild
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Router, Topics
 from recallflow.outputs import Done, Output
-from recallflow.state.directory import BEGIN, RECOVERY, REWIND, StateDirectory
-from recallflow.state.files import write_whole
+from recallflow.state.directory import REWIND, StateDirectory, hold
 
 SWITCH_S = 0.0005
 LOOPBACK = "127.0.0.1"
@@ -70,6 +67,10 @@ class KafkaFlow:
             embedder = load_embedder(self.settings.embedder, self.settings.model_path)
             fingerprint = self.settings.fingerprint(embedder)
             deployment = stack.enter_context(closing(self._deployment()))
+            if self.wait:  # the volume may come with our turn
+                deployment.await_turn()
+            # Before anything in the directory is read or written, and until everything is closed.
+            stack.enter_context(hold(self.state_dir, create=True))
             deployment.await_turn()
             # Found anew at each start: offsets from before a kill may not reach what was lost since.
             rewind = rebuild(self.state_dir)[1] if (self.state_dir / REWIND).exists() else {}
@@ -78,9 +79,8 @@ class KafkaFlow:
             directory.rebuilding = bool(rewind)
             # Before anything else is read: each record is judged by what was decided up to then.
             table = stack.enter_context(closing(ControlTable(self.options, self.topics.control)))
-            begin = self._begin()
-            directory.partitions()  # their locks: joining puts out whoever worked here before
-            deployment.join()
+            begin, recovery = self._begin()
+            deployment.join()  # it puts out whoever worked here before: the directory is ours
             running = self._running(directory, begin, rewind, table, deployment)
             metrics.watch(running)
             flow = self._flow(running, self._sink(begin, deployment), embedder, table.history)
@@ -88,7 +88,7 @@ class KafkaFlow:
             # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
             sys.setswitchinterval(SWITCH_S)
             _log.warning("auth is off: every record is taken for what it says")
-            run_dataflow(flow, self.settings, self.workers, recovery_store(self.state_dir))
+            run_dataflow(flow, self.settings, self.workers, recovery)
             (self.state_dir / REWIND).unlink(missing_ok=True)
             deployment.release()
 
@@ -100,7 +100,7 @@ class KafkaFlow:
     def _running(
         self,
         directory: StateDirectory,
-        begin: "Begin",
+        begin: Begin,
         rewind: dict[str, int],
         table: ControlTable,
         deployment: Deployment,
@@ -109,10 +109,12 @@ class KafkaFlow:
             return deployment.failure() or table.failure()
 
         progress, memory, queries = Progress(), self.topics.memory, self.topics.queries
-        source = KafkaSource(self.options, memory, queries, progress, begin.queries, rewind, failure=failure)
+        source = KafkaSource(
+            self.options, memory, queries, progress, begin.queries, rewind, begin.given_up, failure=failure
+        )
         return Running(source, progress, directory, Tally(queries, source.first_offsets), lambda: deployment.held)
 
-    def _sink(self, begin: "Begin", deployment: Deployment) -> KafkaSink:
+    def _sink(self, begin: Begin, deployment: Deployment) -> KafkaSink:
         with Metadata.open(self.options) as metadata:
             found = metadata.partitions(self.topics.written())
         counts = {topic: len(numbers) for topic, numbers in found.items()}
@@ -136,32 +138,17 @@ class KafkaFlow:
         op.output("outputs", op.flat_map_batch("route", outputs, route), sink)
         return flow
 
-    def _begin(self) -> "Begin":
-        """Where the topics ended when the state directory was new. Kept from before the first record on: a first run
-        that is killed before its first snapshot has no other memory of where it began."""
-        path = self.state_dir / BEGIN
-        if not path.exists():
-            began = Begin(
-                _flat(ends(self.options, self.topics.written())), _flat(ends(self.options, [self.topics.queries]))
-            )
-            write_whole(path, orjson.dumps(began._asdict(), option=orjson.OPT_INDENT_2))
-        elif not (self.state_dir / RECOVERY).exists():
-            raise StateError(
-                f"{self.state_dir} has lost its recovery store ({RECOVERY}/): nobody knows any more which queries were "
-                "answered. Restore a checkpoint, or give up on them: recallflow state rebuild --give-up-unanswered"
-            )
-        return Begin(**orjson.loads(path.read_bytes()))
-
-
-class Begin(NamedTuple):
-    """Offsets by part (`part_name`): of the output topics, and of the query topic."""
-
-    outputs: dict[str, int]
-    queries: dict[str, int]
-
-
-def _flat(found: dict[str, dict[int, int]]) -> dict[str, int]:
-    return {part_name(topic, number): end for topic, parts in found.items() for number, end in parts.items()}
+    def _begin(self) -> tuple[Begin, RecoveryConfig]:
+        """Where the topics ended when the state directory was new, and the recovery store. The store is there first: a
+        first start that is killed between them is a first start again."""
+        begin = Begin.read(self.state_dir)
+        if begin is not None:
+            check_store(self.state_dir)
+        recovery = recovery_store(self.state_dir)
+        if begin is None:
+            begin = Begin.now(self.options, self.topics)
+            begin.write(self.state_dir)
+        return begin, recovery
 
 
 def _stop_on_signals(source: KafkaSource) -> None:

@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-
-from recallflow.errors import StateError, StorageError, UsageError
+from recallflow.errors import StateError, StorageError
+from recallflow.flows.begin import Begin
 from recallflow.flows.engine import FLOW_ID
-from recallflow.flows.recovery import recovery_store, resume_epoch
+from recallflow.flows.recovery import has_store, resume_epoch
 from recallflow.operators.partition import Snapshot
 from recallflow.state.checkpoint import CACHE_BYTES, partition_folder
-from recallflow.state.directory import BEGIN, RECOVERY, REWIND, StateDirectory, describe
-from recallflow.state.files import write_whole
+from recallflow.state.directory import RECOVERY, REWIND, StateDirectory, describe, hold
+from recallflow.state.files import write_checked
 
 STATE_STEP = f"{FLOW_ID}.state"
 SOURCE_STEP = f"{FLOW_ID}.records"
@@ -42,29 +41,35 @@ def rebuild(state_dir: Path) -> tuple[list[Behind], dict[str, int]]:
     Where nothing is behind, nothing has to be read again, also where an earlier rebuild was killed in the middle: the
     source's place and the state partitions' positions come from the same epoch. A list of it left behind is removed.
     """
-    _check_kafka(state_dir)
-    found = behind(state_dir)
-    offsets = rewind_offsets(found)
-    _check_sources(state_dir, offsets)
-    if offsets:
-        write_whole(state_dir / REWIND, orjson.dumps(offsets, option=orjson.OPT_INDENT_2))
-    else:
-        (state_dir / REWIND).unlink(missing_ok=True)
-    return found, offsets
+    with hold(state_dir):
+        began(state_dir)
+        found = behind(state_dir)
+        offsets = rewind_offsets(found)
+        _check_sources(state_dir, offsets)
+        if offsets:
+            write_checked(state_dir / REWIND, offsets)
+        else:
+            (state_dir / REWIND).unlink(missing_ok=True)
+        return found, offsets
 
 
 def behind(state_dir: Path) -> list[Behind]:
     """The state partitions that hold less than the recovery store says they had applied."""
-    if not has_store(state_dir):
-        raise StateError(
-            f"{state_dir} has lost its recovery store ({RECOVERY}/): restore a checkpoint, or see what it means to go "
-            f"on without: recallflow state rebuild {GIVE_UP}"
-        )
-    snapshots = [pickle.loads(stored) for stored in _committed(state_dir / RECOVERY, STATE_STEP)]  # noqa: S301 Bytewax
-    with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
-        _lock(directory)
+    with StateDirectory.existing(state_dir, CACHE_BYTES) as directory:
+        check_store(state_dir)
+        snapshots = [pickle.loads(stored) for stored in _committed(state_dir / RECOVERY, STATE_STEP)]  # noqa: S301 Bytewax
+        _open(directory)
         found = [_compare(directory, snapshot) for snapshot in snapshots]
     return sorted((one for one in found if one.first), key=lambda one: one.partition)
+
+
+def check_store(state_dir: Path) -> None:
+    """Raises StateError where the recovery store is lost."""
+    if not has_store(state_dir):
+        raise StateError(
+            f"{state_dir} has lost its recovery store ({RECOVERY}/): nobody knows any more which queries were "
+            f"answered. Restore a checkpoint, or give up on them: recallflow state rebuild {GIVE_UP}"
+        )
 
 
 def rewind_offsets(found: list[Behind]) -> dict[str, int]:
@@ -75,36 +80,26 @@ def rewind_offsets(found: list[Behind]) -> dict[str, int]:
     return dict(sorted(offsets.items()))
 
 
-def has_store(state_dir: Path) -> bool:
-    """Whether there is a recovery store."""
-    return any((state_dir / RECOVERY).glob("*.sqlite3"))
+def positions(state_dir: Path) -> dict[str, int]:
+    """The next offset of each Kafka partition, as a resumed flow would read on."""
+    parts = [pickle.loads(stored) for stored in _committed(state_dir / RECOVERY, SOURCE_STEP)]  # noqa: S301 Bytewax
+    # A file's part remembers a number, a Kafka part a pair.
+    return {source: place[0] for part in parts for source, place in part.items() if isinstance(place, tuple)}
 
 
-def give_up_unanswered(state_dir: Path) -> None:
-    """Replaces a recovery store that was lost with an empty one. The next run reads memories from the beginning,
-    passing over those that were applied, and queries from the end: open ones are never answered."""
-    _check_kafka(state_dir)
-    if has_store(state_dir):
-        raise UsageError(f"{state_dir} has its recovery store: {GIVE_UP} is for one that was lost")
-    with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
-        _lock(directory)
-        (state_dir / REWIND).unlink(missing_ok=True)  # offsets of the store that is gone
-        began = orjson.loads((state_dir / BEGIN).read_bytes())
-        write_whole(state_dir / BEGIN, orjson.dumps(began | {"queries": {}}))  # from the end, not all since then
-        recovery_store(state_dir)
-
-
-def _check_kafka(state_dir: Path) -> None:
+def began(state_dir: Path) -> Begin:
+    """Where a run began. Raises StateError where none ever did."""
     describe(state_dir)
-    if not (state_dir / BEGIN).exists():
+    if (begin := Begin.read(state_dir)) is None:
         raise StateError(
             f"{state_dir} was not filled by recallflow run, so there is no topic to read again: restore a checkpoint, "
             "or replay the files into a new directory"
         )
+    return begin
 
 
-def _lock(directory: StateDirectory) -> None:
-    """Opens, and so locks, what there is. A folder that is missing stays so: an empty one would look like one that was
+def _open(directory: StateDirectory) -> None:
+    """Opens what there is. A folder that is missing stays so: an empty one would look like one that was
     there."""
     for number in range(directory.fingerprint.partitions):
         folder = partition_folder(directory.path, number)
@@ -128,10 +123,7 @@ def _compare(directory: StateDirectory, snapshot: Snapshot) -> Behind:
 
 def _check_sources(state_dir: Path, offsets: dict[str, int]) -> None:
     """A directory may hold memories of files as well, and no run reads those again."""
-    parts = [pickle.loads(stored) for stored in _committed(state_dir / RECOVERY, SOURCE_STEP)]  # noqa: S301 Bytewax
-    # A file's part remembers a number, a Kafka part a pair.
-    known = {source for part in parts for source, place in part.items() if isinstance(place, tuple)}
-    if strangers := sorted(offsets.keys() - known):
+    if strangers := sorted(offsets.keys() - positions(state_dir).keys()):
         raise StateError(
             f"{state_dir} lost memories of {', '.join(strangers)}, which recallflow run does not read: restore a "
             "checkpoint, or replay everything into a new directory"

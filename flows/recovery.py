@@ -16,23 +16,41 @@ from bytewax.recovery import RecoveryConfig, init_db_dir
 
 from recallflow.errors import StorageError
 from recallflow.state.directory import RECOVERY
+from recallflow.state.files import sync, sync_tree
 
 
-def recovery_store(path: Path) -> RecoveryConfig:
+def has_store(state_dir: Path) -> bool:
+    """Whether there is a recovery store: its folder alone is none."""
+    return any((state_dir / RECOVERY).glob("*.sqlite3"))
+
+
+def recovery_store(state_dir: Path) -> RecoveryConfig:
     """The state directory's recovery store, holding committed snapshots only. Made aside and renamed, so that a kill
     leaves none or a whole one. Raises StorageError."""
-    store, aside = path / RECOVERY, path / f"{RECOVERY}.new"
-    if not any(store.glob("*.sqlite3")):
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.rmtree(store, ignore_errors=True)
-        aside.mkdir()
-        init_db_dir(aside, 1)
-        aside.rename(store)
+    store = state_dir / RECOVERY
     try:
+        if not has_store(state_dir):
+            _create(store)
         _drop_uncommitted(store)
-    except sqlite3.Error as error:
+    except (OSError, RuntimeError, sqlite3.Error) as error:
         raise StorageError(f"the recovery store in {store} cannot be used: {error}") from error
     return RecoveryConfig(store, timedelta(0))
+
+
+def _create(store: Path) -> None:
+    aside = store.with_name(f"{RECOVERY}.new")
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(store, ignore_errors=True)
+    aside.mkdir()
+    try:
+        init_db_dir(aside, 1)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a Rust panic, which is no Exception
+        raise StorageError(f"{aside} cannot be made: {error}") from error
+    sync_tree(aside)
+    aside.rename(store)
+    sync(store.parent)
 
 
 def resume_epoch(files: list[sqlite3.Connection]) -> int:

@@ -1,21 +1,23 @@
 """A state directory: N state partitions, the settings that shaped them, and the secret their keys are made with."""
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-import orjson
-
 from recallflow.errors import SettingsMismatch, StateError, StateFormatError, StorageError
 from recallflow.state import keys
-from recallflow.state.files import write_whole
+from recallflow.state.files import read_checked, write_checked
 from recallflow.state.hot import HotOwners
 from recallflow.state.keyring import Keyring, new_secret
+from recallflow.state.lock import LOCK, WAIT_S, locked
 from recallflow.state.partition import Partition, SharedMemory
 
 DESCRIPTION = "recallflow.json"
+RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is being restored
 RECOVERY = "recovery"
 BEGIN = "begin.json"  # where output and query partitions ended when the directory was new
 REWIND = "rewind.json"  # from where the log is to be read again
@@ -52,19 +54,27 @@ class StateDirectory:
         self._opening = threading.Lock()
         self._hot: dict[int, HotOwners] = {}
         self._disk = ThreadPoolExecutor(fingerprint.partitions, "recallflow-sync")
+        self._lock = contextlib.ExitStack()
 
     @classmethod
-    def open(cls, path: Path, fingerprint: Fingerprint, cache_bytes: int, lock_wait_s: float = 2.0) -> Self:
-        """Opens or creates a state directory. Raises StateError where another version or other settings made it."""
-        try:
-            path.mkdir(parents=True, exist_ok=True)
+    def open(cls, path: Path, fingerprint: Fingerprint, cache_bytes: int, lock_wait_s: float = WAIT_S) -> Self:
+        """Opens or creates a state directory, and holds it. Raises StateInUse where another process does, StateError
+        where another version or other settings made it."""
+        with contextlib.ExitStack() as lock:
+            lock.enter_context(hold(path, lock_wait_s, create=True))
             if not (path / DESCRIPTION).exists():
                 _create(path, fingerprint)
-        except OSError as error:
-            raise StorageError(f"cannot use {path} as a state directory: {error.strerror}") from error
-        stored, secret = describe(path)
-        _compare(path, stored, fingerprint)
-        return cls(path, fingerprint, secret, cache_bytes, lock_wait_s)
+            stored, secret = describe(path)
+            _compare(path, stored, fingerprint)
+            directory = cls(path, fingerprint, secret, cache_bytes, lock_wait_s)
+            directory._lock = lock.pop_all()
+        return directory
+
+    @classmethod
+    def existing(cls, path: Path, cache_bytes: int) -> Self:
+        """Opens a state directory with the settings it was made with, and holds it."""
+        with hold(path):
+            return cls.open(path, describe(path)[0], cache_bytes)
 
     def partition(self, number: int) -> Partition:
         """The open partition; raises StateInUse while another process holds it."""
@@ -99,6 +109,7 @@ class StateDirectory:
         for partition in self._partitions.values():
             partition.close()
         self._partitions.clear()
+        self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -107,15 +118,28 @@ class StateDirectory:
         self.close()
 
 
+@contextlib.contextmanager
+def hold(path: Path, wait_s: float = WAIT_S, *, create: bool = False) -> Iterator[None]:
+    """Holds a state directory, and may make its folder. Raises StateError where the folder is somebody else's."""
+    with _using(path):
+        if not (path / DESCRIPTION).exists() and not (path / LOCK).exists():
+            if not create:
+                raise _no_directory(path)
+            path.mkdir(parents=True, exist_ok=True)
+            _check_new(path)
+    with locked(path, wait_s):
+        yield
+
+
 def describe(path: Path) -> tuple[Fingerprint, bytes]:
     """The settings and secret a state directory was created with."""
     try:
-        stored = orjson.loads((path / DESCRIPTION).read_bytes())
+        stored = read_checked(path / DESCRIPTION)
         version = stored["format_version"]
         if version == keys.FORMAT_VERSION:
             return Fingerprint(**stored["settings"]), bytes.fromhex(stored["secret"])
     except FileNotFoundError:
-        raise StateError(f"{path} is no state directory: it has no {DESCRIPTION}") from None
+        raise _no_directory(path) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(f"{path / DESCRIPTION} cannot be read ({error}): restore it from a checkpoint") from error
     raise StateFormatError(
@@ -124,16 +148,40 @@ def describe(path: Path) -> tuple[Fingerprint, bytes]:
     )
 
 
+def _no_directory(path: Path) -> StateError:
+    if (path / RESTORING).exists():
+        return StateError(f"{path} holds a restore that was stopped in the middle: restore it again")
+    return StateError(f"{path} is no state directory: it has no {DESCRIPTION}")
+
+
 def _create(path: Path, fingerprint: Fingerprint) -> None:
-    others = [entry.name for entry in path.iterdir()]
+    with _using(path):
+        _check_new(path)
+        write_checked(
+            path / DESCRIPTION,
+            {
+                "format_version": keys.FORMAT_VERSION,
+                "settings": asdict(fingerprint),
+                "secret": new_secret().hex(),
+            },
+        )
+
+
+def _check_new(path: Path) -> None:
+    """What a first start that was killed has left is ours."""
+    if (path / RESTORING).exists():
+        raise _no_directory(path)
+    others = {entry.name for entry in path.iterdir()} - {LOCK, f"{DESCRIPTION}.new"}
     if others:
         raise StateError(f"{path} holds other files ({', '.join(sorted(others)[:3])}, …): give an empty or new folder")
-    description = {
-        "format_version": keys.FORMAT_VERSION,
-        "settings": asdict(fingerprint),
-        "secret": new_secret().hex(),
-    }
-    write_whole(path / DESCRIPTION, orjson.dumps(description, option=orjson.OPT_INDENT_2))
+
+
+@contextlib.contextmanager
+def _using(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot use {path} as a state directory: {error.strerror}") from error
 
 
 def _compare(path: Path, stored: Fingerprint, given: Fingerprint) -> None:

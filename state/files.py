@@ -1,7 +1,16 @@
 """Small files that are either not there or whole."""
 
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import orjson
+
+from recallflow.errors import StateError
+
+CHECKSUM = "checksum"
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -12,8 +21,43 @@ def write_whole(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync(path.parent)
+
+
+def write_checked(path: Path, fields: Mapping[str, Any]) -> None:
+    """Writes fields as JSON with their checksum."""
+    write_whole(path, orjson.dumps({**fields, CHECKSUM: _checksum(fields)}, option=orjson.OPT_INDENT_2))
+
+
+def read_checked(path: Path) -> dict[str, Any]:
+    """What `write_checked` wrote. Raises FileNotFoundError, and StateError where it is not that any more."""
     try:
-        os.fsync(folder)
+        fields: dict[str, Any] = orjson.loads(path.read_bytes())
+        told = fields.pop(CHECKSUM, None)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, AttributeError) as error:
+        raise StateError(f"{path} cannot be read ({error}): restore a checkpoint") from error
+    if told != _checksum(fields):
+        raise StateError(f"{path} is not as it was written (its checksum is another): restore a checkpoint")
+    return fields
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def sync_tree(folder: Path) -> None:
+    """Makes a folder and all that is in it survive a power cut."""
+    for path in folder.rglob("*"):
+        sync(path)
+    sync(folder)
+
+
+def sync(path: Path) -> None:
+    """Makes one file, or the names in one folder, survive a power cut."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)

@@ -218,7 +218,10 @@ class Partition:
     def _check_format(self, path: Path) -> None:
         stored = self._read(keys.FORMAT)
         if stored is None:
-            self._db.put(keys.FORMAT, orjson.dumps([keys.FORMAT_VERSION, self.number]))
+            try:
+                self._db.put(keys.FORMAT, orjson.dumps([keys.FORMAT_VERSION, self.number]))
+            except Exception as error:  # rocksdict raises bare Exception
+                raise StorageError(_storage_message(self.number, error)) from error
             return
         version, number = orjson.loads(stored)
         if version != keys.FORMAT_VERSION:

@@ -1,8 +1,4 @@
-"""The check that what is stored hangs together.
-
-It does not work beside a running process: RocksDB's LOCK is taken on every state partition that is there, and where
-another process holds one, that is StateInUse.
-"""
+"""The check that what is stored hangs together. It does not work beside a running process: that is StateInUse."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +14,7 @@ from recallflow.errors import StateError, StateInUse
 from recallflow.owner import state_partition
 from recallflow.state import graph_check, keys
 from recallflow.state.checkpoint import CACHE_BYTES, partition_folder
-from recallflow.state.directory import Fingerprint, StateDirectory, describe
+from recallflow.state.directory import Fingerprint, StateDirectory
 from recallflow.state.graph_check import GraphCheck
 from recallflow.state.partition import Partition
 from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, MemoryRow, Vectors
@@ -58,10 +54,9 @@ class Report:
 def verify(state_dir: Path) -> Report:
     """Reads and decodes every record of every table, and checks that they agree. Goes on after each problem; raises
     StateError only where nothing can be read at all: no description, or another process has the directory."""
-    fingerprint, _ = describe(state_dir)
     report = Report()
-    with StateDirectory.open(state_dir, fingerprint, CACHE_BYTES) as directory:
-        for number in range(fingerprint.partitions):
+    with StateDirectory.existing(state_dir, CACHE_BYTES) as directory:
+        for number in range(directory.fingerprint.partitions):
             if partition_folder(state_dir, number).is_dir():
                 _verify_partition(directory, number, report)
     return report

@@ -46,7 +46,8 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
 
     Without one, memories are read from the beginning, and queries from where `begin` says the topic ended when the
     state directory was new. `rewind` names, per `topic:partition`, an offset below the resume state to read from again,
-    to rebuild state that was lost: those records come out silent. `wake` and `failure`: see `Hub`.
+    to rebuild state that was lost: those records come out silent. `given_up` names, by part, up to where queries that
+    are gone from the topic are done without. `wake` and `failure`: see `Hub`.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         progress: Progress,
         begin: Mapping[str, int],
         rewind: Mapping[str, int] | None = None,
+        given_up: Mapping[str, int] | None = None,
         *,
         wake: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
@@ -67,6 +69,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         self._progress = progress
         self._begin = begin
         self._rewind = rewind or {}
+        self._given_up = given_up or {}
         self._wake = wake
         self._failure = failure
         self._hubs: dict[int, Hub] = {}
@@ -125,21 +128,33 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         """Where to read from. Raises SourceError where what comes next is gone."""
         with Metadata.open(self._options) as metadata:
             low, high = metadata.span(topic, number)
-        if resumed is None:
-            wanted = low if topic == self._memory_topic else max(low, self._begin.get(part_name(topic, number), high))
-        else:
+        queries = topic == self._query_topic
+        if resumed is not None:
             wanted = min(resumed, self._rewind.get(f"{topic}:{number}", resumed))
+        else:
+            wanted = self._begin.get(part_name(topic, number), high) if queries else low
+        if queries:
+            wanted = max(wanted, self._given_up.get(part_name(topic, number), wanted))
         if wanted < low:
-            raise SourceError(
-                f"{topic}:{number}: {low - wanted} records from offset {wanted} on are gone from the topic. Restore "
-                "a checkpoint that reaches into what is left; nothing is skipped silently"
-            )
+            raise SourceError(_gone(f"{topic}:{number}", wanted, low, queries))
         if wanted > high:
             raise SourceError(
                 f"{topic}:{number} ends at offset {high}, and we were at {wanted}: the topic was made anew. "
                 "Start with another state directory"
             )
         return wanted
+
+
+def _gone(source: str, wanted: int, low: int, queries: bool) -> str:
+    ways = (
+        "a checkpoint does not help: go on without them (recallflow state rebuild --give-up-unanswered)"
+        if queries
+        else "restore a checkpoint that reaches into what is left"
+    )
+    return (
+        f"{source}: {low - wanted} records from offset {wanted} on are gone from the topic, and nothing is skipped "
+        f"silently: {ways}"
+    )
 
 
 @dataclass(slots=True)

@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from recallflow.cli import demo, dlq, inspect, kafka, memory, pipe, replay, schema
 from recallflow.cli.output import native_stderr_aside
 from recallflow.errors import EmbedderError, RecallflowError, UsageError
+from recallflow.state import lock
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     parser = argparse.ArgumentParser(prog="recallflow", description="Event-driven memory for chat platforms.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     for module in (demo, pipe, memory, replay, kafka, dlq, inspect, schema):
         module.add_to(commands)
     options = parser.parse_args(arguments)
+    lock.command.set(f"recallflow {options.command} {getattr(options, 'action', '')}".rstrip())
     with native_stderr_aside():
         logging.basicConfig(stream=sys.stderr, format="recallflow: %(message)s", level=logging.WARNING)
         return _run(options)

@@ -8,7 +8,7 @@ import orjson
 
 from recallflow.cli import upkeep
 from recallflow.state import keys
-from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import owners, state_hash
 
 CACHE_BYTES = 1024 * 1024
@@ -18,7 +18,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser = commands.add_parser(
         "state", help="look into a state directory", description="Looks into a state directory."
     )
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     info = actions.add_parser("info", help="settings, counts, positions")
     info.add_argument("--json", action="store_true", help="print as JSON")
     info.set_defaults(run=run_info)
@@ -30,7 +30,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def run_info(options: argparse.Namespace) -> int:
-    with _open(options.state_dir) as directory:
+    with StateDirectory.existing(options.state_dir, CACHE_BYTES) as directory:
         found = _info(directory)
     if options.json:
         print(orjson.dumps(found).decode())
@@ -43,13 +43,9 @@ def run_info(options: argparse.Namespace) -> int:
 
 
 def run_hash(options: argparse.Namespace) -> int:
-    with _open(options.state_dir) as directory:
+    with StateDirectory.existing(options.state_dir, CACHE_BYTES) as directory:
         print(state_hash(directory))
     return 0
-
-
-def _open(path: Path) -> StateDirectory:
-    return StateDirectory.open(path, describe(path)[0], CACHE_BYTES)
 
 
 def _info(directory: StateDirectory) -> dict[str, Any]:

@@ -5,18 +5,26 @@ from pathlib import Path
 
 import orjson
 
+from recallflow.cli.kafka import add_kafka, add_topics, kafka_options, servers_in_environment, topics
 from recallflow.cli.output import paragraph
 from recallflow.errors import StateBehind, StateError, StateInUse
-from recallflow.flows.rebuild import GIVE_UP, Behind, behind, give_up_unanswered, has_store, rebuild
+from recallflow.flows.give_up import give_up_unanswered
+from recallflow.flows.rebuild import GIVE_UP, Behind, behind, rebuild
+from recallflow.flows.recovery import has_store
 from recallflow.state.checkpoint import checkpoint, restore
+from recallflow.state.directory import hold
 from recallflow.state.verify import Report, verify
 
 GAVE_UP = (
     "The recovery store is new and empty.",
-    "The next run reads memories from the beginning, passing over those applied, and queries from the end.",
+    "The next run reads memories from the beginning, passing over those applied, and queries from where they end now.",
     "Lost: queries that were not answered before now, those that waited for a position among them, never will be.",
     "Possibly twice: receipts and dead letters of which the output topics no longer hold the first.",
     "No longer checked: whether a state partition lacks memories that the topic does not hold any more.",
+)
+GAVE_UP_QUERIES = (
+    "Queries that Kafka removed before they were read will never be answered.",
+    "The next run reads queries on from where their topic begins now.",
 )
 
 
@@ -33,16 +41,19 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     restoring.set_defaults(run=run_restore)
     rebuilding = actions.add_parser("rebuild", help="have the next run read again what the state lost")
     rebuilding.add_argument(
-        GIVE_UP, action="store_true", help="where the recovery store is lost: go on without it, and lose open queries"
+        GIVE_UP, action="store_true", help="go on without a lost recovery store, or without queries that Kafka removed"
     )
+    add_topics(rebuilding, "queries")
+    add_kafka(rebuilding, servers_in_environment())
     rebuilding.set_defaults(run=run_rebuild)
     for action in (verifying, copying, restoring, rebuilding):
         action.add_argument("--state-dir", type=Path, required=True, metavar="DIR")
 
 
 def run_verify(options: argparse.Namespace) -> int:
-    report = verify(options.state_dir)
-    report.problems += _behind_problems(options.state_dir)
+    with hold(options.state_dir):
+        report = verify(options.state_dir)
+        report.problems += _behind_problems(options.state_dir)
     if options.json:
         found = {"partitions": report.partitions, "records": report.records, "problems": report.problems}
         print(orjson.dumps(found).decode())
@@ -52,10 +63,12 @@ def run_verify(options: argparse.Namespace) -> int:
 
 
 def run_checkpoint(options: argparse.Namespace) -> int:
-    # A copy of what has lost something would be taken for whole.
-    if has_store(options.state_dir) and (found := behind(options.state_dir)):
-        raise StateBehind(f"{'; '.join(map(_lack, found))}: rebuild first (recallflow state rebuild, recallflow run)")
-    checkpoint(options.state_dir, options.target)
+    with hold(options.state_dir):
+        # A copy of what has lost something would be taken for whole.
+        if has_store(options.state_dir) and (found := behind(options.state_dir)):
+            lack = "; ".join(map(_lack, found))
+            raise StateBehind(f"{lack}: rebuild first (recallflow state rebuild, recallflow run)")
+        checkpoint(options.state_dir, options.target)
     print(f"{options.target}: checkpoint of {options.state_dir}")
     return 0
 
@@ -68,8 +81,12 @@ def run_restore(options: argparse.Namespace) -> int:
 
 def run_rebuild(options: argparse.Namespace) -> int:
     if options.give_up_unanswered:
-        give_up_unanswered(options.state_dir)
-        print("\n".join(map(paragraph, GAVE_UP)))
+        gave_up = give_up_unanswered(options.state_dir, kafka_options(options), topics(options).queries)
+        print("\n".join(map(paragraph, GAVE_UP if gave_up.store else GAVE_UP_QUERIES)))
+        what = "queries up to the end, answered or not" if gave_up.store else "queries that were never answered"
+        for part, (offset, count) in sorted(gave_up.queries.items()):
+            print(f"{part}: from offset {offset} on, {count} {what}")
+        print(f"{sum(count for _, count in gave_up.queries.values())} queries given up")
         return 0
     found, offsets = rebuild(options.state_dir)
     for one in found:

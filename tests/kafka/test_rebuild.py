@@ -13,16 +13,19 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from benchmarks.broker import Cluster
 from recallflow.cli import main
 from recallflow.connectors.kafka.sink import NUMBER_HEADER, SOURCE_HEADER
+from recallflow.flows.rebuild import positions
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Topics
 from recallflow.owner import state_partition
 from recallflow.state.checkpoint import partition_folder
 from recallflow.state.directory import RECOVERY, REWIND, StateDirectory, describe
+from recallflow.state.files import read_checked
 from recallflow.state.logical import state_hash
 from recallflow.state.verify import verify
 
@@ -137,6 +140,13 @@ class Deployment:
             found = self.outputs(topic, count)
             assert (len(found), len(set(found))) == (count, count), topic
 
+    def remove_to_end(self, topic: str, number: int) -> int:
+        """Removes all of a partition, as retention would; returns how many of its records no run had read."""
+        read = positions(self.state_dir).get(f"{topic}:{number}", 0)
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
+        (removed,) = admin.delete_records([TopicPartition(topic, number, OFFSET_END)]).values()
+        return int(removed.result().low_watermark) - read
+
     def hash(self) -> str:
         with StateDirectory.open(self.state_dir, describe(self.state_dir)[0], 1024 * 1024) as directory:
             return state_hash(directory)
@@ -214,7 +224,7 @@ def test_lost_partitions_are_read_again(
     assert main(["state", "rebuild", "--state-dir", str(deployment.state_dir)]) == 0
     said = capfd.readouterr().out
     assert all(f"p{number:03d}" in said for number in numbers)
-    assert set(orjson.loads((deployment.state_dir / REWIND).read_bytes()).values()) == {0}
+    assert set(read_checked(deployment.state_dir / REWIND).values()) == {0}
 
     deployment.send(60, QUERIES)
     for kill_after in kills:
@@ -251,7 +261,8 @@ def test_a_lost_recovery_store_costs_the_open_queries_and_nothing_else(
     deployment.send(30, QUERIES)  # nobody will know that these were not answered
     code, said = deployment.ends()
     assert (code, "recallflow state rebuild" in said) == (1, True)
-    command = ["state", "rebuild", "--state-dir", str(deployment.state_dir)]
+    command = ["state", "rebuild", "--state-dir", str(deployment.state_dir), "--query-topic", deployment.topics.queries]
+    command += ["--bootstrap-servers", deployment.broker.bootstrap_servers]
     assert main(command) == 1
     assert "--give-up-unanswered" in capfd.readouterr().err
     assert main([*command, "--give-up-unanswered"]) == 0
@@ -263,3 +274,49 @@ def test_a_lost_recovery_store_costs_the_open_queries_and_nothing_else(
         deployment.check_outputs(answered + QUERIES)
     assert main([*command, "--give-up-unanswered"]) == 2
     assert deployment.hash() == undisturbed(deployment, topics, tmp_path / "other")
+
+
+def test_queries_that_kafka_removed_are_given_up_by_word_only(
+    deployment: Deployment, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Retention goes on while the engine is down. What is left is answered, and what is gone is counted."""
+    answered = deployment.asked
+    command = ["state", "rebuild", "--give-up-unanswered", "--state-dir", str(deployment.state_dir)]
+    command += ["--query-topic", deployment.topics.queries]
+    command += ["--bootstrap-servers", deployment.broker.bootstrap_servers]
+    assert main(command) == 2
+    assert "there is nothing to give up" in " ".join(capfd.readouterr().err.split())
+    assert main([*command[:-4], "--query-topic", "others", *command[-2:]]) == 2
+    assert "reads no queries from others" in " ".join(capfd.readouterr().err.split())
+
+    deployment.send(0, QUERIES)
+    gone = deployment.remove_to_end(deployment.topics.queries, 1)
+    assert 0 < gone < QUERIES
+    code, said = deployment.ends()
+    assert code == 1
+    assert f"{gone} records from offset " in said
+    assert "recallflow state rebuild --give-up-unanswered" in said
+    assert main(command) == 0
+    assert f"{gone} queries given up" in capfd.readouterr().out
+
+    with deployment.running():
+        deployment.check_outputs(answered + QUERIES - gone)
+        deployment.send(1, QUERIES)
+        deployment.check_outputs(answered + 2 * QUERIES - gone)
+    assert main(command) == 2
+    assert verify(deployment.state_dir).problems == []
+
+
+def test_memories_that_kafka_removed_are_never_given_up(
+    deployment: Deployment, capfd: pytest.CaptureFixture[str]
+) -> None:
+    deployment.send(30)
+    assert deployment.remove_to_end(deployment.topics.memory, 0) > 0
+    code, said = deployment.ends()
+    assert code == 1
+    assert "restore a checkpoint that reaches into what is left" in said
+    assert "--give-up-unanswered" not in said
+    command = ["state", "rebuild", "--give-up-unanswered", "--state-dir", str(deployment.state_dir)]
+    command += ["--query-topic", deployment.topics.queries]
+    assert main([*command, "--bootstrap-servers", deployment.broker.bootstrap_servers]) == 2
+    assert "nothing to give up" in capfd.readouterr().err

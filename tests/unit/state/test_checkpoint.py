@@ -12,6 +12,7 @@ from recallflow.errors import StateError, StateInUse
 from recallflow.flows.embedded import Processed
 from recallflow.state.checkpoint import checkpoint, partition_folder, restore
 from recallflow.state.directory import DESCRIPTION, RECOVERY, StateDirectory, describe
+from recallflow.state.lock import LOCK
 from recallflow.state.logical import state_hash
 from recallflow.state.verify import verify
 
@@ -95,7 +96,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused_and_leaves_nothing(
         (tmp_path / "aside").rename(second)
     with pytest.raises(StateError):
         restore(tmp_path / "copy", tmp_path / "new")
-    assert not (tmp_path / "new").exists() or not any((tmp_path / "new").iterdir())
+    assert not (tmp_path / "new").exists() or [path.name for path in (tmp_path / "new").iterdir()] == [LOCK]
 
 
 def test_a_state_directory_is_no_checkpoint(state_dir: Path, tmp_path: Path) -> None:

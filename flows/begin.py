@@ -1,0 +1,47 @@
+"""Where a state directory began to read and write, from before the first record on: a first run that is killed before
+its first snapshot has no other memory of it."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from recallflow.connectors.kafka.names import part_name
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.sink import ends
+from recallflow.errors import StateError
+from recallflow.flows.topics import Topics
+from recallflow.state.directory import BEGIN
+from recallflow.state.files import read_checked, write_checked
+
+
+class Begin(NamedTuple):
+    """Offsets by part (`part_name`): where the output topics and the query topic ended, and up to where queries that
+    are gone from their topic were given up."""
+
+    outputs: dict[str, int]
+    queries: dict[str, int]
+    given_up: dict[str, int]
+
+    @classmethod
+    def now(cls, options: KafkaOptions, topics: Topics) -> "Begin":
+        """What a new state directory begins with. Raises SourceError."""
+        return cls(flat_ends(options, topics.written()), flat_ends(options, (topics.queries,)), {})
+
+    @classmethod
+    def read(cls, state_dir: Path) -> "Begin | None":
+        """What the state directory began with; None where no run began yet. Raises StateError."""
+        path = state_dir / BEGIN
+        try:
+            return cls(**read_checked(path))
+        except FileNotFoundError:
+            return None
+        except TypeError as error:
+            raise StateError(f"{path} cannot be read ({error}): restore a checkpoint") from error
+
+    def write(self, state_dir: Path) -> None:
+        write_checked(state_dir / BEGIN, self._asdict())
+
+
+def flat_ends(options: KafkaOptions, topics: tuple[str, ...]) -> dict[str, int]:
+    """Where each partition of the topics ends."""
+    found = ends(options, topics)
+    return {part_name(topic, number): end for topic, parts in found.items() for number, end in parts.items()}

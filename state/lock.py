@@ -1,0 +1,104 @@
+"""One lock on a whole state directory, taken before anything in it is read or written.
+
+It is the kernel's (flock): a process that is killed holds it no longer. The file says who holds it; whoever is refused
+has written nothing. RocksDB's own lock on each state partition stays beneath.
+"""
+
+import contextlib
+import fcntl
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+
+from recallflow.errors import StateInUse, StorageError
+
+LOCK = "recallflow.lock"
+WAIT_S = 2.0  # after a hand-over the process before may still be on its way out
+RETRY_S = 0.05
+
+command: ContextVar[str] = ContextVar("command", default="a program")  # what this process runs, for whoever is refused
+
+
+@dataclass(slots=True)
+class _Held:
+    file: int
+    times: int = 0
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.held: dict[Path, _Held] = {}
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
+    """Holds a directory that is there, until the thread lets go of it as often as it asked. Raises StateInUse, which
+    says who has it."""
+    holding, place = _thread.held, path.resolve()
+    if place not in holding:
+        holding[place] = _Held(_taken(path, wait_s))
+    held = holding[place]
+    held.times += 1
+    try:
+        yield
+    finally:
+        held.times -= 1
+        if held.times == 0:
+            del holding[place]
+            os.close(held.file)
+
+
+def _taken(path: Path, wait_s: float) -> int:
+    try:
+        file = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _wait(file, path, time.monotonic() + wait_s)
+        except BaseException:
+            os.close(file)
+            raise
+    except OSError as error:
+        raise StorageError(f"cannot lock {path / LOCK}: {error.strerror}") from error
+    with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
+        os.ftruncate(file, 0)
+        os.pwrite(file, _note(), 0)
+    return file
+
+
+def _wait(file: int, path: Path, give_up_s: float) -> None:
+    while not _try(file):
+        if time.monotonic() >= give_up_s:
+            raise StateInUse(f"{path} is in use by {_holder(file)}: stop that process, or give another --state-dir")
+        time.sleep(RETRY_S)
+
+
+def _try(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _note() -> bytes:
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return orjson.dumps({"command": command.get(), "pid": os.getpid(), "host": socket.gethostname(), "since": since})
+
+
+def _holder(file: int) -> str:
+    """Who holds the lock, as far as it has said so yet."""
+    try:
+        said = orjson.loads(os.pread(file, 4_096, 0))
+        return f"{said['command']} (process {said['pid']} on {said['host']}, since {said['since']})"
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return "another process"

@@ -1,0 +1,143 @@
+"""One process at a time has a state directory: whoever comes second is told who has it, and has changed nothing."""
+
+import hashlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from recallflow.state.directory import RESTORING
+from recallflow.state.lock import LOCK
+
+Pipe = Callable[[Path, Sequence[bytes]], list[dict[str, Any]]]
+Start = Callable[..., subprocess.Popen[bytes]]
+
+OWNER = {"tenant_id": "acme", "user_id": "ann"}
+EVENT = orjson.dumps({"type": "memory", "id": "m", "content": "Tea, please."} | OWNER)
+GET = orjson.dumps({"type": "memory.get", "id": "q", "memory_id": "m"} | OWNER)
+NOBODY = "127.0.0.1:1"  # the directory is asked for before any broker
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "run": ("run", "--bootstrap-servers", NOBODY, "--state-dir"),
+    "pipe": ("pipe", "--state-dir"),
+    "remember": ("remember", "tea", "--state-dir"),
+    "ask": ("ask", "tea?", "--state-dir"),
+    "replay": ("replay", "LOG", "--embedded", "--state-dir"),
+    "info": ("state", "info", "--state-dir"),
+    "hash": ("state", "hash", "--state-dir"),
+    "verify": ("state", "verify", "--state-dir"),
+    "checkpoint": ("state", "checkpoint", "TARGET", "--state-dir"),
+    "restore": ("state", "restore", "CHECKPOINT", "--state-dir"),
+    "rebuild": ("state", "rebuild", "--state-dir"),
+    "give up": ("state", "rebuild", "--give-up-unanswered", "--bootstrap-servers", NOBODY, "--state-dir"),
+}
+
+
+def tree(path: Path) -> dict[str, str]:
+    """Every file and folder, with what is in it."""
+    return {
+        str(entry.relative_to(path)): hashlib.sha256(entry.read_bytes()).hexdigest() if entry.is_file() else ""
+        for entry in sorted(path.rglob("*"))
+    }
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory, start: Start, pipe: Pipe) -> tuple[Path, int]:
+    """A filled directory that another process works on, and that process' id; beside it a log and a checkpoint."""
+    folder = tmp_path_factory.mktemp("held")
+    (folder / "log.jsonl").write_bytes(EVENT + b"\n")
+    pipe(folder / "s", [EVENT])
+    copying = start("state", "checkpoint", folder / "copy", "--state-dir", folder / "s")
+    copying.communicate()
+    engine = start("pipe", "--state-dir", folder / "s")
+    assert engine.stdin is not None
+    assert engine.stdout is not None
+    engine.stdin.write(GET + b"\n")
+    engine.stdin.flush()
+    assert engine.stdout.readline()
+    engine.send_signal(signal.SIGSTOP)  # it holds the lock all the same, and writes no snapshot meanwhile
+    return folder, engine.pid
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_second_command_is_refused_and_changes_nothing(held: tuple[Path, int], start: Start, name: str) -> None:
+    folder, holder = held
+    places = {"LOG": folder / "log.jsonl", "TARGET": folder / "target", "CHECKPOINT": folder / "copy"}
+    before = tree(folder / "s")
+    second = start(*(places.get(word, word) for word in COMMANDS[name]), folder / "s")
+    out, err = second.communicate(b"")
+    said = err.decode().splitlines()
+    assert (second.returncode, out, len(said)) == (1, b"", 1), err.decode()
+    assert f"is in use by recallflow pipe (process {holder} on " in said[0]
+    assert "since 2" in said[0]
+    assert tree(folder / "s") == before
+    assert not (folder / "target").exists()
+
+
+def test_every_command_that_opens_a_directory_is_tried() -> None:
+    """A new command with --state-dir belongs into the table above."""
+    sources = (Path(__file__).parents[2] / "recallflow" / "cli").glob("*.py")
+    users = {source.stem for source in sources if "--state-dir" in source.read_text() and source.stem != "options"}
+    users |= {source.stem for source in (Path(__file__).parents[2] / "recallflow" / "cli").glob("*.py")
+              if "add_engine(" in source.read_text() and source.stem != "options"}  # fmt: skip
+    assert users == {"demo", "inspect", "kafka", "memory", "pipe", "replay", "upkeep"}
+
+
+def test_the_first_goes_on_after_the_second_was_refused(tmp_path: Path, start: Start, pipe: Pipe) -> None:
+    """What the second touched used to keep the first from ever starting again."""
+    engine = start("pipe", "--state-dir", tmp_path / "s")
+    assert engine.stdin is not None
+    assert engine.stdout is not None
+    engine.stdin.write(EVENT + b"\n" + GET + b"\n")
+    engine.stdin.flush()
+    assert engine.stdout.readline()
+    second = start("replay", tmp_path / "log", "--embedded", "--state-dir", tmp_path / "s")
+    (tmp_path / "log").write_bytes(EVENT + b"\n")
+    second.communicate()
+    engine.send_signal(signal.SIGKILL)
+    engine.wait()
+    assert [answer["status"] for answer in pipe(tmp_path / "s", [GET])] == ["ok"]
+
+
+def test_a_folder_that_is_no_state_directory_stays_as_it_was(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat").write_bytes(b"meow")
+    for name in ("pipe", "verify", "info", "rebuild"):
+        command = start(*COMMANDS[name], tmp_path / "photos")
+        assert command.wait() == 1
+    assert tree(tmp_path / "photos") == {"cat": hashlib.sha256(b"meow").hexdigest()}
+    command = start(*COMMANDS["info"], tmp_path / "none")
+    _, err = command.communicate()
+    assert b"is no state directory" in err
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_restore_that_was_killed_is_told_and_done_again(held: tuple[Path, int], tmp_path: Path, start: Start) -> None:
+    folder, _ = held
+    half = tmp_path / "s"
+    half.mkdir()
+    (half / RESTORING).write_bytes(b"{")
+    (half / "p000").mkdir()
+    for name in ("pipe", "verify"):
+        command = start(*COMMANDS[name], half)
+        _, err = command.communicate(b"")
+        assert b"stopped in the middle: restore it again" in err
+    again = start("state", "restore", folder / "copy", "--state-dir", half)
+    assert again.wait() == 0
+    asked = start("pipe", "--state-dir", half)
+    out, _ = asked.communicate(GET + b"\n")
+    assert orjson.loads(out)["status"] == "ok"
+
+
+def test_a_lock_names_no_text_of_a_user(tmp_path: Path, start: Start) -> None:
+    told = start("remember", "a secret", "--state-dir", tmp_path / "s")
+    assert told.wait() == 0
+    note = orjson.loads((tmp_path / "s" / LOCK).read_bytes())
+    assert note["command"] == "recallflow remember"
+    assert note["pid"] == told.pid
+    assert note["pid"] != os.getpid()
