@@ -67,7 +67,7 @@ class KafkaFlow:
             embedder = load_embedder(self.settings.embedder, self.settings.model_path)
             fingerprint = self.settings.fingerprint(embedder)
             deployment = stack.enter_context(closing(self._deployment()))
-            if self.wait:  # the volume may come with our turn
+            if self.wait or not self.state_dir.exists():  # it may come with our turn; who is refused makes none
                 deployment.await_turn()
             # Before anything in the directory is read or written, and until everything is closed.
             stack.enter_context(hold(self.state_dir, create=True))
