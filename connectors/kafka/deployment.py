@@ -203,20 +203,27 @@ class Deployment:
 
     def join(self) -> None:
         """Returns once we hold the deployment; renews it from then on. The directory's lock is ours by now."""
+        self.enter()
+        self._thread.start()
+        while not self.held:
+            self._raise_failure()
+            time.sleep(PAUSE_S)
+
+    def enter(self) -> None:
+        """Joins the group, which puts out whoever is in it."""
         self._me = Holder.here(self._state_dir)
         try:
             self._place = self._group.join()
             found = Holder.read(self._place.said())
         except Fenced:
             raise self._lost(self._who()) from None
-        if found is not None and found != self._before and not found.released:
-            # It was renewed after we looked: two started at once, and it is out now, but may not know yet.
-            self._not_before_s = self._clock_s() + self._session_s
-            _log.warning("deployment %s: waiting until the right of %s has run out", self._group.name, found)
-        self._thread.start()
-        while not self.held:
-            self._raise_failure()
-            time.sleep(PAUSE_S)
+        except KafkaException as error:
+            raise self._unusable(error) from error
+        if found in (None, self._before) or found.released or found.directory_id == self._me.directory_id:
+            return
+        # It was renewed after we looked: two started at once, and it is out now, but may not know yet.
+        self._not_before_s = self._clock_s() + self._session_s
+        _log.warning("deployment %s: waiting until the right of %s has run out", self._group.name, found)
 
     def release(self) -> None:
         """Says that we are through, so that any other engine can start at once. Nothing may be on its way any more."""
@@ -235,7 +242,8 @@ class Deployment:
         try:
             while not self._stopping.is_set():
                 self.step()
-            if self._releasing and self._place is not None:
+            # With the brokers away it would be a long goodbye.
+            if self._releasing and self._place is not None and self._clock_s() < self._send_until_s:
                 self._say(self._place, released=True)
                 until_s = self._clock_s() + RELEASE_S
                 while self._place.heard(POLL_S) is None and self._clock_s() < until_s:
@@ -269,7 +277,7 @@ class Deployment:
             found = Holder.read(place.said())
         except KafkaException as error:
             if not passes(error.args[0]):
-                raise SourceError(f"deployment {self._group.name} cannot be renewed: {error.args[0].str()}") from error
+                raise self._unusable(error) from error
             return
         if self._me.renewals and found is not None and found.run != self._me.run:
             raise self._lost(found)
@@ -309,10 +317,14 @@ class Deployment:
 
     def _lost(self, other: Holder | None) -> DeploymentLost:
         away_s = self._clock_s() - (self._until_s - self._session_s)
+        since = "had not begun" if self._until_s < 0 else f"was cut off for {away_s:.0f} s"
         return DeploymentLost(
             f"another engine took over deployment {self._group.name}: {other or 'one that does not say who it is'}; "
-            f"this one was cut off for {away_s:.0f} s. Let one of them run, or give each a --deployment of its own"
+            f"this one {since}. Let one of them run, or give each a --deployment of its own"
         )
+
+    def _unusable(self, error: KafkaException) -> SourceError:
+        return SourceError(f"deployment {self._group.name}: its consumer group cannot be used: {error.args[0].str()}")
 
     def _raise_failure(self) -> None:
         if self._error is not None:

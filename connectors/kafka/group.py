@@ -113,7 +113,10 @@ class Member:
 
     def say(self, text: str) -> None:
         """Sends what shall stand there; `heard` tells what came of it."""
-        self._consumer.commit(offsets=[TopicPartition(self._topic, 0, 0, text)], asynchronous=True)
+        try:
+            self._consumer.commit(offsets=[TopicPartition(self._topic, 0, 0, text)], asynchronous=True)
+        except KafkaException as error:  # already known to be out
+            self._answer = error.args[0]
 
     def leave(self) -> None:
         """Goes away without a word: the group keeps a static member's place for the length of a session."""
@@ -137,7 +140,9 @@ class Member:
         if error.code() in _FENCED:
             raise Fenced
         if not (passes(error) or error.code() in _AGAIN):
-            raise SourceError(f"the deployment's consumer group cannot be used: {error.str()}")
+            raise SourceError(
+                f"the deployment's consumer group cannot be used: {error.str()}; is it another's, or READ missing?"
+            )
 
     def _complain(self, error: KafkaError) -> None:
         if error.code() in _FENCED:
