@@ -26,6 +26,7 @@ from recallflow.connectors.kafka.tally import Tally
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
+from recallflow.errors import StateInUse
 from recallflow.flows.begin import Begin
 from recallflow.flows.embedded import run_dataflow
 from recallflow.flows.engine import FLOW_ID, build
@@ -67,10 +68,8 @@ class KafkaFlow:
             embedder = load_embedder(self.settings.embedder, self.settings.model_path)
             fingerprint = self.settings.fingerprint(embedder)
             deployment = stack.enter_context(closing(self._deployment()))
-            if self.wait or not self.state_dir.exists():  # it may come with our turn; who is refused makes none
-                deployment.await_turn()
             # Before anything in the directory is read or written, and until everything is closed.
-            stack.enter_context(hold(self.state_dir, create=True))
+            stack.enter_context(self._hold(deployment))
             deployment.await_turn()
             # Found anew at each start: offsets from before a kill may not reach what was lost since.
             rewind = rebuild(self.state_dir)[1] if (self.state_dir / REWIND).exists() else {}
@@ -91,6 +90,20 @@ class KafkaFlow:
             run_dataflow(flow, self.settings, self.workers, recovery)
             (self.state_dir / REWIND).unlink(missing_ok=True)
             deployment.release()
+
+    def _hold(self, deployment: Deployment) -> ExitStack:
+        """The directory's lock. Who stands by waits for it as well: the directory may be the other engine's own."""
+        while True:
+            if self.wait or not self.state_dir.exists():  # it may come with our turn; who is refused makes none
+                deployment.await_turn()
+            with ExitStack() as held:
+                try:
+                    held.enter_context(hold(self.state_dir, create=True))
+                    return held.pop_all()
+                except StateInUse as error:
+                    if not self.wait:
+                        raise
+                    deployment.stand_by(error)
 
     def _deployment(self) -> Deployment:
         name = self.deployment or f"recallflow-{self.topics.memory}"

@@ -138,6 +138,7 @@ class Deployment:
         self._due_s = 0.0
         self._error: Exception | None = None
         self._releasing = False
+        self._told = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True, name="recallflow-deployment")
 
@@ -175,19 +176,19 @@ class Deployment:
 
     def await_turn(self) -> None:
         """Returns once no other directory holds the deployment. Raises DeploymentHeld unless we stand by."""
-        told = False
         while (holder := self._in_the_way()) is not None:
             if not self._wait:
                 raise DeploymentHeld(
                     f"deployment {self._group.name} is held by {holder}. Stop that engine, or stand by with --wait; "
                     "one that was killed is forgotten when its session runs out; engines apart need --deployment NAME"
                 )
-            if not told:
-                _log.warning("standing by: deployment %s is held by %s", self._group.name, holder)
-                told = True
-            self.pause()
+            self.stand_by(f"deployment {self._group.name} is held by {holder}")
 
-    def pause(self) -> None:
+    def stand_by(self, why: object) -> None:
+        """Waits a moment, and says so the first time."""
+        if not self._told:
+            _log.warning("standing by: %s", why)
+            self._told = True
         time.sleep(STAND_BY_S)
 
     def _in_the_way(self) -> "Holder | str | None":
