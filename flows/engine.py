@@ -12,8 +12,9 @@ from recallflow.operators.apply import Rules
 from recallflow.operators.authorise import authorise
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item
-from recallflow.operators.partition import PartitionLogic, partition_key
+from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
+from recallflow.operators.snapshot import partition_key
 from recallflow.outputs import Output
 from recallflow.records import Record
 from recallflow.state.directory import StateDirectory

@@ -16,7 +16,7 @@ from recallflow.errors import StateError, StorageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.engine import FLOW_ID
 from recallflow.flows.recovery import has_store, resume_epoch
-from recallflow.operators.partition import Snapshot
+from recallflow.operators.snapshot import Snapshot
 from recallflow.state.checkpoint import CACHE_BYTES, partition_folder
 from recallflow.state.directory import RECOVERY, REWIND, StateDirectory, describe, hold
 from recallflow.state.files import write_checked

@@ -35,6 +35,7 @@ from recallflow.operators.graph.write import MakeWriter, Writer
 from recallflow.operators.lookups import unsupported
 from recallflow.operators.text import stems
 from recallflow.operators.view import View
+from recallflow.operators.work import Work, meant
 from recallflow.records import Record
 from recallflow.responses import Outcome, Receipt
 from recallflow.state.rows import Current, Entry, MemoryRow, Vectors
@@ -82,8 +83,9 @@ class Rules:
     graph_enabled: bool = True
 
 
-def apply(view: View, prepared: Prepared, rules: Rules) -> Receipt:
-    """Applies one event through its view. Raises InvalidRecord; the view is then dropped, and nothing has changed."""
+def apply(view: View, prepared: Prepared, rules: Rules, work: Work | None = None) -> Receipt:
+    """Applies one event through its view; `work` is what was done for it before, in steps. Raises InvalidRecord; the
+    view is then dropped, and nothing has changed."""
     event, position = prepared.write.event, prepared.write.record.position
     digest = view.digest(_content(event))
     if isinstance(event, Message | Memory):
@@ -91,9 +93,10 @@ def apply(view: View, prepared: Prepared, rules: Rules) -> Receipt:
         outcome = _create(view, prepared, event, event.id or str(position), digest, rules)
     else:
         memory_id = event.memory_id if isinstance(event, MemoryUpdate | MemoryForget | MemoryFeedback) else None
-        outcome = _once(view, prepared, digest, rules)
+        outcome = _once(view, prepared, digest, rules, work)
     receipt = Receipt(id=event.id or str(position), position=str(position), outcome=outcome, memory_id=memory_id)
-    if not sync(view, rules.graph_writer(view.graph, rules.similarity), prepared.analysis, position):
+    synced = sync(view, rules.graph_writer(view.graph, rules.similarity), prepared.analysis, position)
+    if not synced or (work is not None and not work.synced):
         return receipt.model_copy(update={"code": SYNC_FAILED, "detail": _OUT_OF_STEP})
     if prepared.analysis is not None and prepared.analysis.cut and outcome in ("created", "updated"):
         return receipt.model_copy(update={"code": READ_IN_PART, "detail": _READ_IN_PART})
@@ -152,20 +155,22 @@ def _join_episode(view: View, message: MemoryRow, rules: Rules) -> int:
 # ---------------------------------------------------------------------- change
 
 
-def _once(view: View, prepared: Prepared, digest: str, rules: Rules) -> Outcome:
+def _once(view: View, prepared: Prepared, digest: str, rules: Rules, work: Work | None) -> Outcome:
     """Applies an event that creates no memory; under an id of its own it takes effect one time only."""
     event = prepared.write.event
     if event.id is None:
-        return _change(view, prepared, rules)
+        return _change(view, prepared, rules, work)
     before = view.was_applied(event.id)
     if before is not None:
         return _repeated(before, digest, "id")
-    outcome = _change(view, prepared, rules)
+    outcome = _change(view, prepared, rules, work)
     view.mark_applied(event.id, digest)
     return outcome
 
 
-def _change(view: View, prepared: Prepared, rules: Rules) -> Outcome:
+def _change(view: View, prepared: Prepared, rules: Rules, work: Work | None) -> Outcome:
+    if work is not None:
+        return "forgotten" if work.found else "unchanged"
     event, record = prepared.write.event, prepared.write.record
     match event:
         case MemoryUpdate():
@@ -173,8 +178,7 @@ def _change(view: View, prepared: Prepared, rules: Rules) -> Outcome:
         case MemoryForget(memory_id=str(memory_id)):
             return _forget(view, [(memory_id, view.current(memory_id))])
         case MemoryForget(filter=ForgetFilter() as wanted):
-            found = [entry.id for entry in view.entries() if _matches(entry, wanted)]
-            return _forget(view, [(memory_id, view.current(memory_id)) for memory_id in found])
+            return _forget(view, [(memory_id, view.current(memory_id)) for memory_id in meant(view, wanted)])
         case MemoryFeedback():
             return _judge(view, event)
         case EpisodeEnd():
@@ -309,15 +313,6 @@ _author_stems: Kept[str, str] = Kept(
 
 def _vectors(analysis: Analysis, rules: Rules) -> Vectors | None:
     return None if analysis.vectors is None else Vectors(rules.model, analysis.vectors, analysis.tokens)
-
-
-def _matches(entry: Entry, wanted: ForgetFilter) -> bool:
-    return (
-        wanted.session_id in (None, entry.session_id)
-        and wanted.category in (None, entry.category)
-        and (wanted.tag is None or wanted.tag in entry.tags)
-        and (wanted.older_than is None or entry.created_ms < wanted.older_than)
-    )
 
 
 def _content(event: Event) -> bytes:

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Self
 
+import orjson
 from bytewax.operators import StatefulBatchLogic
 
 from recallflow.embedder import Embedder, TokenCounter
@@ -27,20 +28,25 @@ from recallflow.events import MemoryFeedback
 from recallflow.operators import outbox, reply
 from recallflow.operators.answer import Answerer
 from recallflow.operators.apply import Rules, apply
+from recallflow.operators.decode import decode
 from recallflow.operators.effects import Marks, leave
 from recallflow.operators.events import Ask, Item, Prepared, Refused, Write
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.outbox import Kept
+from recallflow.operators.prepare import prepare
+from recallflow.operators.queue import Queue
 from recallflow.operators.recall.pipeline import Effects
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.reply import key_of, record_of
+from recallflow.operators.snapshot import Snapshot
 from recallflow.operators.view import View
-from recallflow.operators.waiting import Waiting
+from recallflow.operators.waiting import Waiting, decode_record, encode_record
+from recallflow.operators.work import Work
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
-from recallflow.owner import Owner, state_partition
+from recallflow.owner import Owner
 from recallflow.queries import Recall, ReplyTo
-from recallflow.records import Position
+from recallflow.records import Position, Record
 from recallflow.responses import Warn, status_of
 from recallflow.state.directory import StateDirectory
 
@@ -53,28 +59,6 @@ class Clocks:
 
     timer: Callable[[], float] = time.perf_counter  # seconds, for processing_time_ms
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000  # epoch, for the deadlines of waiting queries
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What Bytewax keeps of a state partition. `received`: the last offset of each source that came by in this run;
-    `waiting`: waiting queries, sealed; `owed`: how far each source was applied before what was lost is read again."""
-
-    partition: int
-    applied: dict[str, int]
-    received: dict[str, int]
-    waiting: tuple[bytes, ...]
-    owed: dict[str, int]
-
-
-def partition_key(item: Item, partitions: int) -> str:
-    """The Bytewax key of an item's state partition, zero-padded so that keys sort as numbers. A refused record goes
-    where its log's key says, so that its position moves for the user who waits for it."""
-    if isinstance(item, Refused):
-        tenant_id, _, user_id = (item.record.key or b"").decode(errors="replace").partition("/")
-        return f"{state_partition(tenant_id, user_id, partitions):03d}"
-    owner = item.write.owner if isinstance(item, Prepared) else item.owner
-    return f"{state_partition(owner.tenant_id, owner.user_id, partitions):03d}"
 
 
 class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
@@ -122,9 +106,10 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         done: dict[str, list[int]] = {}
         for _, item in values:
             position = record_of(item).position
-            outputs += self._take(item)
             self._received[position.source] = position.offset
-            done.setdefault(position.source, []).append(position.offset)
+            outputs += self._take(item)
+            if not (self._rules.input_ends and self._queue.holds(item)):  # a log that ends is answered line by line
+                done.setdefault(position.source, []).append(position.offset)
         outputs += self._settle()
         outputs += [Done(source, tuple(offsets)) for source, offsets in done.items()]
         return outputs, StatefulBatchLogic.RETAIN
@@ -134,10 +119,16 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
 
     def on_eof(self) -> tuple[Iterable[Output], bool]:
         """A log that ends brings no position any more: what waits is answered as it is. A topic's queries wait on."""
-        outputs = self._settle(give_up=self._rules.input_ends) if self._opened else []
-        return outputs, StatefulBatchLogic.RETAIN
+        if not self._opened:
+            return [], StatefulBatchLogic.RETAIN
+        outputs: list[Output] = []
+        while self._queue and self._rules.input_ends:
+            outputs += self._settle()
+        return outputs + self._settle(give_up=self._rules.input_ends), StatefulBatchLogic.RETAIN
 
     def notify_at(self) -> datetime | None:
+        if self._opened and self._queue:
+            return datetime.fromtimestamp(0, UTC)  # at once
         if not self._waiting:
             return None
         return datetime.fromtimestamp(min(w.deadline_ms for w in self._waiting) / 1000, UTC)
@@ -148,15 +139,31 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         outbox.prune(self._partition, self._snapshots[0])
         self._partition.stage(self._marks.age())
         self._partition.commit()  # nobody misses it if it is lost
-        self._snapshots = (self._snapshots[1], dict(self._received))
+        held = self._queue.records()
+        self._snapshots = (self._snapshots[1], self._through(held))
         seal = self._partition.keyring.seal
         waiting = tuple(seal(b"waiting", query.encode()) for query in self._waiting)
+        aside = tuple(seal(b"held", orjson.dumps(encode_record(record))) for record in held)
         applied, received = dict(self._partition.applied), dict(self._received)
-        return Snapshot(self._partition.number, applied, received, waiting, self._owed())
+        return Snapshot(self._partition.number, applied, received, waiting, self._owed(), aside)
+
+    def _through(self, held: Iterable[Record]) -> dict[str, int]:
+        """Up to where each source is through: what waits comes again with the snapshot."""
+        through = dict(self._received)
+        for record in held:
+            source, offset = record.position.source, record.position.offset
+            through[source] = min(through.get(source, offset - 1), offset - 1)
+        return through
 
     # ------------------------------------------------------------------ one item
 
     def _take(self, item: Item) -> list[Output]:
+        if self._queue.must_wait(item):
+            self._queue.hold(item)
+            return []
+        return self._do(item)
+
+    def _do(self, item: Item) -> list[Output]:
         match item:
             case Ask():
                 return self._ask(item)
@@ -171,11 +178,18 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             return [] if record.silent else [*outbox.kept(self._partition, record)]
         view: View | None = None
         drop = partial(self._drop, item.write.owner)
+        work = self._queue.taken(item.write)
         try:
-            view, outputs = twice(STEP, record.position, partial(self._apply, item), drop)
+            self._check_topic(item)
+            if work is not None and work.error is not None:
+                raise work.error
+            if work is None and twice(STEP, record.position, partial(self._queue.begin, item), drop):
+                return []
+            view, outputs = twice(STEP, record.position, partial(self._apply, item, work), drop)
             view.stage()
         except InvalidRecord as error:
             outputs = [DeadLetter(record, 0, error, STEP)]
+        self._queue.end(item.write.owner)
         self._move(record.position)
         if not record.silent:
             outbox.keep(self._partition, record.position, outputs)
@@ -191,10 +205,10 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             event, at_ms = write.event, write.record.append_ms
             self._answerer.expansions.feedback(write.owner, event.memory_id, event.useful, at_ms)
 
-    def _apply(self, item: Prepared) -> tuple[View, list[Kept]]:
-        self._check_topic(item)
-        view = View(self._partition, self._answerer.hot_owner(item.write.owner), item.write)
-        receipt = apply(view, item, self._rules)
+    def _apply(self, item: Prepared, work: Work | None) -> tuple[View, list[Kept]]:
+        change = None if work is None else work.change
+        view = View(self._partition, self._answerer.hot_owner(item.write.owner), item.write, change)
+        receipt = apply(view, item, self._rules, work)
         if not item.write.event.receipt and receipt.code is None:
             return view, []
         return view, [Receipted(item.write.record.position, 0, key_of(item), receipt.model_dump_json().encode())]
@@ -292,16 +306,31 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         owners over the budget."""
         self._partition.commit()
         outputs: list[Output] = []
+        if self._queue:
+            outputs += self._go_on()
         if self._waiting:
             now_ms, waiting = self._clocks.now_ms(), self._waiting
             self._waiting = []
             for query in waiting:
-                if query.missing(self._partition.applied) and now_ms < query.deadline_ms and not give_up:
+                missing = query.missing(self._partition.applied) and now_ms < query.deadline_ms
+                if self._queue.is_at_work(query.ask.owner) or (missing and not give_up):
                     self._waiting.append(query)
                 else:
                     outputs += self._answer(query.ask, query.stale(self._partition.applied))
             self._partition.commit()  # what their answers left behind: an owner leaves memory with nothing pending
         self._hot_owners.shrink()
+        return outputs
+
+    def _go_on(self) -> list[Output]:
+        """One step of an event that takes several, and what no longer has to wait for one."""
+        self._queue.advance(self._drop)
+        outputs: list[Output] = []
+        for item in self._queue.released():
+            outputs += self._do(item)
+            if self._rules.input_ends and not self._queue.holds(item):
+                position = record_of(item).position
+                outputs.append(Done(position.source, (position.offset,)))
+        self._partition.commit()
         return outputs
 
     # ------------------------------------------------------------------ opening
@@ -320,6 +349,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             self._rules.decisions,
             Expansions(self._rules.decisions, number, enabled=self._rules.graph_enabled),
         )
+        self._queue = Queue(self._partition, self._answerer.hot_owner, self._rules)
 
     def _resume(self, resumed: Snapshot) -> None:
         self._open(resumed.partition)
@@ -329,8 +359,11 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         self._lost = resumed.applied | resumed.owed
         self._lost = self._owed()
         self._received = dict(resumed.received)
-        self._snapshots = ({}, dict(resumed.received))
         unseal = self._partition.keyring.open
+        held = [decode_record(orjson.loads(unseal(b"held", sealed))) for sealed in resumed.held]
+        for item in prepare(self._shared.questions.embedder, [decode(record) for record in held]):
+            self._queue.hold(item)
+        self._snapshots = ({}, self._through(held))
         self._waiting = [Waiting.decode(unseal(b"waiting", sealed)) for sealed in resumed.waiting]
 
     def _check_not_behind(self, resumed: Snapshot) -> None:

@@ -1,5 +1,7 @@
 """What one event may read and change: the owner's records, and a list of effects that counts only as a whole."""
 
+from itertools import islice
+
 from recallflow.operators.episodes import opening
 from recallflow.operators.events import Write
 from recallflow.operators.graph.changes import Changes
@@ -16,12 +18,13 @@ class View:
     """One event's view of its owner. Nothing it changes is seen by others before `stage`, so that an event that fails
     half-way leaves no trace."""
 
-    def __init__(self, partition: Partition, hot: HotOwner, write: Write) -> None:
+    def __init__(self, partition: Partition, hot: HotOwner, write: Write, change: int | None = None) -> None:
+        """`change`: the owner's that the event is, where a step of it was taken before."""
         self._partition = partition
         self._hot = hot
         self._effects: dict[bytes, bytes | None] = {}
         self._next_seq = hot.next_seq
-        self.change = hot.next_change
+        self.change = hot.next_change if change is None else change
         self._added: list[tuple[Entry, Vectors | None]] = []
         self._removed: list[int] = []
         self.touched: list[Touched] = []
@@ -68,10 +71,12 @@ class View:
         stored = self._partition.get(keys.vectors(self._hot.key, seq))
         return Vectors.decode(stored) if stored else None
 
-    def entries(self) -> list[Entry]:
-        """All current memories, in order of arrival."""
+    def entries(self, first: int, at_most: int) -> list[Entry]:
+        """So many current memories from a sequence number on, in order of arrival."""
         self._partition.commit()  # a scan sees committed records only
-        return [Entry.decode(value) for _, value in self._partition.scan(keys.table(self._hot.key, keys.ENTRY))]
+        end = keys.after(keys.table(self._hot.key, keys.ENTRY))
+        stored = self._partition.scan_range(keys.entry(self._hot.key, first), end)
+        return [Entry.decode(value) for _, value in islice(stored, at_most)]
 
     def episodes(self, session_id: str | None) -> list[Episode]:
         return self._hot.episodes(session_id)
@@ -192,8 +197,7 @@ class View:
             self._hot.put_episodes(session_id, changed)
         self._hot.put_usage(self._usage)
         if self._hot.index is not None:
-            for seq in self._removed:
-                self._hot.index.remove(seq)
+            self._hot.index.remove(*self._removed)
             if self._added:
                 self._hot.index.add([e for e, _ in self._added], {(e.seq, e.version): v for e, v in self._added})
         if self._graph is not None:

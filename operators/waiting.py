@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
 
@@ -43,23 +44,41 @@ class Waiting:
 
     def encode(self) -> bytes:
         """For the snapshot: the record, as it came."""
-        record = self.ask.record
-        key = None if record.key is None else base64.b64encode(record.key).decode()
-        value = base64.b64encode(record.value).decode()
-        return orjson.dumps([*record.position, value, record.append_ms, key, record.append_logged])
+        return orjson.dumps(encode_record(self.ask.record))
 
     @classmethod
     def decode(cls, data: bytes) -> "Waiting":
-        topic, partition, offset, value, append_ms, key, append_logged = orjson.loads(data)
-        record = Record(
-            position=Position(topic, partition, offset),
-            value=base64.b64decode(value),
-            append_ms=append_ms,
-            key=None if key is None else base64.b64decode(key),
-            append_logged=append_logged,
-        )
-        ask = decode(record)
+        ask = decode(decode_record(orjson.loads(data)))
         waiting = cls.of(ask) if isinstance(ask, Ask) else None
         if waiting is None:
             raise ValueError("a snapshot holds a waiting query that is none")
         return waiting
+
+
+def encode_record(record: Record) -> list[Any]:
+    """A record as JSON has it."""
+    headers = [[name, _text(value)] for name, value in record.headers]
+    flags = record.append_logged, record.silent
+    return [*record.position, _text(record.value), record.append_ms, _text(record.key), headers, *flags]
+
+
+def decode_record(told: list[Any]) -> Record:
+    """What `encode_record` gave."""
+    topic, partition, offset, value, append_ms, key, headers, append_logged, silent = told
+    return Record(
+        position=Position(topic, partition, offset),
+        value=base64.b64decode(value),
+        append_ms=append_ms,
+        key=_bytes(key),
+        append_logged=append_logged,
+        headers=tuple((name, _bytes(text)) for name, text in headers),
+        silent=silent,
+    )
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)

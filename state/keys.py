@@ -32,6 +32,7 @@ read, or deleted, as one range and can never be reached from another owner's pre
        I                                      ids of the owner's latest queries: one asked twice counts once
     02 source name(16) offset(8)              outbox: outputs not yet known to be delivered
     03 source name(16) offset(8)              queries whose effects are in: a query answered again has them once
+    04 owner(16)                              what is done so far for an event that takes several steps
 
 `owner` and `name` are keyed hashes: no key holds a user's own words. Integers are big-endian, so that byte order is
 number order. `seq` is a memory's place in its owner's order of arrival and never changes; `change` counts an owner's
@@ -48,6 +49,7 @@ APPLIED = b"\x00applied:"
 OWNERS = b"\x01"
 OUTBOX = b"\x02"
 EFFECTS = b"\x03"
+WORK = b"\x04"
 END = b"\xff"  # behind every key
 
 HEAD = b"H"
@@ -197,6 +199,10 @@ def unsynced(owner: bytes, seq: int) -> bytes:
 
 def outbox(source: bytes, offset: int) -> bytes:
     return OUTBOX + source + _U64.pack(offset)
+
+
+def work(owner: bytes) -> bytes:
+    return WORK + owner
 
 
 def effects(source: bytes, offset: int) -> bytes:

@@ -58,9 +58,9 @@ class VectorIndex:
         self._units.extend(units[:, 0])
         self._read = None
 
-    def remove(self, slot: int) -> None:
-        self._units.keep(self._rows().slots != slot)
-        self._index.remove_ids(faiss.IDSelectorBatch(np.array([slot], np.int64)))
+    def remove(self, *slots: int) -> None:
+        self._units.keep(~np.isin(self._rows().slots, slots))
+        self._index.remove_ids(faiss.IDSelectorBatch(np.array(slots, np.int64)))
         self._read = None
 
     def cosines(self, query: Matrix) -> tuple[Matrix, Slots]:

@@ -93,6 +93,9 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
                     yield f"outbox {key.hex()}: ahead of the applied position of its source"
             elif key.startswith(keys.EFFECTS) and len(key) == 25:
                 counts["marked queries"] += 1
+            elif key.startswith(keys.WORK) and len(key) == 1 + keys.OWNER_BYTES:
+                counts["events in steps"] += 1
+                orjson.loads(value)
             elif key.startswith(keys.APPLIED):
                 counts["positions"] += 1
                 if int(value) < 0:

@@ -55,9 +55,11 @@ class Stored(Protocol):
     def merged_episodes(self) -> list[tuple[str, str]]: ...
 
 
-def sync(stored: Stored, writer: GraphWriter, analysis: Analysis | None, position: Position) -> bool:
-    """Brings the graph up to date with an event, and with earlier ones that failed. Returns False where it failed with
-    this one. `analysis`: of the text that the event brought, if it brought one."""
+def sync(
+    stored: Stored, writer: GraphWriter, analysis: Analysis | None, position: Position, retries: int = RETRIES
+) -> bool:
+    """Brings the graph up to date with an event, and with so many earlier ones that failed. Returns False where it
+    failed with this one. `analysis`: of the text that the event brought, if it brought one."""
     changes, touched = stored.graph, stored.touched
     waiting = changes.unsynced()
     synced = True
@@ -68,7 +70,7 @@ def sync(stored: Stored, writer: GraphWriter, analysis: Analysis | None, positio
     if waiting:
         own = {one.seq for one in touched}
         due = [seq for seq in sorted(waiting) if seq not in own and waiting[seq].failures < FAILURES_MAX]
-        for seq in due[:RETRIES]:
+        for seq in due[:retries]:
             marker = waiting[seq]
             if not _attempt(changes, position, partial(_again, stored, writer, seq, marker)):
                 changes.put_unsynced(seq, marker._replace(failures=marker.failures + 1))

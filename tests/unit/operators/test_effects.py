@@ -15,8 +15,9 @@ from recallflow.flows.settings import Settings
 from recallflow.operators import partition
 from recallflow.operators.decode import decode
 from recallflow.operators.effects import IDS_MOST, RETURNED_MOST, Marks
-from recallflow.operators.partition import Clocks, PartitionLogic, Snapshot
+from recallflow.operators.partition import Clocks, PartitionLogic
 from recallflow.operators.prepare import prepare
+from recallflow.operators.snapshot import Snapshot
 from recallflow.outputs import Answer
 from recallflow.records import Position, Record
 from recallflow.state import keys

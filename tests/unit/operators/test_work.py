@@ -1,0 +1,366 @@
+"""What an event does to very many memories is done in steps: nobody sees half of it, and kills change nothing."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from recallflow.connectors.embedders import load_embedder
+from recallflow.flows.settings import Settings
+from recallflow.operators import queue, work
+from recallflow.operators.decode import decode
+from recallflow.operators.partition import Clocks, PartitionLogic
+from recallflow.operators.prepare import prepare
+from recallflow.operators.snapshot import Snapshot
+from recallflow.outputs import Answer, DeadLetter, Output, Receipted
+from recallflow.records import Position, Record
+from recallflow.state import keys
+from recallflow.state.directory import StateDirectory
+from recallflow.state.graph_codec import decode_neighbours
+from recallflow.state.logical import state_hash
+
+MakeEvent = Callable[..., dict[str, Any]]
+
+SETTINGS = Settings(partitions=1)
+EMBEDDER = load_embedder("hash")
+MEMORIES, QUERIES = "memories", "queries"
+MINUTE_MS = 60_000
+GONE, LEFT = 9, 4  # messages of Ann's that are forgotten, and that are not
+
+
+class Engine:
+    """The state step on two logs, without Bytewax: told when to go on, and killed anywhere."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._snapshot: Snapshot | None = None
+        self._read = {MEMORIES: 0, QUERIES: 0}
+        self._lines: dict[str, list[bytes]] = {MEMORIES: [], QUERIES: []}
+        self.outputs: list[Output] = []
+        self._open()
+
+    def _open(self) -> None:
+        self.directory = StateDirectory.open(self._path, SETTINGS.fingerprint(EMBEDDER), SETTINGS.cache_bytes)
+        rules = SETTINGS.rules(EMBEDDER, query_topic=QUERIES, input_ends=False)
+        clocks = Clocks(timer=lambda: 0.0, now_ms=lambda: 0)
+        self._logic = PartitionLogic.builder(self.directory, EMBEDDER, rules, clocks)(self._snapshot)
+
+    def write(self, topic: str, *events: dict[str, Any]) -> None:
+        """Takes in events, in a batch of their own."""
+        self._lines[topic] += [orjson.dumps(event) for event in events]
+        self.read(topic)
+
+    def read(self, topic: str) -> None:
+        numbered = list(enumerate(self._lines[topic]))[self._read[topic] :]
+        self._read[topic] = len(self._lines[topic])
+        records = [Record(Position(topic, 0, n), line, n, headers=(("h", b"1"),)) for n, line in numbered]
+        items = prepare(EMBEDDER, [decode(record) for record in records])
+        if items:
+            self.outputs += self._logic.on_batch([("000", item) for item in items])[0]
+
+    @property
+    def is_due(self) -> bool:
+        return self._logic.notify_at() is not None
+
+    def go_on(self) -> None:
+        """Between two batches, as Bytewax does."""
+        self.outputs += self._logic.on_notify()[0]
+
+    def go_on_to_the_end(self) -> None:
+        for _ in range(1_000):
+            if not self.is_due:
+                return
+            self.go_on()
+        raise AssertionError("it never comes to an end")
+
+    def snapshot(self) -> None:
+        self._snapshot, self._kept = self._logic.snapshot(), dict(self._read)
+
+    def kill(self) -> None:
+        """Begins again from the last snapshot, with all that was committed since."""
+        self.directory.close()
+        self._read = dict(self._kept) if self._snapshot is not None else {MEMORIES: 0, QUERIES: 0}
+        self._open()
+
+    def answers(self) -> dict[str, list[str]]:
+        """Query id → the memories in its answer."""
+        told = [orjson.loads(output.body) for output in self.outputs if isinstance(output, Answer)]
+        return {one["query_id"]: sorted({memory["id"] for memory in one.get("memories", [])}) for one in told}
+
+    def receipts(self) -> dict[str, str]:
+        """Position → outcome."""
+        told = [orjson.loads(output.body) for output in self.outputs if isinstance(output, Receipted)]
+        return {one["position"]: one["outcome"] for one in told}
+
+    def hash(self) -> str:
+        return state_hash(self.directory)
+
+    def records(self) -> list[tuple[bytes, bytes]]:
+        return [*self.directory.partition(0).everything()]
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "LOOKED_AT", 4)
+    monkeypatch.setattr(work, "FORGOTTEN", 2)
+    monkeypatch.setattr(queue, "AT_ONCE", 2)
+
+
+@pytest.fixture
+def make_engine(tmp_path: Path) -> Iterator[Callable[[], Engine]]:
+    made: list[Engine] = []
+
+    def make() -> Engine:
+        made.append(Engine(tmp_path / f"state{len(made)}"))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.directory.close()
+
+
+@pytest.fixture
+def said(make_event: MakeEvent) -> list[dict[str, Any]]:
+    """Messages of a session that will be forgotten, between those of another; with versions, relations, tags, near
+    duplicates and edges."""
+
+    def message(n: int, session: str) -> dict[str, Any]:
+        told = {"id": f"{session}{n}", "session_id": session, "content": f"Bo likes #tea number {n % 3} in Porto"}
+        return make_event("message", n * MINUTE_MS, **told)
+
+    gone = [message(n, "gone") for n in range(GONE)]
+    left = [message(n, "left") for n in range(LEFT)]
+    relation = {"source": "Bo", "type": "likes", "target": "tea"}
+    changes = [
+        make_event("memory.update", memory_id="gone1", content="Bo likes coffee", tags=["hot"], relations=[relation]),
+        make_event("memory.update", memory_id="gone1", content="Bo likes coffee more"),
+        make_event("memory.update", memory_id="left1", relations=[relation], entities=[{"name": "Bo", "urn": "u:b"}]),
+        make_event("memory.update", memory_id="gone2", entities=[{"name": "Bo", "urn": "u:a"}]),
+        make_event("memory.feedback", memory_id="gone3", useful=True),
+        make_event(
+            "graph.edges",
+            edges=[
+                {"source": "gone4", "target": "left2", "type": "caused_by", "evidence": "gone5"},
+                {"source": "left3", "target": "gone6", "type": "supersedes"},
+            ],
+        ),
+        make_event("graph.archive", entities=["gone7"]),
+    ]
+    mixed = [event for pair in zip(gone, [*left, *[None] * GONE], strict=False) for event in pair if event is not None]
+    return [*mixed, *changes]
+
+
+FORGET = {"session_id": "gone"}
+LEFT_IDS = [f"left{n}" for n in range(LEFT)]
+
+
+def ask(make_event: MakeEvent, query_id: str, **fields: Any) -> dict[str, Any]:
+    return make_event("recall", 60 * MINUTE_MS, id=query_id, query="tea?", k=50, include_history=True, **fields)
+
+
+def test_the_state_is_that_of_one_step(
+    make_engine: Callable[[], Engine],
+    make_event: MakeEvent,
+    said: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    behind = make_event("message", 61 * MINUTE_MS, id="new", session_id="gone", content="Bo likes #tea in Porto")
+    hashes = []
+    for looked_at, forgotten in ((4_000, 1_000), (4, 2), (3, 1), (50, 3), (2, 50)):
+        monkeypatch.setattr(work, "LOOKED_AT", looked_at)
+        monkeypatch.setattr(work, "FORGOTTEN", forgotten)
+        engine = make_engine()
+        engine.write(MEMORIES, *said, make_event("memory.forget", filter=FORGET, receipt=True), behind)
+        engine.go_on_to_the_end()
+        assert [*engine.receipts().values()] == ["forgotten"]
+        hashes.append(engine.hash())
+    assert len(set(hashes)) == 1
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_nobody_sees_half_of_it_and_what_comes_behind_waits_in_order(
+    make_engine: Callable[[], Engine], make_event: MakeEvent, said: list[dict[str, Any]]
+) -> None:
+    engine = make_engine()
+    other = make_event("message", id="bob1", user_id="bob", content="tea")
+    engine.write(MEMORIES, *said, other)
+    engine.write(QUERIES, ask(make_event, "before"))
+    engine.write(
+        MEMORIES,
+        make_event("memory.forget", filter=FORGET),
+        make_event("message", 61 * MINUTE_MS, id="new", session_id="gone", content="tea"),
+        make_event("memory.update", memory_id="gone1", content="late", receipt=True),
+    )
+    for number in range(3):
+        engine.write(QUERIES, ask(make_event, f"during{number}"), ask(make_event, f"bob{number}", user_id="bob"))
+    answers = engine.answers()
+    assert set(answers) == {"before", "bob0", "bob1", "bob2"}
+    assert answers["bob2"] == ["bob1"]
+    engine.go_on_to_the_end()
+    answers = engine.answers()
+    assert len(answers["before"]) == GONE + LEFT
+    assert [answers[f"during{number}"] for number in range(3)] == [sorted(["new", *LEFT_IDS])] * 3
+    refused = [output for output in engine.outputs if isinstance(output, DeadLetter)]
+    assert [(one.error.code, one.record.headers) for one in refused] == [("not_found", (("h", b"1"),))]
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("steps", range(9))
+@pytest.mark.parametrize("snapshot_after", [None, "memories", "the forget"])
+def test_a_kill_between_two_steps_changes_nothing(
+    make_engine: Callable[[], Engine],
+    make_event: MakeEvent,
+    said: list[dict[str, Any]],
+    steps: int,
+    snapshot_after: str | None,
+) -> None:
+    forget = make_event("memory.forget", id="f", filter=FORGET, receipt=True)
+    behind = make_event("message", 61 * MINUTE_MS, id="new", session_id="gone", content="tea", receipt=True)
+
+    def run(engine: Engine, kill: bool) -> None:
+        engine.write(MEMORIES, *said)
+        if snapshot_after == "memories":
+            engine.snapshot()
+        engine.write(MEMORIES, forget, behind)
+        if snapshot_after == "the forget":
+            engine.snapshot()
+        for _ in range(steps):
+            engine.go_on()
+        if kill:
+            engine.kill()
+            engine.write(QUERIES, ask(make_event, "killed"))  # comes before the memories are read again
+            engine.read(MEMORIES)
+        engine.go_on_to_the_end()
+
+    whole, killed = make_engine(), make_engine()
+    run(whole, kill=False)
+    run(killed, kill=True)
+    assert killed.hash() == whole.hash()
+    # What it put out twice has the same identity: the sink sends it once.
+    assert killed.receipts() == whole.receipts()
+    assert set(killed.receipts().values()) == {"forgotten", "created"}
+    assert not [one for one in killed.answers()["killed"] if one.startswith("gone")]
+    assert not [key for key, _ in killed.records() if key.startswith(keys.WORK)]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_forget_with_an_id_spares_what_came_after_it(
+    make_engine: Callable[[], Engine], make_event: MakeEvent, said: list[dict[str, Any]]
+) -> None:
+    engine = make_engine()
+    forget = make_event("memory.forget", id="f", filter={"older_than": 90 * MINUTE_MS}, receipt=True)
+    new = [make_event("message", n, id=f"new{n}", content="tea") for n in range(GONE)]
+    engine.write(MEMORIES, *said, forget, *new, forget, forget | {"filter": FORGET})
+    engine.go_on_to_the_end()
+    assert [*engine.receipts().values()] == ["forgotten", "duplicate"]
+    engine.write(QUERIES, ask(make_event, "q"))
+    assert engine.answers()["q"] == sorted(event["id"] for event in new)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_steps_whose_event_never_comes_again_keep_nobody_waiting(
+    make_engine: Callable[[], Engine], make_event: MakeEvent, said: list[dict[str, Any]]
+) -> None:
+    engine = make_engine()
+    engine.write(MEMORIES, *said)
+    engine.snapshot()
+    engine.write(MEMORIES, make_event("memory.forget", filter=FORGET))
+    engine._lines[MEMORIES][-1] = orjson.dumps(make_event("message", id="other", content="tea"))  # lines fed anew
+    engine.kill()
+    engine.write(QUERIES, ask(make_event, "q"))
+    engine.go_on_to_the_end()
+    assert engine.answers()["q"] == LEFT_IDS
+    engine.read(MEMORIES)
+    engine.write(QUERIES, ask(make_event, "r"))
+    assert engine.answers()["r"] == [*LEFT_IDS, "other"]
+    assert not [key for key, _ in engine.records() if key.startswith(keys.WORK)]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_where_our_own_code_fails_at_a_step_the_event_is_refused_and_the_owner_goes_on(
+    make_engine: Callable[[], Engine],
+    make_event: MakeEvent,
+    said: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise ArithmeticError
+
+    engine = make_engine()
+    engine.write(MEMORIES, *said)
+    monkeypatch.setattr(queue, "step", fail)
+    engine.write(MEMORIES, make_event("memory.forget", filter=FORGET), make_event("message", id="new", content="tea"))
+    engine.go_on_to_the_end()
+    refused = [output for output in engine.outputs if isinstance(output, DeadLetter)]
+    assert [one.error.code for one in refused] == ["internal_error"]
+    engine.write(QUERIES, ask(make_event, "q"))
+    assert "new" in engine.answers()["q"]
+
+
+# ── nothing is left ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["by id", "by a filter", "in steps"])
+def test_nothing_is_left_of_what_was_forgotten(
+    make_engine: Callable[[], Engine],
+    make_event: MakeEvent,
+    said: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+) -> None:
+    """Every record of the owner is looked at: by the places of the forgotten memories, by their ids' names, and by
+    their text."""
+    if how == "in steps":
+        monkeypatch.setattr(work, "LOOKED_AT", 4)
+        monkeypatch.setattr(work, "FORGOTTEN", 2)
+    engine = make_engine()
+    engine.write(MEMORIES, *said)
+    engine.write(QUERIES, ask(make_event, "q"), ask(make_event, "r", session_id="gone"))  # usage is counted
+    gone = {json[3]: json[0] for key, value in engine.records() if _table(key) == keys.ENTRY
+            if (json := orjson.loads(value))[3].startswith("gone")}  # fmt: skip
+    assert len(gone) == GONE
+    numbered = (keys.ENTRY, keys.VECTORS, keys.PAST_ENTRY, keys.PAST_VECTORS, keys.USAGE, keys.LINKS, keys.SIMILAR)
+    assert {_table(key) for key, _ in engine.records() if _seq(key) in gone.values()} >= {*numbered, keys.MEMBER}
+    if how == "by id":
+        engine.write(MEMORIES, *(make_event("memory.forget", memory_id=one) for one in gone))
+    else:
+        engine.write(MEMORIES, make_event("memory.forget", filter=FORGET))
+    engine.go_on_to_the_end()
+    names = _names(engine, gone)
+    for key, value in engine.records():
+        table = _table(key)
+        if table is None or table in (keys.SESSION, keys.EPISODE_LOG, keys.EPISODE):
+            continue  # what was returned in a session, and the place in time of a message, are no part of a memory
+        assert _seq(key) not in gone.values(), (table, key)
+        if table == keys.CURRENT:
+            assert not value.endswith(b"false]") or key[18:] not in names  # the tombstone of its id
+            continue
+        assert key[18:34] not in names, (table, key)
+        assert b"coffee" not in value, (table, key)
+        if table == keys.SIMILAR:
+            assert not {one.seq for one in decode_neighbours(value)} & {*gone.values()}
+        if table in (keys.EDGE, keys.SUPERSEDED, keys.NODE):
+            assert b'"gone' not in value, (table, value)
+
+
+def _table(key: bytes) -> bytes | None:
+    return keys.split(key)[1] if key.startswith(keys.OWNERS) else None
+
+
+def _seq(key: bytes) -> int | None:
+    """The memory that a record is of, by its key; None where the key names none."""
+    table = _table(key)
+    if table in (keys.ENTRY, keys.VECTORS, keys.USAGE, keys.LINKS, keys.SIMILAR, keys.SUPERSEDED, keys.UNSYNCED):
+        return keys.sequence(key)
+    if table in (keys.PAST_ENTRY, keys.PAST_VECTORS):
+        return keys.seq_and_version(key)[0]
+    return keys.reversed_sequence(key) if table == keys.MEMBER else None
+
+
+def _names(engine: Engine, ids: dict[str, int]) -> set[bytes]:
+    """What stands for the ids in keys."""
+    partition = engine.directory.partition(0)
+    owner = next(keys.split(key)[0] for key, _ in engine.records() if _table(key) == keys.ENTRY)
+    return {partition.keyring.name(owner, one) for one in ids}
