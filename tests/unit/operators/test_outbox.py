@@ -10,8 +10,9 @@ import pytest
 from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
-from recallflow.operators.partition import Clocks, PartitionLogic, Snapshot
+from recallflow.operators.partition import Clocks, PartitionLogic
 from recallflow.operators.prepare import prepare
+from recallflow.operators.snapshot import Snapshot
 from recallflow.outputs import DeadLetter, Receipted
 from recallflow.records import Position, Record
 from recallflow.state import keys
