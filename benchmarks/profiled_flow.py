@@ -190,11 +190,11 @@ class Stopwatch:
         self._began_s: float | None = None
         self._cpu_s: dict[str, float] = {}
 
-    def done(self, count: Callable[[Progress, int], None]) -> Callable[[Progress, int], None]:
+    def done(self, count: Callable[[Progress, str, int], None]) -> Callable[[Progress, str, int], None]:
         """In the place of `Progress.done`."""
 
-        def counted(progress: Progress, records: int) -> None:
-            count(progress, records)
+        def counted(progress: Progress, topic: str, records: int) -> None:
+            count(progress, topic, records)
             self._through += records
             if self._began_s is None and self._through >= WARM_UP:
                 self._cpu_s, self._began_s = cpu_seconds(), time.perf_counter()

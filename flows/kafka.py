@@ -14,15 +14,17 @@ from bytewax.dataflow import Dataflow
 from bytewax.recovery import RecoveryConfig
 
 from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.kafka.admin import TopicAsker, described
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.deployment import SESSION_S, Deployment
 from recallflow.connectors.kafka.group import Group
-from recallflow.connectors.kafka.metadata import Metadata
+from recallflow.connectors.kafka.known import KnownTopics
 from recallflow.connectors.kafka.metrics import Metrics, Running
 from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.sink import KafkaSink, Outgoing
+from recallflow.connectors.kafka.sink import KafkaSink, Outgoing, ends
 from recallflow.connectors.kafka.source import KafkaSource, Progress
 from recallflow.connectors.kafka.tally import Tally
+from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
@@ -80,10 +82,15 @@ class KafkaFlow:
             table = stack.enter_context(closing(ControlTable(self.options, self.topics.control)))
             begin, recovery = self._begin()
             deployment.join()  # it puts out whoever worked here before: the directory is ours
-            running = self._running(directory, begin, rewind, table, deployment)
+            ask = TopicAsker(self.options, (*self.topics.read(), *self.topics.outputs()))
+            found = described(ask, self.options)
+            known = KnownTopics.open(self.state_dir, found, self.topics.read(), self.topics.written(), self._ends)
+            watch = Watch(ask, found)
+            running = self._running(directory, begin, rewind, table, deployment, known, watch)
             metrics.watch(running)
-            flow = self._flow(running, self._sink(begin, deployment), embedder, table.history)
+            flow = self._flow(running, self._sink(begin, known, deployment), known, embedder, table.history)
             _stop_on_signals(running.source)
+            stack.enter_context(running.watch.running())
             # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
             sys.setswitchinterval(SWITCH_S)
             _log.warning("auth is off: every record is taken for what it says")
@@ -117,32 +124,56 @@ class KafkaFlow:
         rewind: dict[str, int],
         table: ControlTable,
         deployment: Deployment,
+        known: KnownTopics,
+        watch: Watch,
     ) -> Running:
         def failure() -> Exception | None:
-            return deployment.failure() or table.failure()
+            return deployment.failure() or table.failure() or watch.failure()
 
         progress, memory, queries = Progress(), self.topics.memory, self.topics.queries
         source = KafkaSource(
-            self.options, memory, queries, progress, begin.queries, rewind, begin.given_up, failure=failure
+            self.options,
+            memory,
+            queries,
+            progress,
+            begin.queries,
+            rewind,
+            begin.given_up,
+            parts=known.parts,
+            failure=failure,
         )
-        return Running(source, progress, directory, Tally(queries, source.first_offsets), lambda: deployment.held)
+        watch.tell(known.check, table.grow, source.grow)
+        tally = Tally(queries, source.first_offsets)
+        return Running(source, progress, directory, tally, lambda: deployment.held, watch)
 
-    def _sink(self, begin: Begin, deployment: Deployment) -> KafkaSink:
-        with Metadata.open(self.options) as metadata:
-            found = metadata.partitions(self.topics.written())
-        counts = {topic: len(numbers) for topic, numbers in found.items()}
-        return KafkaSink(self.options, counts, begin.outputs, may_send=deployment.check, outage_s=deployment.outage_s)
+    def _sink(self, begin: Begin, known: KnownTopics, deployment: Deployment) -> KafkaSink:
+        since = {part: offset for part, offset in begin.outputs.items() if part.rpartition(":")[0] not in known.anew}
+        return KafkaSink(
+            self.options,
+            known.latest(),
+            since,
+            known.ids,
+            may_send=deployment.check,
+            outage_s=deployment.outage_s,
+        )
 
-    def _flow(self, running: Running, sink: KafkaSink, embedder: Embedder, decisions: History) -> Dataflow:
+    def _ends(self) -> dict[str, int]:
+        """Where each partition of the source's ends now."""
+        found = ends(self.options, (self.topics.memory, self.topics.queries))
+        return {f"{topic}:{number}": end for topic, parts in found.items() for number, end in parts.items()}
+
+    def _flow(
+        self, running: Running, sink: KafkaSink, known: KnownTopics, embedder: Embedder, decisions: History
+    ) -> Dataflow:
         replies = {topic: sink.partitions[topic] for topic in (self.topics.responses, *self.topics.replies)}
         rules = self.settings.rules(embedder, self.topics.queries, replies, input_ends=False, decisions=decisions)
-        router = Router(self.topics, sink.partitions)
+        router = Router(self.topics, known.partitions)
 
         def route(batch: list[tuple[str, Output]]) -> Iterable[tuple[str, Outgoing]]:
             for _, output in batch:
                 running.tally.observe(output)
                 if isinstance(output, Done):
-                    running.progress.done(len(output.offsets))
+                    running.progress.done(output.source.rpartition(":")[0], len(output.offsets))
                 else:
                     yield router.route(output)
 

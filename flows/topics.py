@@ -1,7 +1,7 @@
 """The topics of a deployment, and which of them each output goes to."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import orjson
@@ -11,6 +11,7 @@ from recallflow.connectors.kafka.partitioner import partition_of
 from recallflow.connectors.kafka.sink import Headers, Outgoing
 from recallflow.errors import UsageError
 from recallflow.outputs import Answer, DeadLetter, Receipted, Verdict
+from recallflow.records import Position
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NAMED = "letters, digits, dots, underscores and hyphens, at most 249"
@@ -31,13 +32,17 @@ class Topics:
     replies: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        inputs = (self.memory, self.queries, self.control)
+        inputs = self.read()
         names = (*inputs, self.enrichment, *self.outputs())
         if wrong := sorted({name for name in names if not _NAME.fullmatch(name) or name in (".", "..")}):
             raise UsageError(f"no topic name: {', '.join(map(repr, wrong))}; give {_NAMED}")
         # What is read must not be what is written, nor one topic be read for another.
         if twice := sorted({name for name in inputs if names.count(name) > 1}):
             raise UsageError(f"{', '.join(twice)}: memories, queries and control events need topics of their own")
+
+    def read(self) -> tuple[str, ...]:
+        """Every topic the main flow reads."""
+        return self.memory, self.queries, self.control
 
     def outputs(self) -> tuple[str, ...]:
         """Every topic that only the main flow writes to."""
@@ -51,7 +56,8 @@ class Topics:
 class Router:
     """Outputs → what is sent where. Everything about one owner goes to one partition, in order."""
 
-    def __init__(self, topics: Topics, partitions: Mapping[str, int]) -> None:
+    def __init__(self, topics: Topics, partitions: Callable[[str, Position], int]) -> None:
+        """`partitions`: how many of a topic are used for what comes of the record at a position."""
         self._topics = topics
         self._partitions = partitions
 
@@ -74,7 +80,7 @@ class Router:
                 outgoing = self._outgoing(output, output.key, output.body)
         if partition is None:
             key = outgoing.key if outgoing.key is not None else outgoing.source.encode()
-            partition = partition_of(key, self._partitions[topic])
+            partition = partition_of(key, self._partitions(topic, output.position))
         return part_name(topic, partition), outgoing
 
     def _outgoing(

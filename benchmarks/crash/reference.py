@@ -29,11 +29,10 @@ class Reference:
     def __init__(self, folder: Path, topics: Topics) -> None:
         self._embedder = load_embedder(SETTINGS.embedder)
         self._directory = StateDirectory.open(folder, SETTINGS.fingerprint(self._embedder), SETTINGS.cache_bytes)
-        counts = dict.fromkeys(topics.outputs(), OUTPUT_PARTITIONS)
         rules = SETTINGS.rules(self._embedder, topics.queries, {topics.responses: OUTPUT_PARTITIONS}, input_ends=False)
         build = PartitionLogic.builder(self._directory, self._embedder, rules, Clocks())
         self._logics = [build(None) for _ in range(MEMORY_PARTITIONS)]
-        self._router = Router(topics, counts)
+        self._router = Router(topics, lambda *_: OUTPUT_PARTITIONS)
         self.outputs: dict[Key, Found] = {}
 
     def run(self, memories: Sequence[Record], queries: Iterable[tuple[Record, int]]) -> str:

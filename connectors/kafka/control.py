@@ -2,11 +2,14 @@
 
 import logging
 import threading
+from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from recallflow.connectors.kafka.metadata import Metadata
+from recallflow.connectors.kafka.admin import Described
+from recallflow.connectors.kafka.metadata import Metadata, NewConsumer
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.trouble import passes
 from recallflow.decisions import History, parse_control
@@ -20,14 +23,17 @@ _log = logging.getLogger(__name__)
 class ControlTable:
     """Follows the control topic on a thread of its own. One per process."""
 
-    def __init__(self, options: KafkaOptions, topic: str) -> None:
+    def __init__(self, options: KafkaOptions, topic: str, new_consumer: NewConsumer = Consumer) -> None:
         """Returns once all that stands in the topic now is read. Raises SourceError."""
         self.history = History()
         self.error: SourceError | None = None
         self._topic = topic
         self._stopping = threading.Event()
         self._unread: set[int] = set()
-        self._metadata = Metadata(options, {"auto.offset.reset": "earliest", "enable.partition.eof": True})
+        self._partitions = 0
+        self._added: deque[int] = deque()
+        chosen = {"auto.offset.reset": "earliest", "enable.partition.eof": True}
+        self._metadata = Metadata(options, chosen, new_consumer=new_consumer)
         try:
             self._assign()
             while self._unread:
@@ -42,6 +48,12 @@ class ControlTable:
         """Why the topic cannot be followed any more: what is decided from here on would go unseen."""
         return self.error
 
+    def grow(self, found: Mapping[str, Described]) -> None:
+        """Has partitions that were added to the topic followed. Called from another thread."""
+        count = found[self._topic].partitions
+        self._added.extend(range(self._partitions, count))
+        self._partitions = max(count, self._partitions)
+
     def close(self) -> None:
         self._stopping.set()
         self._thread.join()
@@ -50,8 +62,10 @@ class ControlTable:
     def _assign(self) -> None:
         numbers = self._metadata.partitions([self._topic])[self._topic]
         starts = {number: self._metadata.span(self._topic, number)[0] for number in numbers}
+        self._partitions = len(numbers)
         self._unread.update(starts)
-        self._metadata.consumer.assign([TopicPartition(self._topic, *start) for start in starts.items()])
+        parts = [TopicPartition(self._topic, *start) for start in starts.items()]
+        self._metadata.consumer.incremental_assign(parts)
 
     def _follow(self) -> None:
         try:
@@ -62,6 +76,8 @@ class ControlTable:
 
     def _read(self) -> None:
         try:
+            while self._added:
+                self._metadata.consumer.incremental_assign([TopicPartition(self._topic, self._added.popleft(), 0)])
             message = self._metadata.consumer.poll(POLL_S)
         except KafkaException as error:
             raise SourceError(f"{self._topic}: cannot be read: {error.args[0].str()}") from error

@@ -1,5 +1,5 @@
 """What the source's parts of one worker share: a reader thread per class of topic, one wake event, and the order of
-service.
+service. The order of memory records of different partitions is another matter, and the process's: see `Order`.
 
 Queries come first. Memory events are taken when no query waits, in batches that fit a time budget, and at least every
 `STARVED_S`, so that steady queries cannot starve writes. With a backlog of 60,000 events at 1 ms each this gave queries
@@ -15,7 +15,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from recallflow.connectors.kafka.metadata import NewConsumer
 from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.order import Lane, Order
 from recallflow.connectors.kafka.trouble import Complaints, denies, passes
 from recallflow.errors import SourceError
 
@@ -26,39 +28,50 @@ READ_BATCH = 500
 BUDGET_S = 0.005
 BATCH_MAX = 500
 STARVED_S = 0.02
-ENDS_S = 1.0
 IN_FLIGHT_MAX = 2_000
 
 _log = logging.getLogger(__name__)
 
-Queue = collections.deque[Any]  # confluent_kafka.Message, whose stubs make every field optional
+TopicPart = tuple[str, int]
 
 
 class Reader:
-    """One consumer on one thread, filling a queue per Kafka partition."""
+    """One consumer on one thread, filling a lane per Kafka partition. What it reads may be taken at once, or, with an
+    `order`, when that releases it."""
 
-    def __init__(self, name: str, options: KafkaOptions, wake: threading.Event) -> None:
-        self.queues: dict[TopicPart, Queue] = {}
+    def __init__(
+        self,
+        name: str,
+        options: KafkaOptions,
+        wake: threading.Event,
+        order: Order | None = None,
+        new_consumer: NewConsumer = Consumer,
+    ) -> None:
+        self.lanes: dict[TopicPart, Lane] = {}
         self.error: SourceError | None = None
         self.retried = 0
         self._wake = wake
+        self._order = order
         self._stopping = threading.Event()
         self._complaints = Complaints()
-        self._reached: dict[TopicPart, int] = {}  # the offset after the last record read
-        self._ends: dict[TopicPart, int] = {}
-        self._ends_due_s = 0.0
         self._joining: collections.deque[TopicPartition] = collections.deque()
-        self._consumer = Consumer(options.consumer() | {"error_cb": self._complaints})
+        # Kafka tells ends aloud only where somebody asks: an end behind markers cannot be known otherwise.
+        told = {"enable.partition.eof": order is not None, "error_cb": self._complaints}
+        self._consumer = new_consumer(options.consumer() | told)
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"recallflow-{name}")
 
-    def add(self, part: "TopicPart", offset: int) -> Queue:
-        """Reads one more partition, from `offset` on."""
-        self._reached[part] = offset
-        self.queues[part] = collections.deque()
+    def add(self, part: TopicPart, offset: int, end: int) -> Lane:
+        """Reads one more partition, from `offset` on; `end` is where it ends now."""
+        lane = Lane(offset, end)
+        if self._order is None:
+            lane.read = lane.queue
+        else:
+            self._order.add(lane)
+        self.lanes = self.lanes | {part: lane}  # anew: other threads look through it
         self._joining.append(TopicPartition(*part, offset))
         if not self._thread.is_alive():
             self._thread.start()
-        return self.queues[part]
+        return lane
 
     def stop(self) -> None:
         self._stopping.set()
@@ -67,40 +80,60 @@ class Reader:
         self._consumer.close()
 
     def waiting(self) -> bool:
-        return any(self.queues.values())
+        """Whether there is something to take."""
+        return any(lane.queue for lane in self.lanes.values())
 
-    def lag(self) -> dict["TopicPart", int]:
+    def lag(self) -> dict[TopicPart, int]:
         """Records behind the end of each partition, as far as the last fetch told; what is queued here counts."""
-        return {part: max(0, end - self._reached[part]) + len(self.queues[part]) for part, end in [*self._ends.items()]}
+        return {part: max(0, lane.end - lane.reached) + lane.held() for part, lane in self.lanes.items()}
 
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                while self._joining:
-                    # Here and not in `add`: assigning while another thread polls hangs.
-                    self._consumer.incremental_assign([self._joining.popleft()])
-                self._note_ends()
-                if sum(map(len, self.queues.values())) >= READ_AHEAD:
-                    self._stopping.wait(0.001)
-                    continue
-                message = self._consumer.poll(POLL_S)
-                self._complaints.check()
-                if message is not None:
-                    self._take([message, *self._consumer.consume(READ_BATCH, 0)])
+                self._read()
         except KafkaException as error:
             self._fail(SourceError(f"cannot be read on: {error.args[0].str()}"))
         except SourceError as error:
             self._fail(error)
 
+    def _read(self) -> None:
+        while self._joining:
+            # Here and not in `add`: assigning while another thread polls hangs.
+            self._consumer.incremental_assign([self._joining.popleft()])
+        if self._full():
+            self._stopping.wait(0.001)
+            return
+        message = self._consumer.poll(POLL_S)
+        self._complaints.check()
+        messages = [] if message is None else [message, *self._consumer.consume(READ_BATCH, 0)]
+        # Before anything is handed over: a lane that looks read to its end, and is not, would hold nobody up.
+        self._note_ends()
+        if messages:
+            self._take(messages)
+        if len(messages) < READ_BATCH:
+            for lane in self.lanes.values():
+                lane.settle()
+
+    def _full(self) -> bool:
+        """Whether enough is read. Not while a lane runs dry that others have to wait for: then those that are full are
+        paused, so that it alone is read on."""
+        lanes = self.lanes.values()
+        enough = sum(lane.held() for lane in lanes) >= READ_AHEAD
+        if enough and not (self._order is not None and any(not lane.held() and lane.behind() for lane in lanes)):
+            return True
+        for part, lane in self.lanes.items():
+            if enough and not lane.paused and lane.held() >= READ_AHEAD:
+                self._consumer.pause([TopicPartition(*part)])
+                lane.paused = True
+            elif lane.paused and lane.held() < READ_AHEAD // 2:
+                self._consumer.resume([TopicPartition(*part)])
+                lane.paused = False
+        return False
+
     def _note_ends(self) -> None:
         """Here too, and not where the lag is asked for: a consumer that is asked while another thread polls hangs."""
-        if time.monotonic() < self._ends_due_s:
-            return
-        self._ends_due_s = time.monotonic() + ENDS_S
-        for part in [*self.queues]:
-            _, end = self._consumer.get_watermark_offsets(TopicPartition(*part), cached=True)
-            if end >= 0:
-                self._ends[part] = end
+        for part, lane in self.lanes.items():
+            lane.note(self._consumer.get_watermark_offsets(TopicPartition(*part), cached=True)[1])
 
     def _fail(self, error: SourceError) -> None:
         self.error = error
@@ -110,9 +143,13 @@ class Reader:
         for message in messages:
             error = message.error()
             if error is None:
-                part = message.topic(), message.partition()
-                self.queues[part].append(message)
-                self._reached[part] = message.offset() + 1
+                lane = self.lanes[message.topic(), message.partition()]
+                lane.read.append(message)
+                lane.reached = message.offset() + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                # An offset behind the last record's where markers of transactions lie between.
+                lane = self.lanes[message.topic(), message.partition()]
+                lane.ended = lane.reached = message.offset()
             else:
                 self._judge(error, f"{message.topic()}:{message.partition()}")
         self._wake.set()
@@ -131,9 +168,6 @@ class Reader:
         _log.warning("%s: %s; retrying", where, error.str())
 
 
-TopicPart = tuple[str, int]
-
-
 class Hub:
     """Readers, order of service and batch size for the parts of one worker."""
 
@@ -141,21 +175,27 @@ class Hub:
         self,
         options: KafkaOptions,
         in_flight: Callable[[], int],
+        order: Order,
         wake: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
+        *,
+        new_consumer: NewConsumer = Consumer,
+        clock_s: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`wake` ends a rest: whoever else has news for this worker sets it too. `failure` is what else has failed that
-        the source cannot go on without."""
+        """`order` is that of memory records, over all hubs. `wake` ends a rest: whoever else has news for this worker
+        sets it too. `failure` is what else has failed that the source cannot go on without."""
         self.wake = wake or threading.Event()
-        self.queries = Reader("queries", options, self.wake)
-        self.memories = Reader("memories", options, self.wake)
+        self.queries = Reader("queries", options, self.wake, None, new_consumer)
+        self.memories = Reader("memories", options, self.wake, order, new_consumer)
         self._in_flight = in_flight
+        self._order = order
         self._failure = failure
+        self._clock_s = clock_s
         self._parts = 0
         self._batch = 1
         self._cycle: set[str] = set()
         self._given = 0
-        self._cycle_began_s = self._fed_s = time.perf_counter()
+        self._cycle_began_s = self._fed_s = clock_s()
 
     def join(self) -> None:
         self._parts += 1
@@ -174,28 +214,30 @@ class Hub:
             if error is not None:
                 raise error
         if part in self._cycle:
-            now_s = time.perf_counter()
+            now_s = self._clock_s()
             if self._given:
                 cost_s = (now_s - self._cycle_began_s) / self._given
                 self._batch = max(1, min(BATCH_MAX, int(BUDGET_S / max(cost_s, 1e-6))))
             self._cycle.clear()
             self._given, self._cycle_began_s = 0, now_s
+        if not self._cycle:
+            self._order.release()
         self._cycle.add(part)
 
     def memories_allowed(self) -> int:
         """How many memory events a part may take now."""
-        if self.queries.waiting() and time.perf_counter() - self._fed_s < STARVED_S:
+        if self.queries.waiting() and self._clock_s() - self._fed_s < STARVED_S:
             return 0
-        busy = max(1, sum(1 for queue in self.memories.queues.values() if queue))
+        busy = max(1, sum(1 for lane in self.memories.lanes.values() if lane.queue))
         return max(0, min(-(-self._batch // busy), IN_FLIGHT_MAX - self._in_flight()))
 
     def gave(self, memories: int) -> None:
         self._given += memories
-        self._fed_s = time.perf_counter()
+        self._fed_s = self._clock_s()
 
     def rest(self, part: str) -> None:
         """Waits for news, but only the first part of a cycle does, and not for long: the dataflow has other work."""
         if len(self._cycle) == 1 and part in self._cycle:
-            if not (self.queries.waiting() or self.memories.waiting()):
+            if not (self.queries.waiting() or self.memories.waiting() or self._order.draining):
                 self.wake.wait(WAIT_S)
             self.wake.clear()

@@ -16,25 +16,35 @@ GIVE_UP_S = 10.0
 ASK_S = 2.0  # so often it is seen whether Kafka refuses us
 TRY_AGAIN_S = 0.1
 
+NewConsumer = Callable[..., Any]  # of a configuration: confluent_kafka.Consumer, whose stubs are vague
+
 
 class Metadata:
     """Questions to the brokers. Raises SourceError where they cannot be reached, refuse us, or a topic is missing.
     `consumer` is there for reading what was found; `chosen` are further options of it."""
 
     def __init__(
-        self, options: KafkaOptions, chosen: Mapping[str, object] | None = None, give_up_s: float = GIVE_UP_S
+        self,
+        options: KafkaOptions,
+        chosen: Mapping[str, object] | None = None,
+        give_up_s: float = GIVE_UP_S,
+        new_consumer: NewConsumer = Consumer,
     ) -> None:
         self._options = options
         self._give_up_s = give_up_s
         self.complaints = Complaints()
-        self.consumer: Any = Consumer(options.consumer() | dict(chosen or {}) | {"error_cb": self.complaints})
+        self.consumer: Any = new_consumer(options.consumer() | dict(chosen or {}) | {"error_cb": self.complaints})
 
     @classmethod
     @contextmanager
     def open(
-        cls, options: KafkaOptions, chosen: Mapping[str, object] | None = None, give_up_s: float = GIVE_UP_S
+        cls,
+        options: KafkaOptions,
+        chosen: Mapping[str, object] | None = None,
+        give_up_s: float = GIVE_UP_S,
+        new_consumer: NewConsumer = Consumer,
     ) -> Iterator["Metadata"]:
-        metadata = cls(options, chosen, give_up_s)
+        metadata = cls(options, chosen, give_up_s, new_consumer)
         try:
             yield metadata
         finally:

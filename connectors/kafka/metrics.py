@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from recallflow.connectors.kafka.source import KafkaSource, Progress
 from recallflow.connectors.kafka.tally import BOUNDS_S, Tally
+from recallflow.connectors.kafka.watch import Watch
 from recallflow.state.directory import StateDirectory
 
 
@@ -23,6 +24,7 @@ class Running:
     directory: StateDirectory
     tally: Tally
     held: Callable[[], bool]  # whether we may work for the deployment
+    watch: Watch
 
 
 class Metrics(Collector):
@@ -45,6 +47,8 @@ class Metrics(Collector):
         if self._running is not None:
             yield from _outputs(self._running.tally)
             yield from _inputs(self._running.source, self._running.progress)
+            added = self._running.watch.added
+            yield _counter("added_partitions", "Partitions added to topics since the start", "topic", added)
             yield _gauge("waiting_queries", "Queries set aside in this run", self._running.tally.waiting)
             yield _gauge("hot_cache_bytes", "Bytes of owners in memory", self._running.directory.hot_bytes)
 
@@ -72,8 +76,8 @@ def _inputs(source: KafkaSource, progress: Progress) -> Iterator[Metric]:
     for reader in readers:
         for (topic, partition), records in reader.lag().items():
             lag.add_metric([topic, str(partition)], records)
-        for (topic, _), queue in [*reader.queues.items()]:
-            queued[topic] += len(queue)
+        for (topic, _), lane in reader.lanes.items():
+            queued[topic] += lane.held()
     yield lag
     waiting = GaugeMetricFamily("recallflow_queued_records", "Records read and not taken yet", labels=["topic"])
     for topic, records in queued.items():

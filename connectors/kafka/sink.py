@@ -49,10 +49,11 @@ class Outgoing:
 
 class Delivered(NamedTuple):
     """A part's resume state: everything below `offset` is settled; `unclaimed` stands in the tail from before a crash,
-    and the dataflow has not come by it again."""
+    and the dataflow has not come by it again. All this is of the topic of that id, not of one made in its place."""
 
     offset: int
     unclaimed: tuple[Identity, ...]
+    topic_id: str = ""  # of snapshots from before ids were kept
 
 
 class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
@@ -63,17 +64,20 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         options: KafkaOptions,
         partitions: Mapping[str, int],
         begin: Mapping[str, int],
+        ids: Mapping[str, str],
         *,
         may_send: Callable[[], None] = lambda: None,
         outage_s: float = OUTAGE_S,
     ) -> None:
         """`partitions`: topic → how many. `begin`: part → its offset when the state directory was new: what stands
-        before is of no concern to a part that has no snapshot yet. `may_send` is asked before each send: it returns, or
-        raises. `outage_s`: so long an output waits for brokers that are away."""
+        before is of no concern to a part that has no snapshot yet. `ids`: topic → its id as it is now, which changes
+        where the topic is made anew. `may_send` is asked before each send: it returns, or raises. `outage_s`: so long
+        an output waits for brokers that are away."""
         self._options = options
         self._may_send = may_send
         self._outage_s = outage_s
         self._begin = begin
+        self._ids = ids
         self._producers: dict[int, SharedProducer] = {}
         self._starting = threading.Lock()
         self.partitions = dict(partitions)
@@ -91,9 +95,8 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         with self._starting:
             worker = threading.get_ident()
             producer = self._producers.setdefault(worker, SharedProducer(self._options, self._may_send, self._outage_s))
-        return SinkPart(
-            self._options, producer, topic, int(number), resume_state or Delivered(self._begin.get(for_part, 0), ())
-        )
+        resumed = resume_state or Delivered(self._begin.get(for_part, 0), ())
+        return SinkPart(self._options, producer, topic, int(number), resumed, self._ids)
 
 
 class SharedProducer:
@@ -169,15 +172,26 @@ class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
     """One Kafka partition."""
 
     def __init__(
-        self, options: KafkaOptions, producer: SharedProducer, topic: str, number: int, resumed: Delivered
+        self,
+        options: KafkaOptions,
+        producer: SharedProducer,
+        topic: str,
+        number: int,
+        resumed: Delivered,
+        ids: Mapping[str, str],
     ) -> None:
         self._producer = producer
         self._topic = topic
         self._number = number
+        self._ids = ids
+        self._id = ids[topic]
+        if resumed.topic_id not in ("", self._id):
+            resumed = Delivered(0, ())
         tail, self._offset = read_tail(options, topic, number, resumed.offset)
         self._there = set(tail) | set(resumed.unclaimed)
 
     def write_batch(self, values: Sequence[Outgoing]) -> None:
+        self._heed_id()
         for outgoing in values:
             if outgoing.identity in self._there:
                 self._there.remove(outgoing.identity)
@@ -188,10 +202,16 @@ class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
     def snapshot(self) -> Delivered:
         # The offset alone would be unsound: what the tail held and was not sent again yet could be sent twice later.
         self._producer.flush()
-        return Delivered(self._offset, tuple(sorted(self._there)))
+        self._heed_id()
+        return Delivered(self._offset, tuple(sorted(self._there)), self._id)
 
     def close(self) -> None:
         self._producer.flush()
+
+    def _heed_id(self) -> None:
+        """A topic made anew holds nothing of what we knew, and what it may hold of ours by now begins anywhere."""
+        if self._ids[self._topic] != self._id:
+            self._id, self._offset, self._there = self._ids[self._topic], 0, set()
 
     def _delivered(self, offset: int) -> None:
         self._offset = max(self._offset, offset + 1)

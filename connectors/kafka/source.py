@@ -1,18 +1,21 @@
 """The Kafka source: one part per partition number, over the memory topic and the query topic."""
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
+from confluent_kafka import Consumer
 
-from recallflow.connectors.kafka.hub import Hub, Queue, Reader
-from recallflow.connectors.kafka.metadata import Metadata
+from recallflow.connectors.kafka.admin import Described
+from recallflow.connectors.kafka.hub import Hub, Reader
+from recallflow.connectors.kafka.metadata import Metadata, NewConsumer
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.order import Order, Queue
 from recallflow.errors import SourceError
 from recallflow.records import Position, Record
 
@@ -29,25 +32,34 @@ class Progress:
 
     def __init__(self) -> None:
         self.given: Counter[str] = Counter()
-        self._done = 0
+        self.through: Counter[str] = Counter()
+        # One count lost between two workers would be in flight for ever.
+        self._counting = threading.Lock()
 
     def gave(self, topic: str, records: int) -> None:
-        self.given[topic] += records
+        with self._counting:
+            self.given[topic] += records
 
-    def done(self, records: int) -> None:
-        self._done += records
+    def done(self, topic: str, records: int) -> None:
+        with self._counting:
+            self.through[topic] += records
 
     def in_flight(self) -> int:
-        return self.given.total() - self._done
+        with self._counting:
+            return self.given.total() - self.through.total()
 
 
 class KafkaSource(FixedPartitionedSource[Record, Offsets]):
     """Records of `memory_topic` and `query_topic`. A part's resume state is where it is in each of its partitions.
 
-    Without one, memories are read from the beginning, and queries from where `begin` says the topic ended when the
-    state directory was new. `rewind` names, per `topic:partition`, an offset below the resume state to read from again,
-    to rebuild state that was lost: those records come out silent. `given_up` names, by part, up to where queries that
-    are gone from the topic are done without. `wake` and `failure`: see `Hub`.
+    Partition n belongs to part n % `parts`, also one that is added later: the parts are the same for ever, as Bytewax
+    keeps the places in the log under their names.
+
+    Without a resume state, memories are read from the beginning, and queries from where `begin` says the topic ended
+    when the state directory was new; a partition of which it says nothing came later. `rewind` names, per
+    `topic:partition`, an offset below the resume state to read from again, to rebuild state that was lost: those
+    records come out silent. `given_up` names, by part, up to where queries that are gone from the topic are done
+    without. `wake` and `failure`: see `Hub`.
     """
 
     def __init__(
@@ -60,8 +72,10 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         rewind: Mapping[str, int] | None = None,
         given_up: Mapping[str, int] | None = None,
         *,
+        parts: int,
         wake: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
+        new_consumer: NewConsumer = Consumer,
     ) -> None:
         self._options = options
         self._memory_topic = memory_topic
@@ -70,69 +84,93 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         self._begin = begin
         self._rewind = rewind or {}
         self._given_up = given_up or {}
+        self._parts = parts
         self._wake = wake
         self._failure = failure
+        self._new_consumer = new_consumer
+        self._order = Order(lambda: progress.through[memory_topic])
         self._hubs: dict[int, Hub] = {}
         self._joining = threading.Lock()
-        self._listed = 0
+        self._counts: dict[str, int] = {}  # by topic, when the parts were listed
+        self._grown: dict[str, int] = {}  # … and with what was added since
+        self._added: dict[int, deque[_Place]] = {number: deque() for number in range(parts)}
         self._built = 0
         self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset of this run
         self.stopping = threading.Event()
 
     def list_parts(self) -> list[str]:
-        """One part per partition number that either topic has. Raises SourceError where a topic is missing."""
-        self._listed = max(self._partition_counts().values())
-        return [f"{number:05d}" for number in range(self._listed)]
+        """The same parts at every start. Raises SourceError where a topic is missing."""
+        self._count_partitions()
+        return [f"{number:05d}" for number in range(self._parts)]
 
     def build_part(self, step_id: str, for_part: str, resume_state: Offsets | None) -> "KafkaPart":  # noqa: ARG002
-        number = int(for_part)
-        counts = self._partition_counts()
+        number, counts = int(for_part), self._count_partitions()
         hub = self._hub()
         hub.join()
-        part = KafkaPart(for_part, hub, self._progress, self.stopping)
-        for topic, reader in ((self._query_topic, hub.queries), (self._memory_topic, hub.memories)):
-            if number < counts[topic]:
-                source = f"{topic}:{number}"
-                next_offset, answered_from = (resume_state or {}).get(source, (None, 0))
-                first = self._first_offset(topic, number, next_offset)
-                self.first_offsets[source] = first
-                answered_from = max(answered_from, next_offset or 0)
-                log = _Log(source, reader.add((topic, number), first), first, answered_from)
-                (part.queries if reader is hub.queries else part.memories).append(log)
+        part = KafkaPart(for_part, self._query_topic, hub, self._progress, self.stopping, self._added[number])
+        for topic in (self._query_topic, self._memory_topic):
+            for partition in range(number, counts[topic], self._parts):
+                next_offset, answered_from = (resume_state or {}).get(f"{topic}:{partition}", (None, 0))
+                place = self._place(topic, partition, next_offset)
+                part.add(replace(place, answered_from=max(answered_from, next_offset or 0)))
         with self._joining:
             self._built += 1
         return part
 
+    def grow(self, found: Mapping[str, Described]) -> None:
+        """Has partitions that were added to the topics read, from their beginning on. Called from another thread, once
+        the parts are listed."""
+        for topic, count in [*self._grown.items()]:
+            for partition in range(count, found[topic].partitions):
+                try:
+                    place = self._place(topic, partition, None)
+                except SourceError:  # no broker to be reached: the next look finds it as well
+                    return
+                self._grown[topic] = partition + 1
+                self._added[partition % self._parts].append(place)
+
     def ready(self) -> bool:
         """Whether every part is there, and goes on."""
-        return 0 < self._listed <= self._built and not self.stopping.is_set()
+        return self._built == self._parts and not self.stopping.is_set()
 
     def readers(self) -> list[Reader]:
         """The readers of all workers."""
         return [reader for hub in [*self._hubs.values()] for reader in (hub.queries, hub.memories)]
+
+    def _count_partitions(self) -> dict[str, int]:
+        """How many there were when this was first asked, by any worker: what came later comes through `grow`."""
+        with self._joining:
+            if not self._counts:
+                with Metadata.open(self._options, new_consumer=self._new_consumer) as metadata:
+                    found = metadata.partitions((self._memory_topic, self._query_topic))
+                self._counts = {topic: len(numbers) for topic, numbers in found.items()}
+                self._grown = dict(self._counts)
+            return self._counts
 
     def _hub(self) -> Hub:
         """The calling worker's hub."""
         with self._joining:
             worker = threading.get_ident()
             if worker not in self._hubs:
-                self._hubs[worker] = Hub(self._options, self._progress.in_flight, self._wake, self._failure)
+                self._hubs[worker] = Hub(
+                    self._options,
+                    self._progress.in_flight,
+                    self._order,
+                    self._wake,
+                    self._failure,
+                    new_consumer=self._new_consumer,
+                )
             return self._hubs[worker]
 
-    def _partition_counts(self) -> dict[str, int]:
-        with Metadata.open(self._options) as metadata:
-            found = metadata.partitions((self._memory_topic, self._query_topic))
-        return {topic: len(numbers) for topic, numbers in found.items()}
-
-    def _first_offset(self, topic: str, number: int, resumed: int | None) -> int:
+    def _place(self, topic: str, number: int, resumed: int | None) -> "_Place":
         """Where to read from. Raises SourceError where what comes next is gone."""
-        with Metadata.open(self._options) as metadata:
+        with Metadata.open(self._options, new_consumer=self._new_consumer) as metadata:
             low, high = metadata.span(topic, number)
         queries = topic == self._query_topic
         if resumed is not None:
             wanted = min(resumed, self._rewind.get(f"{topic}:{number}", resumed))
         else:
-            wanted = self._begin.get(part_name(topic, number), high) if queries else low
+            wanted = self._begin.get(part_name(topic, number), low) if queries else low
         if queries:
             wanted = max(wanted, self._given_up.get(part_name(topic, number), wanted))
         if wanted < low:
@@ -142,7 +180,19 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
                 f"{topic}:{number} ends at offset {high}, and we were at {wanted}: the topic was made anew. "
                 "Start with another state directory"
             )
-        return wanted
+        self.first_offsets[f"{topic}:{number}"] = wanted
+        return _Place(topic, number, wanted, high)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A Kafka partition to be read: from where on, where it ends now, and the offset from which on outputs count."""
+
+    topic: str
+    number: int
+    first: int
+    end: int
+    answered_from: int = 0
 
 
 def _gone(source: str, wanted: int, low: int, queries: bool) -> str:
@@ -168,19 +218,39 @@ class _Log:
 
 
 class KafkaPart(StatefulSourcePartition[Record, Offsets]):
-    """The partitions of one number: queries first, then as many memory events as the hub allows."""
+    """The partitions of one part: queries first, then as many memory events as the hub allows."""
 
-    def __init__(self, name: str, hub: Hub, progress: Progress, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        name: str,
+        query_topic: str,
+        hub: Hub,
+        progress: Progress,
+        stopping: threading.Event,
+        added: "deque[_Place]",
+    ) -> None:
+        """`added`: partitions to read as well, as they come."""
         self._name = name
+        self._query_topic = query_topic
         self._hub = hub
         self._progress = progress
         self._stopping = stopping
+        self._added = added
         self.queries: list[_Log] = []
         self.memories: list[_Log] = []
+
+    def add(self, place: _Place) -> None:
+        """Reads one more partition."""
+        queries = place.topic == self._query_topic
+        reader, logs = (self._hub.queries, self.queries) if queries else (self._hub.memories, self.memories)
+        lane = reader.add((place.topic, place.number), place.first, place.end)
+        logs.append(_Log(f"{place.topic}:{place.number}", lane.queue, place.first, place.answered_from))
 
     def next_batch(self) -> list[Record]:
         if self._stopping.is_set():
             raise StopIteration
+        while self._added:
+            self.add(self._added.popleft())
         self._hub.begin(self._name)
         records = [record for log in self.queries for record in _take(log, QUERIES_MAX)]
         if not records and (allowed := self._hub.memories_allowed()):

@@ -32,7 +32,8 @@ def source(broker: Cluster, topics: Names, wake: threading.Event) -> KafkaSource
     for number in range(5):
         producer.produce(memories, b"%d" % number, partition=1)
     assert producer.flush(GIVE_UP_S) == 0
-    return KafkaSource(KafkaOptions(broker.bootstrap_servers), memories, queries, Progress(), {}, wake=wake)
+    options = KafkaOptions(broker.bootstrap_servers)
+    return KafkaSource(options, memories, queries, Progress(), {}, parts=2, wake=wake)
 
 
 def test_it_is_ready_once_every_part_is_there(source: KafkaSource) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from recallflow.connectors.kafka.hub import Hub
 from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.order import Order
 from recallflow.errors import SourceError
 from recallflow.operators.async_call import Completion, Completions
 
@@ -31,7 +32,7 @@ def make_hub() -> Iterator[Callable[..., Hub]]:
     made: list[Hub] = []
 
     def make(*arguments: object) -> Hub:
-        made.append(Hub(NOWHERE, lambda: 0, *arguments))  # type: ignore[arg-type]
+        made.append(Hub(NOWHERE, lambda: 0, Order(lambda: 0), *arguments))  # type: ignore[arg-type]
         made[-1].join()
         return made[-1]
 
@@ -64,7 +65,7 @@ def test_without_news_a_rest_is_short(make_hub: Callable[..., Hub]) -> None:
 def test_what_is_queued_is_not_rested_on(make_hub: Callable[..., Hub]) -> None:
     wake = Told()
     hub = make_hub(wake)
-    hub.queries.add(("query.events", 0), 0).append("a record")
+    hub.queries.add(("query.events", 0), 0, 0).queue.append("a record")
     hub.begin("00000")
     hub.rest("00000")
     assert wake.waits == []

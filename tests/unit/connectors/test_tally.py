@@ -9,10 +9,12 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.metrics import Metrics, Running
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.source import KafkaSource, Progress
 from recallflow.connectors.kafka.tally import Tally
+from recallflow.connectors.kafka.watch import Watch
 from recallflow.errors import InvalidRecord
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer, DeadLetter, Done, Receipted
@@ -80,8 +82,9 @@ def running(tally: Tally, tmp_path: Path) -> Running:
     settings, embedder = Settings(partitions=1), load_embedder("hash")
     directory = StateDirectory.open(tmp_path / "s", settings.fingerprint(embedder), settings.cache_bytes)
     progress = Progress()
-    source = KafkaSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, progress, {})
-    return Running(source, progress, directory, tally, lambda: True)
+    source = KafkaSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, progress, {}, parts=2)
+    watch = Watch(dict, {MEMORIES: Described("m", 2)})
+    return Running(source, progress, directory, tally, lambda: True, watch)
 
 
 def shown(metrics: Metrics) -> dict[str, float]:
@@ -96,13 +99,14 @@ def test_metrics_show_what_was_counted(running: Running) -> None:
     assert (shown(metrics), metrics.ready()) == ({}, False)
     metrics.watch(running)
     running.progress.gave(MEMORIES, 5)
-    running.progress.done(2)
+    running.progress.done(MEMORIES, 2)
     for output in (answer(100, processing_time_ms=2.0), answer(101, processing_time_ms=70.0), letter(MEMORIES, 1)):
         running.tally.observe(output)
     found = shown(metrics)
     expected = {
         "recallflow_records_total{'topic': 'memory.events'}": 5,
         "recallflow_in_flight_records": 3,
+        "recallflow_added_partitions_total{'topic': 'memory.events'}": 0,
         "recallflow_outputs_total{'kind': 'response'}": 2,
         "recallflow_outputs_total{'kind': 'dead_letter'}": 1,
         "recallflow_dead_letters_total{'code': 'invalid_json'}": 1,

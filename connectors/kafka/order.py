@@ -1,0 +1,128 @@
+"""The order in which memory records of different partitions may be taken: that of their append times.
+
+A topic that grows sends owners to other partitions, and within a partition alone their order would be lost. So records
+that were read are released merged by append time, over all partitions and workers of the process; a partition that is
+read to its end holds nobody up, and one that is behind is waited for. In what is released, each partition goes on by
+itself, in batches. Only where an owner changes partition does the merge stop, until all that was released has gone
+through the state: two partitions are two streams, and what is given first need not arrive first.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
+
+KEYS_MAX = 20_000  # owners whose partition is remembered; then everything is let through, and they are forgotten
+
+Queue = deque[Any]  # confluent_kafka.Message, whose stubs make every field optional
+
+
+@dataclass(slots=True)
+class Lane:
+    """One Kafka partition: what was read of it and may not be taken yet, what may be, and how far it is read. Where no
+    order is kept, both are one queue."""
+
+    reached: int  # the offset after the last record read
+    end: int  # the partition's end, as far as known
+    read: Queue = field(default_factory=deque)
+    queue: Queue = field(default_factory=deque)
+    paused: bool = False
+    ended: int = -1  # where Kafka said that what can be read ends: what is there beyond belongs to an open transaction
+    noted: int = -1  # the end known before the last read …
+    passed: int = -1  # … and the one of which it is known that nothing can be read up to it
+
+    def note(self, end: int) -> None:
+        self.noted, self.end = self.end, max(self.end, end)
+
+    def settle(self) -> None:
+        """All that Kafka had sent was taken over, and so what is still missing up to the end known before cannot be
+        read: without this, a producer that hangs in a transaction would hold up everybody."""
+        if self.ended == self.reached:
+            self.passed = self.noted
+
+    def behind(self) -> bool:
+        """Whether records are known to be there that were not read yet."""
+        return self.reached < self.end and self.passed < self.end
+
+    def held(self) -> int:
+        """Records that are read and not taken."""
+        return len(self.queue) if self.read is self.queue else len(self.read) + len(self.queue)
+
+
+class Order:
+    """Releases what the lanes of a process have read. `through` says how many of the records released have gone
+    through the state."""
+
+    def __init__(self, through: Callable[[], int]) -> None:
+        self.draining = False  # nothing is released until all that was has gone through
+        self._through = through
+        self._released = 0
+        self._lanes: list[Lane] = []
+        self._places: dict[bytes, int] = {}  # key → the lane that its latest records came by
+        self._working = threading.Lock()
+
+    def add(self, lane: Lane) -> None:
+        with self._working:
+            self._lanes.append(lane)
+
+    def release(self) -> None:
+        """Releases what is in order. Called by every worker; one of them at a time does it for all."""
+        if self._working.acquire(blocking=False):
+            try:
+                self._release()
+            finally:
+                self._working.release()
+
+    def _release(self) -> None:
+        if self._released == self._through():
+            self._places.clear()
+            self.draining = False
+        if self.draining or (heads := self._heads()) is None:
+            return
+        while heads:
+            number = heads[0][1]
+            lane = self._lanes[number]
+            message = lane.read[0]
+            if heads[0][0] and not self._settle(message.key(), number):
+                return
+            behind = lane.behind()  # before the look at what is read: the reader may just bring the rest
+            lane.queue.append(lane.read.popleft())
+            self._released += 1
+            if lane.read:
+                heapreplace(heads, (_append_ms(lane.read[0]), number))
+            elif behind:
+                return
+            else:
+                heappop(heads)
+
+    def _heads(self) -> list[tuple[int, int]] | None:
+        """The append time of each lane's first record, as a heap; None while one of them is unknown."""
+        heads = []
+        for number, lane in enumerate(self._lanes):
+            behind = lane.behind()
+            if lane.read:
+                heads.append((_append_ms(lane.read[0]), number))
+            elif behind:
+                return None
+        heapify(heads)
+        return heads
+
+    def _settle(self, key: bytes | None, number: int) -> bool:
+        """Whether an owner's record may follow what was released before it."""
+        if key is None:  # of an owner that its producer did not name: nobody promises it an order
+            return True
+        self.draining = self._places.setdefault(key, number) != number or len(self._places) > KEYS_MAX
+        if self.draining and self._released == self._through():
+            self._places = {key: number}
+            self.draining = False
+        return not self.draining
+
+
+def _append_ms(message: Any) -> int:
+    """0 where the time is the producer's: it says nothing about the order, and one far ahead would hold up others."""
+    kind, time_ms = message.timestamp()
+    return time_ms if kind == TIMESTAMP_LOG_APPEND_TIME else 0
