@@ -59,6 +59,7 @@ class Order:
 
     def __init__(self, through: Callable[[], int]) -> None:
         self.draining = False  # nothing is released until all that was has gone through
+        self._begun = False
         self._through = through
         self._released = 0
         self._lanes: list[Lane] = []
@@ -68,6 +69,10 @@ class Order:
     def add(self, lane: Lane) -> None:
         with self._working:
             self._lanes.append(lane)
+
+    def begin(self) -> None:
+        """All lanes of the start are there; without one of them, what comes next would be unknown."""
+        self._begun = True
 
     def release(self) -> None:
         """Releases what is in order. Called by every worker; one of them at a time does it for all."""
@@ -81,7 +86,7 @@ class Order:
         if self._released == self._through():
             self._places.clear()
             self.draining = False
-        if self.draining or (heads := self._heads()) is None:
+        if self.draining or not self._begun or (heads := self._heads()) is None:
             return
         while heads:
             number = heads[0][1]

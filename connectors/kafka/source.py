@@ -115,6 +115,8 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
                 part.add(replace(place, answered_from=max(answered_from, next_offset or 0)))
         with self._joining:
             self._built += 1
+            if self._built == self._parts:
+                self._order.begin()
         return part
 
     def grow(self, found: Mapping[str, Described]) -> None:
