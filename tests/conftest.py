@@ -15,7 +15,7 @@ import orjson
 import pytest
 from hypothesis import settings
 
-from benchmarks.broker import BOOTSTRAP_VARIABLE, BOTH_WAYS
+from benchmarks.broker import BOOTSTRAP_VARIABLE, BOTH_WAYS, Cluster, connect_or_start
 from benchmarks.locomo import MissingDataError, shared
 from recallflow.decisions import History
 from recallflow.flows.embedded import Processed, process
@@ -67,6 +67,13 @@ def has_models() -> bool:
     except MissingDataError:
         return False
     return True
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Cluster]:
+    """One real broker for all tests that need one; they keep apart by the names of their topics."""
+    with connect_or_start() as cluster:
+        yield cluster
 
 
 _ENTRY: dict[str, Any] = {

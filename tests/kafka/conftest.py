@@ -1,4 +1,4 @@
-"""One real broker for the whole session; tests keep apart by the names of their topics."""
+"""What tests of the commands on a real broker share; they keep apart by the names of their topics."""
 
 import contextlib
 import os
@@ -10,15 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.broker import Cluster, connect_or_start
-
 SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
-
-
-@pytest.fixture(scope="session")
-def broker() -> Iterator[Cluster]:
-    with connect_or_start() as cluster:
-        yield cluster
 
 
 @pytest.fixture

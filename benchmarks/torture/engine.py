@@ -1,0 +1,231 @@
+"""The engine as an operator has it: a process of the command line, what it says, and how it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.broker import BOOTSTRAP_VARIABLE, free_ports, guard, release
+from benchmarks.torture.topics import Topics
+
+GIVE_UP_S = 120.0  # far more than a loaded machine needs: whoever is not there by then hangs
+POLL_S = 0.05
+SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
+NOT_FOR_PEOPLE = ("Traceback (most recent call last)", "panicked at", "Fatal Python error", "fatal runtime error")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended. `code` below 0 is the signal that ended it."""
+
+    code: int
+    out: str
+    said: str
+
+    @property
+    def error(self) -> str:
+        """The last line on standard error: by the contract, what is wrong and what to do."""
+        lines = [line for line in self.said.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+    @property
+    def plain(self) -> bool:
+        """Whether a person can read it: no traceback, no panic, and a word where it failed."""
+        return not any(mark in self.said for mark in NOT_FOR_PEOPLE) and (
+            self.code == 0 or bool(self.error or self.out.strip())
+        )
+
+    def __str__(self) -> str:
+        return f"exit {self.code}: {self.said[-2_000:]}"
+
+
+def command(*words: str | Path, text: str | bytes = b"", setup: str = "") -> Ended:
+    """Runs `recallflow …` to its end. `setup` is Python that the new process runs before the command."""
+    done = subprocess.run(
+        words_of(*words, setup=setup),
+        input=text if isinstance(text, bytes) else text.encode(),
+        capture_output=True,
+        env=surroundings(),
+        check=False,
+        timeout=GIVE_UP_S,
+    )
+    return Ended(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+
+def words_of(*words: str | Path, setup: str = "") -> list[str]:
+    return [sys.executable, "-c", f"{setup}\n{SCRIPT}", *map(str, words)]
+
+
+def surroundings() -> Mapping[str, str]:
+    """Without a broker of the surroundings: a command gets the one that is meant."""
+    return {name: value for name, value in os.environ.items() if name != BOOTSTRAP_VARIABLE}
+
+
+class Engine:
+    """`recallflow run` on a state directory of its own, to be started, hurt and started again."""
+
+    def __init__(self, topics: Topics, folder: Path, *options: str, name: str = "engine") -> None:
+        self.state_dir = folder / name
+        self.topics = topics
+        self.log = folder / f"{name}.log"
+        self._options: Sequence[str] = options
+        self._port = free_ports(None)[0]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0  # where in the log the running process' words begin
+        self.starts = 0
+
+    # ------------------------------------------------------------------ life
+
+    def start(self, *options: str) -> None:
+        """Starts the process, and does not wait."""
+        if self.running():
+            raise RuntimeError("the engine runs already")
+        self.log.touch()
+        self._began = self.log.stat().st_size
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.words(*options),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=surroundings(),
+            )
+        self._guard = guard(self._process.pid)
+        self.starts += 1
+
+    def words(self, *options: str) -> list[str]:
+        where = ["--state-dir", str(self.state_dir), "--bootstrap-servers", self.topics.cluster.bootstrap_servers]
+        probes = ["--metrics-port", str(self._port)]
+        return words_of("run", *where, *probes, *self.topics.arguments(), *self._options, *options)
+
+    def up(self, *options: str) -> None:
+        """Starts it and waits until it is ready. RuntimeError where it ends instead, or does not get there."""
+        self.start(*options)
+        self.await_ready()
+
+    def await_ready(self) -> None:
+        self.until(self.ready, "ready")
+
+    def until(self, true: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + GIVE_UP_S
+        while not true():
+            if not self.running():
+                raise RuntimeError(f"the engine ended before it was {what}: {self.ended()}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the engine was not {what} after {GIVE_UP_S:.0f} s: {self.said()[-2_000:]}")
+            time.sleep(POLL_S)
+
+    def kill(self) -> None:
+        """SIGKILL; nothing happens where it does not run."""
+        self._signal(signal.SIGKILL)
+        self._reap()
+
+    def stop(self) -> Ended:
+        """SIGTERM, and how it ended."""
+        self._signal(signal.SIGTERM)
+        return self.ended()
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def ends(self, *options: str) -> Ended:
+        """Starts it, and waits for it to end by itself."""
+        self.start(*options)
+        return self.ended()
+
+    def start_and_see(self, *options: str) -> Ended | None:
+        """Starts it, and waits until it is ready (None) or has ended."""
+        self.start(*options)
+        while self.running():
+            if self.ready():
+                return None
+            time.sleep(POLL_S)
+        return self.ended()
+
+    def ended(self, timeout_s: float = GIVE_UP_S) -> Ended:
+        """Waits for the end. RuntimeError where there is none."""
+        if self._process is None:
+            raise RuntimeError("the engine was never started")
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError(f"the engine did not end within {timeout_s:.0f} s: {self.said()[-2_000:]}") from None
+        self._reap()
+        return Ended(self._process.returncode, "", self.said())
+
+    def pid(self) -> int:
+        """RuntimeError where it does not run."""
+        if self._process is None or not self.running():
+            raise RuntimeError("the engine does not run")
+        return self._process.pid
+
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def said(self) -> str:
+        """What the last process said."""
+        with self.log.open("rb") as log:
+            log.seek(self._began)
+            return log.read().decode(errors="replace")
+
+    # ---------------------------------------------------------------- probes
+
+    def ready(self) -> bool:
+        return self.probe("/readyz") == 200
+
+    def probe(self, path: str) -> int:
+        """The status of a probe; 0 where nobody answers."""
+        try:
+            with urllib.request.urlopen(self._url(path), timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+        except OSError:
+            return 0
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample by its name with labels, as it is written: `recallflow_outputs_total{kind="response"}`."""
+        with urllib.request.urlopen(self._url("/metrics"), timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+    def _url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self._port}{path}"
+
+    # --------------------------------------------------------------- command
+
+    def state(self, action: str, *more: str | Path) -> Ended:
+        """`recallflow state ACTION` on its directory."""
+        return command("state", action, "--state-dir", self.state_dir, *more)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _reap(self) -> None:
+        if self._process is not None:
+            self._process.wait()
+            with suppress(AttributeError):
+                release(self._guard)
+                del self._guard
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.go_on()
+        self.kill()

@@ -1,0 +1,171 @@
+"""One run: an engine on a broker of its own, a producer that never rests, faults, and the verdict."""
+
+import random
+import shutil
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.broker import Broker
+from benchmarks.torture.checker import Findings, check, open_records
+from benchmarks.torture.engine import GIVE_UP_S, Engine
+from benchmarks.torture.exits import Exits
+from benchmarks.torture.log import Log
+from benchmarks.torture.producer import Producer
+from benchmarks.torture.reader import Reader
+from benchmarks.torture.topics import OUTPUTS, Topics
+
+STARTS_MAX = 5  # in a row, before a fault counts as one that it does not come back from
+PARTITIONS = 2
+SETTLE_S = 300.0
+SILENT_S = 60.0  # nothing more comes
+
+
+@dataclass
+class Report:
+    """What a run came to."""
+
+    seed: int
+    workers: int
+    faults: Counter[str] = field(default_factory=Counter)
+    exits: Exits = field(default_factory=Exits)
+    findings: Findings = field(default_factory=Findings)
+    records: int = 0
+    starts: int = 0
+    refused: int = 0  # starts of a second engine that were refused
+    verified: bool = False
+    state_equal: bool = False
+    seconds: float = 0.0
+    broken: list[str] = field(default_factory=list)  # what kept the run from its end
+
+    def clean(self) -> bool:
+        sound = self.findings.clean() and self.verified and self.state_equal
+        return sound and not self.exits.unexpected and not self.broken
+
+
+class Trial:
+    """What the faults work on. `draw` decides all that is drawn at random while it runs."""
+
+    def __init__(self, broker: Broker, folder: Path, report: Report, per_second: float, session_s: float) -> None:
+        self.broker, self.folder, self.report, self.session_s = broker, folder, report, session_s
+        self.draw = random.Random(report.seed)
+        self.topics = Topics(broker)
+        self.topics.make(PARTITIONS)
+        self.log = Log(self.topics)
+        self.reader = Reader(self.topics)
+        self.workers = ("--workers", str(report.workers)) if report.workers > 1 else ()
+        self.engine = Engine(self.topics, folder, *self.options())
+        self.producer = Producer(self.log, report.seed, per_second)
+        self.skips: list[str] = []  # what every start is told to pass over
+        self.fault = "start"
+
+    def options(self) -> tuple[str, ...]:
+        shape = ("--epoch-ms", "200", "--partitions", "8", "--cache-bytes", "8MiB")
+        return (*shape, *self.workers, *self.session())
+
+    def session(self) -> tuple[str, ...]:
+        return ("--session-timeout-s", f"{self.session_s:g}")
+
+    # ------------------------------------------------------------------ on the way
+
+    def rest(self, seconds: float) -> None:
+        """Lets it work, and reads what comes."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.reader.read()
+
+    def start(self) -> None:
+        self.engine.start(*[word for position in self.skips for word in ("--skip", position)])
+
+    def stop(self) -> None:
+        self.note(self.engine.stop())
+
+    def kill(self) -> None:
+        self.engine.kill()
+        self.note(self.engine.ended())
+
+    def note(self, ended: Any) -> None:
+        self.report.exits.note(self.fault, ended)
+
+    def keep_up(self) -> None:
+        """As a supervisor does: starts it whenever it ended, until it is ready. RuntimeError where it does not get
+        there."""
+        deadline = time.monotonic() + GIVE_UP_S
+        ended = 0
+        while not self.engine.running() or not self.engine.ready():
+            if not self.engine.running():
+                if self.engine.starts:
+                    self.note(self.engine.ended())
+                ended += 1
+                if ended > STARTS_MAX:
+                    raise RuntimeError(f"{self.fault}: it does not come back: {self.engine.ended()}")
+                self.start()
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.fault}: not ready after {GIVE_UP_S:.0f} s: {self.engine.said()[-1_500:]}")
+            self.reader.read()
+
+    def again(self) -> None:
+        """Starts it after the fault ended it, and waits until it is ready."""
+        self.start()
+        self.keep_up()
+
+    # --------------------------------------------------------------------- verdict
+
+    def finish(self) -> None:
+        """Waits until everything is through, and judges."""
+        self.fault = "end"
+        self.producer.end()
+        self.log.flush()
+        self.keep_up()
+        self._settle()
+        self.report.findings = check(self.log, self.reader)
+        self.fault = "stop"
+        self.stop()
+        verified = self.engine.state("verify")
+        self.report.verified = verified.code == 0
+        if not self.report.verified:
+            self.report.broken.append(f"verify: {verified.out[-500:]} {verified}")
+        self.report.state_equal = self._hash(self.engine) == self._hash(self._undisturbed())
+
+    def _settle(self) -> None:
+        """Waits until all has come to its end, or nothing more comes for long."""
+        left, since = -1, time.monotonic()
+        while still := len(open_records(self.log, self.reader)):
+            if still != left:
+                left, since = still, time.monotonic()
+            if time.monotonic() - since > SILENT_S:
+                return
+            self.rest(0.5)
+            self.keep_up()
+
+    def _hash(self, engine: Engine) -> str:
+        done = engine.state("hash")
+        if done.code or not done.out.strip():
+            self.report.broken.append(f"hash: {done}")
+        return done.out.strip()
+
+    def _undisturbed(self) -> Engine:
+        """An engine that nothing happened to, on the same inputs, with outputs of its own."""
+        own = Topics(self.broker)
+        for kind in OUTPUTS:
+            own.make_one(kind, PARTITIONS)
+        words = [word for kind in OUTPUTS for word in (f"--{kind}-topic", own.of(kind))]
+        skips = [word for position in self.skips for word in ("--skip", position)]
+        name = ("--deployment", f"undisturbed-{own.suffix}")
+        engine = Engine(self.topics, self.folder, *self.options(), *name, *words, *skips, name="undisturbed")
+        told = [sent for sent in self.log.sent if sent.kind == "memory"]
+        with engine:
+            engine.up()
+            reader = Reader(own)
+            reader.until(lambda: len(reader.seen) >= len(told), SETTLE_S)
+            reader.close()
+            engine.stop()
+        return engine
+
+    def close(self) -> None:
+        self.report.records, self.report.starts = len(self.log.sent), self.engine.starts
+        self.engine.__exit__()
+        self.reader.close()
+        shutil.rmtree(self.engine.state_dir, ignore_errors=True)
