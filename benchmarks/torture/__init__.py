@@ -1,1 +1,1 @@
-"""Hurt the engine in every known way, and judge it from outside by what docs/events.md and docs/operations.md promise."""
+"""Hurt the engine in every known way, and judge it from outside by what the docs of events and operations promise."""
