@@ -19,12 +19,12 @@ IDLE_S = 5.0
 
 class Probes:
     """Serves on a thread of its own until it is closed. /livez says that the process runs, and asks nothing else of
-    it; /readyz is 503 until `ready()`."""
+    it; /readyz is 503, with the reason, while there is an `obstacle()`."""
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
+    def __init__(self, host: str, port: int, registry: CollectorRegistry, obstacle: Callable[[], str]) -> None:
         """Port 0 takes a free one. Raises UsageError where it cannot be had."""
         try:
-            self._server = ThreadingHTTPServer((host, port), _handler(registry, ready))
+            self._server = ThreadingHTTPServer((host, port), _handler(registry, obstacle))
         except (OSError, OverflowError) as error:
             raise UsageError(f"cannot serve metrics at {host}:{port}: {error}; give another port or host") from error
         self.port: int = self._server.server_address[1]
@@ -45,7 +45,7 @@ class Probes:
         self.close()
 
 
-def _handler(registry: CollectorRegistry, ready: Callable[[], bool]) -> type[BaseHTTPRequestHandler]:
+def _handler(registry: CollectorRegistry, obstacle: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = IDLE_S
 
@@ -55,10 +55,10 @@ def _handler(registry: CollectorRegistry, ready: Callable[[], bool]) -> type[Bas
                     self._answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry))
                 case "/livez":
                     self._answer(HTTPStatus.OK, TEXT, b"alive\n")
-                case "/readyz" if ready():
-                    self._answer(HTTPStatus.OK, TEXT, b"ready\n")
+                case "/readyz" if reason := obstacle():
+                    self._answer(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, f"not ready: {reason}\n".encode())
                 case "/readyz":
-                    self._answer(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"not ready\n")
+                    self._answer(HTTPStatus.OK, TEXT, b"ready\n")
                 case _:
                     self._answer(HTTPStatus.NOT_FOUND, TEXT, b"there are /metrics, /livez and /readyz\n")
 

@@ -1,5 +1,7 @@
 """The main dataflow: one stream of tagged events up to the state, on any source and sink."""
 
+from collections.abc import Callable
+
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 from bytewax.inputs import Source
@@ -11,7 +13,7 @@ from recallflow.embedder import Embedder
 from recallflow.operators.apply import Rules
 from recallflow.operators.authorise import authorise
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Item
+from recallflow.operators.events import Item, Tagged
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.snapshot import partition_key
@@ -28,10 +30,15 @@ def build(
     directory: StateDirectory,
     embedder: Embedder,
     rules: Rules,
+    *,
+    decode: Callable[[Record], Tagged] = decode,
+    behind: Callable[[], str] = lambda: "",
 ) -> KeyedStream[Output]:
     """decode → authorise → prepare → state partition; what comes out goes to whatever sink the caller has.
 
     Nothing may branch off and merge before the state, and nothing may be keyed finer: either would reorder events.
+
+    `decode`: for a caller that looks at what comes in. `behind`: what answers do not know yet.
     """
     partitions = directory.fingerprint.partitions
 
@@ -45,6 +52,6 @@ def build(
     items = op.flat_map_batch("prepare", allowed, lambda batch: prepare(embedder, batch))
     by_partition = op.map("key", items, keyed)
     logic = PartitionLogic.builder(
-        directory, embedder, rules, fallback=load_embedder("hash"), exact_tokens=load_tiktoken
+        directory, embedder, rules, fallback=load_embedder("hash"), exact_tokens=load_tiktoken, behind=behind
     )
     return op.stateful_batch("state", by_partition, logic)

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -15,11 +16,14 @@ from bytewax.recovery import RecoveryConfig
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import TopicAsker, described
+from recallflow.connectors.kafka.catch_up import CatchUp
+from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.deployment import SESSION_S, Deployment
 from recallflow.connectors.kafka.group import Group
 from recallflow.connectors.kafka.known import KnownTopics
 from recallflow.connectors.kafka.metrics import Metrics, Running
+from recallflow.connectors.kafka.misplaced import Misplaced
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.sink import KafkaSink, Outgoing, ends
 from recallflow.connectors.kafka.source import KafkaSource, Progress
@@ -36,7 +40,11 @@ from recallflow.flows.rebuild import check_store, rebuild
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Router, Topics
+from recallflow.operators.decode import decode
+from recallflow.operators.events import Refused, Tagged
+from recallflow.operators.reply import owner_key
 from recallflow.outputs import Done, Output
+from recallflow.records import Record
 from recallflow.state.directory import REWIND, StateDirectory, hold
 
 SWITCH_S = 0.0005
@@ -59,14 +67,16 @@ class KafkaFlow:
     deployment: str | None = None  # None: named after the memory topic
     session_s: float = SESSION_S
     wait: bool = False  # stand by while another engine works for the deployment
+    serve_while_catching_up: bool = False  # ready before all that lay in the topics at start is applied
 
     def run(self) -> None:
         """Runs until SIGTERM or SIGINT: the batch at hand is finished, the state is synced, and everything is closed. A
         second signal ends the process at once. Raises what stopped the flow otherwise."""
         with ExitStack() as stack:
-            metrics = Metrics()
+            _log.info("state directory %s, %d workers", self.state_dir, self.workers)
+            metrics = Metrics(self.serve_while_catching_up)
             if self.metrics_port is not None:
-                stack.enter_context(Probes(self.metrics_host, self.metrics_port, metrics.registry, metrics.ready))
+                stack.enter_context(Probes(self.metrics_host, self.metrics_port, metrics.registry, metrics.obstacle))
             embedder = load_embedder(self.settings.embedder, self.settings.model_path)
             fingerprint = self.settings.fingerprint(embedder)
             deployment = stack.enter_context(closing(self._deployment()))
@@ -85,10 +95,30 @@ class KafkaFlow:
             ask = TopicAsker(self.options, (*self.topics.read(), *self.topics.outputs()))
             found = described(ask, self.options)
             known = KnownTopics.open(self.state_dir, found, self.topics.read(), self.topics.written(), self._ends)
-            watch = Watch(ask, found)
-            running = self._running(directory, begin, rewind, table, deployment, known, watch)
+            _log.info("deployment %s is ours", self._deployment_name())
+            progress, catch_up, watch, misplaced = Progress(), CatchUp(), Watch(ask, found), Misplaced()
+            connection = stack.enter_context(closing(Connection(self.options, self.topics.memory, catch_up)))
+            source = KafkaSource(
+                self.options,
+                self.topics.memory,
+                self.topics.queries,
+                progress,
+                begin.queries,
+                rewind,
+                begin.given_up,
+                parts=known.parts,
+                catch_up=catch_up,
+                failure=lambda: deployment.failure() or table.failure() or watch.failure(),
+            )
+            misplaced.learn(found)
+            watch.tell(known.check, table.grow, source.grow, misplaced.learn)
+            tally = Tally(self.topics.queries, source.first_offsets)
+            running = Running(
+                source, progress, directory, tally, lambda: deployment.held, watch, connection, catch_up, misplaced
+            )
             metrics.watch(running)
-            flow = self._flow(running, self._sink(begin, known, deployment), known, embedder, table.history)
+            sink = self._sink(begin, known, deployment, source.stopping)
+            flow = self._flow(running, sink, known, embedder, table.history)
             _stop_on_signals(running.source)
             stack.enter_context(running.watch.running())
             # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
@@ -112,41 +142,14 @@ class KafkaFlow:
                         raise
                     deployment.stand_by(error)
 
+    def _deployment_name(self) -> str:
+        return self.deployment or f"recallflow-{self.topics.memory}"
+
     def _deployment(self) -> Deployment:
-        name = self.deployment or f"recallflow-{self.topics.memory}"
-        group = Group(self.options, name, self.topics.memory, self.session_s)
+        group = Group(self.options, self._deployment_name(), self.topics.memory, self.session_s)
         return Deployment(group, self.state_dir, self.session_s, self.wait)
 
-    def _running(
-        self,
-        directory: StateDirectory,
-        begin: Begin,
-        rewind: dict[str, int],
-        table: ControlTable,
-        deployment: Deployment,
-        known: KnownTopics,
-        watch: Watch,
-    ) -> Running:
-        def failure() -> Exception | None:
-            return deployment.failure() or table.failure() or watch.failure()
-
-        progress, memory, queries = Progress(), self.topics.memory, self.topics.queries
-        source = KafkaSource(
-            self.options,
-            memory,
-            queries,
-            progress,
-            begin.queries,
-            rewind,
-            begin.given_up,
-            parts=known.parts,
-            failure=failure,
-        )
-        watch.tell(known.check, table.grow, source.grow)
-        tally = Tally(queries, source.first_offsets)
-        return Running(source, progress, directory, tally, lambda: deployment.held, watch)
-
-    def _sink(self, begin: Begin, known: KnownTopics, deployment: Deployment) -> KafkaSink:
+    def _sink(self, begin: Begin, known: KnownTopics, deployment: Deployment, stopping: threading.Event) -> KafkaSink:
         since = {part: offset for part, offset in begin.outputs.items() if part.rpartition(":")[0] not in known.anew}
         return KafkaSink(
             self.options,
@@ -155,6 +158,7 @@ class KafkaFlow:
             known.ids,
             may_send=deployment.check,
             outage_s=deployment.outage_s,
+            stopping=stopping,
         )
 
     def _ends(self) -> dict[str, int]:
@@ -174,11 +178,21 @@ class KafkaFlow:
                 running.tally.observe(output)
                 if isinstance(output, Done):
                     running.progress.done(output.source.rpartition(":")[0], len(output.offsets))
+                    running.catch_up.done(output.source, output.offsets)
                 else:
                     yield router.route(output)
 
         flow = Dataflow(FLOW_ID)
-        outputs = build(flow, running.source, running.directory, embedder, rules)
+
+        def decoded(record: Record) -> Tagged:
+            item = decode(record)
+            if not isinstance(item, Refused) and not record.silent:
+                running.misplaced.notice(record, owner_key(item.owner))
+            return item
+
+        outputs = build(
+            flow, running.source, running.directory, embedder, rules, decode=decoded, behind=running.catch_up.says
+        )
         op.output("outputs", op.flat_map_batch("route", outputs, route), sink)
         return flow
 

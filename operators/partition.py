@@ -66,12 +66,19 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
     first item, or with the snapshot."""
 
     def __init__(
-        self, directory: StateDirectory, shared: Shared, rules: Rules, clocks: Clocks, resumed: Snapshot | None
+        self,
+        directory: StateDirectory,
+        shared: Shared,
+        rules: Rules,
+        clocks: Clocks,
+        behind: Callable[[], str],
+        resumed: Snapshot | None,
     ) -> None:
         self._directory = directory
         self._shared = shared
         self._rules = rules
         self._clocks = clocks
+        self._behind = behind
         self._opened = False
         self._received: dict[str, int] = {}
         # Received offsets as of the last two snapshots: the older one's epoch is surely committed by the next.
@@ -91,11 +98,13 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         *,
         fallback: Embedder | None = None,
         exact_tokens: Callable[[], TokenCounter | None] = lambda: None,
+        behind: Callable[[], str] = lambda: "",
     ) -> Callable[[Snapshot | None], Self]:
-        """What Bytewax's `stateful_batch` asks for. `fallback` and `exact_tokens`: see `Shared`."""
+        """What Bytewax's `stateful_batch` asks for. `fallback` and `exact_tokens`: see `Shared`. `behind` says
+        what of the log answers do not know yet, empty where they know all of it."""
         given = clocks or Clocks()
         shared = Shared.of(embedder, given.timer, fallback, exact_tokens)
-        return lambda resumed: cls(directory, shared, rules, given, resumed)
+        return lambda resumed: cls(directory, shared, rules, given, behind, resumed)
 
     # ------------------------------------------------------------------ Bytewax's calls
 
@@ -262,7 +271,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             respond = partial(self._respond, ask, query_id, warnings, reply_to)
             answer, effects = twice(STEP, record.position, respond, drop)
         except InvalidRecord as error:
-            failed = self._failed(ask, 0, query_id, error, reply_to)
+            failed = self._failed(ask, 0, query_id, error, reply_to, self._catching_up())
             return [failed] if error.code != "internal_error" else [failed, DeadLetter(record, 1, error, STEP)]
         if effects is not None:
             with suppress(InvalidRecord):  # it is answered, whatever becomes of its effects
@@ -274,7 +283,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
     def _respond(
         self, ask: Ask, query_id: str, warnings: list[Warn], reply_to: ReplyTo | None
     ) -> tuple[Answer, Effects | None]:
-        warnings = [*warnings, *self._rebuilding()]
+        warnings = [*warnings, *self._rebuilding(), *self._catching_up()]
         response, effects = self._answerer.answer(ask, query_id)
         changes: dict[str, object] = {"applied": self._applied()}
         if warnings:
@@ -292,13 +301,22 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         behind = [f"{s} is {o - self._partition.applied.get(s, -1)} records behind" for s, o in self._owed().items()]
         return [Warn(code="rebuilding", detail="; ".join(behind))] if behind else []
 
+    def _catching_up(self) -> list[Warn]:
+        return [Warn(code="catching_up", detail=behind)] if (behind := self._behind()) else []
+
     def _applied(self) -> list[str]:
         return [f"{source}:{offset}" for source, offset in sorted(self._partition.applied.items())]
 
     def _failed(
-        self, item: Item, number: int, query_id: str, error: InvalidRecord, reply_to: ReplyTo | None = None
+        self,
+        item: Item,
+        number: int,
+        query_id: str,
+        error: InvalidRecord,
+        reply_to: ReplyTo | None = None,
+        warnings: Iterable[Warn] = (),
     ) -> Answer:
-        response = reply.failure(query_id, error, self._applied())
+        response = reply.failure(query_id, error, self._applied(), warnings)
         return reply.answer(record_of(item).position, number, key_of(item), response, reply_to)
 
     def _settle(self, give_up: bool = False) -> list[Output]:

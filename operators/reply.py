@@ -8,7 +8,7 @@ from recallflow.outputs import Answer
 from recallflow.owner import Owner
 from recallflow.queries import ReplyTo
 from recallflow.records import Position, Record
-from recallflow.responses import ErrorBody, Response
+from recallflow.responses import ErrorBody, Response, Warn
 
 
 def record_of(item: Item) -> Record:
@@ -49,6 +49,7 @@ def answer(position: Position, number: int, key: bytes, response: Response, repl
     return Answer(position, number, key, body, response, reply_to)
 
 
-def failure(query_id: str, error: InvalidRecord, applied: Iterable[str]) -> Response:
+def failure(query_id: str, error: InvalidRecord, applied: Iterable[str], warnings: Iterable[Warn] = ()) -> Response:
     """The response to a query that there is no answer to."""
-    return Response(query_id=query_id, status="error", error=ErrorBody.of(error), applied=[*applied])
+    response = Response(query_id=query_id, status="error", error=ErrorBody.of(error), applied=[*applied])
+    return response.model_copy(update={"warnings": told}) if (told := [*warnings]) else response

@@ -29,6 +29,7 @@ class Meaning(NamedTuple):
 
 WARNINGS: Mapping[str, Meaning] = MappingProxyType(
     {
+        "catching_up": Meaning(True, "the engine has started, or was cut off, and has not read all memories yet"),
         "deadline": Meaning(True, "optional steps were left out to meet `sla_target_ms`; the detail names them"),
         "decryption_failed": Meaning(True, "some texts could not be opened: they are redacted and come last"),
         "embedding_fallback": Meaning(True, "the model failed at the question: it was compared by its words alone"),

@@ -11,8 +11,10 @@ from recallflow.flows.topics import Topics
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask
 from recallflow.records import Position, Record
+from recallflow.responses import Warn, status_of
 
 MAY_DIFFER = {"processing_time_ms", "sla_met", "applied", "warnings", "usage"}
+TIMING = ("stale_read", "catching_up")  # warnings of when an answer was given, not of what was asked
 LAST_PLACE = 1.5e-6  # factors and scores are rounded to six places
 
 
@@ -88,13 +90,14 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
 
 def _comparable(answer: dict[str, Any]) -> dict[str, Any]:
     """An answer without what may differ: how long it took and what caches spared it, what else was applied, how much
-    memory an index takes with its dead slots, the warning that it could not wait, and how often a memory was returned:
+    memory an index takes with its dead slots, the warnings that it could not wait or that more
+    was to be read, with the status that follows from them alone, and how often a memory was returned:
     a query that is answered again after a crash may see the effects of those that came after it."""
     kept = {k: v for k, v in answer.items() if k not in MAY_DIFFER}
     warnings = answer.get("warnings", [])
-    kept["warnings"] = [warning for warning in warnings if warning["code"] != "stale_read"]
+    kept["warnings"] = [warning for warning in warnings if warning["code"] not in TIMING]
     if len(kept["warnings"]) < len(warnings) and kept["status"] == "degraded":
-        kept["status"] = "ok"
+        kept["status"] = status_of(Warn(**warning) for warning in kept["warnings"])
     if "routing_info" in kept:
         kept["routing_info"] = {k: v for k, v in kept["routing_info"].items() if k not in ("stages_ms", "cache_hits")}
     if "stats" in kept:

@@ -235,6 +235,10 @@ class Hub:
         self._given += memories
         self._fed_s = self._clock_s()
 
+    def emptied(self, lane: Lane) -> int | None:
+        """The offset that a lane of memories is read to, once all of it was taken."""
+        return self._order.emptied(lane)
+
     def rest(self, part: str) -> None:
         """Waits for news, but only the first part of a cycle does, and not for long: the dataflow has other work."""
         if len(self._cycle) == 1 and part in self._cycle:

@@ -1,6 +1,7 @@
 """What there is: topics, their partitions, and where each begins and ends. Asked again while the broker says to try
 again, as it does for a topic that was made a moment ago."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ NewConsumer = Callable[..., Any]  # of a configuration: confluent_kafka.Consumer
 
 class Metadata:
     """Questions to the brokers. Raises SourceError where they cannot be reached, refuse us, or a topic is missing.
-    `consumer` is there for reading what was found; `chosen` are further options of it."""
+    `consumer` is there for reading what was found; `chosen` are further options of it. Gives up after
+    `give_up_s`, or once `stopping` is set."""
 
     def __init__(
         self,
@@ -29,9 +31,11 @@ class Metadata:
         chosen: Mapping[str, object] | None = None,
         give_up_s: float = GIVE_UP_S,
         new_consumer: NewConsumer = Consumer,
+        stopping: threading.Event | None = None,
     ) -> None:
         self._options = options
         self._give_up_s = give_up_s
+        self._stopping = stopping or threading.Event()
         self.complaints = Complaints()
         self.consumer: Any = new_consumer(options.consumer() | dict(chosen or {}) | {"error_cb": self.complaints})
 
@@ -43,8 +47,9 @@ class Metadata:
         chosen: Mapping[str, object] | None = None,
         give_up_s: float = GIVE_UP_S,
         new_consumer: NewConsumer = Consumer,
+        stopping: threading.Event | None = None,
     ) -> Iterator["Metadata"]:
-        metadata = cls(options, chosen, give_up_s, new_consumer)
+        metadata = cls(options, chosen, give_up_s, new_consumer, stopping)
         try:
             yield metadata
         finally:
@@ -84,7 +89,7 @@ class Metadata:
                 passing = (
                     passes(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
                 )  # as after a broker's restart
-                if not passing or time.monotonic() > until_s:
+                if not passing or time.monotonic() > until_s or self._stopping.is_set():
                     servers = self._options.bootstrap_servers
                     raise SourceError(f"cannot reach Kafka at {servers}: {reason.str()}") from error
             time.sleep(TRY_AGAIN_S)

@@ -1,18 +1,27 @@
 """The metrics of a running flow, for Prometheus; docs/operations.md lists them."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import get_args
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from recallflow.connectors.kafka.catch_up import CatchUp
+from recallflow.connectors.kafka.connection import Connection
+from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
 from recallflow.connectors.kafka.source import KafkaSource, Progress
 from recallflow.connectors.kafka.tally import BOUNDS_S, Tally
 from recallflow.connectors.kafka.watch import Watch
+from recallflow.errors import ErrorCode
+from recallflow.responses import WARNINGS, Response
 from recallflow.state.directory import StateDirectory
+
+KINDS = ("response", "receipt", "dead_letter", "verdict")
+STATUSES = get_args(Response.model_fields["status"].annotation)
 
 
 @dataclass(frozen=True)
@@ -25,12 +34,16 @@ class Running:
     tally: Tally
     held: Callable[[], bool]  # whether we may work for the deployment
     watch: Watch
+    connection: Connection
+    catch_up: CatchUp
+    misplaced: Misplaced
 
 
 class Metrics(Collector):
     """Reads the numbers of a flow when somebody asks for them. There are none before `watch`."""
 
-    def __init__(self) -> None:
+    def __init__(self, serve_while_catching_up: bool = False) -> None:
+        self._serve_while_catching_up = serve_while_catching_up
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self._running: Running | None = None
@@ -38,26 +51,46 @@ class Metrics(Collector):
     def watch(self, running: Running) -> None:
         self._running = running
 
-    def ready(self) -> bool:
-        """Whether the flow takes records, and may answer."""
+    def obstacle(self) -> str:
+        """Why nobody should ask yet, or any more; empty where everything is there."""
         running = self._running
-        return running is not None and running.source.ready() and running.held()
+        if running is None or not running.source.ready():
+            return "stopping" if running is not None and running.source.stopping.is_set() else "starting"
+        if not running.connection.connected:
+            return "Kafka is away"
+        if not running.held():
+            return "the deployment is not held"
+        behind = running.catch_up.says()
+        return f"catching up, {behind}" if behind and not self._serve_while_catching_up else ""
 
     def collect(self) -> Iterator[Metric]:
         if self._running is not None:
             yield from _outputs(self._running.tally)
             yield from _inputs(self._running.source, self._running.progress)
             added = self._running.watch.added
-            yield _counter("added_partitions", "Partitions added to topics since the start", "topic", added)
+            yield _counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
             yield _gauge("waiting_queries", "Queries set aside in this run", self._running.tally.waiting)
+            yield _gauge("connected", "Whether the brokers can be reached", int(self._running.connection.connected))
+            yield _gauge(
+                "catching_up_records",
+                "Records to go until the start or the last outage is made up for",
+                self._running.catch_up.to_go() or 0,
+            )
+            yield _counter(
+                "misplaced_records",
+                "Records whose order is undefined",
+                "reason",
+                self._running.misplaced.counts,
+                REASONS,
+            )
             yield _gauge("hot_cache_bytes", "Bytes of owners in memory", self._running.directory.hot_bytes)
 
 
 def _outputs(tally: Tally) -> Iterator[Metric]:
-    yield _counter("outputs", "Records handed to the output topics", "kind", tally.outputs)
-    yield _counter("dead_letters", "Refused records", "code", tally.dead_letters)
-    yield _counter("responses", "Responses", "status", tally.responses)
-    yield _counter("response_warnings", "Warnings in responses", "code", tally.warnings)
+    yield _counter("outputs", "Records handed to the output topics", "kind", tally.outputs, KINDS)
+    yield _counter("dead_letters", "Refused records", "code", tally.dead_letters, get_args(ErrorCode))
+    yield _counter("responses", "Responses", "status", tally.responses, STATUSES)
+    yield _counter("response_warnings", "Warnings in responses", "code", tally.warnings, WARNINGS)
     counts = list(accumulate(tally.processed))
     yield HistogramMetricFamily(
         "recallflow_response_processing_seconds",
@@ -68,10 +101,10 @@ def _outputs(tally: Tally) -> Iterator[Metric]:
 
 
 def _inputs(source: KafkaSource, progress: Progress) -> Iterator[Metric]:
-    yield _counter("records", "Records taken from the input topics", "topic", progress.given)
+    yield _counter("records", "Records taken from the input topics", "topic", progress.given, source.topics)
     yield _gauge("in_flight_records", "Records taken that are not through", progress.in_flight())
     readers = source.readers()
-    queued: Counter[str] = Counter()
+    queued = Counter(dict.fromkeys(source.topics, 0))
     lag = GaugeMetricFamily("recallflow_consumer_lag_records", "Records behind the end", labels=["topic", "partition"])
     for reader in readers:
         for (topic, partition), records in reader.lag().items():
@@ -87,9 +120,10 @@ def _inputs(source: KafkaSource, progress: Progress) -> Iterator[Metric]:
     yield CounterMetricFamily("recallflow_retried_reads", "Reads that Kafka failed and that were tried again", retried)
 
 
-def _counter(name: str, says: str, label: str, counts: Mapping[str, int]) -> Metric:
+def _counter(name: str, says: str, label: str, counts: Mapping[str, int], known: Iterable[str]) -> Metric:
+    """`known`: values to show from the start: what first appears with a 1 has not grown for whoever watches."""
     family = CounterMetricFamily(f"recallflow_{name}", says, labels=[label])
-    for value, count in sorted([*counts.items()]):
+    for value, count in sorted((dict.fromkeys(known, 0) | dict(counts)).items()):
         family.add_metric([value], count)
     return family
 

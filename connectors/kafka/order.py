@@ -74,6 +74,12 @@ class Order:
         """All lanes of the start are there; without one of them, what comes next would be unknown."""
         self._begun = True
 
+    def emptied(self, lane: Lane) -> int | None:
+        """The offset that a lane is read to, once all that was read of it was taken; asked by whoever takes it."""
+        reached = lane.reached  # asked first: the reader may be bringing more
+        with self._working:  # what is being released is in no queue
+            return None if lane.held() else reached
+
     def release(self) -> None:
         """Releases what is in order. Called by every worker; one of them at a time does it for all."""
         if self._working.acquire(blocking=False):

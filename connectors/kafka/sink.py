@@ -25,6 +25,7 @@ from recallflow.errors import SinkError
 SOURCE_HEADER = "recallflow-source"
 NUMBER_HEADER = "recallflow-output"
 OUTAGE_S = 40.0  # so long a flow waits for brokers that are away, unless it is told
+STOP_S = 4.0  # and so long once it is to stop
 FLUSH_STEP_S = 0.5  # so often signals are seen while the brokers are away
 FULL_QUEUE_WAIT_S = 0.05
 
@@ -68,16 +69,18 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         *,
         may_send: Callable[[], None] = lambda: None,
         outage_s: float = OUTAGE_S,
+        stopping: threading.Event | None = None,
     ) -> None:
         """`partitions`: topic → how many. `begin`: part → its offset when the state directory was new: what stands
         before is of no concern to a part that has no snapshot yet. `ids`: topic → its id as it is now, which changes
         where the topic is made anew. `may_send` is asked before each send: it returns, or raises. `outage_s`: so long
-        an output waits for brokers that are away."""
+        an output waits for brokers that are away; once `stopping` is set, much shorter."""
         self._options = options
         self._may_send = may_send
         self._outage_s = outage_s
         self._begin = begin
         self._ids = ids
+        self._stopping = stopping or threading.Event()
         self._producers: dict[int, SharedProducer] = {}
         self._starting = threading.Lock()
         self.partitions = dict(partitions)
@@ -94,19 +97,50 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         topic, number = for_part.rsplit(":", 1)
         with self._starting:
             worker = threading.get_ident()
-            producer = self._producers.setdefault(worker, SharedProducer(self._options, self._may_send, self._outage_s))
+            producer = self._producers.setdefault(
+                worker, SharedProducer(self._options, self._may_send, self._outage_s, self._stopping)
+            )
         resumed = resume_state or Delivered(self._begin.get(for_part, 0), ())
-        return SinkPart(self._options, producer, topic, int(number), resumed, self._ids)
+        return SinkPart(self._options, producer, topic, int(number), resumed, self._ids, self._stopping)
+
+
+class Patience:
+    """How long brokers that are away are waited for: an outage's length, and much less once somebody wants us to stop,
+    as supervisors kill what does not end soon."""
+
+    def __init__(
+        self, stopping: threading.Event, outage_s: float = OUTAGE_S, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stopping = stopping
+        self._outage_s = outage_s
+        self._clock_s = clock_s
+        self._began_s = clock_s()
+        self._stopped_s: float | None = None
+
+    def ended(self) -> bool:
+        now_s = self._clock_s()
+        if self._stopping.is_set() and self._stopped_s is None:
+            self._stopped_s = now_s
+        stopped = self._stopped_s is not None and now_s - self._stopped_s >= STOP_S
+        return stopped or now_s - self._began_s >= self._outage_s
+
+    def __str__(self) -> str:
+        if self._stopped_s is None:
+            return f"within {self._outage_s:.0f} s"
+        return f"within {STOP_S:.0f} s of the signal to stop"
 
 
 class SharedProducer:
     """One idempotent producer for all parts of a worker. A failed delivery is kept until someone looks."""
 
-    def __init__(self, options: KafkaOptions, may_send: Callable[[], None], outage_s: float) -> None:
+    def __init__(
+        self, options: KafkaOptions, may_send: Callable[[], None], outage_s: float, stopping: threading.Event
+    ) -> None:
         expires = {"message.timeout.ms": round(1000 * outage_s)}
         self._producer = Producer(options.producer() | expires | {"error_cb": self._on_error})
         self._may_send = may_send
         self._outage_s = outage_s
+        self._stopping = stopping
         self._error: KafkaError | None = None
 
     def send(self, topic: str, partition: int, outgoing: Outgoing, delivered: Callable[[int], None]) -> None:
@@ -146,16 +180,14 @@ class SharedProducer:
 
     def flush(self) -> None:
         """Returns once every record sent so far is acknowledged by the brokers. Raises SinkError."""
-        until_s = time.monotonic() + self._outage_s + FLUSH_STEP_S  # what waits expires a moment before
+        patience = Patience(self._stopping, self._outage_s + FLUSH_STEP_S)  # what waits expires a moment before
         while left := self._producer.flush(FLUSH_STEP_S):
             self.check()
-            if time.monotonic() > until_s:
+            if patience.ended():
                 break
         self.check()
         if left:
-            raise SinkError(
-                f"{left} outputs were not acknowledged within {self._outage_s:.0f} s; they are sent again on restart"
-            )
+            raise SinkError(f"{left} outputs were not acknowledged {patience}; they are sent again on restart")
 
     def check(self) -> None:
         if self._error is not None:
@@ -179,6 +211,7 @@ class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
         number: int,
         resumed: Delivered,
         ids: Mapping[str, str],
+        stopping: threading.Event,
     ) -> None:
         self._producer = producer
         self._topic = topic
@@ -187,7 +220,7 @@ class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
         self._id = ids[topic]
         if resumed.topic_id not in ("", self._id):
             resumed = Delivered(0, ())
-        tail, self._offset = read_tail(options, topic, number, resumed.offset)
+        tail, self._offset = read_tail(options, topic, number, resumed.offset, stopping)
         self._there = set(tail) | set(resumed.unclaimed)
 
     def write_batch(self, values: Sequence[Outgoing]) -> None:
@@ -217,12 +250,14 @@ class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
         self._offset = max(self._offset, offset + 1)
 
 
-def read_tail(options: KafkaOptions, topic: str, number: int, offset: int) -> tuple[list[Identity], int]:
+def read_tail(
+    options: KafkaOptions, topic: str, number: int, offset: int, stopping: threading.Event
+) -> tuple[list[Identity], int]:
     """The identities of all our records from `offset` to the end of a partition, and the end."""
     # At the end of a partition the broker would hold a fetch back for half a second, and a start reads many tails.
     chosen = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
     # Bytewax builds a part with its first output, which may fall into an outage: as patient as a flush.
-    with Metadata.open(options, chosen, OUTAGE_S) as metadata:
+    with Metadata.open(options, chosen, OUTAGE_S, stopping=stopping) as metadata:
         reader = metadata.consumer
         low, high = metadata.span(topic, number)
         start = max(offset, low)
@@ -230,10 +265,14 @@ def read_tail(options: KafkaOptions, topic: str, number: int, offset: int) -> tu
             return [], high
         reader.assign([TopicPartition(topic, number, start)])
         found: list[Identity] = []
+        patience = Patience(stopping)
         while True:
-            message: Any = reader.poll(1.0)
+            message: Any = reader.poll(FLUSH_STEP_S)
             if message is None:
+                if patience.ended():
+                    raise SinkError(f"{topic}:{number}: what was delivered before could not be read {patience}")
                 continue
+            patience = Patience(stopping)
             error = message.error()
             if error is None:
                 found += _identity(message)

@@ -1,5 +1,6 @@
 """The Kafka source: one part per partition number, over the memory topic and the query topic."""
 
+import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -11,13 +12,16 @@ from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from confluent_kafka import Consumer
 
 from recallflow.connectors.kafka.admin import Described
+from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.hub import Hub, Reader
 from recallflow.connectors.kafka.metadata import Metadata, NewConsumer
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.order import Order, Queue
+from recallflow.connectors.kafka.order import Lane, Order
 from recallflow.errors import SourceError
 from recallflow.records import Position, Record
+
+_log = logging.getLogger(__name__)
 
 QUERIES_MAX = 1_000
 AT_ONCE = datetime.fromtimestamp(0, UTC)
@@ -73,10 +77,12 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         given_up: Mapping[str, int] | None = None,
         *,
         parts: int,
+        catch_up: CatchUp | None = None,
         wake: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
         new_consumer: NewConsumer = Consumer,
     ) -> None:
+        self.topics = (memory_topic, query_topic)
         self._options = options
         self._memory_topic = memory_topic
         self._query_topic = query_topic
@@ -85,6 +91,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         self._rewind = rewind or {}
         self._given_up = given_up or {}
         self._parts = parts
+        self._catch_up = catch_up or CatchUp()
         self._wake = wake
         self._failure = failure
         self._new_consumer = new_consumer
@@ -107,7 +114,9 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         number, counts = int(for_part), self._count_partitions()
         hub = self._hub()
         hub.join()
-        part = KafkaPart(for_part, self._query_topic, hub, self._progress, self.stopping, self._added[number])
+        part = KafkaPart(
+            for_part, self._query_topic, hub, self._progress, self._catch_up, self.stopping, self._added[number]
+        )
         for topic in (self._query_topic, self._memory_topic):
             for partition in range(number, counts[topic], self._parts):
                 next_offset, answered_from = (resume_state or {}).get(f"{topic}:{partition}", (None, 0))
@@ -183,6 +192,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
                 "Start with another state directory"
             )
         self.first_offsets[f"{topic}:{number}"] = wanted
+        _log.info("%s:%d: reads on from offset %d of %d", topic, number, wanted, high)
         return _Place(topic, number, wanted, high)
 
 
@@ -211,10 +221,10 @@ def _gone(source: str, wanted: int, low: int, queries: bool) -> str:
 
 @dataclass(slots=True)
 class _Log:
-    """One Kafka partition being read: its queue, the next offset, and the offset from which on outputs count."""
+    """One Kafka partition being read: what was read, the next offset, and the offset from which on outputs count."""
 
     source: str
-    queue: Queue
+    lane: Lane
     next_offset: int
     answered_from: int
 
@@ -228,6 +238,7 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         query_topic: str,
         hub: Hub,
         progress: Progress,
+        catch_up: CatchUp,
         stopping: threading.Event,
         added: "deque[_Place]",
     ) -> None:
@@ -236,6 +247,7 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         self._query_topic = query_topic
         self._hub = hub
         self._progress = progress
+        self._catch_up = catch_up
         self._stopping = stopping
         self._added = added
         self.queries: list[_Log] = []
@@ -246,7 +258,10 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         queries = place.topic == self._query_topic
         reader, logs = (self._hub.queries, self.queries) if queries else (self._hub.memories, self.memories)
         lane = reader.add((place.topic, place.number), place.first, place.end)
-        logs.append(_Log(f"{place.topic}:{place.number}", lane.queue, place.first, place.answered_from))
+        source = f"{place.topic}:{place.number}"
+        logs.append(_Log(source, lane, place.first, place.answered_from))
+        if not queries:
+            self._catch_up.begin(source, place.first)
 
     def next_batch(self) -> list[Record]:
         if self._stopping.is_set():
@@ -256,12 +271,19 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         self._hub.begin(self._name)
         records = [record for log in self.queries for record in _take(log, QUERIES_MAX)]
         if not records and (allowed := self._hub.memories_allowed()):
-            records = [record for log in self.memories for record in _take(log, allowed)]
+            records = [record for log in self.memories for record in self._take_memories(log, allowed)]
             self._hub.gave(len(records))
         if records:
             self._progress.gave(records[0].position.topic, len(records))
         else:
             self._hub.rest(self._name)
+        return records
+
+    def _take_memories(self, log: _Log, most: int) -> list[Record]:
+        if records := _take(log, most):
+            self._catch_up.gave(log.source, [record.position.offset for record in records], log.next_offset)
+        elif self._catch_up.behind and (reached := self._hub.emptied(log.lane)) is not None:
+            self._catch_up.passed_over(log.source, reached)
         return records
 
     def next_awake(self) -> datetime:
@@ -277,8 +299,8 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
 
 def _take(log: _Log, most: int) -> list[Record]:
     records: list[Record] = []
-    while log.queue and len(records) < most:
-        records.append(_record(log, log.queue.popleft()))
+    while log.lane.queue and len(records) < most:
+        records.append(_record(log, log.lane.queue.popleft()))
     return records
 
 

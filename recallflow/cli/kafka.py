@@ -4,6 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
+from recallflow.cli.log import FORMATS, set_up
 from recallflow.cli.options import add_engine, add_pace, fraction, settings, whole
 from recallflow.connectors.kafka.admin import create_topics
 from recallflow.connectors.kafka.deployment import SESSION_MAX_S, SESSION_MIN_S, SESSION_S
@@ -46,6 +47,8 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     told = f"after so long without a word another engine may take over (default: {SESSION_S:g})"
     run.add_argument("--session-timeout-s", default=f"{SESSION_S:g}", metavar="S", help=told)
     run.add_argument("--wait", action="store_true", help="stand by while another engine works for the deployment")
+    run.add_argument("--serve-while-catching-up", action="store_true", help="/readyz is 200 before all is applied")
+    run.add_argument("--log-format", choices=FORMATS, default=FORMATS[0], help="of the lines on standard error")
     run.add_argument("--reply-topic", action="append", default=[], metavar="TOPIC", help="may be named in reply_to")
     add_topics(run, "memory", "queries", "control", "responses", "receipts", "dead_letters")
     run.set_defaults(run=run_flow)
@@ -90,6 +93,7 @@ def topics(options: argparse.Namespace) -> Topics:
 
 
 def run_flow(options: argparse.Namespace) -> int:
+    set_up(options.log_format)
     state_dir: Path | None = options.state_dir
     if state_dir is None:
         raise UsageError("give --state-dir: the folder that holds the state")
@@ -101,7 +105,7 @@ def run_flow(options: argparse.Namespace) -> int:
     if not SESSION_MIN_S <= session_s <= SESSION_MAX_S:
         raise UsageError(f"--session-timeout-s: give {SESSION_MIN_S:g} to {SESSION_MAX_S:g} seconds")
     kafka, named, chosen = kafka_options(options), topics(options), settings(options)
-    deployment = (options.deployment or None, session_s, options.wait)
+    deployment = (options.deployment or None, session_s, options.wait, options.serve_while_catching_up)
     KafkaFlow(kafka, state_dir, named, chosen, workers, options.metrics_host, port, *deployment).run()
     return 0
 

@@ -30,11 +30,11 @@ class Broken(CollectorRegistry):
 
 
 def test_readiness_follows_and_liveness_asks_nothing() -> None:
-    ready = False
-    with Probes(HOST, 0, Broken(), lambda: ready) as probes:
+    reason = "catching up, 7 records of memory to go"
+    with Probes(HOST, 0, Broken(), lambda: reason) as probes:
         assert ask(probes.port, "/livez") == (200, "alive\n")
-        assert ask(probes.port, "/readyz") == (503, "not ready\n")
-        ready = True
+        assert ask(probes.port, "/readyz") == (503, "not ready: catching up, 7 records of memory to go\n")
+        reason = ""
         assert ask(probes.port, "/readyz?verbose=1") == (200, "ready\n")
         assert ask(probes.port, "/elsewhere")[0] == 404
 
@@ -42,15 +42,15 @@ def test_readiness_follows_and_liveness_asks_nothing() -> None:
 def test_metrics_are_prometheus_text() -> None:
     registry = CollectorRegistry()
     Counter("walnuts", "Walnuts", registry=registry).inc(3)
-    with Probes(HOST, 0, registry, lambda: True) as probes:
+    with Probes(HOST, 0, registry, str) as probes:
         status, text = ask(probes.port, "/metrics")
     assert (status, "walnuts_total 3.0" in text) == (200, True)
 
 
 def test_the_port_is_free_once_it_is_closed() -> None:
     with (
-        Probes(HOST, 0, CollectorRegistry(), lambda: True) as probes,
+        Probes(HOST, 0, CollectorRegistry(), str) as probes,
         pytest.raises(UsageError, match=f"cannot serve metrics at {HOST}:{probes.port}: .*give another"),
     ):
-        Probes(HOST, probes.port, CollectorRegistry(), lambda: True)
-    Probes(HOST, probes.port, CollectorRegistry(), lambda: True).close()
+        Probes(HOST, probes.port, CollectorRegistry(), str)
+    Probes(HOST, probes.port, CollectorRegistry(), str).close()

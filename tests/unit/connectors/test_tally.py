@@ -2,7 +2,8 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client import generate_latest
@@ -10,16 +11,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import Described
+from recallflow.connectors.kafka.catch_up import CatchUp
+from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.metrics import Metrics, Running
+from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.source import KafkaSource, Progress
 from recallflow.connectors.kafka.tally import Tally
 from recallflow.connectors.kafka.watch import Watch
-from recallflow.errors import InvalidRecord
+from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer, DeadLetter, Done, Receipted
 from recallflow.records import Position, Record
-from recallflow.responses import Response, Warn
+from recallflow.responses import WARNINGS, Response, Warn
 from recallflow.state.directory import StateDirectory
 
 ROOT = Path(__file__).parents[3]
@@ -84,7 +88,8 @@ def running(tally: Tally, tmp_path: Path) -> Running:
     progress = Progress()
     source = KafkaSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, progress, {}, parts=2)
     watch = Watch(dict, {MEMORIES: Described("m", 2)})
-    return Running(source, progress, directory, tally, lambda: True, watch)
+    catch_up, connection = CatchUp(), Mock(spec=Connection, connected=True)
+    return Running(source, progress, directory, tally, lambda: True, watch, connection, catch_up, Misplaced())
 
 
 def shown(metrics: Metrics) -> dict[str, float]:
@@ -96,7 +101,7 @@ def shown(metrics: Metrics) -> dict[str, float]:
 
 def test_metrics_show_what_was_counted(running: Running) -> None:
     metrics = Metrics()
-    assert (shown(metrics), metrics.ready()) == ({}, False)
+    assert (shown(metrics), metrics.obstacle()) == ({}, "starting")
     metrics.watch(running)
     running.progress.gave(MEMORIES, 5)
     running.progress.done(MEMORIES, 2)
@@ -119,6 +124,40 @@ def test_metrics_show_what_was_counted(running: Running) -> None:
         "recallflow_hot_cache_bytes": 0,
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_every_counter_is_there_before_anything_is_counted(running: Running) -> None:
+    """What first appears with a 1 has not grown for whoever watches."""
+    metrics = Metrics()
+    metrics.watch(running)
+    found = shown(metrics)
+    expected = [f"recallflow_responses_total{{'status': '{status}'}}" for status in ("ok", "degraded", "error")]
+    expected += [f"recallflow_response_warnings_total{{'code': '{code}'}}" for code in WARNINGS]
+    expected += [f"recallflow_dead_letters_total{{'code': '{code}'}}" for code in get_args(ErrorCode)]
+    expected += [f"recallflow_records_total{{'topic': '{topic}'}}" for topic in (MEMORIES, QUERIES)]
+    expected += [f"recallflow_misplaced_records_total{{'reason': '{reason}'}}" for reason in REASONS]
+    expected += [
+        f"recallflow_outputs_total{{'kind': '{kind}'}}" for kind in ("response", "receipt", "dead_letter", "verdict")
+    ]
+    assert {name: found.get(name) for name in expected} == dict.fromkeys(expected, 0)
+
+
+def test_readiness_names_what_is_in_the_way(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, early = Metrics(), Metrics(serve_while_catching_up=True)
+    for one in (metrics, early):
+        one.watch(running)
+    assert (metrics.obstacle(), early.obstacle()) == ("starting", "starting")
+    monkeypatch.setattr(running.source, "ready", lambda: True)
+    running.catch_up.aim({f"{MEMORIES}:0": 3})
+    running.catch_up.begin(f"{MEMORIES}:0", 1)
+    assert (metrics.obstacle(), early.obstacle()) == ("catching up, 2 records of memory to go", "")
+    assert shown(metrics)["recallflow_catching_up_records"] == 2
+    running.catch_up.gave(f"{MEMORIES}:0", [1, 2], 3)
+    running.catch_up.done(f"{MEMORIES}:0", (1, 2))
+    assert (metrics.obstacle(), early.obstacle()) == ("", "")
+    running.connection.connected = False
+    assert (metrics.obstacle(), early.obstacle()) == ("Kafka is away", "Kafka is away")
+    assert shown(metrics)["recallflow_connected"] == 0
 
 
 def test_the_documentation_lists_every_metric(running: Running) -> None:

@@ -47,9 +47,12 @@ def feed(logic: PartitionLogic, make_event: MakeEvent, offsets: range, *, silent
     logic.on_batch([("000", item) for item in prepare(EMBEDDER, [decode(record) for record in records])])
 
 
-def ask(logic: PartitionLogic, make_event: MakeEvent) -> tuple[int, str, list[tuple[str, str]]]:
+def ask(
+    logic: PartitionLogic, make_event: MakeEvent, query: dict[str, Any] | None = None
+) -> tuple[int, str, list[tuple[str, str]]]:
     """How many memories were found, the status, and the warnings."""
-    record = Record(Position("queries", 0, 0), orjson.dumps(make_event("recall", 99, query="bike")), append_ms=99)
+    asked = query or make_event("recall", 99, query="bike")
+    record = Record(Position("queries", 0, 0), orjson.dumps(asked), append_ms=99)
     outputs, _ = logic.on_batch([("000", item) for item in prepare(EMBEDDER, [decode(record)])])
     response = next(output.response for output in outputs if isinstance(output, Answer))
     return len(response.memories or []), response.status, [(w.code, w.detail) for w in response.warnings]
@@ -71,3 +74,21 @@ def test_an_answer_warns_until_all_that_was_lost_is_back(tmp_path: Path, make_ev
         feed(logic, make_event, range(EVENTS - 1, EVENTS), silent=True)
         assert ask(logic, make_event) == (EVENTS, "ok", [])
         assert logic.snapshot().owed == {}
+
+
+def test_an_answer_says_that_not_all_of_the_log_is_known_whatever_comes_of_it(
+    tmp_path: Path, make_event: MakeEvent
+) -> None:
+    behind = "7 records of memory to go"
+    fingerprint = SETTINGS.fingerprint(EMBEDDER)
+    with StateDirectory.open(tmp_path / "s", fingerprint, SETTINGS.cache_bytes) as directory:
+        rules = SETTINGS.rules(EMBEDDER, query_topic="queries", input_ends=False)
+        logic = PartitionLogic.builder(directory, EMBEDDER, rules, behind=lambda: behind)(None)
+        feed(logic, make_event, range(2), silent=False)
+        told = [("catching_up", "7 records of memory to go")]
+        assert ask(logic, make_event) == (2, "degraded", told)
+        missing = make_event("memory.get", 99, memory_id="m5")
+        assert ask(logic, make_event, missing) == (0, "error", told)  # it may be among the seven
+        behind = ""
+        assert ask(logic, make_event) == (2, "ok", [])
+        assert ask(logic, make_event, missing) == (0, "error", [])

@@ -1,0 +1,44 @@
+"""Log lines of an engine: when, how bad, who says it, and what; for people or for collectors."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+FORMATS = ("text", "json")
+
+
+class Lines(logging.Formatter):
+    """`2026-01-31T12:00:00.123Z WARNING connectors.kafka.trouble: …`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{_time(record)} {record.levelname} {_name(record)}: {_said(self, record)}"
+
+
+class JsonLines(logging.Formatter):
+    """One object a line, a traceback within its `message`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {"time": _time(record), "level": record.levelname.lower(), "logger": _name(record)}
+        return json.dumps(told | {"message": _said(self, record)}, ensure_ascii=False)
+
+
+def set_up(log_format: str) -> None:
+    """Has everything from here on logged to standard error: ours from INFO on, others' from WARNING on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if log_format == "json" else Lines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("recallflow").setLevel(logging.INFO)
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _name(record: logging.LogRecord) -> str:
+    return record.name.removeprefix("recallflow.")
+
+
+def _said(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    said = record.getMessage()
+    return f"{said}\n{formatter.formatException(record.exc_info)}" if record.exc_info else said

@@ -1,0 +1,105 @@
+"""What counts is what the state is through with, whatever order workers come in and whatever offsets hold no record."""
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.connectors.kafka.catch_up import CatchUp
+
+LOG, OTHER = "memory.events:0", "memory.events:1"
+
+
+def started(**ends: int) -> CatchUp:
+    catch_up = CatchUp()
+    catch_up.aim({LOG: 0} | ends)
+    return catch_up
+
+
+def test_nothing_is_known_before_every_partition_is_read() -> None:
+    catch_up = started(**{LOG: 5, OTHER: 2})
+    assert catch_up.to_go() is None
+    catch_up.begin(LOG, 3)
+    assert catch_up.says() == "how many records of memory are to go is not known yet"
+    catch_up.begin(OTHER, 2)
+    assert (catch_up.to_go(), catch_up.says()) == (2, "2 records of memory to go")
+
+
+def test_a_start_with_nothing_new_is_ready_at_once() -> None:
+    catch_up = started(**{LOG: 5, OTHER: 0})
+    catch_up.begin(LOG, 5)
+    catch_up.begin(OTHER, 0)
+    assert (catch_up.to_go(), catch_up.says(), catch_up.behind) == (0, "", False)
+
+
+def test_what_was_read_is_not_done() -> None:
+    catch_up = started(**{LOG: 4})
+    catch_up.begin(LOG, 0)
+    catch_up.gave(LOG, range(6), 6)
+    assert catch_up.to_go() == 4
+    catch_up.done(LOG, (4, 5))  # beyond the target
+    assert catch_up.to_go() == 4
+    catch_up.done(LOG, (3, 0, 1))
+    assert catch_up.to_go() == 1
+    catch_up.done("query.events:0", (2,))
+    assert catch_up.to_go() == 1
+    catch_up.done(LOG, (2,))
+    assert catch_up.to_go() == 0
+
+
+def test_offsets_that_hold_no_record_keep_nobody_waiting() -> None:
+    catch_up = started(**{LOG: 10})
+    catch_up.begin(LOG, 0)
+    catch_up.gave(LOG, [0, 1], 2)
+    catch_up.done(LOG, (0, 1))
+    assert catch_up.to_go() == 8
+    catch_up.passed_over(LOG, 10)  # the rest was aborted
+    assert catch_up.to_go() == 0
+
+
+def test_after_an_outage_it_counts_anew_and_knows_nothing_meanwhile() -> None:
+    catch_up = started(**{LOG: 2})
+    catch_up.begin(LOG, 2)
+    assert catch_up.to_go() == 0
+    catch_up.gave(LOG, [2, 3, 4], 5)
+    catch_up.lose()
+    assert catch_up.to_go() is None
+    catch_up.aim({LOG: 4})  # asked before the last of them was there
+    assert catch_up.to_go() == 3
+    catch_up.aim({LOG: 9})
+    assert catch_up.to_go() == 7
+    catch_up.done(LOG, (2, 3, 4))
+    catch_up.gave(LOG, range(5, 12), 12)
+    catch_up.done(LOG, tuple(range(5, 12)))
+    assert catch_up.to_go() == 0
+
+
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=40),
+    st.integers(0, 45),
+    st.integers(1, 7),
+    st.randoms(use_true_random=False),
+)
+def test_it_is_through_exactly_when_every_record_below_the_target_is(
+    records: list[bool], target: int, batch: int, draw: Random
+) -> None:
+    """`records`: which offsets hold one."""
+    offsets = [offset for offset, there in enumerate(records) if there]
+    target = min(target, len(records))
+    catch_up = started(**{LOG: target})
+    catch_up.begin(LOG, 0)
+    unfinished: list[int] = []
+    for at in range(0, len(offsets), batch):
+        given_now = offsets[at : at + batch]
+        catch_up.gave(LOG, given_now, given_now[-1] + 1)
+        unfinished += given_now
+        draw.shuffle(unfinished)
+        while len(unfinished) > 2:
+            catch_up.done(LOG, (unfinished.pop(),))
+        left = [o for o in (*unfinished, *offsets[at + batch :]) if o < target]
+        assert bool(catch_up.to_go()) or not left
+    catch_up.passed_over(LOG, len(records))
+    while unfinished:
+        assert (catch_up.to_go() != 0) == any(offset < target for offset in unfinished)
+        catch_up.done(LOG, (unfinished.pop(),))
+    assert catch_up.to_go() == 0
