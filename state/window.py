@@ -88,8 +88,10 @@ class SketchWindow:
         if not len(places):
             return []
         oldest = max(newest - WINDOW, _NOBODY)
-        found = ((self._differs[place], -self._seqs[place]) for place in places.tolist())
-        return [-seq for _, seq in sorted(one for one in found if -one[1] > oldest)]
+        seqs = np.frombuffer(self._seqs, np.int64)[places]
+        places, seqs = places[seqs > oldest], seqs[seqs > oldest]
+        found: list[int] = seqs[np.lexsort((-seqs, self._differs[places]))].tolist()
+        return found
 
     def size_bytes(self) -> int:
         return self._codes.nbytes + self._differs.nbytes + len(self._seqs) * self._seqs.itemsize

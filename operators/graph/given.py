@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import GraphEdge, GraphEdges
+from recallflow.limits import EVIDENCE_MAX
 from recallflow.operators.graph.changes import Changes
 from recallflow.operators.graph.write import with_statement
 from recallflow.state.graph_codec import (
@@ -131,4 +132,7 @@ def _note_evidence(changes: Changes, seq: int, memory_id: str, name: str) -> Non
     if row is None:
         row = LinksRow(memory_id, {}, [], [])
     if name not in row.evidence:
+        if len(row.evidence) >= EVIDENCE_MAX:
+            problem = f"{memory_id} is the evidence of {EVIDENCE_MAX:,} edges already: name another memory, or none"
+            raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
         changes.put_links(seq, row._replace(evidence=[*row.evidence, name]))

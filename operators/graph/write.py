@@ -4,6 +4,7 @@ when it is forgotten."""
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
+from recallflow.limits import STATEMENTS_MAX
 from recallflow.operators.graph.changes import Changes
 from recallflow.operators.graph.extract import Link, Named, Relation, links, relations
 from recallflow.operators.graph.similar import Similarity, link_similar, unlink_similar
@@ -156,8 +157,8 @@ class Writer:
 
 
 def with_statement(others: Iterable[Statement], said: Statement) -> tuple[Statement, ...]:
-    """Statements in the order of their memories."""
-    return tuple(sorted([*others, said], key=lambda one: (one.seq, one.relation)))
+    """Statements in the order of their memories, the newest ones: an edge that everybody states says it once."""
+    return tuple(sorted([*others, said], key=lambda one: (one.seq, one.relation)))[-STATEMENTS_MAX:]
 
 
 def _is_of(statement: Statement, memory_id: str, relation: bool) -> bool:

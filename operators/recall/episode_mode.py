@@ -42,8 +42,13 @@ def _mentions(scene: Scene, places: Places) -> Values:
     memories that mention it). In a chat between two, each one's name stands at half of all messages: it tells next to
     nothing, and what the question is about tells a lot."""
     conversation = scene.index.conversation
-    counts = scene.index.words.counts(dict.fromkeys(scene.question.stems))[:, conversation.slots]
-    known = np.count_nonzero(counts, axis=1)
+    stems = [*dict.fromkeys(scene.question.stems)]
+    known, counts = [], np.zeros((len(stems), len(places)))
+    for row, stem in enumerate(stems):  # one at a time: together they would be as many numbers as memories times words
+        (everywhere,) = scene.index.words.counts([stem])
+        mentioned = everywhere[conversation.slots]
+        known.append(np.count_nonzero(mentioned))
+        counts[row] = mentioned[places]
     rarity = np.log1p(conversation.size / np.maximum(known, 1))
-    mentions: Values = rarity @ counts[:, places]
+    mentions: Values = rarity @ counts
     return mentions

@@ -9,7 +9,10 @@ import pytest
 
 from recallflow import limits
 from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.flows.embedded import Processed
 from recallflow.operators.decode import parse
+from recallflow.operators.graph.write import with_statement
+from recallflow.state.graph_codec import Statement
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 
@@ -80,3 +83,24 @@ def test_a_refusal_names_so_many_problems_and_none_is_longer_than_it_may() -> No
     assert InvalidRecord("invalid_event", wrong).fields == wrong  # what was kept and is read again is the same
     (long,) = refusal(event("recall", weights={"x" * 100_000: 1}))
     assert len(long.problem) <= limits.PROBLEM_CHARACTERS
+
+
+def test_an_edge_keeps_the_newest_of_the_memories_that_state_it() -> None:
+    statements: tuple[Statement, ...] = ()
+    for seq in range(limits.STATEMENTS_MAX + 50):
+        statements = with_statement(statements, Statement(f"m{seq}", seq, 0, True, False, None))
+    assert [one.seq for one in statements] == [*range(50, limits.STATEMENTS_MAX + 50)]
+
+
+def test_a_memory_is_the_evidence_of_so_many_edges(
+    run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]]
+) -> None:
+    def edges(first: int, count: int) -> dict[str, Any]:
+        given = [{"source": "m", "target": f"entity:{n}", "type": "about", "evidence": "m"} for n in range(count)]
+        return make_event("graph.edges", edges=[one | {"type": f"t{first}"} for one in given], receipt=True)
+
+    most = limits.EVIDENCE_MAX // limits.EDGES_MAX
+    whole = [edges(n, limits.EDGES_MAX) for n in range(most)]
+    done = run_flow([make_event("memory", id="m", content="tea"), *whole, edges(most, 1), edges(0, 1)])
+    assert [one["outcome"] for one in done.receipts] == [*["updated"] * most, "unchanged"]
+    assert [one["line"] for one in done.rejected] == [most + 2]

@@ -1,0 +1,322 @@
+"""The costliest events and questions there are, each at an owner of 100,000 memories, beside the bound for all.
+
+    python -m benchmarks.worst_case [--memories 100000] [--search 300] [--quick] [--json FILE]
+
+Held is the longest that one call of the state step, or of the steps before it, keeps its worker, in processor time, so
+that what else the machine does is not counted; an event that is applied in steps counts by its longest. One line is the
+worst that hypothesis' targeted search finds, and one the first touch of the owner.
+"""
+
+import argparse
+import gc
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+from hypothesis import HealthCheck, Phase, given, seed, settings, target
+from hypothesis import strategies as st
+
+from recallflow import limits
+from recallflow.connectors.embedders import load_embedder
+from recallflow.flows.settings import Settings
+from recallflow.operators.decode import decode
+from recallflow.operators.partition import PartitionLogic
+from recallflow.operators.prepare import prepare
+from recallflow.outputs import DeadLetter, Output
+from recallflow.records import Position, Record
+from recallflow.state.directory import StateDirectory
+
+BOUND_MS = 250
+MINUTE_MS = 60_000
+BEGIN_MS = 1_700_000_000_000
+BATCH = 500
+SESSION = 50  # messages
+AUTHORS = 2_000
+WORDS = [f"word{n}" for n in range(5_000)]
+CACHE_BYTES = 4 * 1024**3
+
+Event = dict[str, Any]
+
+
+class Line(NamedTuple):
+    """What one input cost: the longest a call held the worker, all its calls together, and what memory grew by."""
+
+    name: str
+    held_ms: float
+    all_ms: float
+    calls: int
+    grew_mb: float
+    refused: bool
+
+    @property
+    def is_over(self) -> bool:
+        return self.held_ms > BOUND_MS
+
+
+class Worker:
+    """The steps of the dataflow up to the state's outputs, one event at a time and one owner, without Bytewax."""
+
+    def __init__(self, folder: Path) -> None:
+        chosen, self._embedder = Settings(partitions=1, cache_bytes=CACHE_BYTES), load_embedder("hash")
+        self._directory = StateDirectory.open(folder, chosen.fingerprint(self._embedder), chosen.cache_bytes)
+        rules = chosen.rules(self._embedder)
+        self._logic = PartitionLogic.builder(self._directory, self._embedder, rules)(None)
+        self._offset = 0
+
+    def take(self, *events: Event | bytes) -> tuple[list[float], list[Output]]:
+        """Milliseconds of each call, and what came out."""
+        calls, outputs = list[float](), list[Output]()
+
+        def timed(work: Callable[[], Any]) -> Any:
+            started = time.thread_time()
+            result = work()
+            calls.append((time.thread_time() - started) * 1000)
+            return result
+
+        records = [self._record(event) for event in events]
+        items = timed(lambda: prepare(self._embedder, [decode(record) for record in records]))
+        outputs += timed(lambda: list(self._logic.on_batch([("000", item) for item in items])[0]))
+        while self._logic.notify_at() is not None:
+            outputs += timed(lambda: list(self._logic.on_notify()[0]))
+        return calls, outputs
+
+    def _record(self, event: Event | bytes) -> Record:
+        self._offset += 1
+        owner = {"tenant_id": "bench", "user_id": "user"}
+        line = event if isinstance(event, bytes) else orjson.dumps(owner | event)
+        return Record(Position("bench", 0, self._offset), line, BEGIN_MS + self._offset)
+
+    def measure(self, name: str, *events: Event | bytes) -> Line:
+        """One line of the table."""
+        gc.collect()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        calls, outputs = self.take(*events)
+        grew = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        return Line(name, max(calls), sum(calls), len(calls), grew, any(isinstance(o, DeadLetter) for o in outputs))
+
+    def close(self) -> None:
+        self._directory.close()
+
+
+@contextmanager
+def owner_of(memories: int) -> Iterator[Worker]:
+    """A worker with an owner of so many short messages, in sessions, by many authors."""
+    with tempfile.TemporaryDirectory() as folder:
+        worker = Worker(Path(folder) / "state")
+        for start in range(0, memories, BATCH):
+            worker.take(*(_message(number) for number in range(start, min(start + BATCH, memories))))
+        yield worker
+        worker.close()
+
+
+def _message(number: int, **fields: Any) -> Event:
+    said = " ".join(WORDS[number * step % len(WORDS)] for step in (1, 7, 13, 29, 31, 37, 41, 43))
+    told = {"id": f"m{number}", "name": f"Author{number % AUTHORS}", "timestamp": BEGIN_MS + number * MINUTE_MS}
+    return {"type": "message", "session_id": f"s{number // SESSION}", "content": said} | told | fields
+
+
+# ---------------------------------------------------------------------- inputs
+
+
+def writes(memories: int) -> Iterator[tuple[str, list[Event | bytes]]]:
+    """What memory events can cost most."""
+    large = limits.RECORD_BYTES - 1_000
+
+    def memory(**fields: Any) -> list[Event | bytes]:
+        return [{"type": "memory", "content": "tea"} | fields]
+
+    yield "message, short", [_message(memories)]
+    yield "message of one word of 1 MB", [_message(memories + 1, content="x" * large)]
+    yield "message of 130,000 different words", [_message(memories + 2, content=_distinct_words(large))]
+    yield "message of names", [_message(memories + 3, content="and Ann Bo " * (large // 11))]
+    yield "message of function words", [_message(memories + 4, content="of the " * (large // 7))]
+    yield "message of mentions, tags and URNs", [_message(memories + 5, content="@a #b urn:c:d e/f " * (large // 18))]
+    yield "message of parts", [_message(memories + 6, content=[{"type": "text", "text": "tea"}] * limits.PARTS_MAX)]
+    yield "120,000 tags", memory(tags=[f"t{n}" for n in range(110_000)])
+    yield "500,000 wrong tags", memory(tags=[1] * 500_000)
+    yield "tags, topics at their limits", memory(**{f: [f"{f}{n}" for n in range(limits.LABELS_MAX)]
+                                                     for f in ("tags", "topics")})  # fmt: skip
+    yield (
+        "entities at their limit",
+        memory(
+            entities=[{"name": f"Entity {n}", "urn": f"urn:e:{n}", "type": "t"} for n in range(limits.ENTITIES_MAX)]
+        ),
+    )
+    yield (
+        "relations at their limit",
+        memory(
+            relations=[{"source": f"A{n}", "type": "knows", "target": f"B{n}"} for n in range(limits.RELATIONS_MAX)]
+        ),
+    )
+    yield "metadata of 9,900 values", memory(metadata={f"k{n}": n for n in range(9_900)})
+    yield (
+        "edges at their limit",
+        [
+            {
+                "type": "graph.edges",
+                "edges": [
+                    {"source": f"m{n}", "target": f"entity:E{n}", "type": "about", "evidence": f"m{n + 1}"}
+                    for n in range(limits.EDGES_MAX)
+                ],
+            }
+        ],
+    )
+    yield (
+        "an archive of unknown entities",
+        [{"type": "graph.archive", "entities": [f"nobody {n}" for n in range(limits.EDGES_MAX)]}],
+    )
+    yield "an archive of memories", [{"type": "graph.archive", "entities": [f"m{n}" for n in range(limits.EDGES_MAX)]}]
+    yield "an update", [{"type": "memory.update", "memory_id": "m5", "content": "tea", "tags": ["hot"]}]
+    yield "feedback", [{"type": "memory.feedback", "memory_id": "m6", "useful": True}]
+    yield "end of an episode", [{"type": "episode.end", "session_id": "s3"}]
+    yield (
+        "a near duplicate of 5,000",
+        [*(_message(memories + 10 + n, content="the same tea as ever", session_id="same") for n in range(1))],
+    )
+
+
+def questions(memories: int) -> Iterator[tuple[str, list[Event | bytes]]]:
+    """What questions can cost most."""
+    now = BEGIN_MS + memories * MINUTE_MS
+
+    def recall(query: str = "What of word1 and word7?", **fields: Any) -> list[Event | bytes]:
+        return [{"type": "recall", "query": query, "timestamp": now} | fields]
+
+    months = "June 2001 July 2002 "
+    yield "a question", recall()
+    yield "of dates, 8,000 characters", recall(months * 400)
+    yield "of names, 8,000 characters", recall(" ".join(f"Author{n}" for n in range(900)))
+    yield "of different words, 8,000 characters", recall(_distinct_words(8_000))
+    yield "of words that are known, 8,000 characters", recall(" ".join(WORDS[:1_100]))
+    yield "of 1 MB", recall("word1 " * 170_000)
+    for mode in ("balanced", "entity_focused", "relevance", "recency", "decayed", "episode", "auto"):
+        yield f"mode {mode}", recall(mode=mode)
+    yield "filters at their limits", recall(filters={
+        "tags": [f"t{n}" for n in range(limits.FILTER_VALUES_MAX)],
+        "names": [f"Author{n}" for n in range(limits.FILTER_VALUES_MAX)],
+        "session_ids": [f"s{n}" for n in range(limits.FILTER_VALUES_MAX)],
+    })  # fmt: skip
+    yield (
+        "entity_urns at their limit",
+        recall(entity_urns=[f"urn:e:{n}" for n in range(limits.URNS_MAX)], mode="entity_focused"),
+    )
+    yield "graph expansion", recall(strategy="hybrid_graph", traversal_depth=3)
+    yield "a context", recall(max_tokens=1_000_000, k=50)
+    yield "as of an event time", recall(as_of={"event_time": now - memories * MINUTE_MS // 2})
+    yield "as of an ingestion time", recall(as_of={"ingestion_time": BEGIN_MS + memories // 2})
+    yield "with history", recall(include_history=True)
+    yield "episodes.list", [{"type": "episodes.list", "limit": 1_000}]
+    yield "user.stats", [{"type": "user.stats"}]
+    yield "graph.status", [{"type": "graph.status"}]
+    yield "graph.trace", [{"type": "graph.trace", "query": "word1 word7", "traversal_depth": 3}]
+    yield "graph.explore", [{"type": "graph.explore", "hops": 3}]
+    yield "memory.history", [{"type": "memory.history", "memory_id": "m5"}]
+
+
+def ends(memories: int) -> Iterator[tuple[str, list[Event | bytes]]]:
+    """What leaves little of the owner behind."""
+    yield "a forget of one session", [{"type": "memory.forget", "filter": {"session_id": "s1"}}]
+    yield "a forget of all", [{"type": "memory.forget", "filter": {"older_than": BEGIN_MS + 10 * memories * MINUTE_MS}}]
+
+
+def _distinct_words(characters: int) -> str:
+    made = " ".join(f"{n:x}z" for n in range(characters // 6))
+    return made[:characters]
+
+
+# ---------------------------------------------------------------------- search
+
+
+TEXTS = st.builds(
+    lambda parts, times: (" ".join(parts) + " ") * times,
+    st.lists(
+        st.sampled_from(["May", "in", "2003", "June", "3rd", "Author7", "word1", "Ann", "'s", "#t", "@b", "of", "?",
+                         "urn:a:b", "x" * 40, "I", "\\n", "2023-05-08", "İ", "word4999"]), min_size=1, max_size=8
+    ),
+    st.integers(1, 2_000),
+)  # fmt: skip
+EVENTS = st.one_of(
+    st.fixed_dictionaries(
+        {"type": st.just("recall"), "query": TEXTS.map(lambda text: text[:20_000])},
+        optional={
+            "mode": st.sampled_from(["hybrid", "balanced", "entity_focused", "episode", "decayed", "relevance"]),
+            "strategy": st.just("hybrid_graph"),
+            "traversal_depth": st.integers(1, 3),
+            "k": st.integers(1, 50),
+            "max_tokens": st.integers(1, 1_000_000),
+            "filters": st.fixed_dictionaries({}, optional={"names": st.lists(st.just("Author7"), max_size=200)}),
+        },
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("memory"), "content": TEXTS.map(lambda text: text[:500_000] + "x")},
+        optional={
+            "tags": st.lists(st.text("ab", min_size=1, max_size=9), max_size=limits.LABELS_MAX),
+            "entities": st.lists(
+                st.fixed_dictionaries({"name": st.text("ABC", min_size=1, max_size=9)}), max_size=limits.ENTITIES_MAX
+            ),
+        },
+    ),
+)
+
+
+def search(worker: Worker, examples: int) -> Line:
+    """The worst of so many events and questions, each led by what the ones before it cost."""
+    worst = Line("", 0.0, 0.0, 0, 0.0, refused=False)
+
+    @seed(1)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.target),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(EVENTS)
+    def try_one(event: Event) -> None:
+        nonlocal worst
+        line = worker.measure(f"worst found: {event['type']} of {len(orjson.dumps(event)):,} bytes", event)
+        target(line.held_ms)
+        worst = max(worst, line, key=lambda one: one.held_ms)
+
+    try_one()
+    return worst
+
+
+# ---------------------------------------------------------------------- table
+
+
+def table(memories: int, examples: int) -> list[Line]:
+    """Every line, on one owner."""
+    with owner_of(memories) as worker:
+        lines = [worker.measure("first touch", *next(iter(questions(memories)))[1])]
+        for inputs in (questions(memories), writes(memories)):
+            lines += [worker.measure(name, *events) for name, events in inputs]
+        lines.append(search(worker, examples))
+        lines += [worker.measure(name, *events) for name, events in ends(memories)]
+        return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--memories", type=int, default=100_000, metavar="N", help="of the owner (100,000)")
+    parser.add_argument("--search", type=int, default=300, metavar="N", help="examples of the search (300)")
+    parser.add_argument("--quick", action="store_true", help="5,000 memories, 30 examples")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    chosen = parser.parse_args()
+    memories, examples = (5_000, 30) if chosen.quick else (chosen.memories, chosen.search)
+    lines = table(memories, examples)
+    print(f"{'at ' + format(memories, ',') + ' memories':<52} {'held ms':>8} {'all ms':>9} {'calls':>6} {'MB':>7}")
+    for line in lines:
+        marks = ("  refused" if line.refused else "") + (f"  OVER {BOUND_MS} ms" if line.is_over else "")
+        print(f"{line.name:<52} {line.held_ms:8.1f} {line.all_ms:9.1f} {line.calls:6} {line.grew_mb:7.1f}{marks}")
+    if chosen.json:
+        chosen.json.write_bytes(orjson.dumps([line._asdict() for line in lines], option=orjson.OPT_INDENT_2))
+
+
+if __name__ == "__main__":
+    main()
