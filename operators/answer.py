@@ -62,6 +62,10 @@ class Answerer:
     def hot_owner(self, owner: Owner) -> HotOwner:
         return self._hot_owners.get(owner, lambda: HotOwner(self._partition, owner))
 
+    def keep_segments(self) -> None:
+        """At a batch's end: see `HotOwners`."""
+        self._hot_owners.keep_segments(self._engine.embedder.name, self._engine.embedder.dimension)
+
     def answer(self, ask: Ask, query_id: str) -> tuple[Response, Effects | None]:
         """One query's response, and what it leaves behind. Raises InvalidRecord where there is no answer to give."""
         query, request = ask.query, Request(ask.owner, ask.record.position, query_id, ask.record.append_ms)

@@ -77,7 +77,7 @@ def stats(index: OwnerIndex, now_ms: int) -> dict[str, Any]:
         "episodes": len(_members(index)),
         "expired": int((facts["expires_ms"] <= now_ms).sum()),
         "participants": len(np.unique(facts["author"][facts["author"] >= 0])),
-        "index_bytes": index.size_bytes(),
+        "index_bytes": index.live_bytes(),
     }
 
 

@@ -336,6 +336,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
                 else:
                     outputs += self._answer(query.ask, query.stale(self._partition.applied))
             self._partition.commit()  # what their answers left behind: an owner leaves memory with nothing pending
+        self._answerer.keep_segments()
         self._hot_owners.shrink()
         return outputs
 

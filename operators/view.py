@@ -7,7 +7,7 @@ from recallflow.operators.events import Write
 from recallflow.operators.graph.changes import Changes
 from recallflow.operators.graph.sync import Touched
 from recallflow.owner import Owner
-from recallflow.state import keys
+from recallflow.state import keys, segments
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, MemoryRow, Vectors
@@ -122,6 +122,7 @@ class View:
             before, old = self.entry(row.seq), self.vectors(row.seq)
             effects[keys.past_entry(key, row.seq, before.version)] = before.encode()
             effects[keys.past_vectors(key, row.seq, before.version)] = old.encode() if old else None
+            effects[keys.renewed(key, row.seq)] = b""
         effects[keys.row(key, name, row.version)] = row.encode()
         effects[keys.current(key, name)] = Current(row.seq, row.version, digest, False).encode()
         effects[keys.entry(key, row.seq)] = entry.encode()
@@ -142,6 +143,7 @@ class View:
             self._effects[keys.row(key, name, version)] = None
             self._effects[keys.past_entry(key, current.seq, version)] = None
             self._effects[keys.past_vectors(key, current.seq, version)] = None
+        self._effects |= dict.fromkeys([*segments.of_memory(key, current.seq), keys.renewed(key, current.seq)])
         self._effects[keys.entry(key, current.seq)] = None
         self._effects[keys.vectors(key, current.seq)] = None
         self._effects[keys.current(key, name)] = current._replace(forgotten=True).encode()

@@ -43,7 +43,15 @@ class GrowingArray:
         self._size = len(kept)
         self._data[: self._size] = kept
 
+    def reserve(self, more: int) -> None:
+        """Makes room for so many more values at once."""
+        if self._size + more > len(self._data):
+            self._resize(self._size + more)
+
     def _grow(self, needed: int) -> None:
-        grown = np.zeros(max(needed, 2 * len(self._data)), self._data.dtype)
+        self._resize(max(needed, 2 * len(self._data)))
+
+    def _resize(self, capacity: int) -> None:
+        grown = np.zeros(capacity, self._data.dtype)
         grown[: self._size] = self.view
         self._data = grown

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from recallflow.owner import Owner
 from recallflow.state.hot_owner import HotOwner
 
+PACKED_MOST = 2_048  # memories between two batches
+
 
 class HotOwners:
     """A least-recently-used cache of owners, by bytes.
@@ -35,6 +37,14 @@ class HotOwners:
         if self._owners.pop(owner, None) is not None:
             self._touched.discard(owner)
             self._total_bytes -= self._weights.pop(owner, 0)
+
+    def keep_segments(self, model: str, dimension: int) -> None:
+        """Packs what is complete of the indexes of owners touched since the last `shrink`, within a share of work: it
+        holds up everybody. What is over it waits until its owner is touched again."""
+        packed = 0
+        for owner in self._touched:
+            while packed < PACKED_MOST and (memories := self._owners[owner].keep_segment(model, dimension)):
+                packed += memories
 
     def shrink(self) -> None:
         """Weighs what was touched since the last call and drops the least recently used until the budget holds."""

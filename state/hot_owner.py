@@ -10,7 +10,8 @@ from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_graph import HotGraph
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
-from recallflow.state.rows import Current, Entry, Episode, Head, Vectors
+from recallflow.state.rows import Current, Episode, Head
+from recallflow.state.segments import Segments
 from recallflow.state.usage import OwnerUsage, Seqs, Usage, decode_seqs
 
 _OWNER_BYTES = 1_000
@@ -30,6 +31,7 @@ class HotOwner:
         self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
         self.graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
+        self._segments: Segments | None = None
         self._writing: HotGraph | None = None
         self._usage: OwnerUsage | None = None
         self._sessions: dict[str | None, list[Episode]] = {}
@@ -71,20 +73,23 @@ class HotOwner:
         return self._writing
 
     def search_index(self, model: str, dimension: int) -> OwnerIndex:
-        """The owner's index, built from what is committed on first touch."""
+        """The owner's index, loaded from what is committed on first touch."""
         if self.index is None or self.index.wasted():
-            self.index = OwnerIndex(model, dimension)
-            entries = [Entry.decode(value) for _, value in self.scan(keys.ENTRY)]
-            version = {entry.seq: entry.version for entry in entries}
-            self.index.load(
-                (Episode.decode(value) for _, value in self.scan(keys.EPISODE)),
-                entries,
-                {
-                    (seq := keys.sequence(key), version[seq]): Vectors.decode(value)
-                    for key, value in self.scan(keys.VECTORS)
-                },
-            )
+            segments = self._stored_segments(model, dimension)
+            self.index = OwnerIndex(model, dimension, segments.read_vectors)
+            self.index.load_episodes({keys.sequence(key): value for key, value in self.scan(keys.EPISODE)})
+            segments.load(self.index, self.next_seq)
         return self.index
+
+    def keep_segment(self, model: str, dimension: int) -> int:
+        """Packs the next stretch of the index, if it is complete, so that it loads fast when it is wanted; returns how
+        many memories it holds. Only between batches: reads what is committed."""
+        return self._stored_segments(model, dimension).keep(self.next_seq)
+
+    def _stored_segments(self, model: str, dimension: int) -> Segments:
+        if self._segments is None:
+            self._segments = Segments(self._partition, self.key, model, dimension)
+        return self._segments
 
     def usage(self) -> OwnerUsage:
         """What queries and feedback made of the owner's memories, built from what is committed on first touch."""

@@ -1,7 +1,7 @@
-"""One owner's memories, ready to be searched: built from index entries and vectors on first touch, kept up to date
-with each event. Derived data only: whatever is here can be built again from RocksDB."""
+"""One owner's memories, ready to be searched: built from segments (state/segment.py) or from index entries and vectors
+on first touch, kept up to date with each event. Derived data only: whatever is here can be built again from RocksDB."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -12,9 +12,11 @@ import numpy.typing as npt
 from recallflow.embedder import Matrix
 from recallflow.state.arrays import GrowingArray
 from recallflow.state.clusters import Clusters
+from recallflow.state.interner import Interner
 from recallflow.state.lexical import LexicalIndex
 from recallflow.state.rows import Entry, Episode, Vectors
-from recallflow.state.tokens import NO_TOKENS, TokenIndex
+from recallflow.state.segment import FACTS, NAMED, Segment
+from recallflow.state.tokens import NO_TOKENS, Bytes, TokenIndex
 from recallflow.state.vectors import VectorIndex
 
 Ints = npt.NDArray[np.int64]
@@ -25,50 +27,8 @@ ALWAYS_MS = np.iinfo(np.int64).min
 WINDOW = 2  # memories to each side
 WINDOWS = (0, WINDOW)
 _STRINGS_BYTES = 400  # about what an entry's Python objects take
-
-_FACTS = np.dtype(
-    [
-        ("seq", np.int64),
-        ("version", np.int32),
-        ("live", np.bool_),
-        ("created_ms", np.int64),
-        ("episode", np.int64),
-        ("flags", np.uint8),
-        ("author", np.int32),
-        ("kind", np.int32),
-        ("layer", np.int32),
-        ("role", np.int32),
-        ("session", np.int32),
-        ("project", np.int32),
-        ("category", np.int32),
-        ("importance", np.float64),
-        ("confidence", np.float64),
-        ("valid_from_ms", np.int64),
-        ("valid_to_ms", np.int64),
-        ("expires_ms", np.int64),
-    ]
-)
-
-
-class Interner:
-    """Strings ↔ small numbers, so that filters compare integers. -1 is no string."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self.strings: list[str] = []
-
-    def number(self, text: str | None) -> int:
-        """The string's number, given on first sight."""
-        if text is None:
-            return -1
-        if text not in self._numbers:
-            self._numbers[text] = len(self.strings)
-            self.strings.append(text)
-        return self._numbers[text]
-
-    def known(self, text: str) -> int:
-        """The string's number, or -2 where it was never seen (which no memory has)."""
-        return self._numbers.get(text, -2)
+_NOT_IN = -1  # where a slot would be
+_NO_TAGS: list[str] = []
 
 
 class Facts(dict[str, npt.NDArray[Any]]):
@@ -158,28 +118,69 @@ class OwnerIndex:
     """Facts, words and vectors of one owner's current memories, by slot. A slot is never used again; a removed memory
     leaves a dead one behind until the index is built anew."""
 
-    def __init__(self, model: str, dimension: int) -> None:
+    def __init__(
+        self, model: str, dimension: int, read_vectors: Callable[[Ints], Sequence[Vectors | None]] | None = None
+    ) -> None:
+        """`read_vectors`: those of current memories, by `seq`, as far as segments left them to be read."""
         self._model = model
-        self._facts = GrowingArray(_FACTS)
+        self._read_vectors = read_vectors
+        self._facts = GrowingArray(FACTS)
         self.ids: list[str] = []
         self.tags: list[list[str]] = []
         self.names = Interner()
         self.words = LexicalIndex()
         self.vectors = VectorIndex(dimension)
-        self.tokens = TokenIndex()
-        self._slot_of_seq: dict[int, int] = {}
+        self.tokens = TokenIndex(self._read_tokens)
+        self._slot_of_seq = GrowingArray(np.int64)
+        self._size = 0
         self._merged: dict[int, int] = {}
-        self._episodes: dict[int, Episode] = {}
+        self._episodes: dict[int, Episode | bytes] = {}  # stored ones until they are asked for
         self._cached = _Cached()
 
     # ------------------------------------------------------------------ changes
 
     def add(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
         """Adds memories, or their next versions in place of the ones before; vectors by sequence number and version."""
+        self._reach(max((entry.seq for entry in entries), default=-1))
         for slot, entry in enumerate(entries, len(self.ids)):
             self.remove(entry.seq)
-            self._slot_of_seq[entry.seq] = slot
+            self._slot_of_seq.view[entry.seq] = slot
+            self._size += 1
         self._append(entries, vectors)
+
+    def append(self, segment: Segment) -> None:
+        """Adds memories of which none is in yet, as they were packed."""
+        first, count = len(self.ids), len(segment.facts)
+        self._facts.extend(segment.facts)
+        facts = self._facts.view[first:]
+        numbers = np.array([*map(self.names.number, segment.names), -1])  # -1 stays -1
+        for column in NAMED:
+            facts[column] = numbers.take(facts[column])
+        for number in self._merged.keys() & set(facts["episode"].tolist()):
+            facts["episode"][facts["episode"] == number] = self._merged[number]
+        self._reach(int(facts["seq"].max(initial=-1)))
+        self._slot_of_seq.view[facts["seq"]] = np.arange(first, first + count)
+        self._size += count
+        self.ids += segment.ids
+        self.tags += [_NO_TAGS] * count
+        for place, tags in segment.tags:
+            self.tags[first + place] = tags
+        self.words.append(segment.words)
+        self.vectors.append(segment.rows, first)
+        self.tokens.defer(count, segment.token_dimension)
+        self._cached = _Cached()
+
+    def packed(self) -> Segment:
+        """All there is in, as another index can append it. Only of one that never took a memory out."""
+        tags = [(slot, tags) for slot, tags in enumerate(self.tags) if tags]
+        rows, words = self.vectors.packed(), self.words.packed()
+        return Segment(self.facts, self.names.strings, self.ids, tags, words, rows, self.tokens.dimension)
+
+    def reserve(self, memories: int, stems: int) -> None:
+        """Makes room for so many more memories with so many stems in all."""
+        self._facts.reserve(memories)
+        self.words.reserve(memories, stems)
+        self.vectors.reserve(memories)
 
     def _append(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
         slots: list[int] = []
@@ -191,7 +192,7 @@ class OwnerIndex:
                 slots.append(len(self.ids) + at)
                 rows.append(stored.matrix)
                 tokens[at] = stored.tokens
-        self._facts.extend(np.array([self._fact(entry) for entry in entries], _FACTS))
+        self._facts.extend(np.array([self._fact(entry) for entry in entries], FACTS))
         if rows:
             self.vectors.add(np.array(slots, np.int64), np.concatenate(rows))
         self.tokens.add(tokens)
@@ -225,8 +226,11 @@ class OwnerIndex:
 
     def remove(self, *seqs: int) -> None:
         """Takes memories out, those that are in: many in the time of one."""
-        slots = [slot for seq in seqs if (slot := self._slot_of_seq.pop(seq, None)) is not None]
-        if slots:
+        found = {seq: slot for seq in seqs if (slot := self.slot(seq)) is not None}
+        if found:
+            slots = [*found.values()]
+            self._slot_of_seq.view[[*found]] = _NOT_IN
+            self._size -= len(found)
             self._facts.view["live"][slots] = False
             self.vectors.remove(*slots)
             self._cached = _Cached()
@@ -242,6 +246,17 @@ class OwnerIndex:
             self._merged[episode.number] = into
         self._cached = _Cached()
 
+    def load_episodes(self, stored: Mapping[int, bytes]) -> None:
+        """Fills an empty index with all episodes, by number, as they are stored."""
+        self._episodes.update(stored)
+        into = {number: to for number, data in stored.items() if (to := Episode.taken_in_by(data)) is not None}
+        for number in into:
+            way = [number]
+            while (to := into.get(way[-1])) is not None and way[-1] not in self._merged:
+                way.append(to)
+            end = self._merged.get(way[-1], way[-1])
+            self._merged.update((one, end) for one in way if one != end)
+
     def load(
         self,
         episodes: Iterable[Episode],
@@ -256,14 +271,24 @@ class OwnerIndex:
         self._append(past, vectors)
         self.add(entries, vectors)
 
+    def _reach(self, seq: int) -> None:
+        missing = seq + 1 - len(self._slot_of_seq)
+        if missing > 0:
+            self._slot_of_seq.extend(np.full(missing, _NOT_IN))
+
+    def _read_tokens(self, slots: Ints) -> list[Bytes]:
+        stored = self._read_vectors(self.facts["seq"][slots]) if self._read_vectors else [None] * len(slots)
+        return [NO_TOKENS if one is None or one.model != self._model else one.tokens for one in stored]
+
     # ------------------------------------------------------------------ reading
 
     def __len__(self) -> int:
-        return len(self._slot_of_seq)
+        return self._size
 
     def slot(self, seq: int) -> int | None:
         """The slot of a memory, if it is in."""
-        return self._slot_of_seq.get(seq)
+        slot = int(self._slot_of_seq.view[seq]) if seq < len(self._slot_of_seq) else _NOT_IN
+        return None if slot == _NOT_IN else slot
 
     @property
     def facts(self) -> npt.NDArray[Any]:
@@ -287,11 +312,15 @@ class OwnerIndex:
         return self._cached.lengths
 
     def episode(self, number: int) -> Episode | None:
-        return self._episodes.get(int(number))
+        found = self._episodes.get(int(number))
+        if isinstance(found, bytes):
+            found = self._episodes[int(number)] = Episode.decode(found)
+        return found
 
     def episodes(self) -> list[Episode]:
         """All episodes that still stand for themselves."""
-        return [e for e in self._episodes.values() if e.merged_into is None]
+        every = [episode for number in self._episodes if (episode := self.episode(number)) is not None]
+        return [episode for episode in every if episode.merged_into is None]
 
     @property
     def clusters(self) -> Clusters:
@@ -305,6 +334,13 @@ class OwnerIndex:
         """Whether more slots are dead than alive: time to build anew."""
         return len(self.ids) - len(self) > max(64, len(self))
 
+    def live_bytes(self) -> int:
+        """What the facts, stems and vectors of its memories are, without what is spare, dead or kept for later: it does
+        not depend on how the index came about."""
+        stems = int(self.words.lengths()[self.conversation.slots].sum())
+        return len(self) * FACTS.itemsize + stems * self.words.stem_bytes + self.vectors.row_bytes * len(self.vectors)
+
     def size_bytes(self) -> int:
+        """What it takes in memory, caches included."""
         arrays = self._facts.nbytes + self.words.nbytes + self.vectors.nbytes + self.tokens.nbytes
-        return arrays + _STRINGS_BYTES * len(self.ids) + 24 * len(self.ids)
+        return arrays + self._slot_of_seq.nbytes + _STRINGS_BYTES * len(self.ids) + 16 * len(self.ids)

@@ -14,6 +14,10 @@ read, or deleted, as one range and can never be reached from another owner's pre
        V seq(8)                               vectors of the current version
        P seq(8) version(4)                    index entry of a version that an update replaced
        Q seq(8) version(4)                    its vectors
+       G first(8) end(8)                      a segment (state/segments.py): memories from one sequence number up to
+                                              another, packed
+       W                                      how far segments reach
+       Y seq(8)                               memories that changed since their segment was packed
        X change(8)                            what the episodes remember that no entry tells: explicit ends, and the
                                               places of forgotten messages
        B name(16) change(8)                   category summaries, every one there was
@@ -59,6 +63,9 @@ ENTRY = b"E"
 VECTORS = b"V"
 PAST_ENTRY = b"P"
 PAST_VECTORS = b"Q"
+SEGMENT = b"G"
+REACH = b"W"
+RENEWED = b"Y"
 EPISODE_LOG = b"X"
 CATEGORY_SUMMARY = b"B"
 EPISODE = b"S"
@@ -120,6 +127,19 @@ def past_entry(owner: bytes, seq: int, version: int) -> bytes:
 
 def past_vectors(owner: bytes, seq: int, version: int) -> bytes:
     return OWNERS + owner + PAST_VECTORS + _U64.pack(seq) + _U32.pack(version)
+
+
+def segment(owner: bytes, first: int, end: int) -> bytes:
+    return OWNERS + owner + SEGMENT + _U64.pack(first) + _U64.pack(end)
+
+
+def reach(owner: bytes) -> bytes:
+    """Key of how far an owner's segments reach."""
+    return OWNERS + owner + REACH
+
+
+def renewed(owner: bytes, seq: int) -> bytes:
+    return OWNERS + owner + RENEWED + _U64.pack(seq)
 
 
 def episode_log(owner: bytes, change: int) -> bytes:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from recallflow.caching import Kept
 from recallflow.state.arrays import GrowingArray
+from recallflow.state.segment import Words
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -88,6 +89,11 @@ class LexicalIndex:
         self._alike: dict[int, _Alike] = {}
 
     @property
+    def stem_bytes(self) -> int:
+        """What one occurrence of a stem takes."""
+        return self._flat.view.itemsize + self._slot_of.view.itemsize
+
+    @property
     def nbytes(self) -> int:
         growing = (self._flat, self._slot_of, self._starts, self._lengths)
         spellings = (self._features, self._feature_words, self._feature_counts, self._feature_starts)
@@ -110,6 +116,34 @@ class LexicalIndex:
         self._starts.extend(starts)
         self._lengths.extend(lengths)
         self._flat.extend(flat)
+
+    def append(self, words: Words) -> None:
+        """Appends the next slots as they were packed."""
+        known, before = len(self._numbers), len(self._flat)
+        numbers = np.fromiter(map(self._numbers.__getitem__, words.stems), np.uint32, len(words.stems))
+        added = numbers >= known
+        counts: Ints = words.counts.astype(np.int64)
+        features = words.features if added.all() else words.features[np.repeat(added, counts)]
+        self._take_features(counts[added], features)
+        lengths: Ints = words.lengths.astype(np.int64)
+        slots = np.arange(len(self._starts), len(self._starts) + len(lengths), dtype=np.uint32)
+        self._slot_of.extend(np.repeat(slots, lengths))
+        self._starts.extend(before + np.cumsum(lengths) - lengths)
+        self._lengths.extend(lengths)
+        self._flat.extend(numbers.take(words.flat) if len(numbers) else words.flat)
+
+    def packed(self) -> Words:
+        """All slots, as another index can append them."""
+        return Words(
+            [*self._numbers], self._flat.view, self._lengths.view, self._feature_counts.view, self._features.view
+        )
+
+    def reserve(self, slots: int, stems: int) -> None:
+        """Makes room for so many more slots with so many stems in all."""
+        for of_slots in (self._starts, self._lengths):
+            of_slots.reserve(slots)
+        for of_stems in (self._flat, self._slot_of):
+            of_stems.reserve(stems)
 
     def lengths(self) -> Ints:
         """Stems per slot."""
@@ -199,7 +233,11 @@ class LexicalIndex:
             return
         features = [_spellings[stem] for stem in added]
         counts = np.array([len(packed) // 2 for packed in features], np.int64)
+        self._take_features(counts, np.frombuffer(b"".join(features), np.uint16))
+
+    def _take_features(self, counts: Ints, features: npt.NDArray[np.uint16]) -> None:
+        """Takes in features, word by word, of the words with the next numbers; `counts`: how many each has."""
         self._feature_starts.extend(len(self._features) + np.cumsum(counts) - counts)
-        self._feature_words.extend(np.repeat(np.arange(len(added)) + len(self._feature_counts), counts))
+        self._feature_words.extend(np.repeat(np.arange(len(counts)) + len(self._feature_counts), counts))
         self._feature_counts.extend(counts)
-        self._features.extend(np.frombuffer(b"".join(features), np.uint16))
+        self._features.extend(features)

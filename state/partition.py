@@ -1,7 +1,7 @@
 """One state partition: a RocksDB that takes the effects of events and their positions in the same atomic write."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ from rocksdict import (
     ReadOptions,
     WriteBatch,
     WriteBufferManager,
+    WriteOptions,
 )
 
 from recallflow.errors import StateError, StateFormatError, StateInUse, StorageError
@@ -60,6 +61,10 @@ class Partition:
         self._pending: dict[bytes, bytes | None] = {}
         self._written = self._synced = 0  # commits: all, and those that a power cut leaves
         self._failed = False
+        # rocksdict's stubs have these two the wrong way.
+        self._past_cache: Any = ReadOptions()
+        self._past_cache.fill_cache(False)  # type: ignore
+        self._logged, self._unlogged = WriteOptions(), _unlogged()
         self._moved: set[str] = set()
         self._check_format(path)
         self.applied = self._read_applied()
@@ -90,6 +95,25 @@ class Partition:
         """Committed values, in the order of `wanted`, in one batched read."""
         stored: list[bytes | None] = self._read(wanted)
         return [v if v is None else self.keyring.open(k, v) for k, v in zip(wanted, stored, strict=True)]
+
+    def get_large(self, key: bytes) -> bytes | None:
+        """A committed value that is read whole once and would only push others out of the block cache."""
+        try:
+            value = self._db.get(key, read_opt=self._past_cache)
+        except Exception as error:
+            raise self._unreadable(error) from error
+        return None if value is None else self.keyring.open(key, value)
+
+    def keep(self, derived: Mapping[bytes, bytes | None]) -> None:
+        """Writes derived records (None deletes) at once, beside the transaction, and not to RocksDB's log: a process
+        that is killed may lose them, all of one call or none. Raises StorageError."""
+        batch = WriteBatch(raw_mode=True)
+        for key, value in derived.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, self.keyring.seal(key, value))
+        self._write(batch, self._unlogged)
 
     def stage(self, effects: dict[bytes, bytes | None]) -> None:
         """Takes one event's effects (None deletes) into the transaction: all of them, after the event succeeded."""
@@ -172,14 +196,17 @@ class Partition:
                 put(key, seal(key, value))
         for source in self._moved:
             batch.put(keys.applied(source), b"%d" % self.applied[source])
-        try:
-            self._db.write(batch)
-        except Exception as error:  # rocksdict raises bare Exception
-            self._failed = True
-            raise StorageError(_storage_message(self.number, error)) from error
+        self._write(batch, self._logged)
         self._pending.clear()
         self._moved.clear()
         self._written += 1
+
+    def _write(self, batch: WriteBatch, options: WriteOptions) -> None:
+        try:
+            self._db.write(batch, options)
+        except Exception as error:  # rocksdict raises bare Exception
+            self._failed = True
+            raise StorageError(_storage_message(self.number, error)) from error
 
     # ------------------------------------------------------------------ durability
 
@@ -243,6 +270,13 @@ class Partition:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _unlogged() -> WriteOptions:
+    options: Any = WriteOptions()
+    options.disable_wal = True
+    found: WriteOptions = options
+    return found
 
 
 def _up_to(end: bytes) -> ReadOptions:

@@ -146,12 +146,20 @@ class Episode(NamedTuple):
     def decode(cls, data: bytes) -> "Episode":
         return cls._make(orjson.loads(data))
 
+    @classmethod
+    def taken_in_by(cls, data: bytes) -> int | None:
+        """The number of the episode that took the encoded one in, if any did: most need not be decoded for that."""
+        return None if data.endswith(_STANDING) else cls.decode(data).merged_into
+
     def logical(self) -> dict[str, Any]:
         """What of the episode comes from the log."""
         fields = self._asdict()
         if not self.logged:
             del fields["start_ms"], fields["last_ms"], fields["ended_ms"]
         return fields
+
+
+_STANDING = (b",null,true]", b",null,false]")  # the end of an episode that no other took in
 
 
 class Current(NamedTuple):

@@ -4,6 +4,8 @@ Late interaction (Khattab and Zaharia, 2020, "ColBERT"): each token of a questio
 memory, and its closest one counts.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -29,11 +31,17 @@ def to_bytes(tokens: Matrix) -> Bytes:
     return codes
 
 
+_UNREAD = -1  # where the rows of a slot would start
+
+
 class TokenIndex:
     """Rows of token vectors by slot; slots come in rising order, and one may have no rows. A removed memory's rows stay
-    until the index is built anew."""
+    until the index is built anew. Rows of slots that are deferred are read when they are first asked for: they are the
+    most of what is stored, and a question compares few of a large owner's."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[Ints], list[Bytes]] | None = None) -> None:
+        """`read`: the tokens of slots that were deferred."""
+        self._read = read
         self._flat = GrowingArray(np.int8)
         self._starts = GrowingArray(np.int64)
         self._sizes = GrowingArray(np.int64)
@@ -50,19 +58,38 @@ class TokenIndex:
 
     def add(self, tokens: list[Bytes]) -> None:
         """Appends the next slots' tokens, (tokens, dimension) each."""
-        sizes = [len(rows) for rows in tokens]
+        starts, sizes = self._take(tokens)
+        self._starts.extend(starts)
+        self._sizes.extend(sizes)
+
+    def defer(self, slots: int, dimension: int) -> None:
+        """Appends so many slots, whose tokens of this dimension, 0 where none has any, are to be read when they are
+        asked for."""
+        self._dimension = dimension or self._dimension
+        self._starts.extend(np.full(slots, _UNREAD if dimension else 0))
+        self._sizes.extend(np.zeros(slots))
+
+    def _take(self, tokens: list[Bytes]) -> tuple[Ints, Ints]:
+        """Takes rows in → where each slot's start, and how many they are."""
+        sizes = np.array([len(rows) for rows in tokens], np.int64)
         if filled := [rows for rows in tokens if len(rows)]:
             self._dimension = filled[0].shape[1]
         before = len(self._flat) // max(self._dimension, 1)
-        self._starts.extend(before + np.cumsum([0, *sizes])[:-1])
-        self._sizes.extend(sizes)
         for rows in filled:
             self._flat.extend(rows.ravel())
+        return before + np.cumsum(sizes) - sizes, sizes
+
+    def _read_deferred(self, slots: Ints) -> None:
+        unread = slots[self._starts.view[slots] == _UNREAD]
+        if len(unread) and self._read is not None:
+            starts, sizes = self._take(self._read(unread))
+            self._starts.view[unread], self._sizes.view[unread] = starts, sizes
 
     def closest(self, question: Matrix, slots: Ints) -> Matrix:
         """For each token of the question and slot, its inner product with the slot's closest token, but 0 at least:
         (tokens, slots). `question`: (tokens, dimension) float32."""
         best = np.zeros((len(question), len(slots)), np.float32)
+        self._read_deferred(slots)
         sizes = self._sizes.view[slots]
         held = np.flatnonzero(sizes)
         if not len(held) or not len(question):

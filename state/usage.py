@@ -49,10 +49,15 @@ class OwnerUsage:
 
     def __init__(self, stored: Iterable[tuple[int, bytes]] = ()) -> None:
         """`stored`: each memory's `seq` and encoded record."""
+        every = [*stored]
         self._records = bytearray()
-        self._liked: list[int] = []
-        for seq, data in stored:
-            self.put(seq, Usage.decode(data))
+        seqs = np.array([seq for seq, _ in every], np.int64)
+        self._reach(int(seqs.max(initial=-1)))
+        if any(len(data) != _RECORD.size for _, data in every):
+            raise ValueError("what is stored is no usage record")
+        records = np.frombuffer(self._records, _RECORDS)
+        records[seqs] = np.frombuffer(b"".join(data for _, data in every), _RECORDS)
+        self._liked: list[int] = np.flatnonzero(records["useful"] > records["not_useful"]).tolist()
 
     def of(self, seqs: Seqs) -> Records:
         """A copy of the records, (len(seqs),), with the fields of `Usage`."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from recallflow.embedder import Matrix
 from recallflow.state.arrays import GrowingArray
+from recallflow.state.segment import Rows
 
 Slots = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint8]
@@ -47,6 +48,11 @@ class VectorIndex:
         return int(self._flat.d)
 
     @property
+    def row_bytes(self) -> int:
+        """What one row takes: its numbers, its slot and its unit."""
+        return int(self._flat.d) + 8 + self._units.view.itemsize
+
+    @property
     def nbytes(self) -> int:
         return len(self) * (self._flat.d + 8) + self._units.nbytes
 
@@ -56,6 +62,26 @@ class VectorIndex:
         codes = np.divide(matrix, units, out=np.zeros(matrix.shape, np.float32), where=units > 0)
         self._index.add_with_ids(np.rint(codes, out=codes), slots)
         self._units.extend(units[:, 0])
+        self._read = None
+
+    def append(self, rows: Rows, first: int) -> None:
+        """Appends rows as they were packed, behind those of all other slots; places count from the slot `first`."""
+        if len(rows.codes):
+            self._index.add_sa_codes(np.ascontiguousarray(rows.codes), rows.places.astype(np.int64) + first)
+            self._units.extend(rows.units)
+            self._read = None
+
+    def packed(self) -> Rows:
+        """All rows, as another index can append them."""
+        slots, codes = self._rows()
+        return Rows(slots, codes.copy(), self._units.view)  # they outlive the index
+
+    def reserve(self, rows: int) -> None:
+        """Makes room for so many more rows."""
+        before = len(self) * self._flat.d
+        self._flat.codes.resize(before + rows * self._flat.d)
+        self._flat.codes.resize(before)  # the memory stays taken
+        self._units.reserve(rows)
         self._read = None
 
     def remove(self, *slots: int) -> None:

@@ -1,7 +1,7 @@
 """The check that what is stored hangs together. It does not work beside a running process: that is StateInUse."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +18,7 @@ from recallflow.state.directory import Fingerprint, StateDirectory
 from recallflow.state.graph_check import GraphCheck
 from recallflow.state.partition import Partition
 from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, MemoryRow, Vectors
+from recallflow.state.segment import Segment
 from recallflow.state.usage import Usage
 
 # Each table of an owner: what it is called, and the bytes of a key behind the table's letter.
@@ -29,6 +30,9 @@ TABLES = {
     keys.VECTORS: ("vectors", 8),
     keys.PAST_ENTRY: ("past entries", 12),
     keys.PAST_VECTORS: ("past vectors", 12),
+    keys.SEGMENT: ("segments", 16),
+    keys.REACH: ("reaches of segments", 0),
+    keys.RENEWED: ("renewed memories", 8),
     keys.EPISODE: ("episodes", 24),
     keys.EPISODE_LOG: ("episode marks", 8),
     keys.CATEGORY_SUMMARY: ("category summaries", 24),
@@ -127,6 +131,8 @@ class _OwnerCheck:
         self._vectors: set[int] = set()
         self._past: dict[tuple[int, int], bytes] = {}
         self._episodes: dict[int, Episode] = {}
+        self._segments: dict[bytes, dict[int, int]] = {}
+        self._renewed: set[int] = set()
 
     def problems(
         self, partition: Partition, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]
@@ -168,6 +174,12 @@ class _OwnerCheck:
                 yield from self._take_past(rest, Entry.decode(value))
             case keys.PAST_VECTORS:
                 yield from self._take_vectors(value)
+            case keys.SEGMENT:
+                yield from self._take_segment(rest, value)
+            case keys.REACH:
+                orjson.loads(value)
+            case keys.RENEWED:
+                self._renewed.add(keys.sequence(rest))
             case keys.EPISODE_LOG:
                 if EpisodeMark.decode(value).change != keys.sequence(rest):
                     yield f"says it is of change {EpisodeMark.decode(value).change}"
@@ -217,6 +229,14 @@ class _OwnerCheck:
         if not np.isfinite(stored.matrix).all():
             yield "not all numbers are finite"
 
+    def _take_segment(self, rest: bytes, value: bytes) -> Iterator[str]:
+        segment = Segment.decode(value, self._settings.embedder, self._settings.dimension)
+        if segment is None:
+            yield "does not fit: it is made again at the owner's next question"
+        else:
+            versions = segment.facts["version"].tolist()
+            self._segments[rest] = dict(zip(segment.facts["seq"].tolist(), versions, strict=True))
+
     def _take_episode(self, rest: bytes, episode: Episode) -> Iterator[str]:
         self._episodes[keys.sequence(rest)] = episode
         session = self._keyring.name(self._owner, episode.session_id or "")
@@ -242,6 +262,8 @@ class _OwnerCheck:
         for number, episode in self._episodes.items():
             if episode.merged_into is not None and episode.merged_into not in self._episodes:
                 yield f"episode {number}: was taken in by {episode.merged_into}, which is missing"
+        for stretch, packed in self._segments.items():
+            yield from (f"segment {stretch.hex()}: {problem}" for problem in self._of_segment(stretch, packed))
         remembered = {slot.seq: name for name, slot in self._currents.items() if not slot.forgotten}
         yield from self._graph.problems(remembered)
         yield from self._of_head()
@@ -267,6 +289,13 @@ class _OwnerCheck:
             yield "no id leads to it"
         if slot.episode >= 0 and slot.episode not in self._episodes:
             yield f"episode {slot.episode} missing"
+
+    def _of_segment(self, stretch: bytes, packed: Mapping[int, int]) -> Iterator[str]:
+        first, end = keys.sequence(stretch[:8]), keys.sequence(stretch)
+        stored = {seq: slot.version for seq, slot in self._entries.items() if first <= seq < end}
+        differing = sorted({seq for seq, _ in stored.items() ^ packed.items()} - self._renewed)
+        if differing:
+            yield f"does not say the same as the entries of {', '.join(map(str, differing[:3]))}"
 
     def _of_head(self) -> Iterator[str]:
         """An owner of whom only event ids are kept has no head."""

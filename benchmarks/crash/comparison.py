@@ -89,10 +89,10 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
 
 
 def _comparable(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer without what may differ: how long it took and what caches spared it, what else was applied, how much
-    memory an index takes with its dead slots, the warnings that it could not wait or that more
-    was to be read, with the status that follows from them alone, and how often a memory was returned:
-    a query that is answered again after a crash may see the effects of those that came after it."""
+    """An answer without what may differ: how long it took and what caches spared it, what else was applied, the
+    warnings that it could not wait or that more was to be read, with the status that follows from them alone, and how
+    often a memory was returned: a query that is answered again after a crash may see the effects of those that came
+    after it."""
     kept = {k: v for k, v in answer.items() if k not in MAY_DIFFER}
     warnings = answer.get("warnings", [])
     kept["warnings"] = [warning for warning in warnings if warning["code"] not in TIMING]
@@ -100,8 +100,6 @@ def _comparable(answer: dict[str, Any]) -> dict[str, Any]:
         kept["status"] = status_of(Warn(**warning) for warning in kept["warnings"])
     if "routing_info" in kept:
         kept["routing_info"] = {k: v for k, v in kept["routing_info"].items() if k not in ("stages_ms", "cache_hits")}
-    if "stats" in kept:
-        kept["stats"] = {name: count for name, count in kept["stats"].items() if name != "index_bytes"}
     return kept
 
 

@@ -110,9 +110,12 @@ def _worked_out(found: Columns, dense: Column, permitted: Places, cut: Cut) -> P
 def _dense(index: OwnerIndex, query: TextVectors) -> Column:
     """Z-scores of the cosines over the memories that have a vector; the others stand at the mean."""
     cosines, slots = index.vectors.cosines(query.vector)
-    column = np.zeros(index.conversation.size)
-    cosines = cosines.astype(np.float64)
-    column[index.conversation.places.take(slots)] = words.standard(cosines, cosines)
+    column, there = np.zeros(index.conversation.size), np.zeros(index.conversation.size, np.bool_)
+    places = index.conversation.places.take(slots)
+    column[places], there[places] = cosines, True
+    # Summed up by place: rows stand in another order where the index was loaded anew, and sums of floats would differ.
+    inside = column[there]
+    column[there] = words.standard(inside, inside)
     return column
 
 

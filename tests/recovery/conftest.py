@@ -326,8 +326,8 @@ def applied() -> Callable[[Path], int]:
 
 @pytest.fixture(scope="session")
 def comparable() -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
-    """Responses without what differs from run to run: how long they took, how far the run was, default ids, how much
-    memory an index takes with its dead slots, and what a clock stamped because the log has no time for it."""
+    """Responses without what differs from run to run: how long they took, how far the run was, default ids,
+    and what a clock stamped because the log has no time for it."""
 
     def strip(response: dict[str, Any]) -> dict[str, Any]:
         if response["query_id"].startswith("drifter-"):
@@ -341,8 +341,6 @@ def comparable() -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
             kept["routing_info"] = {name: told for name, told in routing if name not in INCIDENTAL}
         if "versions" in kept:
             kept["versions"] = [_without_stamp(version) for version in kept["versions"]]
-        if "stats" in kept:
-            kept["stats"] = {name: count for name, count in kept["stats"].items() if name != "index_bytes"}
         return kept
 
     return lambda responses: [strip(response) for response in responses]

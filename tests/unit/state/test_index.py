@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, Episode, Vectors
+from recallflow.state.segment import Segment
 from recallflow.state.tokens import NO_TOKENS, ONE
 
 MODEL, DIMENSION, TOKEN_DIMENSION = "model", 2, 3
@@ -129,6 +131,39 @@ class World:
         index.load(self.episodes.values(), sorted(self.entries.values(), key=lambda e: e.seq), self.vectors)
         return index
 
+    def unpacked(self, cuts: list[int]) -> OwnerIndex:
+        """Loaded from segments that were cut anywhere, encoded and decoded, and the last of it from entries."""
+        index = OwnerIndex(MODEL, DIMENSION, self._read)
+        index.load_episodes({number: episode.encode() for number, episode in self.episodes.items()})
+        *packed, rest = self._stretches(cuts)
+        for entries in packed:
+            part = OwnerIndex(MODEL, DIMENSION)
+            part.load([], entries, self.vectors)
+            segment = Segment.decode(part.packed().encode(MODEL), MODEL, DIMENSION)
+            assert segment is not None
+            index.append(segment)
+        index.add(rest, self.vectors)
+        return index
+
+    def repacked(self, cuts: list[int]) -> OwnerIndex:
+        """Loaded from one segment that was made of others."""
+        whole, index = OwnerIndex(MODEL, DIMENSION), OwnerIndex(MODEL, DIMENSION, self._read)
+        for entries in self._stretches(cuts):
+            part = OwnerIndex(MODEL, DIMENSION)
+            part.load([], entries, self.vectors)
+            whole.append(part.packed())
+        index.load_episodes({number: episode.encode() for number, episode in self.episodes.items()})
+        index.append(whole.packed())
+        return index
+
+    def _stretches(self, cuts: list[int]) -> list[list[Entry]]:
+        entries = sorted(self.entries.values(), key=lambda e: e.seq)
+        ends = sorted({min(cut, len(entries)) for cut in cuts})
+        return [entries[first:end] for first, end in zip([0, *ends], [*ends, len(entries)], strict=True)]
+
+    def _read(self, seqs: npt.NDArray[np.int64]) -> list[Vectors | None]:
+        return [self.vectors[seq, self.entries[seq].version] for seq in seqs.tolist()]
+
     def _put(self, episode: Episode) -> None:
         self.episodes[episode.number] = episode
         self.index.put_episode(episode)
@@ -173,6 +208,48 @@ def test_an_index_kept_up_to_date_equals_one_built_anew(make_entry: MakeEntry, c
     for action, *arguments in changes:
         getattr(world, action)(*arguments)
     assert picture(world.index) == picture(world.built_anew())
+
+
+@settings(max_examples=200)
+@given(changes=CHANGES, cuts=st.lists(st.integers(0, 12), max_size=3), later=CHANGES)
+def test_an_index_from_segments_equals_one_built_anew_and_goes_on_like_it(
+    make_entry: MakeEntry, changes: list[tuple[Any, ...]], cuts: list[int], later: list[tuple[Any, ...]]
+) -> None:
+    world = World(make_entry)
+    for action, *arguments in changes:
+        getattr(world, action)(*arguments)
+    anew = world.built_anew()
+    bytes_anew = anew.live_bytes()
+    for index in (world.unpacked(cuts), world.repacked(cuts)):
+        assert picture(index) == picture(anew)
+        assert index.live_bytes() == world.index.live_bytes() == bytes_anew
+        assert [index.slot(seq) for seq in range(world.seq + 1)] == [anew.slot(seq) for seq in range(world.seq + 1)]
+        assert sorted(index.episodes()) == sorted(anew.episodes())
+    world.index = world.unpacked(cuts)
+    for action, *arguments in later:
+        getattr(world, action)(*arguments)
+    assert picture(world.index) == picture(world.built_anew())
+
+
+def test_tokens_are_read_for_those_that_are_compared_only_and_once(make_entry: MakeEntry) -> None:
+    entries = [make_entry(seq) for seq in range(4)]
+    rows = np.array([[ONE, 0, 0]], np.int8)
+    vectors: dict[tuple[int, int], Vectors | None] = {
+        (seq, 0): Vectors(MODEL, np.ones((1, DIMENSION), np.float32), rows) for seq in range(4)
+    }
+    part, asked = OwnerIndex(MODEL, DIMENSION), list[int]()
+    part.load([], entries, vectors)
+
+    def read(seqs: npt.NDArray[np.int64]) -> list[Vectors | None]:
+        asked.extend(seqs.tolist())
+        return [vectors[seq, 0] for seq in seqs.tolist()]
+
+    index = OwnerIndex(MODEL, DIMENSION, read)
+    index.append(part.packed())
+    assert index.tokens.dimension == TOKEN_DIMENSION
+    for slots in ([1, 3], [3, 0], [1]):
+        assert index.tokens.closest(QUERY_TOKENS, np.array(slots)).tolist() == [[1.0] * len(slots)]
+    assert asked == [1, 3, 0]
 
 
 @given(changes=CHANGES)

@@ -81,6 +81,19 @@ def test_the_window_is_what_its_newest_sequence_numbers_say(
     assert window.near(asked, most, newest) == expected
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_late_sketch_does_not_take_the_place_of_a_newer_one(rounds: int) -> None:
+    window = SketchWindow()
+    newer = 7 + rounds * WINDOW
+    window.put(newer, SKETCHES[0])
+    window.put(7, SKETCHES[-1])
+    window.remove(7)
+    assert window.near(SKETCHES[0], 0, newer) == [newer]
+    assert window.near(SKETCHES[-1], 0, newer) == []
+    window.put(newer, SKETCHES[1])  # its own, anew
+    assert window.near(SKETCHES[1], 0, newer) == [newer]
+
+
 def test_a_window_grows_to_its_size_and_no_further() -> None:
     window = SketchWindow()
     small = window.size_bytes()

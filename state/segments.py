@@ -1,0 +1,163 @@
+"""What is stored of an owner's index, so that a question finds it at once: its memories in segments, packed.
+
+A segment holds the memories of a stretch of sequence numbers: `SMALL` of them as soon as they are all given out,
+`LARGE` once that many are, in place of the small ones; the newest come from their entries and vectors. So each memory
+is packed twice, whatever the owner's size, and no step packs more than `LARGE`.
+
+A segment is there only while it is true. Forgetting a memory deletes the segments that hold it, in the same write.
+A new version leaves a mark beside them: such memories are read from their entries. What is missing, does not fit or is
+marked all over is made again by the next question that finds it so.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from recallflow.state import keys
+from recallflow.state.index import OwnerIndex
+from recallflow.state.partition import Partition
+from recallflow.state.rows import Entry, Vectors
+from recallflow.state.segment import VERSION, Segment
+
+SMALL, LARGE = 128, 2_048  # memories
+MARKED_MOST = 1 / 8  # of a segment's memories: with more it is made again
+BYTES_MOST = 8 * 1024 * 1024  # of a segment; longer texts are rare and read from their entries
+
+Ints = npt.NDArray[np.int64]
+
+
+class Stretch(NamedTuple):
+    """Sequence numbers from `first` up to, and without, `end`."""
+
+    first: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.first
+
+    def by(self, size: int) -> "Iterator[Stretch]":
+        """It in parts of a size."""
+        return (Stretch(first, first + size) for first in range(self.first, self.end, size))
+
+
+def of_memory(owner: bytes, seq: int) -> list[bytes]:
+    """Keys of the segments that may hold a memory."""
+    firsts = ((seq - seq % size, size) for size in (SMALL, LARGE))
+    return [keys.segment(owner, first, first + size) for first, size in firsts]
+
+
+class Segments:
+    """The stored segments of one owner's memories, of one model."""
+
+    def __init__(self, partition: Partition, owner: bytes, model: str, dimension: int) -> None:
+        self._partition, self._owner = partition, owner
+        self._model, self._dimension = model, dimension
+        stored = partition.get(keys.reach(owner))
+        version, of_model, end = orjson.loads(stored) if stored else (VERSION, model, 0)
+        # Up to where segments were made; of some there may be none any more.
+        self._end: int = end if (version, of_model) == (VERSION, model) else 0
+
+    def load(self, index: OwnerIndex, next_seq: int) -> None:
+        """Fills an index that knows the owner's episodes with the memories up to `next_seq`, as they are committed."""
+        marked = self._marked(Stretch(0, next_seq))
+        large = Stretch(0, next_seq - next_seq % LARGE)
+        small = Stretch(large.end, next_seq - next_seq % SMALL)
+        found = [self._segment(stretch, marked) for stretch in (*large.by(LARGE), *small.by(SMALL))]
+        # With room for the newest, which would otherwise have all the others copied.
+        stems = sum(len(one.words.flat) for one in found)
+        index.reserve(next_seq, stems + stems * SMALL // max(small.end, SMALL))
+        for segment in found:
+            index.append(segment)
+        self._add(index, Stretch(small.end, next_seq))
+        self._renew(index, marked)
+
+    def keep(self, next_seq: int) -> int:
+        """Makes the next segment if all its memories are there by now; returns how many it holds."""
+        if next_seq - self._end < SMALL:
+            return 0
+        stretch = Stretch(self._end, self._end + SMALL)
+        if self._bytes(stretch) > BYTES_MOST:
+            self._reach(stretch.end)
+            return stretch.size
+        if stretch.end % LARGE == 0:
+            stretch = Stretch(stretch.end - LARGE, stretch.end)
+        self._make(stretch)
+        return stretch.size
+
+    # ------------------------------------------------------------------ one segment
+
+    def _segment(self, stretch: Stretch, marked: list[int]) -> Segment:
+        marks = bisect_left(marked, stretch.end) - bisect_left(marked, stretch.first)
+        found = self._stored(stretch) if marks <= MARKED_MOST * stretch.size else None
+        return self._make(stretch) if found is None else found
+
+    def _stored(self, stretch: Stretch) -> Segment | None:
+        stored = self._partition.get_large(keys.segment(self._owner, *stretch))
+        return None if stored is None else Segment.decode(stored, self._model, self._dimension)
+
+    def _make(self, stretch: Stretch) -> Segment:
+        """Packs a stretch from its small segments, as far as they are true, or else from its entries; and keeps it."""
+        index = OwnerIndex(self._model, self._dimension)
+        parts = [*stretch.by(SMALL)] if stretch.size > SMALL else []
+        found = [None if self._marked(part) else self._stored(part) for part in parts]
+        if any(found):
+            for part, segment in zip(parts, found, strict=True):
+                self._add(index, part) if segment is None else index.append(segment)
+        else:
+            self._add(index, stretch)
+        packed = index.packed()
+        data = packed.encode(self._model)
+        if len(data) <= BYTES_MOST:
+            gone = [keys.segment(self._owner, *part) for part in parts]
+            gone += [keys.renewed(self._owner, seq) for seq in self._marked(stretch)]
+            self._partition.keep({**dict.fromkeys(gone), keys.segment(self._owner, *stretch): data})
+        self._reach(stretch.end)
+        return packed
+
+    def _reach(self, end: int) -> None:
+        if end > self._end:
+            self._end = end
+            self._partition.keep({keys.reach(self._owner): orjson.dumps([VERSION, self._model, end])})
+
+    # ------------------------------------------------------------------ entries
+
+    def _add(self, index: OwnerIndex, stretch: Stretch) -> None:
+        """Adds memories from their entries and vectors."""
+        entries = [Entry.decode(value) for _, value in self._scan(keys.entry, stretch)]
+        version = {entry.seq: entry.version for entry in entries}
+        index.add(
+            entries,
+            {
+                (seq := keys.sequence(key), version[seq]): Vectors.decode(value)
+                for key, value in self._scan(keys.vectors, stretch)
+            },
+        )
+
+    def _renew(self, index: OwnerIndex, marked: list[int]) -> None:
+        """Puts memories in their current version where they are in an earlier one."""
+        stored = self._partition.get_many([keys.entry(self._owner, seq) for seq in marked])
+        entries = [Entry.decode(value) for value in stored if value is not None]
+        older = [
+            one for one in entries if (at := index.slot(one.seq)) is None or index.facts["version"][at] != one.version
+        ]
+        vectors = self.read_vectors(np.array([entry.seq for entry in older], np.int64))
+        index.add(older, {(one.seq, one.version): row for one, row in zip(older, vectors, strict=True)})
+
+    def read_vectors(self, seqs: Ints) -> list[Vectors | None]:
+        """Vectors of current memories."""
+        stored = self._partition.get_many([keys.vectors(self._owner, seq) for seq in seqs.tolist()])
+        return [None if value is None else Vectors.decode(value) for value in stored]
+
+    def _marked(self, stretch: Stretch) -> list[int]:
+        return [keys.sequence(key) for key, _ in self._scan(keys.renewed, stretch)]
+
+    def _bytes(self, stretch: Stretch) -> int:
+        return sum(len(value) for _, value in self._scan(keys.entry, stretch))
+
+    def _scan(self, key: Callable[[bytes, int], bytes], stretch: Stretch) -> Iterator[tuple[bytes, bytes]]:
+        return self._partition.scan_range(key(self._owner, stretch.first), key(self._owner, stretch.end))
