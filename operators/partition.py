@@ -34,6 +34,7 @@ from recallflow.operators.events import Ask, Item, Prepared, Refused, Write
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.outbox import Kept
+from recallflow.operators.past import Pasts
 from recallflow.operators.prepare import prepare
 from recallflow.operators.queue import Queue
 from recallflow.operators.recall.pipeline import Effects
@@ -136,7 +137,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         return outputs + self._settle(give_up=self._rules.input_ends), StatefulBatchLogic.RETAIN
 
     def notify_at(self) -> datetime | None:
-        if self._opened and self._queue:
+        if self._opened and (self._queue or self._pasts):
             return datetime.fromtimestamp(0, UTC)  # at once
         if not self._waiting:
             return None
@@ -148,7 +149,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         outbox.prune(self._partition, self._snapshots[0])
         self._partition.stage(self._marks.age())
         self._partition.commit()  # nobody misses it if it is lost
-        held = self._queue.records()
+        held = [*self._queue.records(), *self._pasts.records()]
         self._snapshots = (self._snapshots[1], self._through(held))
         seal = self._partition.keyring.seal
         waiting = tuple(seal(b"waiting", query.encode()) for query in self._waiting)
@@ -263,7 +264,17 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         return []
 
     def _answer(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
+        """Answers a query; one about the past of a large owner is set aside until that is built, unless its line waits
+        for it."""
         self._partition.commit()
+        with suppress(InvalidRecord):  # where our own code fails at it, the answer says so
+            if not self._rules.input_ends and once(
+                STEP, ask.record.position, partial(self._pasts.begin, ask, warnings)
+            ):
+                return []
+        return self._answer_now(ask, warnings)
+
+    def _answer_now(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
         record, query_id, drop = ask.record, ask.query.id or str(ask.record.position), partial(self._drop, ask.owner)
         reply_to: ReplyTo | None = None
         try:
@@ -326,6 +337,9 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         outputs: list[Output] = []
         if self._queue:
             outputs += self._go_on()
+        if self._pasts and (asked := self._pasts.advance()) is not None:
+            outputs += self._answer_now(asked.ask, asked.warnings)
+            self._pasts.end(asked)
         if self._waiting:
             now_ms, waiting = self._clocks.now_ms(), self._waiting
             self._waiting = []
@@ -369,6 +383,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             Expansions(self._rules.decisions, number, enabled=self._rules.graph_enabled),
         )
         self._queue = Queue(self._partition, self._answerer.hot_owner, self._rules)
+        self._pasts = Pasts(self._answerer.hot_owner, self._shared.questions.embedder, self._rules.episode_gap_ms)
 
     def _resume(self, resumed: Snapshot) -> None:
         self._open(resumed.partition)

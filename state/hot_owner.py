@@ -32,6 +32,7 @@ class HotOwner:
         self.graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
         self._segments: Segments | None = None
+        self.past: tuple[object, OwnerIndex] | None = None  # the index of a moment that a question is about right now
         self._writing: HotGraph | None = None
         self._usage: OwnerUsage | None = None
         self._sessions: dict[str | None, list[Episode]] = {}

@@ -5,10 +5,11 @@ word statistics, centroids and neighbours are all of then. Episodes are joined a
 later message may have widened or merged what stood then. Forgotten memories are in no past.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from operator import attrgetter
-from typing import Self
+from typing import Self, TypeVar
 
 from recallflow.operators.episodes import end, join, opening
 from recallflow.owner import Owner
@@ -17,6 +18,12 @@ from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner, settled
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, Episode, EpisodeMark, Vectors
+
+AT_ONCE = 4_000  # records of one step: on a busy core well below 100 ms
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+Records = Iterator[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,53 +49,92 @@ class Moment:
     @property
     def is_now(self) -> bool:
         """Whether the present index serves, with what use and feedback added to it."""
-        return self.known_by_ms is None and self.happened_by_ms is None and not self.history
+        return self.happened_by_ms is None and self.is_of_present
+
+    @property
+    def is_of_present(self) -> bool:
+        """Whether it is about what is known now."""
+        return self.known_by_ms is None and not self.history
 
 
 def index_at(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int) -> OwnerIndex:
-    """The owner's index as of the moment; built anew unless it is the present one."""
-    if moment.known_by_ms is None and not moment.history:
+    """The owner's index as of the moment; built anew unless it is the present one, or one that was built in steps."""
+    if moment.is_of_present:
         return hot.search_index(model, dimension)
-    current = [Entry.decode(value) for _, value in hot.scan(keys.ENTRY)]
-    stored = [*current, *(Entry.decode(value) for _, value in hot.scan(keys.PAST_ENTRY))]
+    if hot.past is not None and hot.past[0] == moment:
+        return hot.past[1]
+    steps = build(hot, moment, model, dimension, gap_ms)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            built: OwnerIndex = ended.value
+            return built
+
+
+def build(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int) -> Steps[OwnerIndex]:
+    """Builds the index of a past moment in steps of some thousand records, of what is committed at the first one."""
+    tables = {
+        table: _opened(hot.scan(table))
+        for table in (keys.ENTRY, keys.PAST_ENTRY, keys.VECTORS, keys.PAST_VECTORS, keys.EPISODE, keys.EPISODE_LOG)
+    }
+    current = yield from _read(tables[keys.ENTRY], lambda _, value: Entry.decode(value))
+    stored = current + (yield from _read(tables[keys.PAST_ENTRY], lambda _, value: Entry.decode(value)))
     known = [e for e in stored if moment.known_by_ms is None or e.ingested_ms <= moment.known_by_ms]
     versions = sorted(known, key=attrgetter("seq", "version"))
     latest = {entry.seq: entry for entry in versions}
+    yield
     past = [entry for entry in versions if latest[entry.seq] is not entry] if moment.history else []
-    vectors = _vectors(hot, current)
+    version = {entry.seq: entry.version for entry in current}
+    vectors: dict[tuple[int, int], Vectors | None] = dict(
+        (yield from _read(tables[keys.PAST_VECTORS], lambda key, value: (keys.seq_and_version(key), _vectors(value))))
+    )
+    vectors |= yield from _read(
+        tables[keys.VECTORS], lambda key, value: ((seq := keys.sequence(key), version[seq]), _vectors(value))
+    )
     episodes: Iterable[Episode]
     if moment.known_by_ms is None:
-        episodes = [Episode.decode(value) for _, value in hot.scan(keys.EPISODE)]
+        episodes = yield from _read(tables[keys.EPISODE], lambda _, value: Episode.decode(value))
         joined = {entry.seq: entry.episode for entry in latest.values()}
     else:
-        marks = [EpisodeMark.decode(value) for _, value in hot.scan(keys.EPISODE_LOG)]
+        marks = yield from _read(tables[keys.EPISODE_LOG], lambda _, value: EpisodeMark.decode(value))
         in_by_then = [mark for mark in marks if mark.ingested_ms <= moment.known_by_ms]
-        episodes, joined = _episodes(hot.owner, versions, in_by_then, gap_ms)
+        episodes, joined = yield from _episodes(hot.owner, versions, in_by_then, gap_ms)
     index = OwnerIndex(model, dimension)
-    index.load(
-        episodes,
-        [entry._replace(episode=joined[entry.seq]) for entry in latest.values()],
-        vectors,
-        past=[entry._replace(episode=joined[entry.seq]) for entry in past],
-    )
+    index.load(episodes, (), {})
+    for some in _parts(past):
+        index.load((), (), vectors, past=[entry._replace(episode=joined[entry.seq]) for entry in some])
+        yield
+    for some in _parts([*latest.values()]):
+        index.add([entry._replace(episode=joined[entry.seq]) for entry in some], vectors)
+        yield
     return index
 
 
-def _vectors(hot: HotOwner, current: list[Entry]) -> dict[tuple[int, int], Vectors | None]:
-    """Vectors of all versions, by sequence number and version."""
-    found: dict[tuple[int, int], Vectors | None] = {
-        keys.seq_and_version(key): Vectors.decode(value) for key, value in hot.scan(keys.PAST_VECTORS)
-    }
-    version = {entry.seq: entry.version for entry in current}
-    for key, value in hot.scan(keys.VECTORS):
-        seq = keys.sequence(key)
-        found[seq, version[seq]] = Vectors.decode(value)
+def _vectors(value: bytes) -> Vectors | None:
+    return Vectors.decode(value)
+
+
+def _opened(records: Records) -> Records:
+    """Records as they are now, whatever is committed until they are read."""
+    return chain([*islice(records, 1)], records)
+
+
+def _read(records: Records, decode: Callable[[bytes, bytes], T]) -> Steps[list[T]]:
+    found: list[T] = []
+    while some := [decode(key, value) for key, value in islice(records, AT_ONCE)]:
+        found += some
+        yield
     return found
+
+
+def _parts(entries: list[Entry]) -> Iterator[list[Entry]]:
+    return (entries[start : start + AT_ONCE] for start in range(0, len(entries), AT_ONCE))
 
 
 def _episodes(
     owner: Owner, versions: list[Entry], marks: list[EpisodeMark], gap_ms: int
-) -> tuple[list[Episode], dict[int, int]]:
+) -> Steps[tuple[list[Episode], dict[int, int]]]:
     """Joins messages to episodes in the order of the log → all episodes, and each memory's episode number."""
     standing: dict[str | None, list[Episode]] = {}
     episodes: dict[int, Episode] = {}
@@ -98,7 +144,10 @@ def _episodes(
         for entry in versions
         if entry.version == 0 and entry.episode >= 0
     ]
-    for mark in sorted([*messages, *marks], key=attrgetter("change")):
+    yield
+    for number, mark in enumerate(sorted([*messages, *marks], key=attrgetter("change"))):
+        if number % AT_ONCE == 0:
+            yield
         session = standing.setdefault(mark.session_id, [])
         changed: list[Episode] = []
         if mark.opened is not None:

@@ -9,10 +9,11 @@ import pytest
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
-from recallflow.operators import queue, work
+from recallflow.operators import past, queue, work
 from recallflow.operators.decode import decode
 from recallflow.operators.partition import Clocks, PartitionLogic
 from recallflow.operators.prepare import prepare
+from recallflow.operators.recall import moment
 from recallflow.operators.snapshot import Snapshot
 from recallflow.outputs import Answer, DeadLetter, Output, Receipted
 from recallflow.records import Position, Record
@@ -80,6 +81,7 @@ class Engine:
 
     def kill(self) -> None:
         """Begins again from the last snapshot, with all that was committed since."""
+        del self._logic  # and with it what reads the store
         self.directory.close()
         self._read = dict(self._kept) if self._snapshot is not None else {MEMORIES: 0, QUERIES: 0}
         self._open()
@@ -364,3 +366,38 @@ def _names(engine: Engine, ids: dict[str, int]) -> set[bytes]:
     partition = engine.directory.partition(0)
     owner = next(keys.split(key)[0] for key, _ in engine.records() if _table(key) == keys.ENTRY)
     return {partition.keyring.name(owner, one) for one in ids}
+
+
+# ── the past of a large owner ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("about", [{"include_history": True}, {"as_of": {"ingestion_time": 20}}], ids=str)
+@pytest.mark.parametrize("kill", [False, True])
+def test_the_past_is_built_in_steps_and_is_that_of_the_questions_place_in_line(
+    make_engine: Callable[[], Engine],
+    make_event: MakeEvent,
+    said: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    about: dict[str, Any],
+    kill: bool,
+) -> None:
+    whole = make_engine()
+    whole.write(MEMORIES, *said)
+    question = make_event("recall", 60 * MINUTE_MS, id="past", query="tea?", k=50, **about)
+    whole.write(QUERIES, question)
+    monkeypatch.setattr(moment, "AT_ONCE", 3)
+    monkeypatch.setattr(past, "AT_ONCE", 3)
+    engine = make_engine()
+    engine.write(MEMORIES, *said)
+    engine.write(QUERIES, question, make_event("recall", 60 * MINUTE_MS, id="now", query="tea?", k=50))
+    assert [*engine.answers()] == ["now"]
+    if kill:
+        engine.go_on()
+        engine.snapshot()
+        engine.kill()
+    else:
+        engine.write(MEMORIES, make_event("memory", 61 * MINUTE_MS, id="later", content="tea"))
+    engine.go_on_to_the_end()
+    (expected,) = whole.answers().values()
+    assert engine.answers()["past"] == expected
+    assert len(expected) > 1
