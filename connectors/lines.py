@@ -2,8 +2,9 @@
 
 import queue
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from itertools import islice
 from typing import BinaryIO, Protocol
 
@@ -20,6 +21,7 @@ BATCH_RECORDS = 1_024
 PUMPED_BATCHES = 4
 WAIT_S = 0.01
 PART = "embedded"
+AT_ONCE = datetime.fromtimestamp(0, UTC)
 REST_BYTES = 1024 * 1024
 
 
@@ -88,14 +90,24 @@ class LineSource(FixedPartitionedSource[Record, dict[str, int]]):
     """Records `topic:0:offset` from lines. One part for every embedded source a state directory ever sees: its resume
     state holds the next offset of each topic, as Bytewax knows parts by the ones the first run had."""
 
-    def __init__(self, topic: str, open_feed: Callable[[int], Feed], floor: int, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        open_feed: Callable[[int], Feed],
+        floor: int,
+        clock_ms: Callable[[], int],
+        asks: Callable[[bytes], bool],
+    ) -> None:
         """`open_feed(offset)` gives the lines from that offset on; `floor` is the lowest offset to begin at;
-        `clock_ms` stamps the records."""
+        `clock_ms` stamps the records. After a line that `asks`, none is taken before its outputs are handed over:
+        what an answer changes (a verdict on the graph) holds for the next line, however many come at once."""
         self._topic = topic
         self._open_feed = open_feed
         self._floor = floor
         self._clock_ms = clock_ms
+        self._asks = asks
         self.first_offset = floor
+        self.delivered = floor  # all outputs of the records before this offset are handed over
 
     def list_parts(self) -> list[str]:
         return [PART]
@@ -103,18 +115,50 @@ class LineSource(FixedPartitionedSource[Record, dict[str, int]]):
     def build_part(self, step_id: str, for_part: str, resume_state: dict[str, int] | None) -> "LinePart":  # noqa: ARG002
         resumed = resume_state or {}
         self.first_offset = max(resumed.get(self._topic, 0), self._floor)
-        feed = self._open_feed(self.first_offset)
-        return LinePart(self._topic, feed, self._clock_ms, {**resumed, self._topic: self.first_offset})
+        self.delivered = self.first_offset
+        feed = Turns(self._open_feed(self.first_offset), self._asks)
+        offsets = {**resumed, self._topic: self.first_offset}
+        return LinePart(self._topic, feed, self._clock_ms, offsets, lambda: self.delivered)
+
+
+class Turns:
+    """The lines of a feed in batches that end with a line that asks."""
+
+    def __init__(self, feed: Feed, asks: Callable[[bytes], bool]) -> None:
+        self._feed = feed
+        self._asks = asks
+        self._held: deque[bytes] = deque()
+        self.asked = False  # whether the last batch ended with a line that asks
+
+    def take(self) -> list[bytes]:
+        if not self._held:
+            self._held.extend(self._feed.take())
+        batch: list[bytes] = []
+        self.asked = False
+        while self._held and not self.asked:
+            batch.append(self._held.popleft())
+            self.asked = self._asks(batch[-1])
+        return batch
 
 
 class LinePart(StatefulSourcePartition[Record, dict[str, int]]):
-    def __init__(self, topic: str, feed: Feed, clock_ms: Callable[[], int], offsets: dict[str, int]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        feed: Turns,
+        clock_ms: Callable[[], int],
+        offsets: dict[str, int],
+        delivered: Callable[[], int],
+    ) -> None:
         self._topic = topic
         self._feed = feed
         self._clock_ms = clock_ms
         self._offsets = offsets
+        self._delivered = delivered
 
     def next_batch(self) -> list[Record]:
+        if self._waits():
+            return []
         lines = self._feed.take()
         now_ms, first = self._clock_ms(), self._offsets[self._topic]
         self._offsets[self._topic] = first + len(lines)
@@ -122,6 +166,13 @@ class LinePart(StatefulSourcePartition[Record, dict[str, int]]):
             Record(Position(self._topic, 0, first + i), line, now_ms, append_logged=False)
             for i, line in enumerate(lines)
         ]
+
+    def next_awake(self) -> datetime | None:
+        return AT_ONCE if self._waits() else None  # an answer takes about as long as Bytewax would rest
+
+    def _waits(self) -> bool:
+        """Whether the last line asked, and is not through."""
+        return self._feed.asked and self._delivered() < self._offsets[self._topic]
 
     def snapshot(self) -> dict[str, int]:
         return dict(self._offsets)
@@ -163,6 +214,7 @@ class InOrder(StatefulSinkPartition[Delivered | Done, None]):
             self._done.remove(self._next)
             self._deliver(self._next, self._outputs.pop(self._next, []))
             self._next += 1
+            self._source.delivered = self._next
 
     def snapshot(self) -> None:
         return None

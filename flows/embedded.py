@@ -26,6 +26,7 @@ from recallflow.errors import RecallflowError, StorageError
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
+from recallflow.operators.decode import asks
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
 from recallflow.responses import ErrorBody
 from recallflow.state.directory import StateDirectory
@@ -112,7 +113,7 @@ class Embedded:
         ever brings new lines: they are numbered behind everything that was applied.
         """
         floor = 0 if rewinds else self._next_offset(f"{topic}:0")
-        source = LineSource(topic, open_feed, floor, clock_ms)
+        source = LineSource(topic, open_feed, floor, clock_ms, asks)
         flow = Dataflow(FLOW_ID)
         rules = self.settings.rules(self.embedder, decisions=self.decisions)
         outputs = build(flow, source, self.directory, self.embedder, rules)

@@ -32,6 +32,7 @@ def _types(union: Any) -> frozenset[str]:
 
 MEMORY_TYPES = _types(MemoryEvent)
 QUERY_TYPES = _types(QueryEvent)
+_QUERY_NAMES = tuple(f'"{kind}"'.encode() for kind in sorted(QUERY_TYPES))
 
 
 def decode(record: Record) -> Tagged:
@@ -172,13 +173,28 @@ def _path(location: tuple[int | str, ...]) -> str:
     return ".".join(part for part in parts if "[" not in part and part not in ("str", "int", "constrained-str"))
 
 
-def _query_id(record: Record) -> str | None:
-    """The id to answer under, where the refused record is recognisably a query."""
+def asks(value: bytes) -> bool:
+    """Whether bytes are a query, and so will be answered, if only with an error. Cheap where they are not."""
+    if not any(name in value for name in _QUERY_NAMES) and b"\\u" not in value:
+        return False
+    return _raw_query(value) is not None
+
+
+def _raw_query(value: bytes) -> dict[str, Any] | None:
+    """The fields of what is recognisably a query, right or wrong."""
     try:
-        raw = from_json(unmarked(record.value))
+        raw = from_json(unmarked(value))
     except ValueError:
         return None
     if not isinstance(raw, dict) or not isinstance(kind := raw.get("type"), str) or kind not in QUERY_TYPES:
+        return None
+    return raw
+
+
+def _query_id(record: Record) -> str | None:
+    """The id to answer under, where the refused record is recognisably a query."""
+    raw = _raw_query(record.value)
+    if raw is None:
         return None
     given = raw.get("id")
     return given[:128] if isinstance(given, str) and given else str(record.position)

@@ -260,6 +260,8 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         waiting = Waiting.of(ask)
         if waiting is None or not waiting.missing(self._partition.applied):
             return self._answer(ask, [])
+        if self._rules.input_ends:  # line by line: what is not applied at its turn is behind it, or nowhere
+            return self._answer(ask, waiting.stale(self._partition.applied))
         self._waiting.append(waiting)
         return []
 

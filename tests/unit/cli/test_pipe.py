@@ -189,6 +189,31 @@ def test_an_answer_comes_before_the_next_line_is_written(start: Start, make_even
     assert pipe.returncode == 0
 
 
+def test_a_question_that_waits_for_what_never_comes_is_answered_in_its_place(
+    start: Start, make_event: MakeEvent, jsonl: Jsonl
+) -> None:
+    """A line that is not there when its turn comes comes after it, or never: nobody writes it before the answer."""
+    pipe = start("pipe")
+    say(pipe.stdin, jsonl(make_event("message", id="m", content="a bicycle")))
+    for number, position in enumerate(["stdin:0:0", "stdin:0:99", ["elsewhere:3:0", "stdin:0:0"], "stdin:0:4"]):
+        say(pipe.stdin, jsonl(make_event("recall", id=f"q{number}", query="bicycle", wait_for=position)))
+        answer = hear(pipe.stdout)
+        waited = number == 0
+        assert (answer["query_id"], answer["status"]) == (f"q{number}", "ok" if waited else "degraded")
+        assert [w["code"] for w in answer.get("warnings", [])] == ([] if waited else ["stale_read"])
+    assert pipe.communicate() == (b"", b"")
+
+
+def test_a_query_is_a_query_however_its_type_is_written(
+    cli: Cli, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
+) -> None:
+    write = make_event("message", content="hello")
+    escaped = orjson.dumps(make_event("user.stats", id="q")).replace(b"user.stats", rb"user\u002estats")
+    marked = b"\xef\xbb\xbf" + orjson.dumps(make_event("user.stats", id="q"))
+    answers = parsed(cli("pipe", stdin=jsonl(write, escaped, write, marked, write)).stdout)
+    assert [answer["stats"]["memories"] for answer in answers] == [1, 2]
+
+
 def test_an_interrupt_at_the_keyboard_ends_a_waiting_pipe_without_a_word(
     start: Start, make_event: MakeEvent, jsonl: Jsonl
 ) -> None:
