@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from recallflow import limits
 from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
-from recallflow.operators.decode import decode
+from recallflow.operators.decode import QUERY_TYPES, decode
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.outputs import DeadLetter, Output
@@ -37,7 +37,9 @@ BEGIN_MS = 1_700_000_000_000
 BATCH = 500
 SESSION = 50  # messages
 AUTHORS = 2_000
+SAME = "the same tea as ever, and nothing else"
 WORDS = [f"word{n}" for n in range(5_000)]
+MEMORIES, QUERIES = "memories", "queries"
 CACHE_BYTES = 4 * 1024**3
 
 Event = dict[str, Any]
@@ -64,11 +66,11 @@ class Worker:
     def __init__(self, folder: Path) -> None:
         chosen, self._embedder = Settings(partitions=1, cache_bytes=CACHE_BYTES), load_embedder("hash")
         self._directory = StateDirectory.open(folder, chosen.fingerprint(self._embedder), chosen.cache_bytes)
-        rules = chosen.rules(self._embedder)
+        rules = chosen.rules(self._embedder, QUERIES, input_ends=False)
         self._logic = PartitionLogic.builder(self._directory, self._embedder, rules)(None)
         self._offset = 0
 
-    def take(self, *events: Event | bytes) -> tuple[list[float], list[Output]]:
+    def take(self, *events: Event) -> tuple[list[float], list[Output]]:
         """Milliseconds of each call, and what came out."""
         calls, outputs = list[float](), list[Output]()
 
@@ -85,13 +87,13 @@ class Worker:
             outputs += timed(lambda: list(self._logic.on_notify()[0]))
         return calls, outputs
 
-    def _record(self, event: Event | bytes) -> Record:
+    def _record(self, event: Event) -> Record:
         self._offset += 1
-        owner = {"tenant_id": "bench", "user_id": "user"}
-        line = event if isinstance(event, bytes) else orjson.dumps(owner | event)
-        return Record(Position("bench", 0, self._offset), line, BEGIN_MS + self._offset)
+        topic = QUERIES if event["type"] in QUERY_TYPES else MEMORIES
+        line = orjson.dumps({"tenant_id": "bench", "user_id": "user"} | event)
+        return Record(Position(topic, 0, self._offset), line, BEGIN_MS + self._offset)
 
-    def measure(self, name: str, *events: Event | bytes) -> Line:
+    def measure(self, name: str, *events: Event) -> Line:
         """One line of the table."""
         gc.collect()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -110,6 +112,8 @@ def owner_of(memories: int) -> Iterator[Worker]:
         worker = Worker(Path(folder) / "state")
         for start in range(0, memories, BATCH):
             worker.take(*(_message(number) for number in range(start, min(start + BATCH, memories))))
+        for events in shapes(memories):
+            worker.take(*events)
         yield worker
         worker.close()
 
@@ -123,11 +127,11 @@ def _message(number: int, **fields: Any) -> Event:
 # ---------------------------------------------------------------------- inputs
 
 
-def writes(memories: int) -> Iterator[tuple[str, list[Event | bytes]]]:
+def writes(memories: int) -> Iterator[tuple[str, list[Event]]]:
     """What memory events can cost most."""
     large = limits.RECORD_BYTES - 1_000
 
-    def memory(**fields: Any) -> list[Event | bytes]:
+    def memory(**fields: Any) -> list[Event]:
         return [{"type": "memory", "content": "tea"} | fields]
 
     yield "message, short", [_message(memories)]
@@ -172,6 +176,11 @@ def writes(memories: int) -> Iterator[tuple[str, list[Event | bytes]]]:
     )
     yield "an archive of memories", [{"type": "graph.archive", "entities": [f"m{n}" for n in range(limits.EDGES_MAX)]}]
     yield "an update", [{"type": "memory.update", "memory_id": "m5", "content": "tea", "tags": ["hot"]}]
+    yield (
+        "an update of a memory of 1,000 versions",
+        [{"type": "memory.update", "memory_id": "versions", "content": f"tea {memories}"}],
+    )
+    yield "a near duplicate of 2,000", [_message(memories + 10, content=SAME)]
     yield "feedback", [{"type": "memory.feedback", "memory_id": "m6", "useful": True}]
     yield "end of an episode", [{"type": "episode.end", "session_id": "s3"}]
     yield (
@@ -180,11 +189,26 @@ def writes(memories: int) -> Iterator[tuple[str, list[Event | bytes]]]:
     )
 
 
-def questions(memories: int) -> Iterator[tuple[str, list[Event | bytes]]]:
+def shapes(memories: int) -> Iterator[list[Event]]:
+    """What makes an owner awkward: a memory of very many versions, and very many that say the same."""
+    yield [{"type": "memory", "id": "versions", "content": "tea"}]
+    for first in range(0, 1_000, BATCH):
+        yield [
+            {"type": "memory.update", "memory_id": "versions", "content": f"tea {number}"}
+            for number in range(first, first + BATCH)
+        ]
+    for first in range(0, 2_000, BATCH):
+        yield [
+            _message(memories + number, id=f"same{number}", content=SAME, session_id=None)
+            for number in range(first, first + BATCH)
+        ]
+
+
+def questions(memories: int) -> Iterator[tuple[str, list[Event]]]:
     """What questions can cost most."""
     now = BEGIN_MS + memories * MINUTE_MS
 
-    def recall(query: str = "What of word1 and word7?", **fields: Any) -> list[Event | bytes]:
+    def recall(query: str = "What of word1 and word7?", **fields: Any) -> list[Event]:
         return [{"type": "recall", "query": query, "timestamp": now} | fields]
 
     months = "June 2001 July 2002 "
@@ -215,10 +239,10 @@ def questions(memories: int) -> Iterator[tuple[str, list[Event | bytes]]]:
     yield "graph.status", [{"type": "graph.status"}]
     yield "graph.trace", [{"type": "graph.trace", "query": "word1 word7", "traversal_depth": 3}]
     yield "graph.explore", [{"type": "graph.explore", "hops": 3}]
-    yield "memory.history", [{"type": "memory.history", "memory_id": "m5"}]
+    yield "memory.history of 1,000 versions", [{"type": "memory.history", "memory_id": "versions"}]
 
 
-def ends(memories: int) -> Iterator[tuple[str, list[Event | bytes]]]:
+def ends(memories: int) -> Iterator[tuple[str, list[Event]]]:
     """What leaves little of the owner behind."""
     yield "a forget of one session", [{"type": "memory.forget", "filter": {"session_id": "s1"}}]
     yield "a forget of all", [{"type": "memory.forget", "filter": {"older_than": BEGIN_MS + 10 * memories * MINUTE_MS}}]

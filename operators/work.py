@@ -23,7 +23,7 @@ from recallflow.state.rows import Entry
 
 # Of one step, on a busy core each well below 100 ms.
 LOOKED_AT = 4_000
-FORGOTTEN = 1_000
+FORGOTTEN = 500
 
 
 @dataclass(slots=True)

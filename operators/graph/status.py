@@ -10,7 +10,7 @@ from recallflow.graphs import GateState, GraphFailure, GraphReport, RolloutState
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.state.graph import Edge, Node
 
-COUNTED = 20_000  # nodes, and edges; to count more would keep the queries behind this one waiting
+COUNTED = 5_000  # nodes, and edges; to count more would keep the queries behind this one waiting
 
 
 class Whole(Protocol):

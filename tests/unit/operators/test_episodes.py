@@ -1,7 +1,7 @@
 """Episodes are what sorting a session by time and cutting it at the gaps would give, in whatever order it arrives."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, pairwise
 from typing import Any
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recallflow.flows.embedded import Processed
 from recallflow.operators.episodes import end, episode_id, is_open, join
 from recallflow.owner import Owner
-from recallflow.state import keys
+from recallflow.state import hot_owner, keys
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.keyring import Keyring
 from recallflow.state.partition import Partition, SharedMemory
@@ -422,3 +422,25 @@ def test_an_explicit_end_starts_a_new_episode_in_the_flow(make_event: MakeEvent,
         (episode_id(OWNER, "s", "two"), 1, True),
         (episode_id(OWNER, "s", "one"), 2, False),
     ]
+
+
+def test_what_a_message_changes_is_put_in_its_place_and_the_others_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Messages an hour apart without a session, in order and late ones: none sorts all episodes there are."""
+    sorted_at_once: list[int] = []
+    sort = hot_owner._standing
+
+    def watched(found: Iterable[Episode]) -> list[Episode]:
+        some = [*found]
+        sorted_at_once.append(len(some))
+        return sort(some)
+
+    monkeypatch.setattr(hot_owner, "_standing", watched)
+    hour_ms, count, standing = 3_600_000, 500, list[Episode]()
+    hours = [*range(0, count, 2), *range(count - 1, 0, -2)]  # every other one comes late
+    for number, hour in enumerate(hours):
+        opened = Episode(number, f"e{number}", None, hour * hour_ms, hour * hour_ms)
+        standing = hot_owner.settled(standing, join(standing, opened, 60_000).changed)
+    assert [episode.start_ms for episode in standing] == [hour * hour_ms for hour in range(count)]
+    assert max(sorted_at_once) <= 2
