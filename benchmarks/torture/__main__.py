@@ -64,7 +64,8 @@ def _run(trial: Trial, faults: Iterator[tuple[str, float]], until: float) -> Non
         print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
         FAULTS[name](trial)
         trial.keep_up()
-        trial.report.faults[name] += 1
+        report = trial.report
+        report.faults[name] = report.faults.get(name, 0) + 1
     trial.finish()
 
 

@@ -3,7 +3,6 @@ is a finding."""
 
 import re
 import signal
-from collections import Counter
 from dataclasses import dataclass, field
 
 from benchmarks.torture.engine import Ended
@@ -23,7 +22,11 @@ EXITS: dict[str, list[tuple[int, str]]] = {
     "skip": [(0, "")],
     "restore": [(0, ""), (-9, "")],
     "rebuild": [(0, "")],
-    "disk full": [(1, r"(?i)file too large|no space|disk|write|IO error|cannot"), (0, "")],
+    "disk full": [
+        (1, r"(?i)file too large|no space|disk|write|IO error|cannot"),
+        (0, ""),
+        (-15, ""),
+    ],  # SIGTERM while it fails
     "foreign transaction": [(-9, "")],
     "give up": [(0, ""), (1, r"give-up-unanswered")],
     "oversized": [],
@@ -34,11 +37,12 @@ EXITS: dict[str, list[tuple[int, str]]] = {
 class Exits:
     """How the engine ended, and under what."""
 
-    table: Counter[str] = field(default_factory=Counter)
+    table: dict[str, int] = field(default_factory=dict)
     unexpected: list[str] = field(default_factory=list)
 
     def note(self, fault: str, ended: Ended) -> None:
         allowed = any(ended.code == code and re.search(line, ended.error) for code, line in EXITS.get(fault, []))
-        self.table[f"{fault}: {ended.code}"] += 1
+        name = f"{fault}: {ended.code}"
+        self.table[name] = self.table.get(name, 0) + 1
         if not allowed or not (ended.plain or ended.code == -signal.SIGKILL):
             self.unexpected.append(f"{fault}: {ended}"[:2_500])

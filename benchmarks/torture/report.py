@@ -43,6 +43,4 @@ def show(report: Report) -> None:
 
 
 def as_json(report: Report) -> bytes:
-    return orjson.dumps(
-        asdict(report) | {"clean": report.clean()}, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
-    )
+    return orjson.dumps(asdict(report) | {"clean": report.clean()}, option=orjson.OPT_INDENT_2)

@@ -3,7 +3,6 @@
 import random
 import shutil
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ class Report:
 
     seed: int
     workers: int
-    faults: Counter[str] = field(default_factory=Counter)
+    faults: dict[str, int] = field(default_factory=dict)
     exits: Exits = field(default_factory=Exits)
     findings: Findings = field(default_factory=Findings)
     records: int = 0
