@@ -62,6 +62,11 @@ class Metadata:
             raise SourceError(f"no topic {' and no topic '.join(missing)}: create it (recallflow topics create)")
         return {topic: sorted(found[topic].partitions) for topic in topics}
 
+    def cluster_id(self) -> str:
+        """What the cluster calls itself."""
+        found: str = self.asked(lambda: self.consumer.list_topics(timeout=ASK_S).cluster_id)
+        return found
+
     def _listed(self, topics: Sequence[str]) -> Any:
         found = self.consumer.list_topics(timeout=ASK_S).topics
         errors = [found[topic].error for topic in topics if topic in found]

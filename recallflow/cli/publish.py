@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 from tqdm import tqdm
 
+from recallflow.cli.progress import Progress, Target
 from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, read_log
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.publish import Publisher
@@ -17,7 +18,6 @@ from recallflow.operators.events import Refused
 from recallflow.operators.reply import owner_key
 from recallflow.outputs import DeadLetter
 from recallflow.records import Position, Record
-from recallflow.state.files import write_whole
 
 SAVE_EVERY = 5_000
 
@@ -26,10 +26,11 @@ Reject = Callable[[int, DeadLetter], None]
 
 def publish(options: KafkaOptions, topic: str, path: Path, scope: Scope, log_format: LogFormat, name: str,
             reject: Reject) -> str:  # fmt: skip
-    """Sends a log's events. How far it got stands in `FILE.progress`, and the same command goes on from there; an
-    event without an id gets its place in the file as one, so that what is sent twice applies once."""
-    progress = path.with_name(path.name + ".progress")
-    done = _read(progress, name)
+    """Sends a log's events. How far it got is remembered per log, cluster and topic (`Progress`), and the same command
+    goes on from there; an event without an id gets its place in the file as one, so that what is sent twice applies
+    once."""
+    progress = Progress(name, Target.of(options, topic))
+    done, sent_before = progress.events, progress.sent
     counts: Counter[str] = Counter()
     with tqdm(
         total=count_log(path, scope, log_format), initial=done, desc=path.name, unit=" events", file=sys.stderr
@@ -39,7 +40,7 @@ def publish(options: KafkaOptions, topic: str, path: Path, scope: Scope, log_for
             bar.update(done + settled - bar.n)
             if settled - counts["saved"] >= SAVE_EVERY:
                 counts["saved"] = settled
-                write_whole(progress, orjson.dumps({"log": name, "events": done + settled}))
+                progress.save(done + settled, sent_before + max(0, settled - counts["refused"]))
 
         publisher = Publisher(options, topic, reached)
         for number, value in enumerate(read_log(path, scope, log_format, skip=done), done):
@@ -52,19 +53,13 @@ def publish(options: KafkaOptions, topic: str, path: Path, scope: Scope, log_for
                 counts["sent"] += 1
                 publisher.send(owner_key(item.owner), _with_id(value, item.record.position))
         publisher.close()
-        write_whole(progress, orjson.dumps({"log": name, "events": done + counts["sent"] + counts["refused"]}))
+        progress.save(done + counts["sent"] + counts["refused"], sent_before + counts["sent"])
     before = f", {done} before were sent by an earlier run" if done else ""
+    if progress.emptied:
+        before = ", all anew: what an earlier run sent is not in the topic any more"
     return f"{path.name}: {counts['sent']} events sent to {topic}{before}; {counts['refused']} refused"
 
 
 def _with_id(value: bytes, position: Position) -> bytes:
     event = orjson.loads(unmarked(value))
     return value if event.get("id") is not None else orjson.dumps({**event, "id": str(position)})
-
-
-def _read(progress: Path, name: str) -> int:
-    """How many events of this log were sent before."""
-    if not progress.exists():
-        return 0
-    stored = orjson.loads(progress.read_bytes())
-    return int(stored["events"]) if stored["log"] == name else 0

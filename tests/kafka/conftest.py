@@ -20,6 +20,12 @@ def topics() -> Callable[[str], str]:
     return lambda name: f"{name}-{suffix}"
 
 
+@pytest.fixture(autouse=True)
+def _own_state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What commands remember of a user is this test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
+
+
 @pytest.fixture
 def command() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs `recallflow …` to its end."""

@@ -101,7 +101,10 @@ def test_a_log_is_sent_once_however_often_the_command_runs(
     assert sorted(event["content"] for _, event in sent) == sorted(f"line {n}" for n in range(20))
     assert all(key == f"log/{event['user_id']}".encode() for key, event in sent)
     assert len({event["id"] for _, event in sent}) == 20  # what is sent again after a kill applies once
-    (reject,) = map(orjson.loads, (tmp_path / "log.jsonl.rejects.jsonl").read_bytes().splitlines())
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["log.jsonl", "log.jsonl.rejects.jsonl", "state-home"]
+    elsewhere = command("replay", log, *at, "--memory-topic", topics("query.events"))
+    assert f"20 events sent to {topics('query.events')}; 1 refused" in elsewhere.stdout
+    (reject, _) = map(orjson.loads, (tmp_path / "log.jsonl.rejects.jsonl").read_bytes().splitlines())
     assert (reject["line"], reject["record"]) == (11, "{broken")
 
 
