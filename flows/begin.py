@@ -1,12 +1,13 @@
 """Where a state directory began to read and write, from before the first record on: a first run that is killed before
 its first snapshot has no other memory of it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.sink import ends
+from recallflow.connectors.kafka.sink import UNCOMMITTED, ends
 from recallflow.errors import StateError
 from recallflow.flows.topics import Topics
 from recallflow.state.directory import BEGIN
@@ -24,7 +25,7 @@ class Begin(NamedTuple):
     @classmethod
     def now(cls, options: KafkaOptions, topics: Topics) -> "Begin":
         """What a new state directory begins with. Raises SourceError."""
-        return cls(flat_ends(options, topics.written()), flat_ends(options, (topics.queries,)), {})
+        return cls(flat_ends(options, topics.written(), UNCOMMITTED), flat_ends(options, (topics.queries,)), {})
 
     @classmethod
     def read(cls, state_dir: Path) -> "Begin | None":
@@ -41,7 +42,9 @@ class Begin(NamedTuple):
         write_checked(state_dir / BEGIN, self._asdict())
 
 
-def flat_ends(options: KafkaOptions, topics: tuple[str, ...]) -> dict[str, int]:
-    """Where each partition of the topics ends."""
-    found = ends(options, topics)
+def flat_ends(
+    options: KafkaOptions, topics: tuple[str, ...], chosen: Mapping[str, object] | None = None
+) -> dict[str, int]:
+    """Where each partition of the topics ends. `chosen`: see `ends`."""
+    found = ends(options, topics, chosen)
     return {part_name(topic, number): end for topic, parts in found.items() for number, end in parts.items()}

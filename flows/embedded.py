@@ -69,7 +69,7 @@ def process(
 
 def rejection(line: int, letter: DeadLetter) -> dict[str, Any]:
     """A refused line as commands report it."""
-    return {"line": line, "error": ErrorBody.of(letter.error).model_dump()}
+    return {"line": line, "error": ErrorBody.of(letter.error).model_dump(exclude_unset=True)}
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bytewax import operators as op
@@ -15,7 +15,7 @@ from bytewax.dataflow import Dataflow
 from bytewax.recovery import RecoveryConfig
 
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.kafka.admin import TopicAsker, described
+from recallflow.connectors.kafka.admin import Described, TopicAsker, described
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import ControlTable
@@ -25,26 +25,28 @@ from recallflow.connectors.kafka.known import KnownTopics
 from recallflow.connectors.kafka.metrics import Metrics, Running
 from recallflow.connectors.kafka.misplaced import Misplaced
 from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.sink import KafkaSink, Outgoing, ends
+from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.connectors.kafka.sink import KafkaSink, ends
 from recallflow.connectors.kafka.source import KafkaSource, Progress
 from recallflow.connectors.kafka.tally import Tally
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
-from recallflow.errors import StateInUse
+from recallflow.errors import StateInUse, UsageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.embedded import run_dataflow
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.rebuild import check_store, rebuild
 from recallflow.flows.recovery import recovery_store
+from recallflow.flows.router import Router
 from recallflow.flows.settings import Settings
-from recallflow.flows.topics import Router, Topics
+from recallflow.flows.topics import Topics
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused, Tagged
 from recallflow.operators.reply import owner_key
 from recallflow.outputs import Done, Output
-from recallflow.records import Record
+from recallflow.records import Position, Record
 from recallflow.state.directory import REWIND, StateDirectory, hold
 
 SWITCH_S = 0.0005
@@ -68,6 +70,7 @@ class KafkaFlow:
     session_s: float = SESSION_S
     wait: bool = False  # stand by while another engine works for the deployment
     serve_while_catching_up: bool = False  # ready before all that lay in the topics at start is applied
+    skips: frozenset[Position] = frozenset()  # records to pass over, unread
 
     def run(self) -> None:
         """Runs until SIGTERM or SIGINT: the batch at hand is finished, the state is synced, and everything is closed. A
@@ -94,6 +97,7 @@ class KafkaFlow:
             deployment.join()  # it puts out whoever worked here before: the directory is ours
             ask = TopicAsker(self.options, (*self.topics.read(), *self.topics.outputs()))
             found = described(ask, self.options)
+            self._check_skips(found)
             known = KnownTopics.open(self.state_dir, found, self.topics.read(), self.topics.written(), self._ends)
             _log.info("deployment %s is ours", self._deployment_name())
             progress, catch_up, watch, misplaced = Progress(), CatchUp(), Watch(ask, found), Misplaced()
@@ -149,6 +153,10 @@ class KafkaFlow:
         group = Group(self.options, self._deployment_name(), self.topics.memory, self.session_s)
         return Deployment(group, self.state_dir, self.session_s, self.wait)
 
+    def _check_skips(self, found: Mapping[str, Described]) -> None:
+        if unknown := [str(skip) for skip in self.skips if skip.partition >= found[skip.topic].partitions]:
+            raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
+
     def _sink(self, begin: Begin, known: KnownTopics, deployment: Deployment, stopping: threading.Event) -> KafkaSink:
         since = {part: offset for part, offset in begin.outputs.items() if part.rpartition(":")[0] not in known.anew}
         return KafkaSink(
@@ -156,6 +164,7 @@ class KafkaFlow:
             known.latest(),
             since,
             known.ids,
+            self.topics.asked(self.options),
             may_send=deployment.check,
             outage_s=deployment.outage_s,
             stopping=stopping,
@@ -171,10 +180,12 @@ class KafkaFlow:
     ) -> Dataflow:
         replies = {topic: sink.partitions[topic] for topic in (self.topics.responses, *self.topics.replies)}
         rules = self.settings.rules(embedder, self.topics.queries, replies, input_ends=False, decisions=decisions)
-        router = Router(self.topics, known.partitions)
+        rules = replace(rules, skips=self.skips)
+        router = Router(self.topics, known.partitions, sink.most_bytes)
 
         def route(batch: list[tuple[str, Output]]) -> Iterable[tuple[str, Outgoing]]:
-            for _, output in batch:
+            for _, made in batch:
+                output = router.fitted(made)
                 running.tally.observe(output)
                 if isinstance(output, Done):
                     running.progress.done(output.source.rpartition(":")[0], len(output.offsets))
@@ -185,7 +196,7 @@ class KafkaFlow:
         flow = Dataflow(FLOW_ID)
 
         def decoded(record: Record) -> Tagged:
-            item = decode(record)
+            item = decode(record, self.skips)
             if not isinstance(item, Refused) and not record.silent:
                 running.misplaced.notice(record, owner_key(item.owner))
             return item

@@ -1,21 +1,21 @@
-"""The topics of a deployment, and which of them each output goes to."""
+"""The topics of a deployment: their names, and what they take."""
 
+import logging
 import re
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import orjson
-
-from recallflow.connectors.kafka.names import part_name
-from recallflow.connectors.kafka.partitioner import partition_of
-from recallflow.connectors.kafka.sink import Headers, Outgoing
+from recallflow.connectors.kafka.configs import ask_configs
+from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import UsageError
-from recallflow.outputs import Answer, DeadLetter, Receipted, Verdict
 from recallflow.records import Position
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NAMED = "letters, digits, dots, underscores and hyphens, at most 249"
-RESPONSE_BYTES = 900_000  # under the broker's 1 MiB a record, with room for key and headers
+_POSITION = re.compile(r".+:[0-9]{1,9}:[0-9]{1,18}")
+LEAST_BYTES = 16 * 1024  # room for every key, header and error there may be
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,68 +52,29 @@ class Topics:
         """Every topic the main flow writes to: what quality gates say goes where operators' decisions come from."""
         return (*self.outputs(), self.control)
 
+    def asked(self, options: KafkaOptions) -> dict[str, int]:
+        """How large a record each topic that is written takes, asked of the brokers; a log line where the clocks of
+        producers stamp what is read. Raises UsageError where a topic takes next to nothing."""
+        inputs = (self.memory, self.queries)
+        found = ask_configs(options, (*inputs, *self.written()))
+        if own := [topic for topic in inputs if not found[topic].stamped_by_log]:
+            _log.warning(
+                "%s: records carry their producers' times (CreateTime): clocks that differ mix up what was known when; "
+                "set message.timestamp.type=LogAppendTime",
+                ", ".join(own),
+            )
+        most_bytes = {topic: found[topic].most_bytes for topic in self.written()}
+        if small := [topic for topic, most in most_bytes.items() if most < LEAST_BYTES]:
+            raise UsageError(f"{', '.join(small)}: max.message.bytes is too small; set it to {LEAST_BYTES} or more")
+        return most_bytes
 
-class Router:
-    """Outputs → what is sent where. Everything about one owner goes to one partition, in order."""
-
-    def __init__(self, topics: Topics, partitions: Callable[[str, Position], int]) -> None:
-        """`partitions`: how many of a topic are used for what comes of the record at a position."""
-        self._topics = topics
-        self._partitions = partitions
-
-    def route(self, output: Answer | Receipted | DeadLetter | Verdict) -> tuple[str, Outgoing]:
-        """The sink part an output goes to, and the record to send."""
-        match output:
-            case Answer():
-                reply = output.reply_to
-                topic = reply.topic if reply is not None else self._topics.responses
-                partition = reply.partition if reply is not None else None
-                outgoing = self._outgoing(output, output.key, _fitted(output.body))
-            case Receipted():
-                topic, partition = self._topics.receipts, None
-                outgoing = self._outgoing(output, output.key, output.body)
-            case DeadLetter():
-                topic, partition = self._topics.dead_letters, None
-                outgoing = self._outgoing(output, output.record.key, output.record.value, error_headers(output))
-            case Verdict():
-                topic, partition = self._topics.control, None
-                outgoing = self._outgoing(output, output.key, output.body)
-        if partition is None:
-            key = outgoing.key if outgoing.key is not None else outgoing.source.encode()
-            partition = partition_of(key, self._partitions(topic, output.position))
-        return part_name(topic, partition), outgoing
-
-    def _outgoing(
-        self, output: Answer | Receipted | DeadLetter | Verdict, key: bytes | None, value: bytes, headers: Headers = ()
-    ) -> Outgoing:
-        return Outgoing(str(output.position), output.number, key, value, headers)
-
-
-def error_headers(letter: DeadLetter) -> Headers:
-    """The record's own headers, and why it was refused. The time is the record's, so that a replay says the same."""
-    told = {
-        "error.code": letter.error.code,
-        "error.detail": str(letter.error)[:2_000],
-        "error.step": letter.step,
-        "error.source": str(letter.position),
-        "error.time": str(letter.record.append_ms),
-    }
-    return (*letter.record.headers, *((name, value.encode()) for name, value in told.items()))
-
-
-def _fitted(body: bytes) -> bytes:
-    """A response that a broker takes: contents are cut from the last rank up, with a warning."""
-    if len(body) <= RESPONSE_BYTES:
-        return body
-    response = orjson.loads(body)
-    over = len(body) - RESPONSE_BYTES
-    for memory in reversed(response.get("memories", [])):
-        content = memory["content"].encode()
-        kept = content[: max(0, len(content) - over - 200)].decode(errors="ignore")
-        over -= len(content) - len(kept.encode())
-        memory["content"] = kept
-        if over <= 0:
-            break
-    warning = {"code": "content_cut", "detail": "contents were shortened from the last rank up to fit the topic"}
-    response["warnings"] = [*response.get("warnings", []), warning]
-    return orjson.dumps(response)
+    def skipped(self, texts: Iterable[str]) -> frozenset[Position]:
+        """Positions to pass over, as they were typed. Raises UsageError for what is no position of an input topic."""
+        found = []
+        for text in texts:
+            if not _POSITION.fullmatch(text):
+                raise UsageError(f"--skip {text}: give TOPIC:PARTITION:OFFSET, as a log line or a dead letter names it")
+            found.append(Position.parse(text))
+            if found[-1].topic not in (self.memory, self.queries):
+                raise UsageError(f"--skip {text}: this run reads {self.memory} and {self.queries}")
+        return frozenset(found)

@@ -36,7 +36,7 @@ from recallflow.operators.lookups import unsupported
 from recallflow.operators.text import stems
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, meant
-from recallflow.records import Record
+from recallflow.records import Position, Record
 from recallflow.responses import Outcome, Receipt
 from recallflow.state.rows import Current, Entry, MemoryRow, Vectors
 
@@ -69,8 +69,8 @@ _CLEARED: dict[str, Any] = {
 class Rules:
     """The settings that shape what is stored, and what the surroundings are like: the topic that brings queries only
     (None: all come from one log), topics that a query may name in `reply_to` with their partition counts (None: it is
-    not read), whether the input is a log that ends, what tenants' operators decided, what writes the graph, and whether
-    queries may follow it."""
+    not read), whether the input is a log that ends, what tenants' operators decided, what writes the graph, whether
+    queries may follow it, and the records to refuse unread."""
 
     model: str
     episode_gap_ms: int
@@ -81,6 +81,7 @@ class Rules:
     similarity: Similarity = dataclasses.field(default_factory=Similarity)
     graph_writer: MakeWriter = Writer
     graph_enabled: bool = True
+    skips: frozenset[Position] = frozenset()
 
 
 def apply(view: View, prepared: Prepared, rules: Rules, work: Work | None = None) -> Receipt:

@@ -1,6 +1,7 @@
 """Bytes → a valid event, or a refusal that names every wrong field."""
 
 import logging
+from collections.abc import Container
 from functools import partial
 from typing import Annotated, Any, get_args
 
@@ -16,7 +17,7 @@ from recallflow.operators.events import Ask, Refused, Tagged, Write
 from recallflow.operators.guard import twice
 from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
-from recallflow.records import Record
+from recallflow.records import Position, Record
 
 MAX_DEPTH = 200  # the JSON parser's own
 STEP = "decode"
@@ -35,8 +36,11 @@ QUERY_TYPES = _types(QueryEvent)
 _QUERY_NAMES = tuple(f'"{kind}"'.encode() for kind in sorted(QUERY_TYPES))
 
 
-def decode(record: Record) -> Tagged:
-    """A record that is no valid event, or that our own code fails at, comes out as `Refused`."""
+def decode(record: Record, skips: Container[Position] = ()) -> Tagged:
+    """A record that is no valid event, that our own code fails at, or that an operator wants passed over (`skips`),
+    comes out as `Refused`."""
+    if record.position in skips:
+        return Refused(record, _refuse("skipped", "passed over unread, as run --skip said"), STEP)
     try:
         return twice(STEP, record.position, partial(_tagged, record))
     except InvalidRecord as error:

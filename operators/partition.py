@@ -231,8 +231,9 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
     def _refuse(self, item: Refused) -> list[Output]:
         record = item.record
         letter = DeadLetter(record, 0, item.error, item.step)
-        # What a record's own fields say comes out the same again; our own code may fail at it once and not again.
-        kept = item.error.code == "internal_error" and item.query_id is None
+        # What a record's own fields say comes out the same again; our own code may fail at it once and not again, and
+        # an operator says --skip once.
+        kept = item.error.code in ("internal_error", "skipped") and item.query_id is None
         if kept and self._partition.is_applied(record.position):
             return [] if record.silent else [*outbox.kept(self._partition, record)]
         self._move(record.position)
@@ -397,7 +398,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         self._received = dict(resumed.received)
         unseal = self._partition.keyring.open
         held = [decode_record(orjson.loads(unseal(b"held", sealed))) for sealed in resumed.held]
-        for item in prepare(self._shared.questions.embedder, [decode(record) for record in held]):
+        for item in prepare(self._shared.questions.embedder, [decode(record, self._rules.skips) for record in held]):
             self._queue.hold(item)
         self._snapshots = ({}, self._through(held))
         self._waiting = [Waiting.decode(unseal(b"waiting", sealed)) for sealed in resumed.waiting]

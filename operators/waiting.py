@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from recallflow.fields import EPOCH_MS_MAX
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask
 from recallflow.queries import Recall
@@ -19,7 +20,7 @@ class Waiting:
     def __init__(self, ask: Ask, targets: tuple[Position, ...], timeout_ms: int) -> None:
         self.ask = ask
         self._targets = targets
-        self.deadline_ms = ask.record.append_ms + timeout_ms
+        self.deadline_ms = min(ask.record.append_ms + timeout_ms, EPOCH_MS_MAX)  # Bytewax is told it as a datetime
 
     @classmethod
     def of(cls, ask: Ask) -> "Waiting | None":
@@ -57,22 +58,23 @@ class Waiting:
 
 def encode_record(record: Record) -> list[Any]:
     """A record as JSON has it."""
-    headers = [[name, _text(value)] for name, value in record.headers]
-    flags = record.append_logged, record.silent
+    headers = None if record.headers is None else [[name, _text(value)] for name, value in record.headers]
+    flags = record.append_logged, record.silent, record.tombstone
     return [*record.position, _text(record.value), record.append_ms, _text(record.key), headers, *flags]
 
 
 def decode_record(told: list[Any]) -> Record:
     """What `encode_record` gave."""
-    topic, partition, offset, value, append_ms, key, headers, append_logged, silent = told
+    topic, partition, offset, value, append_ms, key, headers, append_logged, silent, tombstone = told
     return Record(
         position=Position(topic, partition, offset),
         value=base64.b64decode(value),
         append_ms=append_ms,
         key=_bytes(key),
         append_logged=append_logged,
-        headers=tuple((name, _bytes(text)) for name, text in headers),
+        headers=None if headers is None else tuple((name, _bytes(text)) for name, text in headers),
         silent=silent,
+        tombstone=tombstone,
     )
 
 

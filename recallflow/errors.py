@@ -34,11 +34,12 @@ ErrorCode = Literal[
     "invalid_json",  # not JSON, not UTF-8, or nested too deeply
     "invalid_event",  # one or more fields are wrong
     "unknown_type",  # `type` is missing or names nothing we know
-    "too_large",  # the record is over the size limit
+    "too_large",  # the record is over the size limit; of an answer: more than its topic takes
     "wrong_dimension",  # an embedding of another size than the configured model's
     "id_conflict",  # the memory id was used before for other content
     "not_found",  # the memory named does not exist (or was forgotten)
     "unsupported",  # valid, but this version does not act on it
+    "skipped",  # an operator had it passed over, unread
     "internal_error",  # our own code failed at it, twice: a defect of ours, not of the record
 ]
 

@@ -88,3 +88,10 @@ class Model(BaseModel):
     """Base of everything that crosses a topic: immutable; unknown fields are let in by the parser and reported once."""
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False, ser_json_inf_nan="null")
+
+
+class Cuttable(Model):
+    """A part of an answer that holds texts. `truncated`: one of them was shortened, or a list of it, so that the answer
+    fits its topic."""
+
+    truncated: bool = False

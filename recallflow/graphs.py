@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from recallflow.fields import Model
+from recallflow.fields import Cuttable, Model
 
 
 class RolloutState(Model):
@@ -24,7 +24,7 @@ class GateState(Model):
     windows: dict[str, int | float | None]
 
 
-class GraphFailure(Model):
+class GraphFailure(Cuttable):
     """An expansion that failed."""
 
     at: str
@@ -32,7 +32,7 @@ class GraphFailure(Model):
     error: str
 
 
-class GraphReport(Model):
+class GraphReport(Cuttable):
     """The owner's graph in numbers, and what the tenant's rollout makes of it. `complete`: whether everything was
     counted; a very large graph is counted in part."""
 
@@ -44,7 +44,7 @@ class GraphReport(Model):
     failures: list[GraphFailure]
 
 
-class TracedMemory(Model):
+class TracedMemory(Cuttable):
     """A memory of a trace: a seed, with its rank's score, or one that the graph would add, with the path to it."""
 
     id: str
@@ -52,7 +52,7 @@ class TracedMemory(Model):
     why: dict[str, Any] | None = None
 
 
-class TracedStep(Model):
+class TracedStep(Cuttable):
     """An edge that was looked at, from the end it was come from, and what came of it. `score` where it led to a memory
     that may be answered."""
 
@@ -66,7 +66,7 @@ class TracedStep(Model):
     outcome: str
 
 
-class Trace(Model):
+class Trace(Cuttable):
     """One query's expansion, step by step, as it would be without a rollout. `left_out`: steps beyond the first
     thousand; `caps`: bounds that were reached; `fallback`: why the answer would not have what the graph adds."""
 
@@ -78,7 +78,7 @@ class Trace(Model):
     fallback: str | None
 
 
-class ExploredNode(Model):
+class ExploredNode(Cuttable):
     """A node; of a memory the key is its id. `expanded`: whether what lies behind it was loaded; a bound, or its being
     archived or too common, keeps it closed."""
 
@@ -91,7 +91,7 @@ class ExploredNode(Model):
     expanded: bool
 
 
-class ExploredEdge(Model):
+class ExploredEdge(Cuttable):
     """An edge with all that is known of it. A symmetric one stands once."""
 
     source: str
@@ -113,7 +113,7 @@ class ExploredLink(Model):
     node: str
 
 
-class ExploredMemory(Model):
+class ExploredMemory(Cuttable):
     """A memory of a subgraph, as far as a page shows it."""
 
     id: str
@@ -124,7 +124,7 @@ class ExploredMemory(Model):
     created_at: str
 
 
-class Subgraph(Model):
+class Subgraph(Cuttable):
     """What lies within some hops of the nodes asked for. `caps`: bounds that were reached."""
 
     nodes: list[ExploredNode]

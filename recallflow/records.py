@@ -34,7 +34,8 @@ class Record(NamedTuple):
     `append_ms` is when the log took the record in, in epoch milliseconds. It is a fact of the log
     (`append_logged`) on Kafka; an embedded source stamps lines that carry no time with its own clock, and
     whatever rests on such a stamp stays out of the state hash. A `silent` record is read again to rebuild state: its
-    outputs left long ago, and are not sent again.
+    outputs left long ago, and are not sent again. A `tombstone` had no value at all. `headers` are None where they
+    cannot be read.
     """
 
     position: Position
@@ -42,5 +43,6 @@ class Record(NamedTuple):
     append_ms: int
     key: bytes | None = None
     append_logged: bool = True
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] | None = ()
     silent: bool = False
+    tombstone: bool = False

@@ -5,14 +5,14 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
 
 from recallflow.errors import InvalidRecord
-from recallflow.fields import Model
+from recallflow.fields import Cuttable, Model
 from recallflow.graphs import ExploredEdge, GraphReport, Subgraph, Trace
 
 Outcome = Literal["created", "updated", "unchanged", "duplicate", "forgotten", "ended"]
 Tier = Literal["fast", "standard", "graph", "llm"]
 
 
-class Warn(Model):
+class Warn(Cuttable):
     """Something the asker should know about an answer that was given all the same."""
 
     code: str
@@ -30,6 +30,7 @@ class Meaning(NamedTuple):
 WARNINGS: Mapping[str, Meaning] = MappingProxyType(
     {
         "catching_up": Meaning(True, "the engine has started, or was cut off, and has not read all memories yet"),
+        "content_cut": Meaning(True, "texts were shortened, the largest first, to fit the topic: they say `truncated`"),
         "deadline": Meaning(True, "optional steps were left out to meet `sla_target_ms`; the detail names them"),
         "decryption_failed": Meaning(True, "some texts could not be opened: they are redacted and come last"),
         "embedding_fallback": Meaning(True, "the model failed at the question: it was compared by its words alone"),
@@ -57,14 +58,14 @@ def status_of(warnings: Iterable[Warn]) -> Literal["ok", "degraded"]:
     return "degraded" if any(w.code in WARNINGS and WARNINGS[w.code].degrades for w in warnings) else "ok"
 
 
-class FieldError(Model):
+class FieldError(Cuttable):
     """One wrong field of a request."""
 
     field: str
     problem: str
 
 
-class ErrorBody(Model):
+class ErrorBody(Cuttable):
     """Why a request could not be answered, every wrong field at once."""
 
     code: str
@@ -78,7 +79,7 @@ class ErrorBody(Model):
         return cls(code=error.code, message=str(error), fields=fields)
 
 
-class RecalledMemory(Model):
+class RecalledMemory(Cuttable):
     """One memory of an answer. Times are RFC 3339 in UTC; `rank` starts at 1."""
 
     id: str
@@ -109,7 +110,7 @@ class Explanation(Model):
     boosts: dict[str, float]
 
 
-class ContextItem(Model):
+class ContextItem(Cuttable):
     """One memory of a context. `score` is null for a rule that is in because it is one, not by its rank."""
 
     id: str
@@ -120,7 +121,7 @@ class ContextItem(Model):
     created_at: str
 
 
-class Context(Model):
+class Context(Cuttable):
     """An assembled context within the asked token budget: summaries by category, up to half of it; memories, up to four
     fifths; entities with their relations, up to all of it. `counted_by`: whose tokens `token_count` counts."""
 
@@ -140,7 +141,7 @@ class MemoryUsage(Model):
     not_useful: int
 
 
-class EpisodeInfo(Model):
+class EpisodeInfo(Cuttable):
     """One episode: the messages of a session up to an inactivity gap."""
 
     id: str

@@ -13,7 +13,7 @@ from benchmarks.crash.layout import GIVE_UP_S, OUTPUT_PARTITIONS
 from recallflow.connectors.kafka import sink
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.sink import NUMBER_HEADER, SOURCE_HEADER
+from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.flows.topics import Topics
 from recallflow.records import Position, Record
 

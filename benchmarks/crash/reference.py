@@ -8,8 +8,10 @@ import orjson
 from benchmarks.crash.layout import MEMORY_PARTITIONS, OUTPUT_PARTITIONS, SETTINGS, memory_partition
 from benchmarks.crash.outputs import Found, Key
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.kafka.sink import NUMBER_HEADER, SOURCE_HEADER, Outgoing
-from recallflow.flows.topics import Router, Topics
+from recallflow.connectors.kafka.configs import UNTOLD_BYTES
+from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.flows.router import Router
+from recallflow.flows.topics import Topics
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask, Item
 from recallflow.operators.partition import Clocks, PartitionLogic
@@ -32,7 +34,7 @@ class Reference:
         rules = SETTINGS.rules(self._embedder, topics.queries, {topics.responses: OUTPUT_PARTITIONS}, input_ends=False)
         build = PartitionLogic.builder(self._directory, self._embedder, rules, Clocks())
         self._logics = [build(None) for _ in range(MEMORY_PARTITIONS)]
-        self._router = Router(topics, lambda *_: OUTPUT_PARTITIONS)
+        self._router = Router(topics, lambda *_: OUTPUT_PARTITIONS, dict.fromkeys(topics.outputs(), UNTOLD_BYTES))
         self.outputs: dict[Key, Found] = {}
 
     def run(self, memories: Sequence[Record], queries: Iterable[tuple[Record, int]]) -> str:
@@ -64,13 +66,7 @@ def _key(part: str, outgoing: Outgoing) -> Key:
 
 
 def _found(part: str, outgoing: Outgoing) -> Found:
-    source, number = outgoing.identity
-    return Found(
-        part,
-        outgoing.key,
-        outgoing.value,
-        (*outgoing.headers, (SOURCE_HEADER, source), (NUMBER_HEADER, number)),
-    )
+    return Found(part, outgoing.key, outgoing.value or b"", outgoing.all_headers)
 
 
 def _unwaiting(record: Record) -> Record:

@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from recallflow.connectors.kafka.admin import Described
+from recallflow.connectors.kafka.messages import time_ms
 from recallflow.connectors.kafka.metadata import Metadata, NewConsumer
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.trouble import passes
@@ -100,6 +101,6 @@ class ControlTable:
 
     def _add(self, position: str, message: Any) -> None:
         try:
-            self.history.add(message.timestamp()[1], parse_control(message.value() or b""))
+            self.history.add(time_ms(message), parse_control(message.value() or b""))
         except InvalidRecord as error:
             _log.warning("%s is no control event: %s", position, error)

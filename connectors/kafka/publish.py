@@ -5,8 +5,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 
+from recallflow.connectors.kafka.configs import ask_configs, producer_bounds
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.outgoing import TRIMMINGS_BYTES
 from recallflow.connectors.kafka.trouble import tell_outage
 from recallflow.errors import SinkError
 
@@ -22,7 +24,9 @@ class Publisher:
         """Raises SourceError where Kafka cannot be reached, refuses us, or has no such topic."""
         with Metadata.open(options) as metadata:
             metadata.partitions([topic])
-        self._producer = Producer(options.producer() | {"linger.ms": LINGER_MS, "error_cb": tell_outage})
+        self.most_bytes = ask_configs(options, [topic])[topic].most_bytes
+        chosen = {"linger.ms": LINGER_MS, "error_cb": tell_outage}
+        self._producer = Producer(options.producer() | producer_bounds({topic: self.most_bytes}) | chosen)
         self._topic = topic
         self._reached = reached
         self._error: KafkaError | None = None
@@ -30,8 +34,12 @@ class Publisher:
         self._acknowledged: set[int] = set()
         self._settled = 0
 
+    def fits(self, key: bytes, value: bytes) -> bool:
+        """Whether the topic takes such a record."""
+        return len(key) + len(value) + TRIMMINGS_BYTES <= self.most_bytes
+
     def send(self, key: bytes, value: bytes) -> None:
-        """Hands over one record. Raises SinkError for one that was not delivered."""
+        """Hands over one record that fits. Raises SinkError for one that was not delivered."""
         number = self._given
         self._given += 1
 

@@ -4,48 +4,46 @@ Each output carries its identity in headers: the position of the record it comes
 record's outputs. After a crash the dataflow sends again what it had sent since the last snapshot; on build a part
 reads its partition's tail from the snapshotted offset on, and drops every output that is already there.
 
+Outputs come in a size that their topic takes. One that the brokers refuse all the same is sent again alone, as a batch
+is refused as a whole, then replaced by what stands in for it, so that no output stops the flow for good.
+
 Bytewax's own Kafka sink is a `DynamicSink`: its progress is not part of the snapshot, and it ignores delivery errors.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from recallflow.connectors.kafka.configs import producer_bounds
+from recallflow.connectors.kafka.messages import headers_of
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER, Identity, Outgoing
 from recallflow.connectors.kafka.trouble import passes, tell_outage
 from recallflow.errors import SinkError
 
-SOURCE_HEADER = "recallflow-source"
-NUMBER_HEADER = "recallflow-output"
 OUTAGE_S = 40.0  # so long a flow waits for brokers that are away, unless it is told
 STOP_S = 4.0  # and so long once it is to stop
 FLUSH_STEP_S = 0.5  # so often signals are seen while the brokers are away
 FULL_QUEUE_WAIT_S = 0.05
 
-Identity = tuple[bytes, bytes]
-Headers = tuple[tuple[str, bytes | None], ...]
+# What is wrong with a record, and not with the brokers or our rights: without it, all else can be sent.
+_REFUSED = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError._INVALID_DIFFERENT_RECORD,  # of the same batch
+}
+# Our own outputs are in no transaction; somebody else's that is open must not hide them.
+UNCOMMITTED = {"isolation.level": "read_uncommitted"}
 
-
-@dataclass(slots=True, frozen=True)
-class Outgoing:
-    """One record to deliver. `source` and `number` are its identity."""
-
-    source: str
-    number: int
-    key: bytes | None
-    value: bytes
-    headers: Headers = ()
-
-    @property
-    def identity(self) -> Identity:
-        return self.source.encode(), b"%d" % self.number
+_log = logging.getLogger(__name__)
 
 
 class Delivered(NamedTuple):
@@ -66,6 +64,7 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         partitions: Mapping[str, int],
         begin: Mapping[str, int],
         ids: Mapping[str, str],
+        most_bytes: Mapping[str, int],
         *,
         may_send: Callable[[], None] = lambda: None,
         outage_s: float = OUTAGE_S,
@@ -73,9 +72,11 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
     ) -> None:
         """`partitions`: topic → how many. `begin`: part → its offset when the state directory was new: what stands
         before is of no concern to a part that has no snapshot yet. `ids`: topic → its id as it is now, which changes
-        where the topic is made anew. `may_send` is asked before each send: it returns, or raises. `outage_s`: so long
-        an output waits for brokers that are away; once `stopping` is set, much shorter."""
+        where the topic is made anew. `most_bytes`: topic → how large a record it takes. `may_send` is asked before each
+        send: it returns, or raises. `outage_s`: so long an output waits for brokers that are away; once `stopping` is
+        set, much shorter."""
         self._options = options
+        self.most_bytes = most_bytes
         self._may_send = may_send
         self._outage_s = outage_s
         self._begin = begin
@@ -97,9 +98,11 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         topic, number = for_part.rsplit(":", 1)
         with self._starting:
             worker = threading.get_ident()
-            producer = self._producers.setdefault(
-                worker, SharedProducer(self._options, self._may_send, self._outage_s, self._stopping)
-            )
+            if worker not in self._producers:
+                self._producers[worker] = SharedProducer(
+                    self._options, self.most_bytes, self._may_send, self._outage_s, self._stopping
+                )
+            producer = self._producers[worker]
         resumed = resume_state or Delivered(self._begin.get(for_part, 0), ())
         return SinkPart(self._options, producer, topic, int(number), resumed, self._ids, self._stopping)
 
@@ -134,24 +137,32 @@ class SharedProducer:
     """One idempotent producer for all parts of a worker. A failed delivery is kept until someone looks."""
 
     def __init__(
-        self, options: KafkaOptions, may_send: Callable[[], None], outage_s: float, stopping: threading.Event
+        self,
+        options: KafkaOptions,
+        most_bytes: Mapping[str, int],
+        may_send: Callable[[], None],
+        outage_s: float,
+        stopping: threading.Event,
     ) -> None:
         expires = {"message.timeout.ms": round(1000 * outage_s)}
-        self._producer = Producer(options.producer() | expires | {"error_cb": self._on_error})
+        chosen = producer_bounds(most_bytes) | expires | {"error_cb": self._on_error}
+        self._producer = Producer(options.producer() | chosen)
         self._may_send = may_send
         self._outage_s = outage_s
         self._stopping = stopping
         self._error: KafkaError | None = None
+        self._refused: list[_Refused] = []
 
     def send(self, topic: str, partition: int, outgoing: Outgoing, delivered: Callable[[int], None]) -> None:
         """Hands one record to librdkafka, waiting while its queue is full. Raises SinkError for an earlier failure."""
-        identity = ((SOURCE_HEADER, outgoing.identity[0]), (NUMBER_HEADER, outgoing.identity[1]))
 
         def report(error: KafkaError | None, message: Any) -> None:
-            if error is not None:
-                self._error = error
-            else:
+            if error is None:
                 delivered(message.offset())
+            elif error.code() in _REFUSED:
+                self._refused.append(_Refused(topic, partition, outgoing, delivered, error.str()))
+            else:
+                self._error = error
 
         while True:
             self.check()
@@ -162,24 +173,50 @@ class SharedProducer:
                     value=outgoing.value,
                     key=outgoing.key,
                     partition=partition,
-                    headers=[*outgoing.headers, *identity],
+                    headers=[*outgoing.all_headers],
                     on_delivery=report,
                 )
             except BufferError:
                 self._producer.poll(FULL_QUEUE_WAIT_S)
             except KafkaException as error:
-                raise SinkError(
-                    f"{topic}:{partition}: an output of {outgoing.source} cannot be sent: {error}"
-                ) from error
+                report(error.args[0], None)
+                self.check()
+                return
             else:
                 return
 
     def poll(self) -> None:
         self._producer.poll(0)
         self.check()
+        if self._refused:
+            self.flush()
 
     def flush(self) -> None:
-        """Returns once every record sent so far is acknowledged by the brokers. Raises SinkError."""
+        """Returns once every record sent so far is acknowledged by the brokers, or what stands in for it. Raises
+        SinkError."""
+        self._await()
+        refused, self._refused = self._refused, []
+        for one in refused:
+            self._send_alone(one)
+
+    def _send_alone(self, refused: "_Refused") -> None:
+        topic, partition, outgoing, delivered, reason = refused
+        where = f"{topic}:{partition}: an output of {outgoing.source}"
+        if self._is_taken(refused):
+            return
+        _log.error("%s was refused: %s", where, reason)
+        stand_in = outgoing.instead and outgoing.instead(reason)
+        if stand_in is None or not self._is_taken(_Refused(topic, partition, stand_in, delivered, reason)):
+            _log.error("%s is left out: the topic takes nothing in its place either; check the topic's settings", where)
+
+    def _is_taken(self, refused: "_Refused") -> bool:
+        """Sends one record with nothing else underway. Whether the brokers took it."""
+        self.send(refused.topic, refused.partition, refused.outgoing, refused.delivered)
+        self._await()
+        return not (self._refused and self._refused.pop())
+
+    def _await(self) -> None:
+        """Returns once the brokers have acknowledged or refused every record sent so far. Raises SinkError."""
         patience = Patience(self._stopping, self._outage_s + FLUSH_STEP_S)  # what waits expires a moment before
         while left := self._producer.flush(FLUSH_STEP_S):
             self.check()
@@ -198,6 +235,16 @@ class SharedProducer:
             self._error = error
         else:
             tell_outage(error)
+
+
+class _Refused(NamedTuple):
+    """A record that the brokers did not take, as it was sent, and why."""
+
+    topic: str
+    partition: int
+    outgoing: Outgoing
+    delivered: Callable[[int], None]
+    reason: str
 
 
 class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
@@ -253,9 +300,9 @@ class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
 def read_tail(
     options: KafkaOptions, topic: str, number: int, offset: int, stopping: threading.Event
 ) -> tuple[list[Identity], int]:
-    """The identities of all our records from `offset` to the end of a partition, and the end."""
+    """The identities of all our records from `offset` to the end of a partition, and the end: its high watermark."""
     # At the end of a partition the broker would hold a fetch back for half a second, and a start reads many tails.
-    chosen = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
+    chosen = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10, **UNCOMMITTED}
     # Bytewax builds a part with its first output, which may fall into an outage: as patient as a flush.
     with Metadata.open(options, chosen, OUTAGE_S, stopping=stopping) as metadata:
         reader = metadata.consumer
@@ -283,13 +330,16 @@ def read_tail(
 
 
 def _identity(message: Any) -> list[Identity]:
-    headers = dict(message.headers() or ())
+    headers = dict(headers_of(message) or ())
     source, number = headers.get(SOURCE_HEADER), headers.get(NUMBER_HEADER)
     return [(source, number)] if source is not None and number is not None else []
 
 
-def ends(options: KafkaOptions, topics: Sequence[str]) -> dict[str, dict[int, int]]:
-    """The end offset of every partition of output topics. Raises SourceError where a topic is missing."""
-    with Metadata.open(options) as metadata:
+def ends(
+    options: KafkaOptions, topics: Sequence[str], chosen: Mapping[str, object] | None = None
+) -> dict[str, dict[int, int]]:
+    """The end offset of every partition of topics: where what is committed ends, or with `chosen` UNCOMMITTED all there
+    is. Raises SourceError where a topic is missing."""
+    with Metadata.open(options, chosen) as metadata:
         found = metadata.partitions(topics)
         return {topic: {n: metadata.span(topic, n)[1] for n in numbers} for topic, numbers in found.items()}

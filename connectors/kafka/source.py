@@ -14,6 +14,7 @@ from confluent_kafka import Consumer
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.hub import Hub, Reader
+from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.metadata import Metadata, NewConsumer
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.options import KafkaOptions
@@ -310,8 +311,9 @@ def _record(log: _Log, message: Any) -> Record:
     return Record(
         position=Position(message.topic(), message.partition(), offset),
         value=message.value() or b"",
-        append_ms=message.timestamp()[1],
+        append_ms=time_ms(message),
         key=message.key(),
-        headers=tuple(message.headers() or ()),
+        headers=headers_of(message),
         silent=offset < log.answered_from,
+        tombstone=message.value() is None,
     )

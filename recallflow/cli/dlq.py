@@ -1,6 +1,7 @@
 """`recallflow dlq`: look at dead letters, send them again."""
 
 import argparse
+import sys
 from collections.abc import Iterator
 
 import orjson
@@ -22,7 +23,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "replay",
         help="send them again, as they were",
         description="Sends refused records to their topic again, as they were. Records that name an id apply once, "
-        "however often they are sent.",
+        "however often they are sent. What a dead letter does not hold whole is left out, and the exit code 1.",
     )
     replay.set_defaults(run=run_replay)
     for action in (listing, replay):
@@ -35,21 +36,28 @@ def run_list(options: argparse.Namespace) -> int:
     count = 0
     for letter in _chosen(options):
         count += 1
-        text = letter.value.decode(errors="replace")
+        text = None if letter.value is None else letter.value.decode(errors="replace")
         if options.json:
             print(orjson.dumps({"position": str(letter.position), "error": letter.error, "record": text}).decode())
         else:
             error = letter.error
             print(paragraph(f"{error['source']} {error['code']}: {error['detail']}"))
-            print(paragraph(text[:SHOWN_CHARACTERS], "    "))
+            print(paragraph("(no value: a tombstone)" if text is None else text[:SHOWN_CHARACTERS], "    "))
+            for missing in letter.missing:
+                print(paragraph(f"({missing})", "    "))
     if not options.json:
         print(f"{count} dead letters")
     return 0
 
 
 def run_replay(options: argparse.Namespace) -> int:
-    print(f"{send_again(kafka_options(options), list(_chosen(options)))} sent again")
-    return 0
+    letters = [*_chosen(options)]
+    cut = [letter for letter in letters if letter.missing]
+    for letter in cut:
+        print(f"recallflow: {letter.source} is not sent again: {'; '.join(letter.missing)}", file=sys.stderr)
+    sent = send_again(kafka_options(options), [letter for letter in letters if not letter.missing])
+    print(f"{sent} sent again" + (f"; {len(cut)} left out, as they are not whole" if cut else ""))
+    return 1 if cut else 0
 
 
 def _chosen(options: argparse.Namespace) -> Iterator[Letter]:

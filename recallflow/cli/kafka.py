@@ -50,6 +50,8 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     run.add_argument("--serve-while-catching-up", action="store_true", help="/readyz is 200 before all is applied")
     run.add_argument("--log-format", choices=FORMATS, default=FORMATS[0], help="of the lines on standard error")
     run.add_argument("--reply-topic", action="append", default=[], metavar="TOPIC", help="may be named in reply_to")
+    passed = "pass over this record: it becomes a dead letter, unread; may be given often"
+    run.add_argument("--skip", action="append", default=[], metavar="TOPIC:PARTITION:OFFSET", help=passed)
     add_topics(run, "memory", "queries", "control", "responses", "receipts", "dead_letters")
     run.set_defaults(run=run_flow)
     parser = commands.add_parser("topics", help="topics with sensible settings", description="Topics.")
@@ -106,7 +108,8 @@ def run_flow(options: argparse.Namespace) -> int:
         raise UsageError(f"--session-timeout-s: give {SESSION_MIN_S:g} to {SESSION_MAX_S:g} seconds")
     kafka, named, chosen = kafka_options(options), topics(options), settings(options)
     deployment = (options.deployment or None, session_s, options.wait, options.serve_while_catching_up)
-    KafkaFlow(kafka, state_dir, named, chosen, workers, options.metrics_host, port, *deployment).run()
+    skips = named.skipped(options.skip)
+    KafkaFlow(kafka, state_dir, named, chosen, workers, options.metrics_host, port, *deployment, skips).run()
     return 0
 
 

@@ -13,6 +13,7 @@ from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, read_lo
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.publish import Publisher
 from recallflow.encodings import unmarked
+from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused
 from recallflow.operators.reply import owner_key
@@ -20,6 +21,7 @@ from recallflow.outputs import DeadLetter
 from recallflow.records import Position, Record
 
 SAVE_EVERY = 5_000
+STEP = "publish"
 
 Reject = Callable[[int, DeadLetter], None]
 
@@ -45,13 +47,17 @@ def publish(options: KafkaOptions, topic: str, path: Path, scope: Scope, log_for
         publisher = Publisher(options, topic, reached)
         for number, value in enumerate(read_log(path, scope, log_format, skip=done), done):
             item = decode(Record(Position(name, 0, number), value, 0))
-            if isinstance(item, Refused):
-                counts["refused"] += 1
-                reject(number + 1, DeadLetter(item.record, 0, item.error, item.step))
-                publisher.pass_over()
-            else:
-                counts["sent"] += 1
-                publisher.send(owner_key(item.owner), _with_id(value, item.record.position))
+            if not isinstance(item, Refused):
+                key, event = owner_key(item.owner), _with_id(value, item.record.position)
+                if publisher.fits(key, event):
+                    counts["sent"] += 1
+                    publisher.send(key, event)
+                    continue
+                problem = FieldProblem("", f"{topic} takes {publisher.most_bytes} bytes a record (max.message.bytes)")
+                item = Refused(item.record, InvalidRecord("too_large", [problem]), STEP)
+            counts["refused"] += 1
+            reject(number + 1, DeadLetter(item.record, 0, item.error, item.step))
+            publisher.pass_over()
         publisher.close()
         progress.save(done + counts["sent"] + counts["refused"], sent_before + counts["sent"])
     before = f", {done} before were sent by an earlier run" if done else ""

@@ -16,13 +16,16 @@ from recallflow.client.scope import AnyEvent, Scope, record_key
 from recallflow.client.sendable import checked_text, checked_wait
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.trouble import tell_outage
-from recallflow.errors import DeliveryFailed, QueryTimeout, UsageError
+from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, UsageError
 from recallflow.events import ContentPart
 from recallflow.fields import Role
+from recallflow.limits import RECORD_BYTES
 from recallflow.operators.decode import QUERY_TYPES
 from recallflow.queries import Mode, QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
+
+TRIMMINGS_BYTES = 4_096  # a record's key, headers and batch, beyond its value
 
 
 class Topics(NamedTuple):
@@ -47,8 +50,10 @@ class Core:
         scope.event("user.stats", "anyone", {})  # says now, and not at the first call, what is wrong with the scope
         # An outcome within the client's own time: librdkafka would otherwise go on trying for five minutes.
         bounded = {"delivery.timeout.ms": round(timeout_s * 1000), "error_cb": self._on_error}
+        # What the engine takes is the bound, and then the topic's own: not librdkafka's, which is below both.
+        largest = {"message.max.bytes": RECORD_BYTES + TRIMMINGS_BYTES}
         try:
-            self._producer = Producer(bounded | kafka.producer())
+            self._producer = Producer(largest | bounded | kafka.producer())
             self._responses = Responses(kafka, topics.responses, self._outstanding)
         except KafkaException as error:
             raise UsageError(f"Kafka options: {said(error)}") from error
@@ -196,6 +201,9 @@ class Core:
                 sent.set_result(Position(topic, message.partition(), message.offset()))
 
         value = event.model_dump_json(exclude_unset=True).encode()
+        if len(value) > RECORD_BYTES:
+            problem = f"over {RECORD_BYTES} bytes; split it, or store a reference"
+            raise InvalidRecord("too_large", [FieldProblem("", problem)])
         try:
             with self._open():
                 self._producer.produce(topic, value, record_key(event), on_delivery=delivered)
@@ -206,6 +214,8 @@ class Core:
         return sent
 
     def _undelivered(self, topic: str, error: KafkaError) -> DeliveryFailed:
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return DeliveryFailed(f"{topic} takes no record of this size: split it, or raise its max.message.bytes")
         trouble = f" ({self._trouble})" if self._trouble else ""
         return DeliveryFailed(
             f"{topic} at {self._servers}: {error.str()}{trouble}; is Kafka reachable, and is there such a topic "

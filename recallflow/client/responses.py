@@ -31,7 +31,9 @@ class Responses:
         self._topic = topic
         self._outstanding = outstanding
         self._stopping = threading.Event()
-        self._consumer = Consumer(options.consumer() | {"error_cb": self._on_error})
+        # Responses are in no transaction; somebody else's that is open must not hold them back.
+        chosen = {"isolation.level": "read_uncommitted", "error_cb": self._on_error}
+        self._consumer = Consumer(options.consumer() | chosen)
         self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-responses")
         self._thread.start()
 

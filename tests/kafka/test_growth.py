@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import Cluster
+from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.partitioner import partition_of
-from recallflow.connectors.kafka.sink import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.flows.topics import Topics
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.logical import state_hash

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from benchmarks.broker import Cluster
 from recallflow.cli import main
-from recallflow.connectors.kafka.sink import NUMBER_HEADER, SOURCE_HEADER
+from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.flows.rebuild import positions
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Topics

@@ -152,7 +152,7 @@ def indexed(*entries: Entry) -> OwnerIndex:
 
 
 def ranked(memory_id: str, layer: str, rank: int, content: str = "") -> RecalledMemory:
-    fields = dict.fromkeys(("summary", "category", "role", "name", "session_id", "episode_id"))
+    fields: dict[str, Any] = dict.fromkeys(("summary", "category", "role", "name", "session_id", "episode_id"))
     return RecalledMemory(
         id=memory_id,
         content=content or f"text of {memory_id}",

@@ -1,0 +1,24 @@
+"""What a Kafka message may hold that has no place in a record: anyone can write anything to a topic."""
+
+from typing import Any
+
+from recallflow.fields import EPOCH_MS_MAX
+
+Headers = tuple[tuple[str, bytes | None], ...]
+NO_TIME_MS = 0
+
+
+def headers_of(message: Any) -> Headers | None:
+    """A message's headers; None where a name is not UTF-8, as the client then gives none of them. To be asked once of
+    each message: after it failed, the client gives headers with holes in them."""
+    try:
+        return tuple(message.headers() or ())
+    except (UnicodeDecodeError, SystemError):  # the latter is how the client wraps the former, by its version
+        return None
+
+
+def time_ms(message: Any) -> int:
+    """When the log took a message in, or its producer says that it made it. A time that is absent, negative or beyond
+    the year 9999 is none: it becomes 1970-01-01, so that no clock that runs forward is carried away by it."""
+    at_ms: int = message.timestamp()[1]
+    return at_ms if 0 <= at_ms <= EPOCH_MS_MAX else NO_TIME_MS

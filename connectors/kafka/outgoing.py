@@ -1,0 +1,44 @@
+"""A record on its way out: its identity in headers, and what it takes of its topic's bound."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from recallflow.connectors.kafka.messages import Headers
+
+SOURCE_HEADER = "recallflow-source"
+NUMBER_HEADER = "recallflow-output"
+TRIMMINGS_BYTES = 128  # around a record: 61 of its batch, at most 36 of lengths and deltas of its own
+HEADER_BYTES = 10  # the lengths of one header's name and value
+
+Identity = tuple[bytes, bytes]
+
+
+@dataclass(slots=True, frozen=True)
+class Outgoing:
+    """One record to deliver. `source` and `number` are its identity. `instead` makes what stands in for it where the
+    brokers refuse it, given why."""
+
+    source: str
+    number: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    instead: "Callable[[str], Outgoing] | None" = None
+
+    @property
+    def identity(self) -> Identity:
+        return self.source.encode(), b"%d" % self.number
+
+    @property
+    def all_headers(self) -> Headers:
+        source, number = self.identity
+        return (*self.headers, (SOURCE_HEADER, source), (NUMBER_HEADER, number))
+
+    def room_bytes(self, most_bytes: int) -> int:
+        """What is left for a value where a topic takes `most_bytes`."""
+        return most_bytes - TRIMMINGS_BYTES - len(self.key or b"") - headers_bytes(self.all_headers)
+
+
+def headers_bytes(headers: Headers) -> int:
+    """What headers take of a record."""
+    return sum(len(name.encode()) + len(value or b"") + HEADER_BYTES for name, value in headers)

@@ -1,0 +1,127 @@
+"""Which record each output becomes: its topic and partition, its key and headers, and a size that the topic takes."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from recallflow.connectors.kafka.messages import Headers
+from recallflow.connectors.kafka.names import part_name
+from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
+from recallflow.connectors.kafka.partitioner import partition_of
+from recallflow.flows.topics import Topics
+from recallflow.operators import outputs
+from recallflow.outputs import Answer, DeadLetter, Output, Receipted, Verdict
+from recallflow.records import Position
+
+KEY_BYTES = 4_096  # an owner's key has at most 1,025: a longer one is cut
+DETAIL_BYTES = 2_000
+HEADERS_SHARE = 4  # a refused record's own headers take at most one part in so many of a dead letter
+UNREADABLE = "a header's name is not UTF-8"
+
+
+class Router:
+    """Outputs → what is sent where. Everything about one owner goes to one partition, in order."""
+
+    def __init__(
+        self, topics: Topics, partitions: Callable[[str, Position], int], most_bytes: Mapping[str, int]
+    ) -> None:
+        """`partitions`: how many of a topic are used for what comes of the record at a position. `most_bytes`: topic →
+        how large a record it takes."""
+        self._topics = topics
+        self._partitions = partitions
+        self._most_bytes = most_bytes
+
+    def fitted(self, output: Output) -> Output:
+        """The output as it will be sent: an answer larger than its topic takes is shortened."""
+        if not isinstance(output, Answer):
+            return output
+        return outputs.fitted(output, self._room_bytes(output))
+
+    def route(self, output: Answer | Receipted | DeadLetter | Verdict) -> tuple[str, Outgoing]:
+        """The sink part that a fitted output goes to, and the record to send."""
+        match output:
+            case Answer():
+                topic = self._topic_of(output)
+                outgoing = _outgoing(output, output.key, output.body)
+                outgoing = replace(outgoing, instead=partial(self._failed, output))
+            case Receipted():
+                topic, outgoing = self._topics.receipts, _outgoing(output, output.key, output.body)
+            case DeadLetter():
+                topic = self._topics.dead_letters
+                outgoing = letter(output, self._most_bytes[topic])
+            case Verdict():
+                topic, outgoing = self._topics.control, _outgoing(output, output.key, output.body)
+        return part_name(topic, self._partition(topic, output)), outgoing
+
+    def _partition(self, topic: str, output: Answer | Receipted | DeadLetter | Verdict) -> int:
+        if isinstance(output, Answer) and output.reply_to is not None and output.reply_to.partition is not None:
+            return output.reply_to.partition
+        key = output.record.key if isinstance(output, DeadLetter) else output.key
+        return partition_of(
+            str(output.position).encode() if key is None else key, self._partitions(topic, output.position)
+        )
+
+    def _topic_of(self, answer: Answer) -> str:
+        return self._topics.responses if answer.reply_to is None else answer.reply_to.topic
+
+    def _room_bytes(self, answer: Answer) -> int:
+        return _outgoing(answer, answer.key, b"").room_bytes(self._most_bytes[self._topic_of(answer)])
+
+    def _failed(self, answer: Answer, reason: str) -> Outgoing:
+        """What stands in for an answer that the brokers refuse."""
+        told = outputs.failed(answer, f"the answer could not be sent: {reason}", self._room_bytes(answer))
+        return _outgoing(answer, answer.key, told.body)
+
+
+def letter(output: DeadLetter, most_bytes: int) -> Outgoing:
+    """A refused record as it was, with the reason; of one too large, what fits, and what the whole was."""
+    record = output.record
+    own, told = _own_headers(record.headers, most_bytes // HEADERS_SHARE)
+    if record.key is not None and len(record.key) > KEY_BYTES:
+        told |= {"error.key_size": str(len(record.key))}
+    value = None if record.tombstone else record.value
+    whole = _outgoing(output, record.key, value, (*own, *error_headers(output, told)))
+    whole = replace(whole, instead=partial(_remark, output))
+    if len(record.value) <= whole.room_bytes(most_bytes):
+        return whole
+    cut = replace(whole, headers=(*own, *error_headers(output, told | _whole(record.value))))
+    return replace(cut, value=record.value[: cut.room_bytes(most_bytes)])
+
+
+def _remark(output: DeadLetter, reason: str) -> Outgoing:
+    """What stands in for a dead letter that the brokers refuse: why the record was refused, and nothing of it."""
+    headers = error_headers(output, _whole(output.record.value) | {"error.refused": reason})
+    return _outgoing(output, output.record.key or str(output.position).encode(), b"", headers)
+
+
+def error_headers(output: DeadLetter, told: dict[str, str]) -> Headers:
+    """Why a record was refused, and `told` of what is not here of it. They come after the record's own, which may have
+    the same names. The time is the record's, so that a replay says the same."""
+    why = {
+        "error.code": output.error.code,
+        "error.detail": str(output.error).encode()[:DETAIL_BYTES].decode(errors="ignore"),
+        "error.step": output.step,
+        "error.source": str(output.position),
+        "error.time": str(output.record.append_ms),
+    }
+    return tuple((name, value.encode()) for name, value in (why | told).items())
+
+
+def _own_headers(headers: Headers | None, most_bytes: int) -> tuple[Headers, dict[str, str]]:
+    """A record's own headers, or none and why."""
+    if headers is None:
+        return (), {"error.headers_dropped": UNREADABLE}
+    if (size_bytes := headers_bytes(headers)) > most_bytes:
+        return (), {"error.headers_dropped": f"{len(headers)} headers of {size_bytes} bytes"}
+    return headers, {}
+
+
+def _whole(value: bytes) -> dict[str, str]:
+    return {"error.size": str(len(value)), "error.sha256": hashlib.sha256(value).hexdigest()}
+
+
+def _outgoing(
+    output: Answer | Receipted | DeadLetter | Verdict, key: bytes | None, value: bytes | None, headers: Headers = ()
+) -> Outgoing:
+    return Outgoing(str(output.position), output.number, key and key[:KEY_BYTES], value, headers)

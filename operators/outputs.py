@@ -1,0 +1,143 @@
+"""Answers that fit where they go: a topic takes records up to a size, and an answer beyond it is shortened, the largest
+text first.
+
+What can be shortened is found by shape, not by name: each text, list or free-form value of a row (a memory, a version,
+a context item, an edge, …), and each text beside the rows. All that is larger than a common size is cut to it: the
+largest such size that makes the whole fit. So one giant is cut for itself, and what is smaller stands whole.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json, to_json
+
+from recallflow.outputs import Answer
+from recallflow.responses import ErrorBody, Response, Warn, status_of
+
+TRUNCATED = "truncated"
+CUT = Warn(code="content_cut", detail="the largest texts were shortened to fit the topic; their parts say so")
+LEAST_BYTES = 200  # a text is not cut below this: an answer of nothing but stumps is no answer
+# What others refer to by: a cut one would name something else.
+_KEPT = frozenset(
+    ("id", "query_id", "session_id", "episode_id", "memory_id", "source", "target", "key", "memory", "node", "code")
+)
+_MARK_BYTES = len(f',"{TRUNCATED}":true')
+
+
+def fitted(answer: Answer, most_bytes: int) -> Answer:
+    """The answer with a body of at most `most_bytes`: as it is, shortened, or else an error that says so."""
+    if len(answer.body) <= most_bytes:
+        return answer
+    whole = f"the answer has {len(answer.body)} bytes, and its topic takes {most_bytes}: ask for less"
+    return _shortened(answer, most_bytes) or failed(answer, whole, most_bytes)
+
+
+def failed(answer: Answer, reason: str, most_bytes: int) -> Answer:
+    """An error in the place of an answer that cannot be sent; without `applied` where that alone is too much."""
+    error = ErrorBody(code="too_large", message=reason, fields=[])
+    told = Response(query_id=answer.response.query_id, status="error", error=error)
+    for response in (told.model_copy(update={"applied": answer.response.applied}), told):
+        body = response.model_dump_json(exclude_unset=True, exclude_none=True).encode()
+        if len(body) <= most_bytes:
+            break
+    return replace(answer, body=body, response=response)
+
+
+def _shortened(answer: Answer, most_bytes: int) -> Answer | None:
+    """The answer with its largest texts cut, or None where that does not make it fit."""
+    warnings = [*answer.response.warnings, CUT]
+    status = "error" if answer.response.status == "error" else status_of(warnings)
+    document = from_json(answer.body)
+    document |= {"status": status, "warnings": [w.model_dump(exclude_unset=True) for w in warnings]}
+    texts = [*_texts(document)]
+    size_bytes = _common_size(sorted((t.size_bytes for t in texts), reverse=True), _size(document) - most_bytes)
+    if size_bytes < LEAST_BYTES:
+        return None
+    for text in texts:
+        if text.size_bytes > size_bytes:
+            text.holder[text.name] = _cut(text.holder[text.name], size_bytes)
+            text.owner[TRUNCATED] = True
+    response = answer.response.model_copy(update={"warnings": warnings, "status": status})
+    return replace(answer, body=to_json(document), response=response)
+
+
+class _Text(NamedTuple):
+    """Something that can be shortened: a text, list or free-form value under a name. `owner` is what says so."""
+
+    holder: dict[str, Any]
+    name: str
+    owner: dict[str, Any]
+    size_bytes: int
+
+
+def _texts(document: dict[str, Any]) -> Iterator[_Text]:
+    """Everything of a response that can be shortened. What stands at its top is the frame, and stays."""
+    for value in document.values():
+        if isinstance(value, dict):
+            yield from _beside_rows(value, value)
+        elif _is_rows(value):
+            yield from _of_rows(value)
+
+
+def _beside_rows(holder: dict[str, Any], owner: dict[str, Any]) -> Iterator[_Text]:
+    for name, value in holder.items():
+        if _is_rows(value):
+            yield from _of_rows(value)
+        elif isinstance(value, dict):
+            yield from _beside_rows(value, owner)
+        elif isinstance(value, str | list) and name not in _KEPT:
+            yield _Text(holder, name, owner, _size(value))
+
+
+def _of_rows(rows: list[dict[str, Any]]) -> Iterator[_Text]:
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, str | list | dict) and name not in _KEPT:
+                yield _Text(row, name, row, _size(value))
+
+
+def _is_rows(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def _common_size(sizes: list[int], over_bytes: int) -> int:
+    """The largest size such that cutting all that is larger to it saves `over_bytes` and what the marks take. `sizes`
+    come largest first. 0 where there is none."""
+    total = 0
+    for count, (size, following) in enumerate(zip(sizes, [*sizes[1:], 0], strict=True), 1):
+        total += size
+        common = (total - over_bytes) // count - _MARK_BYTES
+        if common >= following:
+            return common
+    return 0
+
+
+def _cut(value: Any, most_bytes: int) -> Any:
+    """The beginning of a text, or the first entries of a list or mapping, within so many bytes of JSON."""
+    match value:
+        case str():
+            length = bisect_right(range(len(value)), most_bytes, key=lambda count: _size(value[:count]))
+            return value[: length - 1]
+        case list():
+            return value[: _entries(map(_size, value), most_bytes)]
+        case dict():
+            sizes = (_size(name) + 1 + _size(entry) for name, entry in value.items())
+            return dict([*value.items()][: _entries(sizes, most_bytes)])
+    raise TypeError(f"{type(value).__name__} cannot be shortened")
+
+
+def _entries(sizes: Iterator[int], most_bytes: int) -> int:
+    """How many entries fit, with brackets and commas."""
+    left, count = most_bytes - 2, 0
+    for size in sizes:
+        left -= size + 1
+        if left < -1:  # the last one needs no comma
+            break
+        count += 1
+    return count
+
+
+def _size(value: object) -> int:
+    return len(to_json(value))

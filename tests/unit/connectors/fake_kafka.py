@@ -1,0 +1,70 @@
+"""A Kafka client without a broker: it keeps what it is given, and reports when the test says so."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError
+
+OK = None
+
+
+class Delivered(NamedTuple):
+    """What a delivery report is about."""
+
+    where: int
+
+    def offset(self) -> int:
+        return self.where
+
+
+class Produced(NamedTuple):
+    topic: str
+    value: bytes | None
+    headers: dict[str, bytes]
+    report: Callable[[KafkaError | None, Any], None]
+
+
+class FakeProducer:
+    """`fails`: value → the errors of its next deliveries; a record without one is acknowledged. `room`: how many
+    records its queue takes. Reports come in `poll` and `flush`, or where a test calls `acknowledge`, in any order."""
+
+    def __init__(self, options: dict[str, Any] | None = None) -> None:
+        self.options = options or {}
+        self.queue: list[Produced] = []
+        self.log: list[Produced] = []  # what was acknowledged
+        self.fails: dict[bytes | None, list[KafkaError]] = {}
+        self.room = 1_000
+        self.stuck = False  # nothing is reported by itself
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,  # noqa: ARG002
+        partition: int = -1,  # noqa: ARG002
+        headers: Any = (),
+        on_delivery: Any = None,
+    ) -> None:
+        if len(self.queue) >= self.room:
+            raise BufferError("Local: Queue full")
+        self.queue.append(Produced(topic, value, dict(headers), on_delivery))
+
+    def acknowledge(self, number: int = 0) -> None:
+        """Reports the delivery of one record of the queue."""
+        record = self.queue.pop(number)
+        errors = self.fails.get(record.value)
+        if errors:
+            record.report(errors.pop(0), None)
+        else:
+            self.log.append(record)
+            record.report(OK, Delivered(len(self.log) - 1))
+
+    def poll(self, timeout_s: float = 0) -> int:
+        if self.queue and not self.stuck and timeout_s:
+            self.acknowledge()
+        return 0
+
+    def flush(self, timeout_s: float = 0) -> int:  # noqa: ARG002
+        while self.queue and not self.stuck:
+            self.acknowledge()
+        return len(self.queue)

@@ -1,0 +1,116 @@
+"""The publisher over a fake client: how far it says it got."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from recallflow.connectors.kafka import publish
+from recallflow.connectors.kafka.configs import TopicConfig
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.outgoing import TRIMMINGS_BYTES
+from recallflow.connectors.kafka.publish import Publisher
+from recallflow.errors import SinkError
+from tests.unit.connectors.fake_kafka import FakeProducer
+
+TOPIC = "memory.events"
+MOST_BYTES = 20_000
+
+
+class Reached:
+    """Everything a publisher told of its progress, and the producer it made."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.producer = FakeProducer()
+
+    def connect(self, options: dict[str, Any]) -> FakeProducer:
+        self.producer.options = options
+        return self.producer
+
+
+class AnyTopic:
+    """Metadata of a broker that has every topic."""
+
+    @classmethod
+    @contextmanager
+    def open(cls, _: KafkaOptions) -> Iterator["AnyTopic"]:
+        yield cls()
+
+    def partitions(self, topics: list[str]) -> dict[str, list[int]]:
+        return {topic: [0] for topic in topics}
+
+
+@pytest.fixture
+def reached(monkeypatch: pytest.MonkeyPatch) -> Reached:
+    made = Reached()
+    monkeypatch.setattr(publish, "Producer", made.connect)
+    monkeypatch.setattr(publish, "Metadata", AnyTopic)
+    monkeypatch.setattr(publish, "ask_configs", lambda _, topics: {topic: TopicConfig(MOST_BYTES) for topic in topics})
+    return made
+
+
+@pytest.fixture
+def publisher(reached: Reached) -> Publisher:
+    return Publisher(KafkaOptions("nowhere:1"), TOPIC, reached.told.append)
+
+
+def test_progress_waits_for_the_first_record_that_is_open(publisher: Publisher, reached: Reached) -> None:
+    for number in range(4):
+        publisher.send(b"acme/ann", b"event %d" % number)
+    reached.producer.acknowledge(2)  # another partition was quicker
+    reached.producer.acknowledge(1)
+    assert reached.told == []
+    reached.producer.acknowledge(0)
+    assert reached.told == [3]
+    publisher.close()
+    assert reached.told == [3, 4]
+
+
+def test_what_is_passed_over_counts_in_its_place(publisher: Publisher, reached: Reached) -> None:
+    publisher.send(b"acme/ann", b"event 0")
+    publisher.pass_over()
+    publisher.send(b"acme/ann", b"event 2")
+    assert reached.told == []
+    reached.producer.acknowledge()
+    assert reached.told == [2]
+    publisher.pass_over()
+    publisher.close()
+    assert reached.told == [2, 4]
+
+
+def test_a_full_queue_is_waited_for(publisher: Publisher, reached: Reached) -> None:
+    reached.producer.room = 2
+    for number in range(7):
+        publisher.send(b"acme/ann", b"event %d" % number)
+    publisher.close()
+    assert [record.value for record in reached.producer.log] == [b"event %d" % n for n in range(7)]
+    assert reached.told[-1] == 7
+
+
+def test_a_failed_delivery_is_an_error_and_no_progress(publisher: Publisher, reached: Reached) -> None:
+    reached.producer.fails[b"event 1"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
+    for number in range(3):
+        publisher.send(b"acme/ann", b"event %d" % number)
+    with pytest.raises(SinkError, match="run the same command again"):
+        publisher.close()
+    assert reached.told == [1]
+    with pytest.raises(SinkError, match="was not delivered"):
+        publisher.send(b"acme/ann", b"event 3")
+
+
+def test_what_is_never_acknowledged_is_an_error(publisher: Publisher, reached: Reached) -> None:
+    reached.producer.stuck = True
+    publisher.send(b"acme/ann", b"event 0")
+    with pytest.raises(SinkError, match="1 records were not acknowledged"):
+        publisher.close()
+
+
+def test_it_knows_how_large_a_record_the_topic_takes(publisher: Publisher, reached: Reached) -> None:
+    largest = MOST_BYTES - TRIMMINGS_BYTES - len(b"acme/ann")
+    assert publisher.fits(b"acme/ann", b"x" * largest)
+    assert not publisher.fits(b"acme/ann", b"x" * (largest + 1))
+    assert reached.producer.options["message.max.bytes"] == MOST_BYTES
+    assert reached.producer.options["batch.size"] == MOST_BYTES

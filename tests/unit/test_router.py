@@ -1,0 +1,184 @@
+"""Which record each output becomes: where it goes, and what is left of one too large."""
+
+import hashlib
+from dataclasses import replace
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.connectors.kafka.messages import Headers
+from recallflow.connectors.kafka.names import part_name
+from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
+from recallflow.control import GateVerdict
+from recallflow.decisions import parse_control
+from recallflow.errors import FieldProblem, InvalidRecord, UsageError
+from recallflow.flows.router import KEY_BYTES, Router, letter
+from recallflow.flows.topics import LEAST_BYTES, Topics
+from recallflow.outputs import Answer, DeadLetter, Receipted, Verdict
+from recallflow.records import Position, Record
+from recallflow.responses import Receipt, Response
+
+TOPICS = Topics(replies=("replies",))
+AT = Position(TOPICS.queries, 0, 7)
+WHY = InvalidRecord("invalid_event", [FieldProblem("content", "is blank")])
+
+
+def router(most_bytes: int = LEAST_BYTES, partitions: int = 1) -> Router:
+    return Router(TOPICS, lambda *_: partitions, dict.fromkeys(TOPICS.written(), most_bytes))
+
+
+def refused(value: bytes = b"{}", key: bytes | None = b"acme/ann", headers: Headers | None = ()) -> DeadLetter:
+    return DeadLetter(Record(AT, value, 5, key, headers=headers), 0, WHY, "decode")
+
+
+def size_bytes(outgoing: Outgoing) -> int:
+    """What a record takes at most: its parts, each with its lengths, and its batch."""
+    return 97 + len(outgoing.key or b"") + len(outgoing.value or b"") + headers_bytes(outgoing.all_headers)
+
+
+def test_a_verdict_goes_where_operators_decisions_come_from() -> None:
+    event = GateVerdict(type="gate.verdict", tenant_id="acme", name="3", blocked=True, windows={"error_rate": 0.1})
+    part, outgoing = router().route(Verdict(AT, 2, 5, event))
+    assert part == part_name(TOPICS.control, 0)
+    assert (outgoing.key, outgoing.source, outgoing.number) == (b"acme/gate.verdict/3", "query.events:0:7", 2)
+    assert outgoing.value is not None
+    assert parse_control(outgoing.value) == event
+
+
+def test_a_dead_letter_holds_the_record_as_it_was_and_then_why() -> None:
+    own: Headers = (("traceparent", b"00-1"), ("error.code", b"mine"), ("empty", None))
+    _, outgoing = router().route(refused(b"{broken", headers=own))
+    assert (outgoing.key, outgoing.value, outgoing.headers[:3]) == (b"acme/ann", b"{broken", own)
+    assert dict(outgoing.headers[3:]) == {
+        "error.code": b"invalid_event",
+        "error.detail": b"content: is blank",
+        "error.step": b"decode",
+        "error.source": b"query.events:0:7",
+        "error.time": b"5",
+    }
+
+
+def test_a_tombstone_stays_null() -> None:
+    tombstone = refused(b"")
+    assert router().route(tombstone)[1].value == b""
+    assert router().route(replace(tombstone, record=tombstone.record._replace(tombstone=True)))[1].value is None
+
+
+@given(
+    st.binary(max_size=50),
+    st.integers(0, 40_000),
+    st.one_of(st.none(), st.integers(0, 9_000)),
+    st.lists(st.tuples(st.text(max_size=9), st.one_of(st.none(), st.binary(max_size=5_000))), max_size=4),
+    st.integers(LEAST_BYTES, 30_000),
+)
+def test_any_dead_letter_fits_and_says_what_is_missing(
+    begins: bytes, length: int, key_bytes: int | None, headers: list[tuple[str, bytes | None]], most_bytes: int
+) -> None:
+    value, key = begins + b"x" * length, None if key_bytes is None else b"k" * key_bytes
+    outgoing = letter(refused(value, key, tuple(headers)), most_bytes)
+    told, kept = dict(outgoing.headers), outgoing.value or b""
+    assert size_bytes(outgoing) <= most_bytes
+    assert value.startswith(kept)
+    assert (kept == value) is ("error.size" not in told)
+    if kept != value:
+        assert told["error.size"] == str(len(value)).encode()
+        assert told["error.sha256"] == hashlib.sha256(value).hexdigest().encode()
+        assert most_bytes - size_bytes(outgoing) <= 31  # nothing is cut that would have fitted
+    assert (outgoing.key == key) is ("error.key_size" not in told)
+    assert (outgoing.headers[: len(headers)] == tuple(headers)) is ("error.headers_dropped" not in told)
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, b"1 headers of 1000011 bytes"), (200_000, b"200000 headers of ")])
+def test_headers_too_large_are_dropped_and_said(count: int, said: bytes) -> None:
+    headers = (("h", b"x" * (1_000_000 // count)),) * count
+    outgoing = letter(refused(headers=headers), 1_048_588)
+    assert dict(outgoing.headers)["error.headers_dropped"].startswith(said)  # type: ignore[union-attr]
+    assert outgoing.value == b"{}"
+
+
+def test_headers_that_cannot_be_read_are_said() -> None:
+    outgoing = letter(refused(headers=None), LEAST_BYTES)
+    assert dict(outgoing.headers)["error.headers_dropped"] == b"a header's name is not UTF-8"
+
+
+def answer(content: str, key: bytes = b"acme/ann") -> Answer:
+    response = Response(query_id="q", status="ok", versions=[{"id": "m", "content": content}])
+    return Answer(AT, 0, key, response.model_dump_json(exclude_unset=True).encode(), response)
+
+
+@pytest.mark.parametrize("key", [b"acme/ann", b"k" * 100_000])
+def test_an_answer_fits_with_key_and_headers(key: bytes) -> None:
+    fitted = router().fitted(answer("x" * 50_000, key))
+    assert isinstance(fitted, Answer)
+    _, outgoing = router().route(fitted)
+    assert LEAST_BYTES - 250 < size_bytes(outgoing) <= LEAST_BYTES
+    assert outgoing.key == key[:KEY_BYTES]
+    assert [warning.code for warning in fitted.response.warnings] == ["content_cut"]
+
+
+def test_a_key_that_is_cut_still_says_which_partition() -> None:
+    keys = [b"k" * 100_000 + b"%d" % number for number in range(20)]
+    parts = {router(partitions=8).route(answer("x", key))[0] for key in keys}
+    assert len(parts) > 1
+
+
+def test_what_stands_in_for_a_refused_answer_says_why() -> None:
+    _, outgoing = router().route(answer("x"))
+    assert outgoing.instead is not None
+    told = outgoing.instead("Broker: Message size too large")
+    assert (told.identity, told.key) == (outgoing.identity, outgoing.key)
+    assert told.value is not None
+    body = orjson.loads(told.value)
+    assert (body["query_id"], body["status"], body["error"]["code"]) == ("q", "error", "too_large")
+    assert "Broker: Message size too large" in body["error"]["message"]
+
+
+def test_what_stands_in_for_a_refused_dead_letter_has_a_key_and_no_value() -> None:
+    made = letter(refused(b"value", key=None), LEAST_BYTES)
+    assert made.instead is not None
+    told = made.instead("Broker: Broker failed to validate record")
+    headers = dict(told.headers)
+    assert (told.key, told.value) == (b"query.events:0:7", b"")
+    assert headers["error.refused"] == b"Broker: Broker failed to validate record"
+    assert headers["error.size"] == b"5"
+    assert headers["error.code"] == b"invalid_event"
+
+
+def test_receipts_and_verdicts_of_the_longest_names_fit_the_least_topic() -> None:
+    widest, topic = "\U0001f6b2" * 128, "t" * 249
+    at = Position(topic, 999_999_999, 10**18)
+    receipt = Receipt(id=widest, position=str(at), outcome="created", memory_id=widest, code="C" * 64, detail="d" * 500)
+    sent = router().route(Receipted(at, 0, widest.encode() * 2, receipt.model_dump_json().encode()))[1]
+    assert size_bytes(sent) <= LEAST_BYTES
+    windows = {f"window_{number}": 0.123456789 for number in range(50)}
+    event = GateVerdict(
+        type="gate.verdict", tenant_id=widest, name="\U0001f6b2" * 512, blocked=True, windows=windows, why="w" * 500
+    )
+    assert size_bytes(router().route(Verdict(at, 2, 5, event))[1]) <= LEAST_BYTES
+
+
+# ── --skip ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_positions_to_skip_are_read() -> None:
+    read = TOPICS.skipped(["memory.events:3:12", "query.events:0:7"])
+    assert read == {Position("memory.events", 3, 12), AT}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("memory.events", "give TOPIC:PARTITION:OFFSET"),
+        ("memory.events:1", "give TOPIC:PARTITION:OFFSET"),
+        ("memory.events:1:-2", "give TOPIC:PARTITION:OFFSET"),
+        ("memory.events:one:2", "give TOPIC:PARTITION:OFFSET"),
+        ("memory.events:1:2_0", "give TOPIC:PARTITION:OFFSET"),
+        ("", "give TOPIC:PARTITION:OFFSET"),
+        ("recall.responses:0:1", "this run reads memory.events and query.events"),
+    ],
+)
+def test_what_is_no_position_of_an_input_is_a_usage_error(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        TOPICS.skipped([text])
