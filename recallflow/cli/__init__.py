@@ -28,7 +28,10 @@ def _run(options: argparse.Namespace) -> int:
     try:
         code: int = options.run(options)
     except RecallflowError as error:
-        print(f"recallflow: {error}", file=sys.stderr)
+        if getattr(options, "log_format", None) == "json":
+            logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 one line: a collector reads each
+        else:
+            print(f"recallflow: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError | EmbedderError) else 1
     except KeyboardInterrupt:
         return 130

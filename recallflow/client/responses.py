@@ -87,7 +87,10 @@ class Responses:
         try:
             response = Response.model_validate_json(value)
         except ValidationError as error:
-            _log.warning("%s holds something that is no response: %s", self._topic, error)
+            # Not the error itself: it quotes what it found, and that may be a memory.
+            _log.warning(
+                "%s holds something that is no response: %d fields are wrong", self._topic, error.error_count()
+            )
             return
         pending = self._outstanding.take(key, response.query_id)
         if pending is None:
