@@ -29,6 +29,7 @@ WINDOWS = (0, WINDOW)
 _STRINGS_BYTES = 400  # about what an entry's Python objects take
 _NOT_IN = -1  # where a slot would be
 _NO_TAGS: list[str] = []
+_FIELDS = {"session": "session_id", "project": "project_id"}  # of an entry, where a column's name is shorter
 
 
 class Facts(dict[str, npt.NDArray[Any]]):
@@ -141,11 +142,9 @@ class OwnerIndex:
 
     def add(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
         """Adds memories, or their next versions in place of the ones before; vectors by sequence number and version."""
-        self._reach(max((entry.seq for entry in entries), default=-1))
-        for slot, entry in enumerate(entries, len(self.ids)):
-            self.remove(entry.seq)
-            self._slot_of_seq.view[entry.seq] = slot
-            self._size += 1
+        seqs = [entry.seq for entry in entries]
+        self.remove(*seqs)
+        self._enter(np.array(seqs, np.int64))
         self._append(entries, vectors)
 
     def append(self, segment: Segment) -> None:
@@ -153,14 +152,12 @@ class OwnerIndex:
         first, count = len(self.ids), len(segment.facts)
         self._facts.extend(segment.facts)
         facts = self._facts.view[first:]
-        numbers = np.array([*map(self.names.number, segment.names), -1])  # -1 stays -1
+        numbers = np.array([*self.names.numbers(segment.names), -1])  # -1 stays -1
         for column in NAMED:
             facts[column] = numbers.take(facts[column])
         for number in self._merged.keys() & set(facts["episode"].tolist()):
             facts["episode"][facts["episode"] == number] = self._merged[number]
-        self._reach(int(facts["seq"].max(initial=-1)))
-        self._slot_of_seq.view[facts["seq"]] = np.arange(first, first + count)
-        self._size += count
+        self._enter(facts["seq"])
         self.ids += segment.ids
         self.tags += [_NO_TAGS] * count
         for place, tags in segment.tags:
@@ -192,7 +189,7 @@ class OwnerIndex:
                 slots.append(len(self.ids) + at)
                 rows.append(stored.matrix)
                 tokens[at] = stored.tokens
-        self._facts.extend(np.array([self._fact(entry) for entry in entries], FACTS))
+        self._facts.extend(self._told(entries))
         if rows:
             self.vectors.add(np.array(slots, np.int64), np.concatenate(rows))
         self.tokens.add(tokens)
@@ -201,28 +198,21 @@ class OwnerIndex:
         self.words.add(f"{entry.author_stems} {entry.stems}".split() for entry in entries)
         self._cached = _Cached()
 
-    def _fact(self, entry: Entry) -> tuple[Any, ...]:
-        number = self.names.number
-        return (
-            entry.seq,
-            entry.version,
-            True,
-            entry.created_ms,
-            self._merged.get(entry.episode, entry.episode),
-            entry.flags,
-            number(entry.author),
-            number(entry.kind),
-            number(entry.layer),
-            number(entry.role),
-            number(entry.session_id),
-            number(entry.project_id),
-            number(entry.category),
-            entry.importance,
-            entry.confidence,
-            ALWAYS_MS if entry.valid_from_ms is None else entry.valid_from_ms,
-            NEVER_MS if entry.valid_to_ms is None else entry.valid_to_ms,
-            NEVER_MS if entry.expires_ms is None else entry.expires_ms,
-        )
+    def _told(self, entries: Sequence[Entry]) -> npt.NDArray[Any]:
+        """What is known of the memories, column by column: of many, a third of the time."""
+        facts = np.zeros(len(entries), FACTS)
+        if not entries:
+            return facts
+        told: dict[str, tuple[Any, ...]] = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
+        for column in ("seq", "version", "created_ms", "flags", "importance", "confidence"):
+            facts[column] = told[column]
+        facts["live"] = True
+        facts["episode"] = [self._merged.get(number, number) for number in told["episode"]]
+        for column in NAMED:
+            facts[column] = self.names.numbers(told[_FIELDS.get(column, column)])
+        for column, default in (("valid_from_ms", ALWAYS_MS), ("valid_to_ms", NEVER_MS), ("expires_ms", NEVER_MS)):
+            facts[column] = [default if at_ms is None else at_ms for at_ms in told[column]]
+        return facts
 
     def remove(self, *seqs: int) -> None:
         """Takes memories out, those that are in: many in the time of one."""
@@ -271,10 +261,13 @@ class OwnerIndex:
         self._append(past, vectors)
         self.add(entries, vectors)
 
-    def _reach(self, seq: int) -> None:
-        missing = seq + 1 - len(self._slot_of_seq)
+    def _enter(self, seqs: Ints) -> None:
+        """Gives memories that are not in the next slots."""
+        missing = int(seqs.max(initial=-1)) + 1 - len(self._slot_of_seq)
         if missing > 0:
             self._slot_of_seq.extend(np.full(missing, _NOT_IN))
+        self._slot_of_seq.view[seqs] = np.arange(len(self.ids), len(self.ids) + len(seqs))
+        self._size += len(seqs)
 
     def _read_tokens(self, slots: Ints) -> list[Bytes]:
         stored = self._read_vectors(self.facts["seq"][slots]) if self._read_vectors else [None] * len(slots)

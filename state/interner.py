@@ -1,21 +1,22 @@
 """Strings by small numbers."""
 
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import count, islice
+
 
 class Interner:
     """Strings ↔ small numbers, so that filters compare integers. -1 is no string."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[str | None, int] = defaultdict(count().__next__, {None: -1})
         self.strings: list[str] = []
 
-    def number(self, text: str | None) -> int:
-        """The string's number, given on first sight."""
-        if text is None:
-            return -1
-        if text not in self._numbers:
-            self._numbers[text] = len(self.strings)
-            self.strings.append(text)
-        return self._numbers[text]
+    def numbers(self, texts: Iterable[str | None]) -> list[int]:
+        """The strings' numbers, given on first sight."""
+        found = [*map(self._numbers.__getitem__, texts)]
+        self.strings += (text for text in islice(self._numbers, 1 + len(self.strings), None) if text is not None)
+        return found
 
     def known(self, text: str) -> int:
         """The string's number, or -2 where it was never seen (which no memory has)."""

@@ -7,8 +7,9 @@ next question looks only at what was added since.
 """
 
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -64,19 +65,11 @@ class _Alike(NamedTuple):
     similarities: npt.NDArray[np.float32]
 
 
-class _Numbers(dict[str, int]):
-    """Stems → their numbers from 0, given when they are first looked up."""
-
-    def __missing__(self, stem: str) -> int:
-        number = self[stem] = len(self)
-        return number
-
-
 class LexicalIndex:
     """Stems of memories by slot. Slots come in rising order."""
 
     def __init__(self) -> None:
-        self._numbers = _Numbers()
+        self._numbers: dict[str, int] = defaultdict(count().__next__)  # of stems, given when they are first looked up
         self._flat = GrowingArray(np.uint32, 256)
         self._slot_of = GrowingArray(np.uint32, 256)
         self._starts = GrowingArray(np.int64)

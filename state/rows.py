@@ -1,6 +1,7 @@
 """The records kept per owner, and their codecs: JSON for records, packed floats for vectors."""
 
 import struct
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -121,6 +122,11 @@ class Entry(NamedTuple):
     @classmethod
     def decode(cls, data: bytes) -> "Entry":
         return cls._make(orjson.loads(data))
+
+    @classmethod
+    def decode_all(cls, encoded: Iterable[bytes]) -> "list[Entry]":
+        """Many, in less time than one by one."""
+        return [*map(cls._make, orjson.loads(b"[%b]" % b",".join(encoded)))]
 
 
 class Episode(NamedTuple):

@@ -128,7 +128,7 @@ class Segments:
 
     def _add(self, index: OwnerIndex, stretch: Stretch) -> None:
         """Adds memories from their entries and vectors."""
-        entries = [Entry.decode(value) for _, value in self._scan(keys.entry, stretch)]
+        entries = Entry.decode_all(value for _, value in self._scan(keys.entry, stretch))
         version = {entry.seq: entry.version for entry in entries}
         index.add(
             entries,
