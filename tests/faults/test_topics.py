@@ -1,0 +1,132 @@
+"""Topics that grow, are made anew, forget, or that others write into."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from benchmarks.torture.checker import check, settled
+from benchmarks.torture.engine import Engine
+from benchmarks.torture.log import LETTER, NOTHING, RECEIPT, Log
+from benchmarks.torture.reader import FOREIGN, Reader
+from benchmarks.torture.topics import OUTPUTS, Topics
+
+
+def work(log: Log, reader: Reader, count: int = 30) -> None:
+    for number in range(count):
+        told = log.tell(f"user{number % 9}", content=f"walnut {log.number()}")
+        log.tell(f"user{number % 9}", "memory.update", memory_id=told.query_id, content=f"harbour {log.number()}")
+        log.ask(f"user{number % 9}", "recall", query="walnut")
+    log.flush()
+    assert reader.until(lambda: settled(log, reader))
+
+
+def test_partitions_added_while_it_runs_are_read_from_their_beginning(
+    engine: Engine, log: Log, reader: Reader, topics: Topics
+) -> None:
+    engine.up()
+    work(log, reader)
+    for partitions in (3, 5):
+        topics.grow("memory", partitions)
+        topics.grow("query", partitions)
+        log.renew()
+        work(log, reader)
+    told = {sent.position.rsplit(":", 1)[0] for sent in log.sent}
+    assert {f"{topics.of(kind)}:{n}" for kind in ("memory", "query") for n in range(5)} <= told
+    found = check(log, reader)
+    assert found.clean(), found
+    assert any("partition" in line for line in engine.said().splitlines())
+    assert any("partition" in name and value for name, value in engine.metrics().items() if "added" in name)
+    assert engine.stop().code == 0
+    engine.up()
+    work(log, reader)
+    assert check(log, reader).clean()
+
+
+@pytest.mark.parametrize("kind", ["memory", "query"])
+def test_a_topic_made_anew_is_not_read_on(engine: Engine, log: Log, reader: Reader, topics: Topics, kind: str) -> None:
+    engine.up()
+    work(log, reader, 10)
+    assert engine.stop().code == 0
+    topics.remake(kind, 2)
+    log.renew()
+    for number in range(60):
+        event = {"type": "message", "tenant_id": "acme", "user_id": f"u{number}", "content": "anew", "id": f"n{number}"}
+        log.event(kind, event, [NOTHING, RECEIPT, LETTER])
+    log.flush()
+    ended = engine.ends()
+    assert ended.code == 1, ended
+    assert ended.plain, ended
+    assert topics.of(kind) in ended.error
+
+
+def test_a_checkpoint_from_before_what_the_outputs_hold_is_refused_unless_told(
+    engine: Engine, log: Log, reader: Reader, topics: Topics, tmp_path: Path
+) -> None:
+    engine.up()
+    work(log, reader, 10)
+    assert engine.stop().code == 0
+    assert engine.state("checkpoint", tmp_path / "checkpoint").code == 0
+    engine.up()
+    work(log, reader, 10)
+    assert engine.stop().code == 0
+    for kind in OUTPUTS:
+        topics.forget_records(kind)
+    restored = engine.state("restore", tmp_path / "checkpoint")
+    if restored.code:  # the directory has to be a new one
+        engine.state_dir.rename(tmp_path / "lost")
+        restored = engine.state("restore", tmp_path / "checkpoint")
+    assert restored.code == 0, restored
+    ended = engine.ends()
+    assert ended.code == 1, ended
+    assert ended.plain, ended
+    assert "--accept-repeats" in ended.error
+    assert len(re.findall(r"\d{4}-\d\d-\d\d", ended.error)) >= 2, "the two times are named"
+    engine.up("--accept-repeats")
+    asked = log.ask("user1", "user.stats")
+    log.flush()
+    assert reader.answer(asked.query_id)["stats"]["memories"] == len(log.minds.of("user1").memories)
+
+
+def test_somebody_s_open_transaction_hides_nothing_that_was_sent(
+    engine: Engine, log: Log, reader: Reader, topics: Topics
+) -> None:
+    engine.up()
+    settings = {"bootstrap.servers": topics.cluster.bootstrap_servers, "transactional.id": topics.suffix}
+    foreign = Producer(settings | {"transaction.timeout.ms": 60_000})
+    foreign.init_transactions(30)
+    foreign.begin_transaction()
+    for kind in OUTPUTS:
+        for number in topics.bounds(kind):
+            foreign.produce(topics.of(kind), b"not ours", FOREIGN, number)
+    foreign.flush(30)
+    for _ in range(3):
+        work(log, reader, 10)
+        engine.kill()
+        engine.up()
+    foreign.abort_transaction(30)
+    found = check(log, reader)
+    assert found.clean(), found
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "isolation.level=read_committed",
+        "message.timeout.ms=1000",
+        "delivery.timeout.ms=1000",
+        "acks=1",
+        "enable.idempotence=false",
+        "group.id=mine",
+        "session.timeout.ms=1000",
+        "group.instance.id=mine",
+    ],
+)
+def test_what_the_guarantees_rest_on_cannot_be_set(
+    option: str, bare: Topics, make_engine: Callable[..., Engine]
+) -> None:
+    ended = make_engine(bare).ends("-X", option)
+    assert ended.code == 2, ended
+    assert option.partition("=")[0] in ended.error
