@@ -69,9 +69,12 @@ class Reader:
             self._order.add(lane)
         self.lanes = self.lanes | {part: lane}  # anew: other threads look through it
         self._joining.append(TopicPartition(*part, offset))
+        return lane
+
+    def start(self) -> None:
+        """Reads on a thread of its own, unless it does so already."""
         if not self._thread.is_alive():
             self._thread.start()
-        return lane
 
     def stop(self) -> None:
         self._stopping.set()
@@ -90,13 +93,14 @@ class Reader:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._read()
+                self.read()
         except KafkaException as error:
             self._fail(SourceError(f"cannot be read on: {error.args[0].str()}"))
         except SourceError as error:
             self._fail(error)
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Takes over what Kafka has sent, if there is room."""
         while self._joining:
             # Here and not in `add`: assigning while another thread polls hangs.
             self._consumer.incremental_assign([self._joining.popleft()])

@@ -259,6 +259,7 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         queries = place.topic == self._query_topic
         reader, logs = (self._hub.queries, self.queries) if queries else (self._hub.memories, self.memories)
         lane = reader.add((place.topic, place.number), place.first, place.end)
+        reader.start()
         source = f"{place.topic}:{place.number}"
         logs.append(_Log(source, lane, place.first, place.answered_from))
         if not queries:

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import Cluster
+from recallflow.connectors.kafka.known import TOPICS
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.partitioner import partition_of
 from recallflow.flows.topics import Topics
@@ -74,12 +75,14 @@ class Deployment:
     sent: int = 0
     asked: int = 0
     workers: int = 1
+    epoch_ms: int = 50
+    options: tuple[str, ...] = ()
     said: list[str] = field(default_factory=list)
 
     def start(self, kill_after: int = 0) -> subprocess.Popen[bytes]:
         where = ["--state-dir", str(self.state_dir), "--bootstrap-servers", self.broker.bootstrap_servers]
         named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
-        options = ["--epoch-ms", "50", "--workers", str(self.workers)]
+        options = ["--epoch-ms", str(self.epoch_ms), "--workers", str(self.workers), *self.options]
         command = [sys.executable, "-c", SCRIPT, str(kill_after), "run", *options, *where, *named]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
@@ -158,6 +161,13 @@ class Deployment:
                     assert message.error().code() == KafkaError._PARTITION_EOF
                     unread.discard(message.partition())
         return found
+
+    def partitions(self, topic: str) -> set[int]:
+        """Those that hold anything."""
+        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap_servers, "group.id": topic})
+        with contextlib.closing(consumer):
+            numbers = consumer.list_topics(topic, timeout=5).topics[topic].partitions
+            return {n for n in numbers if consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=5)[1]}
 
     def check_outputs(self) -> None:
         """Waits for all receipts and responses; each is there once."""
@@ -273,3 +283,77 @@ def test_kills_around_the_growth_lose_nothing_and_do_nothing_twice(
     with deployment.running():
         deployment.check_outputs()
     assert deployment.hash() == replayed(deployment, topics, tmp_path / "other")
+
+
+def test_what_was_sent_before_its_topic_grew_is_found_after_a_kill(deployment: Deployment) -> None:
+    """All outputs come again after a kill without a snapshot, when their topics have more partitions to hash to."""
+    deployment.epoch_ms = 60_000
+    process = deployment.start()
+    with _watched(process):
+        deployment.send(len(USERS))
+        deployment.check_outputs()
+        deployment.send(20, 20)  # not from the beginning: what was asked before the first start is not answered
+        deployment.check_outputs()
+    for topic in deployment.topics.outputs():
+        deployment.grow(topic, 5)
+    with deployment.running():
+        deployment.send(20, 20)
+        deployment.check_outputs()
+    with deployment.running():
+        deployment.send(20, 20)
+        deployment.check_outputs()
+    assert max(deployment.partitions(deployment.topics.responses)) >= 2
+
+
+def test_an_input_made_anew_stops_the_flow_and_the_next_start(deployment: Deployment) -> None:
+    """With more records than were read, so that no offset gives it away."""
+    deployment.send(len(USERS))
+    with deployment.running():
+        deployment.check_outputs()
+    remade = deployment.topics.memory
+    deployment.remake(remade, 2)
+    deployment.send(3 * len(USERS))
+    deployment.options = ("--deployment", "another")  # the group has forgotten that the first one said goodbye
+    code, said = deployment.ends()
+    assert code == 1
+    assert f"{remade} was deleted and made anew" in said
+    assert "Start with another state directory" in said
+
+
+@pytest.mark.parametrize("name", ["queries", "control"])
+def test_an_input_made_anew_while_it_is_read_stops_the_flow(deployment: Deployment, name: str) -> None:
+    deployment.send(len(USERS))
+    process = deployment.start()
+    with _watched(process):
+        deployment.check_outputs()
+        deployment.remake(getattr(deployment.topics, name), 2)
+        _, said = process.communicate()
+    assert process.returncode == 1
+    assert getattr(deployment.topics, name) in said.decode()
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["live", "stopped"])
+def test_an_output_topic_made_anew_is_written_on_and_nothing_twice(deployment: Deployment, live: bool) -> None:
+    responses = deployment.topics.responses
+    deployment.send(len(USERS))
+    with deployment.running():
+        deployment.check_outputs()
+        deployment.send(0, 40)
+        deployment.check_outputs()
+        if live:
+            deployment.remake(responses, 2)
+            deployment.asked = 0
+            until(lambda: responses in orjson.loads((deployment.state_dir / TOPICS).read_bytes())["anew"])
+            deployment.send(0, 10)
+            deployment.check_outputs()
+    if not live:
+        deployment.remake(responses, 2)
+        deployment.asked = 0
+    deployment.epoch_ms = 60_000
+    process = deployment.start()
+    with _watched(process):
+        deployment.send(0, 10)
+        deployment.check_outputs()
+    with deployment.running():  # once more: without a snapshot since
+        deployment.send(0, 10)
+        deployment.check_outputs()

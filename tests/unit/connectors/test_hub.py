@@ -1,15 +1,27 @@
-"""The order of service, and what ends a rest."""
+"""The order of service, what ends a rest, and how far is read ahead."""
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
-from recallflow.connectors.kafka.hub import Hub
+from recallflow.connectors.kafka.hub import (
+    BATCH_MAX,
+    BUDGET_S,
+    IN_FLIGHT_MAX,
+    READ_AHEAD,
+    READ_BATCH,
+    STARVED_S,
+    Hub,
+    Reader,
+)
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.order import Order
 from recallflow.errors import SourceError
 from recallflow.operators.async_call import Completion, Completions
+from tests.unit.connectors.fake_consumer import FakeKafka
 
 NOWHERE = KafkaOptions("127.0.0.1:1", {"log_level": "0"})
 
@@ -31,8 +43,8 @@ def make_hub() -> Iterator[Callable[..., Hub]]:
     """A hub of one part, whose readers read nothing."""
     made: list[Hub] = []
 
-    def make(*arguments: object) -> Hub:
-        made.append(Hub(NOWHERE, lambda: 0, Order(lambda: 0), *arguments))  # type: ignore[arg-type]
+    def make(*arguments: Any, in_flight: Callable[[], int] = lambda: 0, **more: Any) -> Hub:
+        made.append(Hub(NOWHERE, in_flight, Order(lambda: 0), *arguments, **more))
         made[-1].join()
         return made[-1]
 
@@ -78,3 +90,159 @@ def test_what_else_has_failed_stops_the_source(make_hub: Callable[..., Hub]) -> 
     failed.append(SourceError("the control topic is gone"))
     with pytest.raises(SourceError, match="the control topic is gone"):
         hub.begin("00000")
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def waiting(hub: Hub, queries: int, memories: int) -> None:
+    """So many records that may be taken."""
+    hub.queries.add(("query.events", 0), 0, 0).queue.extend(range(queries))
+    hub.memories.add(("memory.events", 0), 0, 0).queue.extend(range(memories))
+
+
+def learn(hub: Hub) -> None:
+    """Shows the hub that an event costs next to nothing: it then gives BATCH_MAX at a time."""
+    hub.begin("00000")
+    hub.gave(BATCH_MAX)
+    hub.begin("00000")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_memories_wait_for_queries_but_not_for_long(make_hub: Callable[..., Hub], clock: Clock) -> None:
+    hub = make_hub(clock_s=clock)
+    learn(hub)
+    waiting(hub, queries=1, memories=5)
+    assert hub.memories_allowed() == 0
+    clock.now_s += STARVED_S * 0.9
+    assert hub.memories_allowed() == 0
+    clock.now_s += STARVED_S * 0.2
+    assert hub.memories_allowed() > 0  # however many queries come
+    hub.gave(5)
+    assert hub.memories_allowed() == 0
+
+
+def test_without_queries_memories_need_not_wait(make_hub: Callable[..., Hub], clock: Clock) -> None:
+    hub = make_hub(clock_s=clock)
+    learn(hub)
+    waiting(hub, queries=0, memories=5)
+    assert hub.memories_allowed() == BATCH_MAX
+
+
+def test_no_more_is_in_flight_than_the_bound(make_hub: Callable[..., Hub], clock: Clock) -> None:
+    in_flight = [0]
+    hub = make_hub(in_flight=lambda: in_flight[0], clock_s=clock)
+    learn(hub)
+    waiting(hub, queries=0, memories=5)
+    for taken, allowed in ((0, BATCH_MAX), (IN_FLIGHT_MAX - 3, 3), (IN_FLIGHT_MAX, 0), (IN_FLIGHT_MAX + 9, 0)):
+        in_flight[0] = taken
+        assert hub.memories_allowed() == allowed
+
+
+def test_a_batch_fits_the_time_budget_and_is_shared_by_busy_partitions(
+    make_hub: Callable[..., Hub], clock: Clock
+) -> None:
+    hub = make_hub(clock_s=clock)
+    hub.begin("00000")
+    hub.gave(10)
+    clock.now_s += 10 * BUDGET_S / 8  # an event costs an eighth of the budget
+    hub.begin("00000")
+    waiting(hub, queries=0, memories=5)
+    assert hub.memories_allowed() == 8
+    hub.memories.add(("memory.events", 1), 0, 0).queue.append("a record")
+    assert hub.memories_allowed() == 4
+
+
+# ---------------------------------------------------------------------- readers
+
+
+def reader(kafka: FakeKafka, order: Order | None = None) -> Reader:
+    return Reader("test", NOWHERE, threading.Event(), order, kafka.consumer)
+
+
+def read_until_full(of: Reader) -> None:
+    for _ in range(100):
+        of.read()
+
+
+def test_a_reader_reads_ahead_so_far_and_no_further() -> None:
+    kafka = FakeKafka(events=1)
+    for _ in range(3 * READ_AHEAD):
+        kafka.append("events", 0, b"")
+    one = reader(kafka)
+    lane = one.add(("events", 0), 0, 3 * READ_AHEAD)
+    read_until_full(one)
+    assert READ_AHEAD <= lane.held() <= READ_AHEAD + READ_BATCH
+    assert one.lag() == {("events", 0): 3 * READ_AHEAD}
+    lane.queue.clear()
+    read_until_full(one)
+    assert lane.held() >= READ_AHEAD
+    assert lane.queue[0].offset() == 3 * READ_AHEAD - one.lag()["events", 0]
+    one.stop()
+
+
+def test_a_lane_that_others_wait_for_is_read_on_and_the_full_ones_are_paused() -> None:
+    kafka = FakeKafka(events=2)
+    for number in range(3 * READ_AHEAD):
+        kafka.append("events", 0, b"", append_ms=1_000 + number)
+    kafka.append("events", 1, b"", append_ms=1)
+    order = Order(lambda: 0)
+    one = reader(kafka, order)
+    late, early = (one.add(("events", number), 0, end) for number, end in ((0, 3 * READ_AHEAD), (1, 1)))
+    order.begin()
+    read_until_full(one)
+    order.release()
+    assert [message.append_ms for message in early.queue] == [1]
+    assert late.held() <= READ_AHEAD + 2 * READ_BATCH
+    assert kafka.consumers[0].paused == {("events", 0)}
+    late.queue.clear()
+    late.read.clear()
+    read_until_full(one)
+    assert kafka.consumers[0].paused == set()
+    assert late.held() >= READ_AHEAD
+    one.stop()
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (KafkaError._AUTO_OFFSET_RESET, "the next record is gone from the topic"),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, "create the topic"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "grant the right"),
+        (KafkaError._BAD_MSG, "cannot be read"),
+    ],
+)
+def test_an_error_for_good_stops_the_source(make_hub: Callable[..., Hub], code: int, says: str) -> None:
+    kafka = FakeKafka(events=1)
+    hub = make_hub(new_consumer=kafka.consumer)
+    hub.memories.add(("events", 0), 0, 0)
+    kafka.fail("events", 0, code)
+    with pytest.raises(SourceError, match=says):
+        hub.memories.read()
+    hub.memories.start()
+    kafka.fail("events", 0, code)
+    assert hub.wake.wait(30)
+    with pytest.raises(SourceError, match=says):
+        hub.begin("00000")
+
+
+def test_an_error_that_passes_is_counted_and_read_over() -> None:
+    kafka = FakeKafka(events=1)
+    one = reader(kafka)
+    lane = one.add(("events", 0), 0, 0)
+    kafka.fail("events", 0, KafkaError._TRANSPORT)
+    kafka.append("events", 0, b"after")
+    one.read()
+    assert (one.retried, [message.value() for message in lane.queue]) == (1, [b"after"])
+    one.stop()

@@ -1,0 +1,173 @@
+"""Kafka as far as our consumers ask it, in this process: topics that tests append to, and consumers of them."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, TopicPartition
+
+GIVE_UP_S = 30.0
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a consumer is given. An `offset` may be any: compaction leaves gaps."""
+
+    of_topic: str
+    of_partition: int
+    at: int
+    held: bytes | None = b""
+    keyed: bytes | None = None
+    append_ms: int = 0
+    logged: bool = True
+    failed: KafkaError | None = None
+
+    def topic(self) -> str:
+        return self.of_topic
+
+    def partition(self) -> int:
+        return self.of_partition
+
+    def offset(self) -> int:
+        return self.at
+
+    def value(self) -> bytes | None:
+        return self.held
+
+    def key(self) -> bytes | None:
+        return self.keyed
+
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_LOG_APPEND_TIME if self.logged else TIMESTAMP_CREATE_TIME, self.append_ms
+
+    def headers(self) -> None:
+        return None
+
+    def error(self) -> KafkaError | None:
+        return self.failed
+
+
+@dataclass
+class Log:
+    """One partition. It may begin above 0, and end behind its last record."""
+
+    messages: list[Message] = field(default_factory=list)
+    low: int = 0
+    end: int = 0
+
+
+@dataclass
+class Listed:
+    partitions: dict[int, None]
+    error: None = None
+
+
+class FakeKafka:
+    """The topics, and every consumer that was made."""
+
+    def __init__(self, **partitions: int) -> None:
+        self.topics = {topic: [Log() for _ in range(count)] for topic, count in partitions.items()}
+        self.consumers: list[FakeConsumer] = []
+        self.changed = threading.Condition()
+
+    def consumer(self, options: Mapping[str, object]) -> "FakeConsumer":
+        """In the place of confluent_kafka.Consumer."""
+        self.consumers.append(FakeConsumer(self, options))
+        return self.consumers[-1]
+
+    def append(self, topic: str, partition: int, value: bytes | None, key: bytes | None = None, **more: Any) -> Message:
+        with self.changed:
+            log = self.topics[topic][partition]
+            message = Message(topic, partition, more.pop("at", log.end), value, key, **more)
+            log.messages.append(message)
+            log.end = message.at + 1
+            self.changed.notify_all()
+        return message
+
+    def grow(self, topic: str, partitions: int) -> None:
+        self.topics[topic] += [Log() for _ in range(partitions - len(self.topics[topic]))]
+
+    def fail(self, topic: str, partition: int, code: int) -> None:
+        """The next read of a partition comes to an error."""
+        with self.changed:
+            log = self.topics[topic][partition]
+            log.messages.append(Message(topic, partition, log.end, failed=KafkaError(code)))
+            self.changed.notify_all()
+
+    def end(self, topic: str, partition: int) -> int:
+        return self.topics[topic][partition].end
+
+    def await_(self, true: Callable[[], bool]) -> None:
+        """Returns once something is true that comes with what consumers read."""
+        deadline_s = time.monotonic() + GIVE_UP_S
+        with self.changed:
+            while not true():
+                assert time.monotonic() < deadline_s
+                self.changed.wait(0.01)
+
+
+class FakeConsumer:
+    """Reads partition after partition to its end, as a broker's answers come."""
+
+    def __init__(self, kafka: FakeKafka, options: Mapping[str, object]) -> None:
+        self.options = options
+        self.closed = False
+        self.given: dict[tuple[str, int], int] | None = None  # the place in each log, once something is assigned
+        self.paused: set[tuple[str, int]] = set()
+        self._kafka = kafka
+        self._ended: dict[tuple[str, int], int] = {}
+
+    def list_topics(self, timeout: float) -> Any:  # noqa: ARG002 - as librdkafka has it
+        topics = {topic: Listed(dict.fromkeys(range(len(logs)))) for topic, logs in self._kafka.topics.items()}
+        return type("Metadata", (), {"topics": topics})
+
+    def get_watermark_offsets(self, part: TopicPartition, **_: object) -> tuple[int, int]:
+        log = self._kafka.topics[part.topic][part.partition]
+        return log.low, log.end
+
+    def incremental_assign(self, parts: Sequence[TopicPartition]) -> None:
+        with self._kafka.changed:
+            self.given = self.given or {}
+            for part in parts:
+                messages = self._kafka.topics[part.topic][part.partition].messages
+                self.given[part.topic, part.partition] = sum(message.at < part.offset for message in messages)
+
+    def pause(self, parts: Sequence[TopicPartition]) -> None:
+        self.paused |= {(part.topic, part.partition) for part in parts}
+
+    def resume(self, parts: Sequence[TopicPartition]) -> None:
+        self.paused -= {(part.topic, part.partition) for part in parts}
+
+    def poll(self, timeout: float) -> Message | None:
+        with self._kafka.changed:
+            message = self._next()
+            if message is None:
+                self._kafka.changed.notify_all()
+                self._kafka.changed.wait(min(timeout, 0.01))
+            return message
+
+    def consume(self, count: int, timeout: float) -> list[Message]:  # noqa: ARG002
+        with self._kafka.changed:
+            found: list[Message] = []
+            while len(found) < count and (message := self._next()) is not None:
+                found.append(message)
+            return found
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _next(self) -> Message | None:
+        given = self.given or {}
+        for part, place in given.items():
+            log = self._kafka.topics[part[0]][part[1]]
+            if part in self.paused:
+                continue
+            if place < len(log.messages):
+                given[part] += 1
+                return log.messages[place]
+            if self.options.get("enable.partition.eof") and self._ended.get(part) != log.end:
+                self._ended[part] = log.end
+                return Message(*part, log.end, failed=KafkaError(KafkaError._PARTITION_EOF))
+        return None

@@ -1,0 +1,107 @@
+"""The control table over a Kafka in this process."""
+
+import logging
+from collections.abc import Iterator
+
+import orjson
+import pytest
+from confluent_kafka import KafkaError
+
+from recallflow.connectors.kafka.admin import Described
+from recallflow.connectors.kafka.control import ControlTable
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.control import Rollout
+from recallflow.errors import SourceError
+from tests.unit.connectors.fake_consumer import FakeKafka
+
+TOPIC = "control"
+
+
+def rollout(mode: str, tenant: str = "acme") -> bytes:
+    return orjson.dumps({"type": "graph.rollout", "tenant_id": tenant, "name": "graph", "mode": mode})
+
+
+@pytest.fixture
+def kafka() -> FakeKafka:
+    return FakeKafka(**{TOPIC: 2})
+
+
+@pytest.fixture
+def tables() -> Iterator[list[ControlTable]]:
+    made: list[ControlTable] = []
+    yield made
+    for table in made:
+        table.close()
+
+
+def follow(kafka: FakeKafka, tables: list[ControlTable]) -> ControlTable:
+    tables.append(ControlTable(KafkaOptions("nowhere:1"), TOPIC, kafka.consumer))
+    return tables[-1]
+
+
+def mode(table: ControlTable, at_ms: int = 1_000, tenant: str = "acme") -> str | None:
+    found = table.history.as_of(tenant, "graph.rollout", "graph", at_ms)
+    return found.mode if isinstance(found, Rollout) else None
+
+
+def test_it_is_read_to_its_end_before_it_is_given_out(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+    kafka.append(TOPIC, 1, rollout("shadow"), append_ms=10)
+    kafka.append(TOPIC, 1, rollout("canary"), append_ms=20)
+    table = follow(kafka, tables)
+    assert (mode(table, 9), mode(table, 10), mode(table, 20)) == (None, "shadow", "canary")
+
+
+def test_compaction_leaves_gaps_and_an_end_behind_the_last_record(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+    kafka.append(TOPIC, 0, rollout("canary"), append_ms=10, at=7)
+    kafka.topics[TOPIC][0].low = 4
+    kafka.topics[TOPIC][0].end = 12  # what stood there was replaced by what stands in the other partition
+    kafka.append(TOPIC, 1, rollout("off"), append_ms=30, at=40)
+    table = follow(kafka, tables)
+    assert (mode(table, 10), mode(table, 30)) == ("canary", "off")
+
+
+def test_news_follow(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+    table = follow(kafka, tables)
+    kafka.append(TOPIC, 0, rollout("shadow"), append_ms=10)
+    kafka.await_(lambda: mode(table) == "shadow")
+
+
+def test_what_is_no_control_event_is_logged_and_left_out(
+    kafka: FakeKafka, tables: list[ControlTable], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    for value in (b"no JSON", b"{}", None, rollout("shadow")):
+        kafka.append(TOPIC, 0, value, append_ms=10)
+    assert mode(follow(kafka, tables)) == "shadow"
+    assert [message.split()[0] for message in caplog.messages] == ["control:0:0", "control:0:1", "control:0:2"]
+
+
+def test_an_error_that_passes_is_read_over(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+    kafka.fail(TOPIC, 0, KafkaError._TRANSPORT)
+    kafka.append(TOPIC, 0, rollout("shadow"), append_ms=10)
+    table = follow(kafka, tables)
+    assert (mode(table), table.failure()) == ("shadow", None)
+
+
+def test_an_error_for_good_is_the_flows(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+    table = follow(kafka, tables)
+    kafka.fail(TOPIC, 1, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    kafka.await_(lambda: table.failure() is not None)
+    assert "control:1: cannot be read" in str(table.failure())
+
+
+def test_without_its_end_there_is_no_table(kafka: FakeKafka) -> None:
+    kafka.fail(TOPIC, 0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(SourceError, match="control:0: cannot be read"):
+        ControlTable(KafkaOptions("nowhere:1"), TOPIC, kafka.consumer)
+    assert [consumer.closed for consumer in kafka.consumers] == [True]
+
+
+def test_added_partitions_are_followed(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+    table = follow(kafka, tables)
+    kafka.grow(TOPIC, 4)
+    for partition, tenant in ((2, "acme"), (3, "zenith")):
+        kafka.append(TOPIC, partition, rollout("canary", tenant), append_ms=10)
+    for _ in range(2):
+        table.grow({TOPIC: Described("id", 4)})
+    kafka.await_(lambda: mode(table) == "canary" and mode(table, tenant="zenith") == "canary")

@@ -1,0 +1,98 @@
+"""What a state directory remembers of its topics, and who looks at them."""
+
+import logging
+from pathlib import Path
+
+import orjson
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from recallflow.connectors.kafka.admin import Described
+from recallflow.connectors.kafka.known import TOPICS, KnownTopics
+from recallflow.connectors.kafka.watch import Watch
+from recallflow.errors import SourceError, StateError
+from recallflow.records import Position
+
+READ = ("memories", "queries", "control")
+WRITTEN = ("responses", "control")
+
+
+def found(**partitions: int) -> dict[str, Described]:
+    counts = dict.fromkeys((*READ, *WRITTEN), 2) | partitions
+    return {topic: Described(f"{topic}-1", count) for topic, count in counts.items()}
+
+
+def known(path: Path, there: dict[str, Described], **ends: int) -> KnownTopics:
+    since = {source.replace("_", ":"): end for source, end in ends.items()}
+    return KnownTopics.open(path, there, READ, WRITTEN, lambda: since)
+
+
+def test_the_parts_are_those_of_the_beginning(tmp_path: Path) -> None:
+    assert known(tmp_path, found(queries=3)).parts == 3
+    assert known(tmp_path, found(memories=8, queries=3)).parts == 3
+
+
+def test_an_output_goes_where_it_went_before_its_topic_grew(tmp_path: Path) -> None:
+    assert known(tmp_path, found()).partitions("responses", Position("queries", 0, 0)) == 2
+    known(tmp_path, found(responses=5), queries_0=10, queries_1=0)
+    grown = known(tmp_path, found(responses=7), queries_0=30, queries_1=0)
+    assert [grown.partitions("responses", Position("queries", 0, at)) for at in (0, 9, 10, 29, 30)] == [2, 2, 5, 5, 7]
+    assert grown.partitions("responses", Position("queries", 2, 0)) == 7  # a partition that was not there then
+    assert grown.latest() == {"responses": 7, "control": 2}
+
+
+@pytest.mark.parametrize("topic", READ)
+def test_an_input_of_another_id_is_another_topic(tmp_path: Path, topic: str) -> None:
+    known(tmp_path, found())
+    with pytest.raises(SourceError, match=f"{topic} was deleted and made anew"):
+        known(tmp_path, found() | {topic: Described("another", 2)})
+    known(tmp_path, found())  # what was refused has changed nothing
+
+
+def test_an_output_topic_made_anew_is_taken_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    known(tmp_path, found(responses=4))
+    again = known(tmp_path, found() | {"responses": Described("another", 3)})
+    assert (again.ids["responses"], again.anew, again.latest()["responses"]) == ("another", {"responses"}, 3)
+    assert "responses was made anew" in caplog.text
+    kept = known(tmp_path, found() | {"responses": Described("another", 3)})
+    assert (kept.ids["responses"], kept.anew) == ("another", {"responses"})
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    known(tmp_path, found())
+    path = tmp_path / TOPICS
+    path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"parts": 1}))
+    with pytest.raises(StateError, match=TOPICS):
+        known(tmp_path, found())
+
+
+# ---------------------------------------------------------------------- the watch
+
+
+def test_added_partitions_are_told_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    told: list[int] = []
+    watch = Watch(lambda: found(queries=5), found())
+    watch.tell(lambda there: told.append(there["queries"].partitions))
+    watch.look()
+    watch.look()
+    assert told == [5, 5]
+    assert (watch.added["queries"], watch.added["memories"]) == (3, 0)
+    assert caplog.messages == ["queries has 5 partitions, and had 2"]
+
+
+def test_what_kafka_cannot_say_now_is_asked_again() -> None:
+    def away() -> dict[str, Described]:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    watch = Watch(away, found())
+    watch.look()
+    assert watch.failure() is None
+
+
+def test_a_topic_made_anew_stops_the_flow(tmp_path: Path) -> None:
+    watch = Watch(lambda: found() | {"memories": Described("another", 2)}, found())
+    watch.tell(known(tmp_path, found()).check)
+    watch.look()
+    assert "memories was deleted and made anew" in str(watch.failure())

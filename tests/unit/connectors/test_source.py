@@ -1,0 +1,222 @@
+"""The source over a Kafka in this process: what comes out of its parts, in what order, and from where on."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from recallflow.connectors.kafka.admin import Described
+from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX
+from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.connectors.kafka.source import KafkaPart, KafkaSource, Offsets, Progress
+from recallflow.errors import SourceError
+from recallflow.records import Record
+from tests.unit.connectors.fake_consumer import FakeKafka
+
+MEMORIES, QUERIES = "memories", "queries"
+
+
+class Flow:
+    """A source, its parts, and what was taken of them."""
+
+    def __init__(self, kafka: FakeKafka, parts: int = 2, begin: dict[str, int] | None = None, **more: Any) -> None:
+        self.kafka = kafka
+        self.progress = Progress()
+        self.source = KafkaSource(
+            KafkaOptions("nowhere:1"),
+            MEMORIES,
+            QUERIES,
+            self.progress,
+            begin if begin is not None else {f"{QUERIES}:{n:05d}": 0 for n in range(2)},
+            parts=parts,
+            new_consumer=kafka.consumer,
+            **more,
+        )
+        self.parts: list[KafkaPart] = []
+
+    def start(self, resume: dict[str, Offsets] | None = None) -> "Flow":
+        names = self.source.list_parts()
+        self.parts = [self.source.build_part("records", name, (resume or {}).get(name)) for name in names]
+        return self
+
+    def taken(self) -> list[Record]:
+        """All there is, as it comes; each batch goes through the state before the next is asked for."""
+        records = [record for part in self.parts for record in self.batch(part)]  # … and takes over what was added
+        lanes = [entry for reader in self.source.readers() for entry in reader.lanes.items()]
+        self.kafka.await_(lambda: all(lane.reached == self.kafka.end(*part) for part, lane in lanes))
+        while batch := [record for part in self.parts for record in self.batch(part)]:
+            records += batch
+        return records
+
+    def batch(self, part: KafkaPart) -> list[Record]:
+        batch = part.next_batch()
+        for record in batch:
+            self.progress.done(record.position.topic, 1)
+        return batch
+
+    def snapshots(self) -> dict[str, Offsets]:
+        return {f"{number:05d}": part.snapshot() for number, part in enumerate(self.parts)}
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.close()
+
+
+@pytest.fixture
+def kafka() -> FakeKafka:
+    return FakeKafka(**{MEMORIES: 2, QUERIES: 2})
+
+
+@pytest.fixture
+def flows() -> Iterator[list[Flow]]:
+    made: list[Flow] = []
+    yield made
+    for flow in made:
+        flow.close()
+
+
+def names(records: list[Record]) -> list[str]:
+    return [record.value.decode() for record in records]
+
+
+def found(**partitions: int) -> dict[str, Described]:
+    return {topic: Described("id", count) for topic, count in partitions.items()}
+
+
+def test_queries_come_before_memories_and_records_as_they_are(kafka: FakeKafka, flows: list[Flow]) -> None:
+    kafka.append(MEMORIES, 0, b"m", b"acme/ann", append_ms=70)
+    kafka.append(QUERIES, 0, b"q", b"acme/ann", append_ms=80)
+    flows.append(flow := Flow(kafka, parts=1).start())
+    records = flow.taken()
+    assert names(records) == ["q", "m"]
+    assert str(records[1].position) == "memories:0:0"
+    assert (records[1].key, records[1].append_ms, records[1].silent) == (b"acme/ann", 70, False)
+
+
+def test_a_null_value_is_an_empty_one(kafka: FakeKafka, flows: list[Flow]) -> None:
+    kafka.append(MEMORIES, 1, None)
+    flows.append(flow := Flow(kafka).start())
+    assert [record.value for record in flow.taken()] == [b""]
+
+
+def test_a_part_goes_on_where_its_snapshot_was(kafka: FakeKafka, flows: list[Flow]) -> None:
+    for name in (b"a", b"b"):
+        kafka.append(MEMORIES, 1, name, append_ms=5)
+    flows.append(flow := Flow(kafka).start())
+    flow.taken()
+    kafka.append(MEMORIES, 1, b"c", append_ms=6)
+    kafka.append(QUERIES, 0, b"q")
+    flows.append(again := Flow(kafka).start(flow.snapshots()))
+    assert sorted(names(again.taken())) == ["c", "q"]
+    assert again.source.first_offsets == {"memories:0": 0, "memories:1": 2, "queries:0": 0, "queries:1": 0}
+
+
+def test_offsets_may_have_gaps(kafka: FakeKafka, flows: list[Flow]) -> None:
+    kafka.append(MEMORIES, 0, b"a", at=3)
+    kafka.append(MEMORIES, 0, b"b", at=9)
+    flows.append(flow := Flow(kafka).start())
+    assert names(flow.taken()) == ["a", "b"]
+    assert flow.snapshots()["00000"]["memories:0"] == (10, 0)
+
+
+def test_queries_begin_where_the_topic_ended_and_those_of_later_partitions_at_the_beginning(
+    kafka: FakeKafka, flows: list[Flow]
+) -> None:
+    for partition, name in ((0, b"old"), (0, b"new"), (1, b"added")):
+        kafka.append(QUERIES, partition, name)
+    flows.append(flow := Flow(kafka, begin={f"{QUERIES}:00000": 1}).start())
+    assert sorted(names(flow.taken())) == ["added", "new"]
+
+
+def test_what_is_read_again_comes_out_silent(kafka: FakeKafka, flows: list[Flow]) -> None:
+    for name in (b"a", b"b", b"c", b"d"):
+        kafka.append(MEMORIES, 0, name)
+    flows.append(flow := Flow(kafka, rewind={"memories:0": 1}).start({"00000": {"memories:0": (3, 0)}}))
+    records = flow.taken()
+    assert [(record.value, record.silent) for record in records] == [(b"b", True), (b"c", True), (b"d", False)]
+    # A kill on the way there does not make them loud.
+    halfway = {"00000": {"memories:0": (2, 3)}}
+    flows.append(again := Flow(kafka).start(halfway))
+    assert [(record.value, record.silent) for record in again.taken()] == [(b"c", True), (b"d", False)]
+
+
+def test_a_stop_ends_every_part(kafka: FakeKafka, flows: list[Flow]) -> None:
+    kafka.append(MEMORIES, 0, b"a")
+    flows.append(flow := Flow(kafka).start())
+    assert flow.source.ready()
+    flow.source.stopping.set()
+    assert not flow.source.ready()
+    for part in flow.parts:
+        with pytest.raises(StopIteration):
+            part.next_batch()
+
+
+def test_what_is_gone_from_a_topic_is_named(kafka: FakeKafka) -> None:
+    kafka.topics[MEMORIES][0].low = kafka.topics[MEMORIES][0].end = 7
+    with pytest.raises(SourceError, match=r"memories:0: 4 records from offset 3 on are gone"):
+        Flow(kafka).start({"00000": {"memories:0": (3, 0)}})
+
+
+def test_a_topic_that_ends_before_our_place_was_made_anew(kafka: FakeKafka) -> None:
+    with pytest.raises(SourceError, match="made anew"):
+        Flow(kafka).start({"00000": {"memories:0": (3, 0)}})
+
+
+def test_no_more_is_given_than_the_state_is_done_with(kafka: FakeKafka, flows: list[Flow]) -> None:
+    for _ in range(IN_FLIGHT_MAX + 500):
+        kafka.append(MEMORIES, 0, b"m")
+    flows.append(flow := Flow(kafka, parts=1).start())
+    given = 0
+    while given < IN_FLIGHT_MAX:
+        given += len(flow.parts[0].next_batch())
+    assert flow.parts[0].next_batch() == []
+    assert (given, flow.progress.in_flight()) == (IN_FLIGHT_MAX, IN_FLIGHT_MAX)
+
+
+# ---------------------------------------------------------------------- growth
+
+
+def test_added_partitions_are_read_by_the_parts_there_are(kafka: FakeKafka, flows: list[Flow]) -> None:
+    kafka.append(MEMORIES, 0, b"a")
+    flows.append(flow := Flow(kafka).start())
+    assert names(flow.taken()) == ["a"]
+    for topic, partition, name in ((MEMORIES, 2, b"b"), (MEMORIES, 3, b"c"), (QUERIES, 2, b"q")):
+        kafka.grow(topic, partition + 1)
+        kafka.append(topic, partition, name)
+    flow.source.grow(found(memories=4, queries=3))
+    assert sorted(names(flow.taken())) == ["b", "c", "q"]
+    flow.source.grow(found(memories=4, queries=3))
+    assert flow.taken() == []
+
+    resumed = flow.snapshots()
+    assert resumed["00000"] == {"queries:0": (0, 0), "memories:0": (1, 0), "memories:2": (1, 0), "queries:2": (1, 0)}
+    kafka.append(MEMORIES, 3, b"d")
+    flows.append(again := Flow(kafka).start(resumed))
+    assert len(again.parts) == 2  # as when the directory was new: their places are kept under their names
+    assert names(again.taken()) == ["d"]
+
+
+def test_an_added_partition_that_cannot_be_asked_about_is_found_at_the_next_look(
+    kafka: FakeKafka, flows: list[Flow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows.append(flow := Flow(kafka).start())
+    kafka.grow(MEMORIES, 3)
+    kafka.append(MEMORIES, 2, b"a")
+    with monkeypatch.context() as away:
+        away.setattr(KafkaSource, "_place", unreachable)
+        flow.source.grow(found(memories=3, queries=2))
+    assert flow.taken() == []
+    flow.source.grow(found(memories=3, queries=2))
+    assert names(flow.taken()) == ["a"]
+
+
+def unreachable(*_: object) -> None:
+    raise SourceError("cannot reach Kafka")
+
+
+def test_an_owner_who_changes_partition_keeps_the_order_of_the_log(kafka: FakeKafka, flows: list[Flow]) -> None:
+    kafka.grow(MEMORIES, 3)
+    for partition, name, append_ms in ((2, b"3", 300), (1, b"1", 100), (0, b"2", 200), (1, b"4", 400)):
+        kafka.append(MEMORIES, partition, name, b"acme/mover", append_ms=append_ms)
+    flows.append(flow := Flow(kafka).start())
+    assert names(flow.taken()) == ["1", "2", "3", "4"]
