@@ -183,10 +183,6 @@ def writes(memories: int) -> Iterator[tuple[str, list[Event]]]:
     yield "a near duplicate of 2,000", [_message(memories + 10, content=SAME)]
     yield "feedback", [{"type": "memory.feedback", "memory_id": "m6", "useful": True}]
     yield "end of an episode", [{"type": "episode.end", "session_id": "s3"}]
-    yield (
-        "a near duplicate of 5,000",
-        [*(_message(memories + 10 + n, content="the same tea as ever", session_id="same") for n in range(1))],
-    )
 
 
 def shapes(memories: int) -> Iterator[list[Event]]:
