@@ -51,11 +51,22 @@ def _without_store(state_dir: Path, begin: Begin, options: KafkaOptions, query_t
     """The next run reads memories from the beginning, passing over those that were applied, and queries from where
     their topic ends now."""
     ends = flat_ends(options, (query_topic,))
+    outputs = _still_held(options, begin)
     lost = {part: (at, ends[part] - at) for part, at in begin.queries.items() if at < ends.get(part, at)}
     (state_dir / REWIND).unlink(missing_ok=True)  # offsets of the store that is gone
-    begin._replace(queries=begin.queries | ends, given_up={}).write(state_dir)
+    begin._replace(outputs=outputs, queries=begin.queries | ends, given_up={}).write(state_dir)
     recovery_store(state_dir)
     return GivenUp(store=True, queries=lost)
+
+
+def _still_held(options: KafkaOptions, begin: Begin) -> dict[str, int]:
+    """Where the next run begins to look for what was sent: nobody knows about what is gone."""
+    with Metadata.open(options) as metadata:
+        held = dict(begin.outputs)
+        for part, at in begin.outputs.items():
+            topic, _, number = part.rpartition(":")
+            held[part] = max(at, metadata.span(topic, int(number))[0])
+        return held
 
 
 def _next_offsets(state_dir: Path, begin: Begin, query_topic: str) -> dict[str, int]:

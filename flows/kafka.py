@@ -39,6 +39,7 @@ from recallflow.flows.embedded import run_dataflow
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.rebuild import check_store, rebuild
 from recallflow.flows.recovery import recovery_store
+from recallflow.flows.repeats import check_repeats
 from recallflow.flows.router import Router
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Topics
@@ -71,6 +72,7 @@ class KafkaFlow:
     wait: bool = False  # stand by while another engine works for the deployment
     serve_while_catching_up: bool = False  # ready before all that lay in the topics at start is applied
     skips: frozenset[Position] = frozenset()  # records to pass over, unread
+    accept_repeats: bool = False  # start although nobody knows any more what was sent since the last snapshot
 
     def run(self) -> None:
         """Runs until SIGTERM or SIGINT: the batch at hand is finished, the state is synced, and everything is closed. A
@@ -213,6 +215,8 @@ class KafkaFlow:
         begin = Begin.read(self.state_dir)
         if begin is not None:
             check_store(self.state_dir)
+            if not self.accept_repeats:
+                check_repeats(self.state_dir, self.options, self.topics, begin)
         recovery = recovery_store(self.state_dir)
         if begin is None:
             begin = Begin.now(self.options, self.topics)

@@ -5,17 +5,13 @@ less than that, what is missing is still in the log: `rewind.json` tells the nex
 again. What it reads up to where it was changes the state and is answered to nobody: those outputs left long ago.
 """
 
-import contextlib
-import pickle
-import sqlite3
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from recallflow.errors import StateError, StorageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.engine import FLOW_ID
-from recallflow.flows.recovery import has_store, resume_epoch
+from recallflow.flows.recovery import GIVE_UP, committed, has_store
 from recallflow.operators.snapshot import Snapshot
 from recallflow.state.checkpoint import CACHE_BYTES, partition_folder
 from recallflow.state.directory import RECOVERY, REWIND, StateDirectory, describe, hold
@@ -23,7 +19,6 @@ from recallflow.state.files import write_checked
 
 STATE_STEP = f"{FLOW_ID}.state"
 SOURCE_STEP = f"{FLOW_ID}.records"
-GIVE_UP = "--give-up-unanswered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +52,9 @@ def behind(state_dir: Path) -> list[Behind]:
     """The state partitions that hold less than the recovery store says they had applied."""
     with StateDirectory.existing(state_dir, CACHE_BYTES) as directory:
         check_store(state_dir)
-        snapshots = [pickle.loads(stored) for stored in _committed(state_dir / RECOVERY, STATE_STEP)]  # noqa: S301 Bytewax
+        snapshots = committed(state_dir, STATE_STEP)
         _open(directory)
-        found = [_compare(directory, snapshot) for snapshot in snapshots]
+        found = [_compare(directory, snapshot) for snapshot in snapshots.values()]
     return sorted((one for one in found if one.first), key=lambda one: one.partition)
 
 
@@ -82,7 +77,7 @@ def rewind_offsets(found: list[Behind]) -> dict[str, int]:
 
 def positions(state_dir: Path) -> dict[str, int]:
     """The next offset of each Kafka partition, as a resumed flow would read on."""
-    parts = [pickle.loads(stored) for stored in _committed(state_dir / RECOVERY, SOURCE_STEP)]  # noqa: S301 Bytewax
+    parts = committed(state_dir, SOURCE_STEP).values()
     # A file's part remembers a number, a Kafka part a pair.
     return {source: place[0] for part in parts for source, place in part.items() if isinstance(place, tuple)}
 
@@ -128,32 +123,3 @@ def _check_sources(state_dir: Path, offsets: dict[str, int]) -> None:
             f"{state_dir} lost memories of {', '.join(strangers)}, which recallflow run does not read: restore a "
             "checkpoint, or replay everything into a new directory"
         )
-
-
-# ---------------------------------------------------------------------- Bytewax's recovery store
-
-
-def _committed(store: Path, step: str) -> list[bytes]:
-    """What a resumed flow would be given: of each key the last snapshot below the resume epoch."""
-    with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(_reading(file)) for file in sorted(store.glob("*.sqlite3"))]
-        epoch = resume_epoch(files)
-        last: dict[str, tuple[int, bytes | None]] = {}
-        wanted = "SELECT state_key, snap_epoch, ser_change FROM snaps WHERE step_id = ? AND snap_epoch < ?"
-        for file in files:
-            for key, at, change in file.execute(wanted, (step, epoch)):
-                if key not in last or last[key][0] < at:
-                    last[key] = at, change
-    return [change for _, change in last.values() if change is not None]
-
-
-@contextlib.contextmanager
-def _reading(file: Path) -> Iterator[sqlite3.Connection]:
-    try:
-        with contextlib.closing(sqlite3.connect(file)) as connection:
-            yield connection
-    except sqlite3.Error as error:
-        raise StorageError(
-            f"{file} cannot be read ({error}): restore a checkpoint, or move {file.parent} away and see "
-            f"recallflow state rebuild {GIVE_UP}"
-        ) from error

@@ -6,8 +6,10 @@ the source: what lies between would come twice or not at all. So they are remove
 """
 
 import contextlib
+import pickle
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from bytewax.recovery import RecoveryConfig, init_db_dir
 from recallflow.errors import StorageError
 from recallflow.state.directory import RECOVERY
 from recallflow.state.files import sync, sync_tree
+
+GIVE_UP = "--give-up-unanswered"
 
 
 def has_store(state_dir: Path) -> bool:
@@ -67,6 +71,52 @@ def resume_epoch(files: list[sqlite3.Connection]) -> int:
     return int(min(reached.values()))
 
 
+def committed(state_dir: Path, step: str) -> dict[str, Any]:
+    """What a resumed flow would be given: of each key of a step the last snapshot below the resume epoch. Raises
+    StorageError."""
+    last: dict[str, tuple[int, bytes | None]] = {}
+    wanted = "SELECT state_key, snap_epoch, ser_change FROM snaps WHERE step_id = ? AND snap_epoch < ?"
+    with _reading(state_dir) as files:
+        epoch = resume_epoch(files)
+        for file in files:
+            for key, at, change in file.execute(wanted, (step, epoch)):
+                if key not in last or last[key][0] < at:
+                    last[key] = at, change
+        return {key: pickle.loads(change) for key, (_, change) in last.items() if change is not None}  # noqa: S301 ours
+
+
+def check_snapshots(state_dir: Path) -> None:
+    """Reads all of the store. Raises StorageError where it is not sound, or a snapshot is none."""
+    with _reading(state_dir) as files:
+        for (said,) in _rows(files, "PRAGMA integrity_check"):
+            if said != "ok":
+                raise StorageError(said)
+        for (change,) in _rows(files, "SELECT ser_change FROM snaps WHERE ser_change IS NOT NULL"):
+            pickle.loads(change)  # noqa: S301 ours
+
+
+def snapshot_time(state_dir: Path) -> str:
+    """When the last snapshot was committed, or else when the store was made: a checkpoint keeps it."""
+    with _reading(state_dir) as files:
+        taken = _rows(files, "SELECT created_at FROM snaps WHERE snap_epoch < ?", resume_epoch(files))
+        made = _rows(files, "SELECT created_at FROM parts")
+    return f"{max(taken or made)[0]}+00:00"
+
+
+@contextlib.contextmanager
+def _reading(state_dir: Path) -> Iterator[list[sqlite3.Connection]]:
+    """The store's databases. What is wrong with them or with what they hold is a StorageError."""
+    with contextlib.ExitStack() as stack:
+        try:
+            found = sorted((state_dir / RECOVERY).glob("*.sqlite3"))
+            yield [stack.enter_context(contextlib.closing(sqlite3.connect(file))) for file in found]
+        except Exception as error:  # unpickling raises whatever the bytes say
+            raise StorageError(
+                f"the recovery store in {state_dir / RECOVERY} cannot be read ({error}): restore a checkpoint, or move "
+                f"it away and see recallflow state rebuild {GIVE_UP}"
+            ) from error
+
+
 def _drop_uncommitted(store: Path) -> None:
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(contextlib.closing(sqlite3.connect(file))) for file in store.glob("*.sqlite3")]
@@ -76,5 +126,5 @@ def _drop_uncommitted(store: Path) -> None:
                 file.execute("DELETE FROM snaps WHERE snap_epoch >= ?", (epoch,))
 
 
-def _rows(files: list[sqlite3.Connection], query: str) -> list[tuple[Any, ...]]:
-    return [row for file in files for row in file.execute(query)]
+def _rows(files: list[sqlite3.Connection], query: str, *values: int) -> list[tuple[Any, ...]]:
+    return [row for file in files for row in file.execute(query, values)]

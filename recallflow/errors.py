@@ -13,6 +13,7 @@
     │   ├── StateFormatError     written by another version: use that version, or rebuild
     │   ├── SettingsMismatch     created with other settings: use those, or rebuild
     │   ├── StateInUse           another process holds it: stop that process
+    │   ├── OutputsGone          outputs would be sent again: restore a newer checkpoint, or accept it
     │   ├── StateBehind          older than the recovery store says: rebuild
     │   └── StorageError         disk full or corrupt: nothing was acknowledged that is not stored
     ├── DeliveryFailed       the client: Kafka did not acknowledge a record in time: it may still be stored
@@ -116,6 +117,10 @@ class SettingsMismatch(StateError):
 
 class StateInUse(StateError):
     """Another process has the state directory open."""
+
+
+class OutputsGone(StateError):
+    """What was sent since the last snapshot is gone from its topic: it would be sent again."""
 
 
 class StateBehind(StateError):

@@ -39,7 +39,7 @@ def checkpoint(state_dir: Path, target: Path) -> None:
                 _copy_database(partition, partition_folder(new, partition.number))
             (new / RECOVERY).mkdir()
             for file in (state_dir / RECOVERY).glob("*.sqlite3"):
-                _copy_sqlite(file, new / RECOVERY / file.name)
+                copy_sqlite(file, new / RECOVERY / file.name)
             for file in state_dir.glob("*.json"):
                 shutil.copy2(file, new)
 
@@ -127,8 +127,8 @@ def _copy_database(partition: Partition, folder: Path) -> None:
         raise StorageError(f"state partition {partition.number} could not be copied to {folder}: {error}") from error
 
 
-def _copy_sqlite(source: Path, target: Path) -> None:
-    # Not as a file: what was committed last may still be in the write-ahead log beside it.
+def copy_sqlite(source: Path, target: Path) -> None:
+    """Not as a file: what was committed last may still be in the write-ahead log beside it."""
     with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(target)) as new:
         old.backup(new)
 

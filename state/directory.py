@@ -81,6 +81,7 @@ class StateDirectory:
         with self._opening:
             if number not in self._partitions:
                 folder = self.path / f"p{number:03d}"
+                _check_whole(folder)
                 self._partitions[number] = Partition(folder, number, self._keyring, self._memory, self._lock_wait_s)
             return self._partitions[number]
 
@@ -182,6 +183,12 @@ def _using(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"cannot use {path} as a state directory: {error.strerror}") from error
+
+
+def _check_whole(folder: Path) -> None:
+    """RocksDB takes a database that lost its CURRENT file for none, and would empty it."""
+    if not (folder / "CURRENT").exists() and (any(folder.glob("*.sst")) or any(folder.glob("*.log"))):
+        raise StorageError(f"cannot open {folder}: it has lost its CURRENT file; restore a checkpoint")
 
 
 def _compare(path: Path, stored: Fingerprint, given: Fingerprint) -> None:

@@ -11,6 +11,7 @@ from recallflow.connectors.kafka.deployment import SESSION_MAX_S, SESSION_MIN_S,
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import UsageError
 from recallflow.flows.kafka import LOOPBACK, KafkaFlow
+from recallflow.flows.repeats import ACCEPT
 from recallflow.flows.topics import Topics
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
@@ -46,6 +47,8 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     run.add_argument("--deployment", metavar="NAME", help=told)
     told = f"after so long without a word another engine may take over (default: {SESSION_S:g})"
     run.add_argument("--session-timeout-s", default=f"{SESSION_S:g}", metavar="S", help=told)
+    told = "start although outputs since the last snapshot are gone from their topics, and may be sent again"
+    run.add_argument(ACCEPT, action="store_true", help=told)
     run.add_argument("--wait", action="store_true", help="stand by while another engine works for the deployment")
     run.add_argument("--serve-while-catching-up", action="store_true", help="/readyz is 200 before all is applied")
     run.add_argument("--log-format", choices=FORMATS, default=FORMATS[0], help="of the lines on standard error")
@@ -107,9 +110,9 @@ def run_flow(options: argparse.Namespace) -> int:
     if not SESSION_MIN_S <= session_s <= SESSION_MAX_S:
         raise UsageError(f"--session-timeout-s: give {SESSION_MIN_S:g} to {SESSION_MAX_S:g} seconds")
     kafka, named, chosen = kafka_options(options), topics(options), settings(options)
-    deployment = (options.deployment or None, session_s, options.wait, options.serve_while_catching_up)
-    skips = named.skipped(options.skip)
-    KafkaFlow(kafka, state_dir, named, chosen, workers, options.metrics_host, port, *deployment, skips).run()
+    starting = (options.wait, options.serve_while_catching_up, named.skipped(options.skip), options.accept_repeats)
+    deployment = (options.deployment or None, session_s, *starting)
+    KafkaFlow(kafka, state_dir, named, chosen, workers, options.metrics_host, port, *deployment).run()
     return 0
 
 

@@ -7,10 +7,11 @@ import orjson
 
 from recallflow.cli.kafka import add_kafka, add_topics, kafka_options, servers_in_environment, topics
 from recallflow.cli.output import paragraph
-from recallflow.errors import StateBehind, StateError, StateInUse
+from recallflow.errors import StateBehind
+from recallflow.flows.check import lack, start_problems
 from recallflow.flows.give_up import give_up_unanswered
-from recallflow.flows.rebuild import GIVE_UP, Behind, behind, rebuild
-from recallflow.flows.recovery import has_store
+from recallflow.flows.rebuild import behind, rebuild
+from recallflow.flows.recovery import GIVE_UP, has_store
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.directory import hold
 from recallflow.state.verify import Report, verify
@@ -53,7 +54,7 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def run_verify(options: argparse.Namespace) -> int:
     with hold(options.state_dir):
         report = verify(options.state_dir)
-        report.problems += _behind_problems(options.state_dir)
+        report.problems += start_problems(options.state_dir)
     if options.json:
         found = {"partitions": report.partitions, "records": report.records, "problems": report.problems}
         print(orjson.dumps(found).decode())
@@ -66,8 +67,8 @@ def run_checkpoint(options: argparse.Namespace) -> int:
     with hold(options.state_dir):
         # A copy of what has lost something would be taken for whole.
         if has_store(options.state_dir) and (found := behind(options.state_dir)):
-            lack = "; ".join(map(_lack, found))
-            raise StateBehind(f"{lack}: rebuild first (recallflow state rebuild, recallflow run)")
+            said = "; ".join(map(lack, found))
+            raise StateBehind(f"{said}: rebuild first (recallflow state rebuild, recallflow run)")
         checkpoint(options.state_dir, options.target)
     print(f"{options.target}: checkpoint of {options.state_dir}")
     return 0
@@ -90,7 +91,7 @@ def run_rebuild(options: argparse.Namespace) -> int:
         return 0
     found, offsets = rebuild(options.state_dir)
     for one in found:
-        print(_lack(one))
+        print(lack(one))
     if not found:
         print("nothing is missing: nothing has to be read again")
         return 0
@@ -98,22 +99,6 @@ def run_rebuild(options: argparse.Namespace) -> int:
         print(f"{source}: the next recallflow run reads again from offset {offset} on")
     print(paragraph("Until it has caught up, answers lack what is not read again yet. Nothing is answered twice."))
     return 0
-
-
-def _behind_problems(state_dir: Path) -> list[str]:
-    """What a state partition by itself cannot tell: whether it has all that it once had."""
-    try:
-        return [f"{_lack(one)} (mend: recallflow state rebuild)" for one in behind(state_dir)]
-    except StateInUse:
-        raise
-    except StateError as error:
-        return [str(error)]
-
-
-def _lack(one: Behind) -> str:
-    what = "is missing" if one.missing else "is behind"
-    places = ", ".join(f"{source} from {offset} on" for source, offset in sorted(one.first.items()))
-    return f"p{one.partition:03d} {what}: {places}"
 
 
 def _print_report(report: Report) -> None:

@@ -1,6 +1,7 @@
 """What a lost disk took is read again from the log, and nothing is answered twice."""
 
 import contextlib
+import re
 import shutil
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +81,23 @@ class Deployment:
     state_dir: Path
     sent: int = 0
     asked: int = 0
+    flags: tuple[str, ...] = ()
 
     def start(self, kill_after: int = 0) -> subprocess.Popen[bytes]:
         where = ["--state-dir", str(self.state_dir), "--bootstrap-servers", self.broker.bootstrap_servers]
         named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
-        command = [sys.executable, "-c", SCRIPT, str(kill_after), "run", "--epoch-ms", "10", *where, *named]
+        command = [
+            sys.executable,
+            "-c",
+            SCRIPT,
+            str(kill_after),
+            "run",
+            "--epoch-ms",
+            "10",
+            *where,
+            *named,
+            *self.flags,
+        ]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def ends(self, kill_after: int = 0) -> tuple[int, str]:
@@ -143,9 +157,13 @@ class Deployment:
     def remove_to_end(self, topic: str, number: int) -> int:
         """Removes all of a partition, as retention would; returns how many of its records no run had read."""
         read = positions(self.state_dir).get(f"{topic}:{number}", 0)
+        return self.remove(topic, number, OFFSET_END) - read
+
+    def remove(self, topic: str, number: int, offset: int) -> int:
+        """Removes records below an offset; returns where the partition begins now."""
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
-        (removed,) = admin.delete_records([TopicPartition(topic, number, OFFSET_END)]).values()
-        return int(removed.result().low_watermark) - read
+        (removed,) = admin.delete_records([TopicPartition(topic, number, offset)]).values()
+        return int(removed.result().low_watermark)
 
     def hash(self) -> str:
         with StateDirectory.open(self.state_dir, describe(self.state_dir)[0], 1024 * 1024) as directory:
@@ -320,3 +338,42 @@ def test_memories_that_kafka_removed_are_never_given_up(
     command += ["--query-topic", deployment.topics.queries]
     assert main([*command, "--bootstrap-servers", deployment.broker.bootstrap_servers]) == 2
     assert "nothing to give up" in capfd.readouterr().err
+
+
+def test_a_checkpoint_older_than_what_the_outputs_hold_is_refused_unless_told(
+    deployment: Deployment, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What was answered since is known from the output topics only; where retention removed it, it would come twice."""
+    copy = tmp_path / "copy"
+    assert main(["state", "checkpoint", "--state-dir", str(deployment.state_dir), str(copy)]) == 0
+    with deployment.running():
+        deployment.send(0, QUERIES)
+        deployment.check_outputs()
+    # A run whose outputs are all gone, and that has nothing to do, has nothing to repeat.
+    for topic in deployment.topics.outputs():
+        deployment.remove(topic, 0, OFFSET_END)
+    with deployment.running():
+        deployment.send(0, 1)
+        assert len(deployment.outputs(deployment.topics.responses, 1)) == 1
+
+    capfd.readouterr()
+    restored = replace(deployment, state_dir=tmp_path / "restored")
+    assert main(["state", "restore", str(copy), "--state-dir", str(restored.state_dir)]) == 0
+    code, said = restored.ends()
+    assert code == 1
+    told = re.search(
+        r"responses-\S+:0 lacks outputs from after the last snapshot \((\S+ \S+)\): its oldest record is of "
+        r"(\S+ \S+?)\. Up to (\d+) outputs in 1 partitions .*recallflow run --accept-repeats\)",
+        said,
+    )
+    assert told is not None, said
+    assert datetime.fromisoformat(told[1]) <= datetime.fromisoformat(told[2])
+    assert int(told[3]) == QUERIES
+    assert restored.ends()[1] == said  # and again
+
+    accepting = replace(restored, flags=("--accept-repeats",))
+    with accepting.running():  # one is still there; the others come again
+        assert len(accepting.outputs(deployment.topics.responses, QUERIES + 1)) == QUERIES + 1
+    with restored.running():
+        restored.send(0, 1)
+        assert len(restored.outputs(deployment.topics.responses, QUERIES + 2)) == QUERIES + 2

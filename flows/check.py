@@ -1,0 +1,77 @@
+"""Whether the next start of a state directory would succeed: what is there beside its state partitions, and whether it
+fits them."""
+
+import tempfile
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+from bytewax import operators as op
+from bytewax.dataflow import Dataflow
+from bytewax.recovery import RecoveryConfig
+from bytewax.run import cli_main
+from bytewax.testing import TestingSink, TestingSource
+
+from recallflow.errors import StateError, StateInUse, StorageError
+from recallflow.flows.begin import Begin
+from recallflow.flows.engine import FLOW_ID
+from recallflow.flows.rebuild import Behind, behind, check_store
+from recallflow.flows.recovery import check_snapshots
+from recallflow.state.checkpoint import copy_sqlite
+from recallflow.state.directory import RECOVERY
+from recallflow.state.files import read_checked
+
+
+def start_problems(state_dir: Path) -> Iterator[str]:
+    """Everything that would stop a start, or have it go on from the wrong place."""
+    told = set()
+    for look in (Begin.read, _check_small_files, _check_recovery, _check_behind):
+        try:
+            look(state_dir)
+        except StateInUse:
+            raise
+        except StateError as error:
+            if str(error) not in told:
+                yield str(error)
+            told.add(str(error))
+
+
+def lack(one: Behind) -> str:
+    """What a state partition lacks, in words."""
+    what = "is missing" if one.missing else "is behind"
+    places = ", ".join(f"{source} from {offset} on" for source, offset in sorted(one.first.items()))
+    return f"p{one.partition:03d} {what}: {places}"
+
+
+def _check_small_files(state_dir: Path) -> None:
+    for path in sorted(state_dir.glob("*.json")):
+        read_checked(path)
+
+
+def _check_behind(state_dir: Path) -> None:
+    """What a state partition by itself cannot tell: whether it has all that it once had."""
+    if found := behind(state_dir):
+        raise StateError(f"{'; '.join(map(lack, found))} (mend: recallflow state rebuild)")
+
+
+def _check_recovery(state_dir: Path) -> None:
+    check_store(state_dir)
+    check_snapshots(state_dir)
+    _resume_a_copy(state_dir)
+
+
+def _resume_a_copy(state_dir: Path) -> None:
+    """Bytewax judges its own store when it resumes: a flow without records resumes a copy of it."""
+    flow = Dataflow(FLOW_ID)
+    op.output("out", op.input("in", flow, TestingSource([])), TestingSink([]))
+    with tempfile.TemporaryDirectory(prefix="recallflow-") as folder:
+        for file in (state_dir / RECOVERY).glob("*.sqlite3"):
+            copy_sqlite(file, Path(folder) / file.name)
+        try:
+            cli_main(flow, recovery_config=RecoveryConfig(folder, timedelta(0)))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a Rust panic, which is no Exception
+            raise StorageError(
+                f"the recovery store in {state_dir / RECOVERY} cannot be resumed ({error}): restore a checkpoint"
+            ) from error
