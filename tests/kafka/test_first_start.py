@@ -31,7 +31,7 @@ def run_words(broker: Cluster, topics: Callable[[str], str]) -> list[str]:
 
 
 def test_a_first_start_that_is_cut_off_leaves_a_directory_that_starts(tmp_path: Path, run_words: list[str]) -> None:
-    words: list[str | Path] = [sys.executable, DRIVER, tmp_path / "s", *run_words]
+    words: list[str | Path] = [sys.executable, DRIVER, tmp_path / "s", *run_words, "--deployment", "EACH"]
     found = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
     *broken, last = found.stdout.splitlines()
     assert broken == []

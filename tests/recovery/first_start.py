@@ -1,11 +1,12 @@
 """Kills a first start at each of its moments, one after the other, and starts again what is left; then the same with
 disks that are full sooner or later.
 
-    python first_start.py DIR run --bootstrap-servers …      (any command, without --state-dir)
+    python first_start.py DIR run --bootstrap-servers … --deployment EACH      (any command, without --state-dir)
 
-Each start is a child of this process, so that everything is imported once. A moment is a file or folder below DIR that
-Python makes, opens, renames or removes; the child is killed right before it. The last line printed says how many there
-were and how many full disks. Anything else that is printed is a directory that did not start again.
+EACH is another word for each directory. Each start is a child of this process, so that everything is imported once. A
+moment is a file or folder below DIR that Python makes, opens, renames or removes; the child is killed right before it.
+The last line printed says how many there were and how many full disks. Anything else that is printed is a directory
+that did not start again.
 """
 
 import os
@@ -53,13 +54,18 @@ def start(folder: Path, words: list[str], *, moment: int = 0, full_at_bytes: int
     os._exit(main([*words, "--state-dir", str(folder)]))
 
 
+def each(words: list[str], name: object) -> list[str]:
+    return [f"first-start-{os.getpid()}-{name}" if word == "EACH" else word for word in words]
+
+
 def all_moments(folder: Path, words: list[str]) -> int:
     for moment in range(1, AT_MOST):
         shutil.rmtree(folder, ignore_errors=True)
-        if (code := start(folder, words, moment=moment)) == 0:
+        own = each(words, moment)
+        if (code := start(folder, own, moment=moment)) == 0:
             return moment - 1
         left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-        if code != -signal.SIGKILL or start(folder, words) != 0:
+        if code != -signal.SIGKILL or start(folder, own) != 0:
             print(f"killed before moment {moment} ({code}), it does not start again: {left}")
     raise AssertionError
 
@@ -68,9 +74,10 @@ def all_disks(folder: Path, words: list[str]) -> int:
     failed = 0
     for size in FULL_AT_BYTES:
         shutil.rmtree(folder, ignore_errors=True)
-        code = start(folder, words, full_at_bytes=size)
+        own = each(words, f"disk{size}")
+        code = start(folder, own, full_at_bytes=size)
         failed += code != 0
-        if code not in (0, 1) or start(folder, words) != 0:
+        if code not in (0, 1) or start(folder, own) != 0:
             print(f"with files of at most {size} bytes ({code}), it does not start again")
     return failed
 
