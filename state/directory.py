@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+import orjson
+
 from recallflow.errors import SettingsMismatch, StateError, StateFormatError, StorageError
 from recallflow.state import keys
 from recallflow.state.files import read_checked, write_checked
@@ -135,9 +137,9 @@ def hold(path: Path, wait_s: float = WAIT_S, *, create: bool = False) -> Iterato
 def describe(path: Path) -> tuple[Fingerprint, bytes]:
     """The settings and secret a state directory was created with."""
     try:
-        stored = read_checked(path / DESCRIPTION)
-        version = stored["format_version"]
+        version = orjson.loads((path / DESCRIPTION).read_bytes())["format_version"]
         if version == keys.FORMAT_VERSION:
+            stored = read_checked(path / DESCRIPTION)
             return Fingerprint(**stored["settings"]), bytes.fromhex(stored["secret"])
     except FileNotFoundError:
         raise _no_directory(path) from None

@@ -39,7 +39,7 @@ def read_checked(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, AttributeError) as error:
         raise StateError(f"{path} cannot be read ({error}): restore a checkpoint") from error
     if told != _checksum(fields):
-        raise StateError(f"{path} is not as it was written (its checksum is another): restore a checkpoint")
+        raise StateError(f"{path} cannot be read (it is not what was written): restore a checkpoint")
     return fields
 
 

@@ -16,6 +16,7 @@ from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.samples import SampleQuestion, sample_path, sample_questions
 from recallflow.schema import schemas
+from recallflow.state.files import read_checked, write_checked
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -400,7 +401,8 @@ def test_a_state_directory_of_another_format_version_is_refused(
 
 def test_a_state_directory_of_another_embedder_is_refused(cli: Cli, filled: Path) -> None:
     description = filled / "recallflow.json"
-    description.write_text(description.read_text().replace("hash-384", "all-MiniLM-L6-v2"))
+    told = read_checked(description)
+    write_checked(description, told | {"settings": told["settings"] | {"embedder": "all-MiniLM-L6-v2"}})
     done = cli("ask", "tea?", "--state-dir", filled)
     assert_one_line(
         done, 1, "embedder is 'all-MiniLM-L6-v2' there and 'hash-384' here. Use the settings it was created"
@@ -427,7 +429,9 @@ def test_a_state_directory_in_use_is_refused(
     holder.stdin.write(jsonl(make_event("recall", query="hello")))
     holder.stdin.flush()
     assert holder.stdout.readline()  # it is up
-    assert_one_line(cli("ask", "hello?", "--state-dir", filled), 1, "is in use by another process: stop that process")
+    assert_one_line(
+        cli("ask", "hello?", "--state-dir", filled), 1, f"is in use by recallflow pipe (process {holder.pid} on "
+    )
     holder.communicate()
     assert holder.returncode == 0
     assert cli("ask", "hello?", "--state-dir", filled).returncode == 0
