@@ -108,7 +108,8 @@ def test_a_producers_own_time_holds_nobody_up_and_keyless_records_none() -> None
     flow.read(0, 1, b"a", logged=False)
     flow.read(1, 100, None)
     flow.read(0, 200, None)
-    assert flow.released() == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    flow.lanes[1].end = 2
+    assert flow.released() == [(0, 0), (0, 1), (1, 0)]
     assert not flow.order.draining
 
 
