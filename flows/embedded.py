@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,15 +15,14 @@ from typing import Any
 import orjson
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
-from bytewax.errors import BytewaxRuntimeError
-from bytewax.recovery import RecoveryConfig
+from bytewax.recovery import InconsistentPartitionsError, MissingPartitionsError, NoPartitionsError, RecoveryConfig
 from bytewax.run import cli_main
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed, LineSink, LineSource
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
-from recallflow.errors import RecallflowError, StorageError
+from recallflow.errors import RecallflowError, StateError, StorageError
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
@@ -30,6 +30,8 @@ from recallflow.operators.decode import asks
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
 from recallflow.responses import ErrorBody
 from recallflow.state.directory import StateDirectory
+
+_STORE_ERRORS = (InconsistentPartitionsError, MissingPartitionsError, NoPartitionsError)
 
 
 @dataclass(slots=True)
@@ -135,20 +137,14 @@ def _decide(decisions: History, batch: list[tuple[str, Output]]) -> Iterator[tup
 
 
 def run_dataflow(flow: Dataflow, settings: Settings, workers: int, recovery: RecoveryConfig | None) -> None:
-    """Runs a dataflow to its end. Raises our own errors as they are, without what Bytewax wraps around them."""
+    """Runs a dataflow to its end. Raises what went wrong as it is, without what Bytewax wraps around it."""
     epoch = timedelta(milliseconds=settings.epoch_ms)
     gc.freeze()  # what is loaded by now stays: looking through all of it for garbage takes 50 ms each time
     try:
         cli_main(flow, workers_per_process=workers, epoch_interval=epoch, recovery_config=recovery)
-    except BytewaxRuntimeError as error:
-        raise cause(error) from None
-    except RuntimeError as error:
-        if "SqliteFailure" not in str(error):
-            raise
-        raise StorageError(
-            f"the recovery store could not be written ({error}). Nothing acknowledged is lost; free disk space "
-            "and start again, it continues where it stopped"
-        ) from error
+    except Exception as error:  # noqa: BLE001 - the one that says most is raised again
+        found = cause(error)
+        raise _named(found) from (error if found is error else found.__cause__)
     finally:
         gc.unfreeze()
 
@@ -158,3 +154,29 @@ def cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None and not isinstance(error, RecallflowError):
         error = error.__cause__
     return error
+
+
+def _named(error: BaseException) -> BaseException:
+    """The error that says what to do, for what Bytewax alone knows of."""
+    if isinstance(error, _STORE_ERRORS):
+        return StateError(
+            f"the recovery store cannot be gone on with ({_first_line(error)}). Restore a checkpoint, or give up on "
+            "queries that are open: recallflow state rebuild --give-up-unanswered"
+        )
+    if isinstance(error, RuntimeError) and "SqliteFailure" in str(error):
+        return StorageError(
+            f"the recovery store could not be written ({_first_line(error)}). Nothing acknowledged is lost; free disk "
+            "space and start again, it continues where it stopped"
+        )
+    if isinstance(error, RuntimeError) and (
+        unknown := re.search(r'Key StateKey\("(.+?)"\) is not in this', str(error))
+    ):
+        return StateError(
+            f"{unknown[1]} is in the recovery store and not among the topics' partitions any more: a topic was made "
+            "anew with fewer. Give it as many as before, or start with another state directory"
+        )
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

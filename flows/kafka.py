@@ -116,6 +116,7 @@ class KafkaFlow:
                 catch_up=catch_up,
                 failure=lambda: deployment.failure() or table.failure() or watch.failure(),
             )
+            stack.callback(source.close)
             misplaced.learn(found)
             watch.tell(known.check, table.grow, source.grow, misplaced.learn)
             tally = Tally(self.topics.queries, source.first_offsets)
@@ -131,6 +132,7 @@ class KafkaFlow:
             sys.setswitchinterval(SWITCH_S)
             _log.warning("auth is off: every record is taken for what it says")
             run_dataflow(flow, self.settings, self.workers, recovery)
+            sink.closing.check()
             (self.state_dir / REWIND).unlink(missing_ok=True)
             deployment.release()
 

@@ -27,7 +27,7 @@ class ControlTable:
     def __init__(self, options: KafkaOptions, topic: str, new_consumer: NewConsumer = Consumer) -> None:
         """Returns once all that stands in the topic now is read. Raises SourceError."""
         self.history = History()
-        self.error: SourceError | None = None
+        self.error: Exception | None = None
         self._topic = topic
         self._stopping = threading.Event()
         self._unread: set[int] = set()
@@ -45,7 +45,7 @@ class ControlTable:
         self._thread = threading.Thread(target=self._follow, daemon=True, name="recallflow-control")
         self._thread.start()
 
-    def failure(self) -> SourceError | None:
+    def failure(self) -> Exception | None:
         """Why the topic cannot be followed any more: what is decided from here on would go unseen."""
         return self.error
 
@@ -72,7 +72,7 @@ class ControlTable:
         try:
             while not self._stopping.is_set():
                 self._read()
-        except SourceError as error:
+        except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
             self.error = error
 
     def _read(self) -> None:

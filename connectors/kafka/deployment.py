@@ -90,6 +90,12 @@ class Holder:
         return f"{self.directory} on {self.host} (process {self.pid}), since {self.since}"
 
 
+class Patience(Protocol):
+    """How long brokers that are away are waited for, and how to say that; see `sink.Patience`."""
+
+    def ended(self) -> bool: ...
+
+
 class Place(Protocol):
     """What is asked of our place in a consumer group; see `group.Member`."""
 
@@ -157,18 +163,18 @@ class Deployment:
         """Why we may not go on."""
         return self._error
 
-    def check(self) -> None:
+    def check(self, patience: Callable[[], Patience]) -> None:
         """Returns when something may be sent; waits for a renewal where that is not known. Raises DeploymentLost where
-        another engine took over, SinkError where the brokers are away for too long."""
+        another engine took over, SinkError where `patience` with brokers that are away has ended."""
         if self._clock_s() < self._send_until_s:
             return
-        give_up_s = self._clock_s() + self.outage_s
+        waiting = patience()
         while self._clock_s() >= self._send_until_s:
             self._raise_failure()
-            if self._clock_s() > give_up_s:
+            if waiting.ended():
                 raise SinkError(
-                    f"deployment {self._group.name} could not be renewed within {self.outage_s:.0f} s: are the brokers "
-                    "away? Outputs that were not sent are sent after the next start"
+                    f"deployment {self._group.name} could not be renewed {waiting}: are the brokers away? Outputs that "
+                    "were not sent are sent after the next start"
                 )
             time.sleep(PAUSE_S)
 

@@ -48,7 +48,7 @@ class Reader:
         new_consumer: NewConsumer = Consumer,
     ) -> None:
         self.lanes: dict[TopicPart, Lane] = {}
-        self.error: SourceError | None = None
+        self.error: Exception | None = None
         self.retried = 0
         self._wake = wake
         self._order = order
@@ -96,7 +96,7 @@ class Reader:
                 self.read()
         except KafkaException as error:
             self._fail(SourceError(f"cannot be read on: {error.args[0].str()}"))
-        except SourceError as error:
+        except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
             self._fail(error)
 
     def read(self) -> None:
@@ -139,7 +139,7 @@ class Reader:
         for part, lane in self.lanes.items():
             lane.note(self._consumer.get_watermark_offsets(TopicPartition(*part), cached=True)[1])
 
-    def _fail(self, error: SourceError) -> None:
+    def _fail(self, error: Exception) -> None:
         self.error = error
         self._wake.set()
 

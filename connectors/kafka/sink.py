@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.configs import producer_bounds
 from recallflow.connectors.kafka.messages import headers_of
 from recallflow.connectors.kafka.metadata import Metadata
@@ -66,15 +67,15 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         ids: Mapping[str, str],
         most_bytes: Mapping[str, int],
         *,
-        may_send: Callable[[], None] = lambda: None,
+        may_send: "MaySend" = lambda _: None,
         outage_s: float = OUTAGE_S,
         stopping: threading.Event | None = None,
     ) -> None:
         """`partitions`: topic → how many. `begin`: part → its offset when the state directory was new: what stands
         before is of no concern to a part that has no snapshot yet. `ids`: topic → its id as it is now, which changes
         where the topic is made anew. `most_bytes`: topic → how large a record it takes. `may_send` is asked before each
-        send: it returns, or raises. `outage_s`: so long an output waits for brokers that are away; once `stopping` is
-        set, much shorter."""
+        send: it returns, or raises once its patience has ended. `outage_s`: so long an output waits for brokers that
+        are away; once `stopping` is set, much shorter."""
         self._options = options
         self.most_bytes = most_bytes
         self._may_send = may_send
@@ -84,8 +85,14 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         self._stopping = stopping or threading.Event()
         self._producers: dict[int, SharedProducer] = {}
         self._starting = threading.Lock()
+        self.closing = Closing()
         self.partitions = dict(partitions)
         self._index = {part: number for number, part in enumerate(self.list_parts())}
+
+    def _producer(self) -> "SharedProducer":
+        return SharedProducer(
+            self._options, self.most_bytes, self._may_send, self._outage_s, self._stopping, self.closing
+        )
 
     def list_parts(self) -> list[str]:
         # Bytewax sorts parts by name and numbers them so: zero-padded, both orders are one.
@@ -99,9 +106,7 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         with self._starting:
             worker = threading.get_ident()
             if worker not in self._producers:
-                self._producers[worker] = SharedProducer(
-                    self._options, self.most_bytes, self._may_send, self._outage_s, self._stopping
-                )
+                self._producers[worker] = self._producer()
             producer = self._producers[worker]
         resumed = resume_state or Delivered(self._begin.get(for_part, 0), ())
         return SinkPart(self._options, producer, topic, int(number), resumed, self._ids, self._stopping)
@@ -133,6 +138,9 @@ class Patience:
         return f"within {STOP_S:.0f} s of the signal to stop"
 
 
+MaySend = Callable[[Callable[[], Patience]], None]
+
+
 class SharedProducer:
     """One idempotent producer for all parts of a worker. A failed delivery is kept until someone looks."""
 
@@ -140,9 +148,10 @@ class SharedProducer:
         self,
         options: KafkaOptions,
         most_bytes: Mapping[str, int],
-        may_send: Callable[[], None],
+        may_send: "MaySend",
         outage_s: float,
         stopping: threading.Event,
+        closing: Closing,
     ) -> None:
         expires = {"message.timeout.ms": round(1000 * outage_s)}
         chosen = producer_bounds(most_bytes) | expires | {"error_cb": self._on_error}
@@ -150,6 +159,7 @@ class SharedProducer:
         self._may_send = may_send
         self._outage_s = outage_s
         self._stopping = stopping
+        self._closing = closing
         self._error: KafkaError | None = None
         self._refused: list[_Refused] = []
 
@@ -166,7 +176,7 @@ class SharedProducer:
 
         while True:
             self.check()
-            self._may_send()
+            self._may_send(self._patience)
             try:
                 self._producer.produce(
                     topic,
@@ -225,6 +235,12 @@ class SharedProducer:
         self.check()
         if left:
             raise SinkError(f"{left} outputs were not acknowledged {patience}; they are sent again on restart")
+
+    def _patience(self) -> Patience:
+        return Patience(self._stopping, self._outage_s)
+
+    def close(self) -> None:
+        self._closing(self.flush)
 
     def check(self) -> None:
         if self._error is not None:
@@ -286,7 +302,7 @@ class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
         return Delivered(self._offset, tuple(sorted(self._there)), self._id)
 
     def close(self) -> None:
-        self._producer.flush()
+        self._producer.close()
 
     def _heed_id(self) -> None:
         """A topic made anew holds nothing of what we knew, and what it may hold of ours by now begins anywhere."""

@@ -149,6 +149,11 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         """The readers of all workers."""
         return [reader for hub in [*self._hubs.values()] for reader in (hub.queries, hub.memories)]
 
+    def close(self) -> None:
+        """Stops the readers: their parts do not where the dataflow never began."""
+        for reader in self.readers():
+            reader.stop()
+
     def _count_partitions(self) -> dict[str, int]:
         """How many there were when this was first asked, by any worker: what came later comes through `grow`."""
         with self._joining:

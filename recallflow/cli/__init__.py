@@ -6,36 +6,44 @@ import sys
 from collections.abc import Sequence
 
 from recallflow.cli import demo, dlq, inspect, kafka, memory, pipe, replay, schema
+from recallflow.cli.failures import failed, hooked
 from recallflow.cli.output import native_stderr_aside
-from recallflow.errors import EmbedderError, RecallflowError, UsageError
 from recallflow.state import lock
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     parser = argparse.ArgumentParser(prog="recallflow", description="Event-driven memory for chat platforms.")
+    parser.set_defaults(debug=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     for module in (demo, pipe, memory, replay, kafka, dlq, inspect, schema):
         module.add_to(commands)
+    _add_debug(parser)
     options = parser.parse_args(arguments)
     lock.command.set(f"recallflow {options.command} {getattr(options, 'action', '')}".rstrip())
-    with native_stderr_aside():
+    with native_stderr_aside(shown=options.debug), hooked(options.debug):
         logging.basicConfig(stream=sys.stderr, format="recallflow: %(message)s", level=logging.WARNING)
         return _run(options)
+
+
+def _add_debug(parser: argparse.ArgumentParser) -> None:
+    """Before the command, behind it, or behind its action: wherever somebody types it."""
+    told = "show tracebacks, and what native code writes"
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=told)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in dict.fromkeys(action.choices.values()):
+                _add_debug(command)
 
 
 def _run(options: argparse.Namespace) -> int:
     try:
         code: int = options.run(options)
-    except RecallflowError as error:
-        if getattr(options, "log_format", None) == "json":
-            logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 one line: a collector reads each
-        else:
-            print(f"recallflow: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError | EmbedderError) else 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         sys.stdout = None  # whoever read us is gone: nothing is left to flush to
         return 1
+    except BaseException as error:  # noqa: BLE001 - a panic of native code is no Exception
+        return failed(error, debug=options.debug, as_json=getattr(options, "log_format", None) == "json")
     return code

@@ -3,41 +3,37 @@
 import contextlib
 import os
 import sys
-import tempfile
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 WIDTH = 80
 
 
 @contextlib.contextmanager
-def native_stderr_aside() -> Iterator[None]:
-    """Keeps what native code writes to file descriptor 2 for an unexpected end.
+def native_stderr_aside(*, shown: bool) -> Iterator[None]:
+    """Keeps what native code writes to file descriptor 2 from the terminal, unless it is to be shown.
 
-    Bytewax prints a Rust panic whenever a step raises, even where the error is one of ours that is about to be told in
-    one line. Python's own stderr goes on to the terminal.
+    Bytewax prints a Rust panic whenever a step raises, before the error that is about to be told in one line. Python's
+    own stderr goes on to the terminal.
     """
-    with tempfile.TemporaryFile() as aside, contextlib.ExitStack() as stack:
-        shown = os.dup(2)
+    if shown:
+        yield
+        return
+    with Path(os.devnull).open("wb") as nowhere:
+        terminal = os.dup(2)
         python_stderr, sys.stderr = (
             sys.stderr,
-            os.fdopen(shown, "w", encoding="utf-8", errors="backslashreplace", buffering=1),
+            os.fdopen(terminal, "w", encoding="utf-8", errors="backslashreplace", buffering=1),
         )
-        os.dup2(aside.fileno(), 2)
-
-        def restore() -> None:
-            sys.stderr.flush()
-            os.dup2(shown, 2)
-            sys.stderr.close()
-            sys.stderr = python_stderr
-
-        stack.callback(restore)
+        os.dup2(nowhere.fileno(), 2)
         try:
             yield
-        except BaseException:
-            aside.seek(0)
-            sys.stderr.write(aside.read().decode(errors="replace"))
-            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(terminal, 2)
+            sys.stderr.close()
+            sys.stderr = python_stderr
 
 
 def paragraph(text: str, indent: str = "", first: str | None = None) -> str:

@@ -1,5 +1,6 @@
 """When an engine may send: with a clock that is set by hand, and a group that is asked nothing over a network."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from recallflow.connectors.kafka.deployment import Deployment, Holder, directory_id, outage_s
 from recallflow.connectors.kafka.group import Fenced, Seen
+from recallflow.connectors.kafka.sink import Patience
 from recallflow.errors import DeploymentHeld, DeploymentLost, SinkError
 
 SESSION_S = 45.0
@@ -95,6 +97,14 @@ def deployment(group: FakeGroup, clock: Clock, tmp_path: Path) -> Deployment:
     return Deployment(group, tmp_path / "ours", SESSION_S, clock_s=clock)
 
 
+MakePatience = Callable[[], Patience]
+
+
+@pytest.fixture
+def patience(clock: Clock) -> MakePatience:
+    return lambda: Patience(threading.Event(), outage_s(SESSION_S), clock)
+
+
 def started(deployment: Deployment) -> Deployment:
     deployment.await_turn()
     deployment.enter()
@@ -106,15 +116,17 @@ def test_an_output_expires_before_the_session_does() -> None:
     assert (outage_s(45.0), outage_s(6.0), outage_s(180.0)) == (40.0, 4.0, 160.0)
 
 
-def test_something_is_sent_only_if_it_expires_before_the_session_does(deployment: Deployment, clock: Clock) -> None:
-    started(deployment).check()
+def test_something_is_sent_only_if_it_expires_before_the_session_does(
+    deployment: Deployment, clock: Clock, patience: MakePatience
+) -> None:
+    started(deployment).check(patience)
     clock.now_s += SESSION_S - deployment.outage_s - 0.1
-    deployment.check()
+    deployment.check(patience)
     assert deployment.held
 
 
 def test_what_cannot_be_sent_for_an_outage_ends_the_flow(
-    deployment: Deployment, clock: Clock, group: FakeGroup, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, clock: Clock, patience: MakePatience, group: FakeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started(deployment)
     group.away = True
@@ -128,12 +140,14 @@ def test_what_cannot_be_sent_for_an_outage_ends_the_flow(
 
     monkeypatch.setattr("time.sleep", wait)
     with pytest.raises(SinkError, match="deployment d could not be renewed within 40 s"):
-        deployment.check()
-    assert len(waited) == 41
+        deployment.check(patience)
+    assert len(waited) == 40
     assert not deployment.held
 
 
-def test_a_renewal_lets_it_send_again(deployment: Deployment, clock: Clock, group: FakeGroup) -> None:
+def test_a_renewal_lets_it_send_again(
+    deployment: Deployment, clock: Clock, patience: MakePatience, group: FakeGroup
+) -> None:
     started(deployment)
     group.away = True
     clock.now_s += 2 * SESSION_S
@@ -142,7 +156,7 @@ def test_a_renewal_lets_it_send_again(deployment: Deployment, clock: Clock, grou
     group.away = False
     clock.now_s += 1
     deployment.step()
-    deployment.check()
+    deployment.check(patience)
     assert deployment.seconds_left() == SESSION_S
 
 
@@ -153,14 +167,16 @@ def test_who_is_put_out_is_told(deployment: Deployment, group: FakeGroup, tmp_pa
         deployment.step()
 
 
-def test_who_lost_its_place_joins_again_if_nobody_came(deployment: Deployment, clock: Clock, group: FakeGroup) -> None:
+def test_who_lost_its_place_joins_again_if_nobody_came(
+    deployment: Deployment, clock: Clock, patience: MakePatience, group: FakeGroup
+) -> None:
     started(deployment)
     assert group.member is not None
     group.member.lost, group.member = True, None
     clock.now_s += 2 * SESSION_S
     deployment.step()
     deployment.step()
-    deployment.check()
+    deployment.check(patience)
     assert group.joins == 2
 
 

@@ -1,0 +1,124 @@
+"""Whatever ends a command ends it with exit code 1 and one line; a traceback is for who asks for it."""
+
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from recallflow.connectors import lines
+from recallflow.state.directory import RECOVERY
+
+# Breaks `where` (module.Class.method) with `what`, and runs the command.
+CHILD = """
+import importlib, sys
+from recallflow.cli import main
+
+what, places = sys.argv.pop(1), sys.argv.pop(1).split(",")
+
+def fail(*_):
+    raise {"type": TypeError, "memory": MemoryError, "keyboard": KeyboardInterrupt, "assert": AssertionError}[what]
+
+for place in places:
+    module, owner, name = place.rsplit(".", 2)
+    setattr(getattr(importlib.import_module("recallflow." + module), owner), name, fail)
+sys.exit(main())
+"""
+LINES = b"".join(
+    orjson.dumps({"tenant_id": "acme", "user_id": "ann", "timestamp": 1} | fields) + b"\n"
+    for fields in (
+        {"type": "message", "content": "The bicycle is in the cellar."},
+        {"type": "recall", "query": "Where?"},
+    )
+)
+PLACES = [
+    "connectors.lines.LineSource.list_parts",
+    "connectors.lines.LineSource.build_part",
+    "connectors.lines.LinePart.next_batch",
+    "connectors.lines.LinePart.snapshot",
+    "connectors.lines.LinePart.close",
+    "connectors.lines.InOrder.write_batch",
+    "connectors.lines.InOrder.snapshot",
+    "operators.partition.PartitionLogic.on_batch",
+    "operators.partition.PartitionLogic.snapshot",
+    "state.directory.StateDirectory.sync",
+]
+
+Broken = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Broken:
+    """Runs `recallflow …` with something in it broken."""
+
+    def run(what: str, places: str, *words: str) -> subprocess.CompletedProcess[bytes]:
+        log = tmp_path / "log.jsonl"
+        log.write_bytes(LINES)
+        command = {
+            "pipe": ["pipe", "--state-dir", str(tmp_path / "s")],
+            "replay": ["replay", str(log), "--embedded", "--state-dir", str(tmp_path / "s"), "--workers", "2"],
+            "demo": ["demo"],
+        }[words[0]]
+        chosen = [sys.executable, "-c", CHILD, what, places, *command, *words[1:]]
+        return subprocess.run(chosen, input=LINES, capture_output=True, timeout=120, check=False)
+
+    return run
+
+
+def the_line(done: subprocess.CompletedProcess[bytes]) -> str:
+    """What a command said of its failure, which is the only line but a bar of progress."""
+    assert done.returncode == 1, done.stderr.decode()
+    said = re.sub(r"log\.jsonl: +\d+%.*?events/s\]", "", done.stderr.decode().replace("\r", ""))
+    assert re.fullmatch(r"\s*recallflow: [^\n]+\n", said), said
+    return said.strip()
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if not place.endswith("LinePart.close")])
+def test_a_defect_of_ours_is_one_line(broken: Broken, place: str) -> None:
+    line = the_line(broken("type", place, "pipe"))
+    assert line.startswith("recallflow: a defect of recallflow: TypeError in ")
+    assert line.endswith("; run again with --debug for the traceback")
+
+
+@pytest.mark.parametrize("command", ["pipe", "replay", "demo"])
+def test_each_command_says_it(broken: Broken, command: str) -> None:
+    assert "a defect of recallflow: TypeError" in the_line(broken("type", PLACES[5], command))
+
+
+def test_the_line_names_where_it_went_wrong(broken: Broken) -> None:
+    line = the_line(broken("type", "connectors.lines.Position.__new__", "pipe"))
+    number = next(
+        n for n, text in enumerate(Path(lines.__file__).read_text().splitlines(), 1) if "Record(Position(" in text
+    )
+    assert f"TypeError in connectors/lines.py:{number};" in line
+
+
+def test_with_debug_there_is_a_traceback_and_what_native_code_says(broken: Broken) -> None:
+    done = broken("type", PLACES[5], "pipe", "--debug")
+    assert done.returncode == 1
+    assert b"Traceback (most recent call last)" in done.stderr
+    assert b"panicked at" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(b"recallflow: a defect of recallflow: TypeError")
+
+
+def test_a_recovery_store_that_does_not_fit_is_one_line_with_the_way_out(broken: Broken, tmp_path: Path) -> None:
+    """As after a restore by hand of half of it."""
+    assert broken("type", PLACES[4], "pipe").returncode == 0
+    (store,) = (tmp_path / "s" / RECOVERY).glob("*.sqlite3")
+    with sqlite3.connect(store) as file:
+        file.execute("UPDATE parts SET part_count = 2")
+    assert "recallflow state rebuild --give-up-unanswered" in the_line(broken("type", PLACES[4], "pipe"))
+
+
+def test_out_of_memory_says_so(broken: Broken) -> None:
+    assert the_line(broken("memory", PLACES[5], "pipe")).startswith("recallflow: out of memory: ")
+
+
+def test_an_interrupt_says_nothing(broken: Broken) -> None:
+    for place in PLACES[4:6]:
+        done = broken("keyboard", place, "pipe")
+        assert (done.returncode, done.stderr) in ((130, b""), (0, b"")), place
