@@ -83,7 +83,8 @@ def test_a_checkpoint_from_before_what_the_outputs_hold_is_refused_unless_told(
     assert ended.code == 1, ended
     assert ended.plain, ended
     assert "--accept-repeats" in ended.error
-    assert len(re.findall(r"\d{4}-\d\d-\d\d", ended.error)) >= 2, "the two times are named"
+    times = len(re.findall(r"\d{4}-\d\d-\d\d", ended.error))
+    assert times == 2 or (times == 1 and "holds nothing" in ended.error), "the times are named, of what there is"
     engine.up("--accept-repeats")
     asked = log.ask("user1", "user.stats")
     log.flush()
