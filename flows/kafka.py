@@ -93,6 +93,8 @@ class KafkaFlow:
             opened = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes)
             directory = stack.enter_context(opened)
             directory.rebuilding = bool(rewind)
+            directory.existing_partitions()
+            _log.info("holds %d memories of %d owners", directory.counts.memories, directory.counts.owners)
             # Before anything else is read: each record is judged by what was decided up to then.
             table = stack.enter_context(closing(ControlTable(self.options, self.topics.control)))
             begin, recovery = self._begin()

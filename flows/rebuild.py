@@ -13,8 +13,8 @@ from recallflow.flows.begin import Begin
 from recallflow.flows.engine import FLOW_ID
 from recallflow.flows.recovery import GIVE_UP, committed, has_store
 from recallflow.operators.snapshot import Snapshot
-from recallflow.state.checkpoint import CACHE_BYTES, partition_folder
-from recallflow.state.directory import RECOVERY, REWIND, StateDirectory, describe, hold
+from recallflow.state.checkpoint import CACHE_BYTES
+from recallflow.state.directory import RECOVERY, REWIND, StateDirectory, describe, hold, partition_folder
 from recallflow.state.files import write_checked
 
 STATE_STEP = f"{FLOW_ID}.state"

@@ -188,6 +188,8 @@ class View:
             head = Head(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms)
             self._effects[keys.head(self._hot.key)] = head.encode()
             self._partition.stage(self._effects)
+            created = sum(entry.version == 0 for entry, _ in self._added)
+            self._partition.count(int(self._hot.next_change == 0), created - len(self._removed))
             self._partition.stage(graph)
 
     def follow(self) -> None:

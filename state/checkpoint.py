@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recallflow.errors import StateError, StorageError
-from recallflow.state.directory import DESCRIPTION, RECOVERY, RESTORING, Fingerprint, StateDirectory, describe
+from recallflow.state.directory import (
+    DESCRIPTION,
+    RECOVERY,
+    RESTORING,
+    Fingerprint,
+    StateDirectory,
+    describe,
+    partition_folder,
+)
 from recallflow.state.files import sync, sync_tree
 from recallflow.state.lock import LOCK, locked
 from recallflow.state.partition import Partition
@@ -72,11 +80,6 @@ def restore(source: Path, state_dir: Path) -> None:
             except BaseException:
                 _empty(state_dir)
                 raise
-
-
-def partition_folder(path: Path, number: int) -> Path:
-    """Where a state directory has the database of a state partition."""
-    return path / f"p{number:03d}"
 
 
 def _check_checkpoint(source: Path, fingerprint: Fingerprint) -> None:

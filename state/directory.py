@@ -16,7 +16,7 @@ from recallflow.state.files import read_checked, write_checked
 from recallflow.state.hot import HotOwners
 from recallflow.state.keyring import Keyring, new_secret
 from recallflow.state.lock import LOCK, WAIT_S, locked
-from recallflow.state.partition import Partition, SharedMemory
+from recallflow.state.partition import Counts, Partition, SharedMemory
 
 DESCRIPTION = "recallflow.json"
 RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is being restored
@@ -82,7 +82,7 @@ class StateDirectory:
         """The open partition; raises StateInUse while another process holds it."""
         with self._opening:
             if number not in self._partitions:
-                folder = self.path / f"p{number:03d}"
+                folder = partition_folder(self.path, number)
                 _check_whole(folder)
                 self._partitions[number] = Partition(folder, number, self._keyring, self._memory, self._lock_wait_s)
             return self._partitions[number]
@@ -90,6 +90,17 @@ class StateDirectory:
     def partitions(self) -> list[Partition]:
         """All partitions, opened."""
         return [self.partition(number) for number in range(self.fingerprint.partitions)]
+
+    def existing_partitions(self) -> list[Partition]:
+        """The partitions that have a folder, opened. One that is missing stays so: an empty one would pass for it."""
+        numbers = range(self.fingerprint.partitions)
+        return [self.partition(number) for number in numbers if partition_folder(self.path, number).is_dir()]
+
+    @property
+    def counts(self) -> Counts:
+        """What the partitions hold that are open."""
+        found = [partition.counts for partition in [*self._partitions.values()]]
+        return Counts(sum(one.owners for one in found), sum(one.memories for one in found))
 
     def sync(self) -> None:
         """Syncs all that was committed. Each partition waits for the disk; together they wait hardly longer than one:
@@ -132,6 +143,11 @@ def hold(path: Path, wait_s: float = WAIT_S, *, create: bool = False) -> Iterato
             _check_new(path)
     with locked(path, wait_s):
         yield
+
+
+def partition_folder(path: Path, number: int) -> Path:
+    """Where a state directory has the database of a state partition."""
+    return path / f"p{number:03d}"
 
 
 def describe(path: Path) -> tuple[Fingerprint, bytes]:

@@ -6,6 +6,7 @@ read, or deleted, as one range and can never be reached from another owner's pre
     00 name                                   the partition's own
        format                                 format version and partition number
        applied: source                        last applied offset of each source partition
+       counts                                 how many owners and current memories there are
     01 owner(16) table(1) …                   one owner's
        H                                      head: who the owner is, next sequence number, ingestion clock
        C name(16)                             memory id → sequence number, version, content digest, forgotten or not
@@ -50,6 +51,7 @@ FORMAT_VERSION = 4
 
 FORMAT = b"\x00format"
 APPLIED = b"\x00applied:"
+COUNTS = b"\x00counts"
 OWNERS = b"\x01"
 OUTBOX = b"\x02"
 EFFECTS = b"\x03"

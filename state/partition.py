@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import orjson
 from rocksdict import (
@@ -28,6 +28,13 @@ LOCK_RETRY_S = 0.05
 BLOCK_CACHE_BYTES = 32 * 1024 * 1024
 WRITE_BUFFERS_BYTES = 64 * 1024 * 1024
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+
+
+class Counts(NamedTuple):
+    """What a state partition holds: owners, and their current memories."""
+
+    owners: int
+    memories: int
 
 
 class SharedMemory:
@@ -68,6 +75,7 @@ class Partition:
         self._moved: set[str] = set()
         self._check_format(path)
         self.applied = self._read_applied()
+        self.counts = Counts(*orjson.loads(self.get(keys.COUNTS) or b"[0,0]"))
 
     # ------------------------------------------------------------------ positions
 
@@ -118,6 +126,12 @@ class Partition:
     def stage(self, effects: dict[bytes, bytes | None]) -> None:
         """Takes one event's effects (None deletes) into the transaction: all of them, after the event succeeded."""
         self._pending.update(effects)
+
+    def count(self, owners: int, memories: int) -> None:
+        """Adds what one event brought or took, to be written with its effects."""
+        if owners or memories:
+            self.counts = Counts(self.counts.owners + owners, self.counts.memories + memories)
+            self._pending[keys.COUNTS] = orjson.dumps(tuple(self.counts))
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Committed records under a prefix, in key order."""

@@ -13,10 +13,10 @@ import orjson
 from recallflow.errors import StateError, StateInUse
 from recallflow.owner import state_partition
 from recallflow.state import graph_check, keys
-from recallflow.state.checkpoint import CACHE_BYTES, partition_folder
-from recallflow.state.directory import Fingerprint, StateDirectory
+from recallflow.state.checkpoint import CACHE_BYTES
+from recallflow.state.directory import Fingerprint, StateDirectory, partition_folder
 from recallflow.state.graph_check import GraphCheck
-from recallflow.state.partition import Partition
+from recallflow.state.partition import Counts, Partition
 from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, MemoryRow, Vectors
 from recallflow.state.segment import Segment
 from recallflow.state.usage import Usage
@@ -70,9 +70,13 @@ def _verify_partition(directory: StateDirectory, number: int, report: Report) ->
     try:
         partition = directory.partition(number)
         report.partitions += 1
+        before = report.records.copy()
         for owner, records in groupby(partition.everything(), lambda record: _owner_of(record[0])):
             check = _own_problems if owner is None else _OwnerCheck(directory.fingerprint, owner).problems
             report.problems.extend(f"p{number:03d}: {found}" for found in check(partition, records, report.records))
+        read = Counts(*(report.records[table] - before[table] for table in ("owners", "entries")))
+        if read != partition.counts:
+            report.problems.append(f"p{number:03d}: says it holds {partition.counts}, and holds {read}")
     except StateInUse:
         raise
     except StateError as error:
@@ -104,7 +108,7 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
                 counts["positions"] += 1
                 if int(value) < 0:
                     yield f"applied position of {key[len(keys.APPLIED) :].decode()} is {int(value)}"
-            elif key != keys.FORMAT:
+            elif key not in (keys.FORMAT, keys.COUNTS):
                 yield f"{key.hex()}: a key of no table"
         except _UNDECODABLE as error:
             yield f"{key.hex()}: cannot be decoded: {error}"

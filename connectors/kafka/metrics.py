@@ -83,6 +83,9 @@ class Metrics(Collector):
                 self._running.misplaced.counts,
                 REASONS,
             )
+            held = self._running.directory.counts
+            yield _gauge("owners", "Users whose memory is held", held.owners)
+            yield _gauge("memories", "Current memories held", held.memories)
             yield _gauge("hot_cache_bytes", "Bytes of owners in memory", self._running.directory.hot_bytes)
 
 

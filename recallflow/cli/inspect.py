@@ -9,7 +9,7 @@ import orjson
 from recallflow.cli import upkeep
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
-from recallflow.state.logical import owners, state_hash
+from recallflow.state.logical import state_hash
 
 CACHE_BYTES = 1024 * 1024
 
@@ -57,16 +57,13 @@ def _info(directory: StateDirectory) -> dict[str, Any]:
         "embedder": settings.embedder,
         "dimension": settings.dimension,
         "episode_gap_minutes": settings.episode_gap_ms / 60_000,
-        "owners": 0,
-        "memories": 0,
+        "owners": sum(partition.counts.owners for partition in directory.partitions()),
+        "memories": directory.counts.memories,
         "bytes": 0,
         "applied": {},
     }
     for partition in directory.partitions():
         found["bytes"] += partition.size_bytes()
-        for owner, _ in owners(partition):
-            found["owners"] += 1
-            found["memories"] += sum(1 for _ in partition.scan(keys.table(owner, keys.ENTRY)))
         for source, offset in partition.applied.items():
             found["applied"][source] = max(offset, found["applied"].get(source, -1))
     return found

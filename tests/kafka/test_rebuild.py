@@ -25,8 +25,7 @@ from recallflow.flows.rebuild import positions
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Topics
 from recallflow.owner import state_partition
-from recallflow.state.checkpoint import partition_folder
-from recallflow.state.directory import RECOVERY, REWIND, StateDirectory, describe
+from recallflow.state.directory import RECOVERY, REWIND, StateDirectory, describe, partition_folder
 from recallflow.state.files import read_checked
 from recallflow.state.logical import state_hash
 from recallflow.state.verify import verify

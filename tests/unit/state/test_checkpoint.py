@@ -10,8 +10,8 @@ import pytest
 from recallflow.cli import main
 from recallflow.errors import StateError, StateInUse
 from recallflow.flows.embedded import Processed
-from recallflow.state.checkpoint import checkpoint, partition_folder, restore
-from recallflow.state.directory import DESCRIPTION, RECOVERY, StateDirectory, describe
+from recallflow.state.checkpoint import checkpoint, restore
+from recallflow.state.directory import DESCRIPTION, RECOVERY, StateDirectory, describe, partition_folder
 from recallflow.state.lock import LOCK
 from recallflow.state.logical import state_hash
 from recallflow.state.verify import verify

@@ -8,8 +8,7 @@ import orjson
 
 from recallflow.owner import Owner, state_partition
 from recallflow.state import keys
-from recallflow.state.checkpoint import partition_folder
-from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.directory import StateDirectory, describe, partition_folder
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Current, Entry, Vectors
 from recallflow.state.verify import verify
@@ -102,3 +101,9 @@ def test_a_partition_that_cannot_be_opened_is_one_problem_among_others(state_dir
     problems = verify(state_dir).problems
     assert len(problems) == 2
     assert any("a key of no table" in problem for problem in problems)
+
+
+def test_counts_that_differ_from_what_is_there_are_found(state_dir: Path) -> None:
+    with damaging(state_dir) as (_, damages):
+        damages[keys.COUNTS] = b"[7,7]"
+    assert any("says it holds Counts(owners=7, memories=7)" in problem for problem in verify(state_dir).problems)
