@@ -11,6 +11,7 @@ from typing import BinaryIO, Protocol
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 
+from recallflow.checked import Checked
 from recallflow.outputs import Answer, DeadLetter, Done, Receipted
 from recallflow.records import Position, Record
 
@@ -86,7 +87,14 @@ class PumpFeed:
         return batch
 
 
-class LineSource(FixedPartitionedSource[Record, dict[str, int]]):
+class Offsets(Checked, dict[str, int]):
+    """The next offset of each topic that was ever read into a state directory."""
+
+    def _fields(self) -> tuple[dict[str, int]]:
+        return (dict(self),)
+
+
+class LineSource(FixedPartitionedSource[Record, Offsets]):
     """Records `topic:0:offset` from lines. One part for every embedded source a state directory ever sees: its resume
     state holds the next offset of each topic, as Bytewax knows parts by the ones the first run had."""
 
@@ -112,12 +120,12 @@ class LineSource(FixedPartitionedSource[Record, dict[str, int]]):
     def list_parts(self) -> list[str]:
         return [PART]
 
-    def build_part(self, step_id: str, for_part: str, resume_state: dict[str, int] | None) -> "LinePart":  # noqa: ARG002
-        resumed = resume_state or {}
+    def build_part(self, step_id: str, for_part: str, resume_state: Offsets | None) -> "LinePart":  # noqa: ARG002
+        resumed = resume_state or Offsets()
         self.first_offset = max(resumed.get(self._topic, 0), self._floor)
         self.delivered = self.first_offset
         feed = Turns(self._open_feed(self.first_offset), self._asks)
-        offsets = {**resumed, self._topic: self.first_offset}
+        offsets = Offsets({**resumed, self._topic: self.first_offset})
         return LinePart(self._topic, feed, self._clock_ms, offsets, lambda: self.delivered)
 
 
@@ -141,13 +149,13 @@ class Turns:
         return batch
 
 
-class LinePart(StatefulSourcePartition[Record, dict[str, int]]):
+class LinePart(StatefulSourcePartition[Record, Offsets]):
     def __init__(
         self,
         topic: str,
         feed: Turns,
         clock_ms: Callable[[], int],
-        offsets: dict[str, int],
+        offsets: Offsets,
         delivered: Callable[[], int],
     ) -> None:
         self._topic = topic
@@ -174,8 +182,8 @@ class LinePart(StatefulSourcePartition[Record, dict[str, int]]):
         """Whether the last line asked, and is not through."""
         return self._feed.asked and self._delivered() < self._offsets[self._topic]
 
-    def snapshot(self) -> dict[str, int]:
-        return dict(self._offsets)
+    def snapshot(self) -> Offsets:
+        return Offsets(self._offsets)
 
 
 class LineSink(FixedPartitionedSink[Delivered | Done, None]):

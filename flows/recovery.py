@@ -6,7 +6,6 @@ the source: what lies between would come twice or not at all. So they are remove
 """
 
 import contextlib
-import pickle
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 from bytewax.recovery import RecoveryConfig, init_db_dir
 
+from recallflow.checked import unpickled
 from recallflow.errors import StorageError
 from recallflow.state.directory import RECOVERY
 from recallflow.state.files import sync, sync_tree
@@ -29,8 +29,8 @@ def has_store(state_dir: Path) -> bool:
 
 
 def recovery_store(state_dir: Path) -> RecoveryConfig:
-    """The state directory's recovery store, holding committed snapshots only. Made aside and renamed, so that a kill
-    leaves none or a whole one. Raises StorageError."""
+    """The state directory's recovery store, holding committed snapshots only, and each of them as it was written. Made
+    aside and renamed, so that a kill leaves none or a whole one. Raises StorageError."""
     store = state_dir / RECOVERY
     try:
         if not has_store(state_dir):
@@ -38,6 +38,7 @@ def recovery_store(state_dir: Path) -> RecoveryConfig:
         _drop_uncommitted(store)
     except (OSError, RuntimeError, sqlite3.Error) as error:
         raise StorageError(f"the recovery store in {store} cannot be used: {error}") from error
+    check_snapshots(state_dir)
     return RecoveryConfig(store, timedelta(0))
 
 
@@ -82,7 +83,7 @@ def committed(state_dir: Path, step: str) -> dict[str, Any]:
             for key, at, change in file.execute(wanted, (step, epoch)):
                 if key not in last or last[key][0] < at:
                     last[key] = at, change
-        return {key: pickle.loads(change) for key, (_, change) in last.items() if change is not None}  # noqa: S301 ours
+        return {key: unpickled(change) for key, (_, change) in last.items() if change is not None}
 
 
 def check_snapshots(state_dir: Path) -> None:
@@ -92,7 +93,7 @@ def check_snapshots(state_dir: Path) -> None:
             if said != "ok":
                 raise StorageError(said)
         for (change,) in _rows(files, "SELECT ser_change FROM snaps WHERE ser_change IS NOT NULL"):
-            pickle.loads(change)  # noqa: S301 ours
+            unpickled(change)
 
 
 def snapshot_time(state_dir: Path) -> str:
@@ -110,7 +111,7 @@ def _reading(state_dir: Path) -> Iterator[list[sqlite3.Connection]]:
         try:
             found = sorted((state_dir / RECOVERY).glob("*.sqlite3"))
             yield [stack.enter_context(contextlib.closing(sqlite3.connect(file))) for file in found]
-        except Exception as error:  # unpickling raises whatever the bytes say
+        except (OSError, sqlite3.Error, StorageError) as error:
             raise StorageError(
                 f"the recovery store in {state_dir / RECOVERY} cannot be read ({error}): restore a checkpoint, or move "
                 f"it away and see recallflow state rebuild {GIVE_UP}"

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
+from recallflow.checked import Checked
 from recallflow.operators.events import Item, Prepared, Refused
 from recallflow.owner import state_partition
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Checked):
     """What Bytewax keeps of a state partition. `received`: the last offset of each source that came by in this run;
     `waiting`: waiting queries, and `held`: what waits for an event that is applied in steps, both sealed; `owed`: how
     far each source was applied before what was lost is read again."""

@@ -14,11 +14,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from recallflow.checked import Checked
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.configs import producer_bounds
 from recallflow.connectors.kafka.messages import headers_of
@@ -47,13 +49,14 @@ UNCOMMITTED = {"isolation.level": "read_uncommitted"}
 _log = logging.getLogger(__name__)
 
 
-class Delivered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Delivered(Checked):
     """A part's resume state: everything below `offset` is settled; `unclaimed` stands in the tail from before a crash,
     and the dataflow has not come by it again. All this is of the topic of that id, not of one made in its place."""
 
     offset: int
     unclaimed: tuple[Identity, ...]
-    topic_id: str = ""  # of snapshots from before ids were kept
+    topic_id: str = ""  # of a part that has no snapshot yet
 
 
 class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):

@@ -11,6 +11,7 @@ from typing import Any
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from confluent_kafka import Consumer
 
+from recallflow.checked import Checked
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.hub import Hub, Reader
@@ -27,8 +28,12 @@ _log = logging.getLogger(__name__)
 QUERIES_MAX = 1_000
 AT_ONCE = datetime.fromtimestamp(0, UTC)
 
-# topic:partition → the next offset, and the offset from which on outputs count
-Offsets = dict[str, tuple[int, int]]
+
+class Offsets(Checked, dict[str, tuple[int, int]]):
+    """`topic:partition` → the next offset, and the offset from which on outputs count."""
+
+    def _fields(self) -> tuple[dict[str, tuple[int, int]]]:
+        return (dict(self),)
 
 
 class Progress:
@@ -120,7 +125,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         )
         for topic in (self._query_topic, self._memory_topic):
             for partition in range(number, counts[topic], self._parts):
-                next_offset, answered_from = (resume_state or {}).get(f"{topic}:{partition}", (None, 0))
+                next_offset, answered_from = (resume_state or Offsets()).get(f"{topic}:{partition}", (None, 0))
                 place = self._place(topic, partition, next_offset)
                 part.add(replace(place, answered_from=max(answered_from, next_offset or 0)))
         with self._joining:
@@ -298,7 +303,8 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         return AT_ONCE
 
     def snapshot(self) -> Offsets:
-        return {log.source: (log.next_offset, log.answered_from) for log in (*self.queries, *self.memories)}
+        places = {log.source: (log.next_offset, log.answered_from) for log in (*self.queries, *self.memories)}
+        return Offsets(places)
 
     def close(self) -> None:
         self._hub.leave()

@@ -7,6 +7,7 @@ from typing import Any, Generic
 
 from bytewax.operators import StatefulBatchLogic
 
+from recallflow.checked import Checked
 from recallflow.operators.async_call.completions import Completion
 from recallflow.operators.async_call.results import Result, V, W
 from recallflow.operators.async_call.runtime import Call, Runtime
@@ -15,7 +16,7 @@ numbers = count()  # of steps and calls; an earlier run in this process may stil
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot(Generic[V, W]):
+class Snapshot(Checked, Generic[V, W]):
     """Pending items in the order they came; in ordered mode with the results that wait for an earlier item's."""
 
     key: str

@@ -3,8 +3,10 @@ what it held."""
 
 import contextlib
 import io
+import pickle
 import random
 import shutil
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,18 @@ from typing import Any
 import orjson
 import pytest
 
+from recallflow.checked import Checked
 from recallflow.cli import main
+from recallflow.errors import StorageError
+from recallflow.flows.embedded import process
+from recallflow.flows.settings import Settings
 from recallflow.state.directory import BEGIN, REWIND
 from recallflow.state.files import write_checked
 
 Pipe = Callable[[Path, Sequence[bytes]], list[dict[str, Any]]]
 
 OWNERS = [{"tenant_id": "acme", "user_id": f"user{number}"} for number in range(4)]
-EACH = 4  # offsets of each kind of file
+EACH = 2  # offsets of each kind of file
 # Kind → which files, and whether verify must notice each flip: of the others a start may do without.
 KINDS = {
     "description": ("recallflow.json", True),
@@ -47,6 +53,17 @@ def filled(tmp_path_factory: pytest.TempPathFactory, pipe: Pipe, make_log: Calla
     )
     write_checked(state_dir / REWIND, {"memories:0": 17})
     return state_dir
+
+
+def snapshots(state_dir: Path) -> list[tuple[int, bytes]]:
+    """What the recovery store holds: each snapshot's row, and its value."""
+    with contextlib.closing(sqlite3.connect(store_of(state_dir))) as store:
+        return store.execute("SELECT rowid, ser_change FROM snaps WHERE ser_change IS NOT NULL").fetchall()
+
+
+def store_of(state_dir: Path) -> Path:
+    (store,) = state_dir.glob("recovery/*.sqlite3")
+    return store
 
 
 def verified(state_dir: Path) -> bool:
@@ -79,6 +96,28 @@ def test_a_flipped_byte_is_found_or_does_no_harm(
             assert [answer["status"] for answer in pipe(copy, [ASK])] == ["ok"], f"{damaged.name}, byte {offset}"
             assert hash_of(copy) == expected, f"{damaged.name}, byte {offset}"
         shutil.rmtree(copy)
+
+
+def test_a_flipped_byte_of_a_snapshot_stops_a_start(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As sqlite keeps no checksums, and an offset with another byte unpickles."""
+    draw = random.Random("snapshots")
+    found = [(row, value) for row, value in snapshots(filled) if isinstance(pickle.loads(value), Checked)]
+    assert {type(pickle.loads(value)).__name__ for _, value in found} == {"Offsets", "Snapshot"}
+    for kind in ("Offsets", "Snapshot"):
+        row, value = draw.choice([one for one in found if type(pickle.loads(one[1])).__name__ == kind])
+        damaged = bytearray(value)
+        damaged[draw.randrange(len(value) // 2, len(value) - 8)] ^= draw.choice((0x01, 0x10, 0x80, 0xFF))
+        copy = tmp_path / kind
+        shutil.copytree(filled, copy)
+        with contextlib.closing(sqlite3.connect(store_of(copy))) as store, store:
+            store.execute("UPDATE snaps SET ser_change = ? WHERE rowid = ?", (bytes(damaged), row))
+        assert main(["state", "verify", "--state-dir", str(copy)]) == 1
+        said = capsys.readouterr()
+        assert f"the recovery store in {copy / 'recovery'} cannot be read (a snapshot" in said.out + said.err
+        with pytest.raises(StorageError, match=r"recovery store.*restore a checkpoint.*--give-up-unanswered"):
+            process([ASK], Settings(), copy)
 
 
 ASK = orjson.dumps({"type": "user.stats"} | OWNERS[0])

@@ -40,10 +40,9 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return made
 
 
-def build(resumed: Delivered | None = None) -> SinkPart:
-    kafka = KafkaSink(
-        KafkaOptions("nowhere:1"), {TOPIC: 1}, {PART: 3}, {TOPIC: "id"}, {TOPIC: 50_000, "dead.letters": 20_000}
-    )
+def build(resumed: Delivered | None = None, outage_s: float = sink.OUTAGE_S) -> SinkPart:
+    most_bytes = {TOPIC: 50_000, "dead.letters": 20_000}
+    kafka = KafkaSink(KafkaOptions("nowhere:1"), {TOPIC: 1}, {PART: 3}, {TOPIC: "id"}, most_bytes, outage_s=outage_s)
     return kafka.build_part("outputs", PART, resumed)
 
 
@@ -114,10 +113,9 @@ def test_a_failed_delivery_stops_the_flow(broker: Broker) -> None:
         part.write_batch([output(3)])
 
 
-def test_what_is_not_acknowledged_in_time_stops_the_flow(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink, "OUTAGE_S", 0.0)
+def test_what_is_not_acknowledged_in_time_stops_the_flow(broker: Broker) -> None:
     broker.producer.stuck = True
-    part = build()
+    part = build(outage_s=0.0)
     part.write_batch([output(1)])
     with pytest.raises(SinkError, match="1 outputs were not acknowledged"):
         part.snapshot()

@@ -131,11 +131,11 @@ def test_queries_begin_where_the_topic_ended_and_those_of_later_partitions_at_th
 def test_what_is_read_again_comes_out_silent(kafka: FakeKafka, flows: list[Flow]) -> None:
     for name in (b"a", b"b", b"c", b"d"):
         kafka.append(MEMORIES, 0, name)
-    flows.append(flow := Flow(kafka, rewind={"memories:0": 1}).start({"00000": {"memories:0": (3, 0)}}))
+    flows.append(flow := Flow(kafka, rewind={"memories:0": 1}).start({"00000": Offsets({"memories:0": (3, 0)})}))
     records = flow.taken()
     assert [(record.value, record.silent) for record in records] == [(b"b", True), (b"c", True), (b"d", False)]
     # A kill on the way there does not make them loud.
-    halfway = {"00000": {"memories:0": (2, 3)}}
+    halfway = {"00000": Offsets({"memories:0": (2, 3)})}
     flows.append(again := Flow(kafka).start(halfway))
     assert [(record.value, record.silent) for record in again.taken()] == [(b"c", True), (b"d", False)]
 
@@ -154,12 +154,12 @@ def test_a_stop_ends_every_part(kafka: FakeKafka, flows: list[Flow]) -> None:
 def test_what_is_gone_from_a_topic_is_named(kafka: FakeKafka) -> None:
     kafka.topics[MEMORIES][0].low = kafka.topics[MEMORIES][0].end = 7
     with pytest.raises(SourceError, match=r"memories:0: 4 records from offset 3 on are gone"):
-        Flow(kafka).start({"00000": {"memories:0": (3, 0)}})
+        Flow(kafka).start({"00000": Offsets({"memories:0": (3, 0)})})
 
 
 def test_a_topic_that_ends_before_our_place_was_made_anew(kafka: FakeKafka) -> None:
     with pytest.raises(SourceError, match="made anew"):
-        Flow(kafka).start({"00000": {"memories:0": (3, 0)}})
+        Flow(kafka).start({"00000": Offsets({"memories:0": (3, 0)})})
 
 
 def test_no_more_is_given_than_the_state_is_done_with(kafka: FakeKafka, flows: list[Flow]) -> None:

@@ -1,0 +1,1 @@
+../../recallflow/checked.py
