@@ -71,13 +71,6 @@ def test_a_record_may_be_passed_over_by_order(engine: Engine, log: Log, reader: 
     assert found.clean(), found
 
 
-def test_a_skip_that_names_no_record_is_a_usage_error(engine: Engine) -> None:
-    for wrong in ("nonsense", "memory:x:1", "memory:1", "other-topic:0:1"):
-        ended = engine.ends("--skip", wrong)
-        assert ended.code == 2, f"{wrong}: {ended}"
-        assert ended.plain
-
-
 def test_what_a_producer_got_wrong_is_named(engine: Engine, log: Log, reader: Reader) -> None:
     engine.up()
     seconds = log.event("memory", GOOD | {"id": "s", "timestamp": 1_700_000_000}, [LETTER, RECEIPT])
@@ -107,15 +100,16 @@ def test_what_a_producer_got_wrong_is_named(engine: Engine, log: Log, reader: Re
 def test_keys_that_lead_elsewhere_are_counted(engine: Engine, log: Log, reader: Reader, topics: Topics) -> None:
     engine.up()
     for number in range(10):
-        sent = log.tell(f"user{number}", content="in its place")
+        log.tell(f"user{number}", content="in its place")
     log.flush()
     assert reader.until(lambda: settled(log, reader))
     assert misplaced(engine) == {}
     log.event("memory", GOOD | {"id": "null-key"}, [RECEIPT], key=None, partition=0)
     log.event("memory", GOOD | {"id": "wrong-key"}, [RECEIPT], key=b"somebody/else")
-    right = int(sent.position.split(":")[1])
+    # the first partition is every owner's own while there is no other: a record there may be from that time
+    sent = next(sent for sent in log.sent if sent.position.split(":")[1] == "0")
     told = GOOD | {"user_id": sent.owner, "id": "elsewhere"}
-    log.event("memory", told, [RECEIPT], key=f"acme/{sent.owner}".encode(), partition=1 - right)
+    log.event("memory", told, [RECEIPT], key=f"acme/{sent.owner}".encode(), partition=1)
     log.flush()
     assert reader.until(lambda: settled(log, reader))
     engine.until(lambda: sum(misplaced(engine).values()) == 3, "counting")
