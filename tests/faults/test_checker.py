@@ -1,11 +1,14 @@
-"""The checker itself: each kind of harm is seen."""
+"""The checker itself: each kind of harm is seen, and a seed's schedule comes again."""
 
+from itertools import islice
 from typing import Any
 
 import orjson
 import pytest
 
+from benchmarks.torture.__main__ import schedule
 from benchmarks.torture.checker import Findings, count
+from benchmarks.torture.faults import FAULTS
 from benchmarks.torture.log import ANSWER, LETTER, RECEIPT, Sent
 from benchmarks.torture.model import Mind, same_text
 from benchmarks.torture.reader import Output
@@ -62,3 +65,11 @@ def test_a_text_that_was_cut_has_to_say_so() -> None:
     assert not same_text("walnut", {"content": "wal"})
     assert same_text("walnut", {"content": "wal", "truncated": True})
     assert not same_text("walnut", {"content": "harbour", "truncated": True})
+
+
+def test_a_seed_has_one_schedule_in_which_each_fault_comes_before_any_comes_again() -> None:
+    first, same, other = ([*islice(schedule(seed, [*FAULTS]), 3 * len(FAULTS))] for seed in (1, 1, 2))
+    assert first == same != other
+    assert all(
+        {name for name, _ in first[n : n + len(FAULTS)]} == set(FAULTS) for n in range(0, len(first), len(FAULTS))
+    )

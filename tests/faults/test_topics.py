@@ -112,22 +112,8 @@ def test_somebody_s_open_transaction_hides_nothing_that_was_sent(
     assert found.clean(), found
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        "isolation.level=read_committed",
-        "message.timeout.ms=1000",
-        "delivery.timeout.ms=1000",
-        "acks=1",
-        "enable.idempotence=false",
-        "group.id=mine",
-        "session.timeout.ms=1000",
-        "group.instance.id=mine",
-    ],
-)
-def test_what_the_guarantees_rest_on_cannot_be_set(
-    option: str, bare: Topics, make_engine: Callable[..., Engine]
-) -> None:
-    ended = make_engine(bare).ends("-X", option)
-    assert ended.code == 2, ended
-    assert option.partition("=")[0] in ended.error
+def test_what_the_guarantees_rest_on_cannot_be_set(bare: Topics, make_engine: Callable[..., Engine]) -> None:
+    for option in ("isolation.level=read_committed", "delivery.timeout.ms=1000", "group.instance.id=mine"):
+        ended = make_engine(bare).ends("-X", option)
+        assert ended.code == 2, ended
+        assert option.partition("=")[0] in ended.error
