@@ -1,5 +1,6 @@
 """The engine as an operator has it: a process of the command line, what it says, and how it ends."""
 
+import math
 import os
 import signal
 import subprocess
@@ -90,13 +91,13 @@ class Engine:
             raise RuntimeError("the engine runs already")
         self.log.touch()
         self._began = self.log.stat().st_size
+        # through another process: what says that the disk is full is on another one
         with self.log.open("ab") as log:
+            self._scribe = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=log)
+        assert self._scribe.stdin is not None
+        with self._scribe.stdin as pipe:
             self._process = subprocess.Popen(
-                self.words(*options),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=surroundings(),
+                self.words(*options), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=surroundings()
             )
         self._guard = guard(self._process.pid)
         self.starts += 1
@@ -196,6 +197,13 @@ class Engine:
         except OSError:
             return 0
 
+    def behind(self) -> float:
+        """How many records it has to go until it has caught up; without end where nobody says so."""
+        try:
+            return self.metrics().get("recallflow_catching_up_records", math.inf)
+        except OSError:
+            return math.inf
+
     def metrics(self) -> dict[str, float]:
         """Every sample by its name with labels, as it is written: `recallflow_outputs_total{kind="response"}`."""
         with urllib.request.urlopen(self._url("/metrics"), timeout=30) as answer:
@@ -219,6 +227,7 @@ class Engine:
     def _reap(self) -> None:
         if self._process is not None:
             self._process.wait()
+            self._scribe.wait()
             with suppress(AttributeError):
                 release(self._guard)
                 del self._guard

@@ -1,5 +1,6 @@
 """One run: an engine on a broker of its own, a producer that never rests, faults, and the verdict."""
 
+import math
 import random
 import shutil
 import time
@@ -90,9 +91,9 @@ class Trial:
 
     def keep_up(self) -> None:
         """As a supervisor does: starts it whenever it ended, until it is ready. RuntimeError where it does not get
-        there."""
+        there, or no nearer for long."""
         deadline = time.monotonic() + GIVE_UP_S
-        ended = 0
+        ended, behind = 0, math.inf
         while not self.engine.running() or not self.engine.ready():
             if not self.engine.running():
                 if self.engine.starts:
@@ -102,6 +103,10 @@ class Trial:
                     raise RuntimeError(f"{self.fault}: it does not come back: {self.engine.ended()}")
                 self.start()
             if time.monotonic() > deadline:
+                before, behind = behind, self.engine.behind()
+                deadline = time.monotonic() + GIVE_UP_S
+                if behind < before:
+                    continue
                 raise RuntimeError(f"{self.fault}: not ready after {GIVE_UP_S:.0f} s: {self.engine.said()[-1_500:]}")
             self.reader.read()
 

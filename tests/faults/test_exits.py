@@ -3,10 +3,6 @@
 import resource
 import shutil
 
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
-from confluent_kafka.admin._resource import ResourceType
-
 from benchmarks.torture.checker import check, settled
 from benchmarks.torture.engine import Engine
 from benchmarks.torture.log import ANSWER, NOTHING, Log
@@ -114,28 +110,3 @@ def test_queries_that_retention_removed_are_given_up_by_order(
     work(log, reader)
     found = check(log, reader)
     assert found.clean(), found
-
-
-def test_a_bound_that_is_lowered_while_it_runs_stops_nothing_for_good(
-    engine: Engine, log: Log, reader: Reader, topics: Topics
-) -> None:
-    engine.up()
-    work(log, reader)
-    told = log.tell("ann", content="walnut " * 20_000)
-    log.flush()
-    reader.receipt(told.position)
-    admin = AdminClient({"bootstrap.servers": topics.cluster.bootstrap_servers})
-    lowered = ConfigResource(ResourceType.TOPIC, topics.of("response"), {"max.message.bytes": "20000"})
-    for done in admin.alter_configs([lowered]).values():
-        done.result(30)
-    asked = log.ask("ann", "memory.get", memory_id=told.query_id)
-    log.flush()
-    assert reader.until(lambda: ("response", asked.query_id) in reader.seen or not engine.running())
-    if not engine.running():
-        ended = engine.ended()
-        assert ended.code == 1, ended
-        assert ended.plain, ended
-        engine.up()
-    assert reader.answer(asked.query_id)["query_id"] == asked.query_id
-    work(log, reader)
-    assert check(log).clean()
