@@ -181,9 +181,12 @@ class Deployment:
     # ---------------------------------------------------------- for the flow
 
     def await_turn(self) -> None:
-        """Returns once no other directory holds the deployment. Raises DeploymentHeld unless we stand by."""
+        """Returns once no other directory holds the deployment. Raises DeploymentHeld unless we stand by. A place in
+        the group of which nothing is said is waited for: an engine that is starting says more soon, and one that is
+        gone, and what it said with its topic, loses it with its session."""
+        silent_until_s = self._clock_s() + self._session_s + MARGIN_MIN_S
         while (holder := self._in_the_way()) is not None:
-            if not self._wait:
+            if not self._wait and (isinstance(holder, Holder) or self._clock_s() >= silent_until_s):
                 raise DeploymentHeld(
                     f"deployment {self._group.name} is held by {holder}. Stop that engine, or stand by with --wait; "
                     "one that was killed is forgotten when its session runs out; engines apart need --deployment NAME"
@@ -203,7 +206,7 @@ class Deployment:
         if seen.member is None:
             return None
         if self._before is None:
-            return "an engine that is just starting"
+            return "an engine that does not say who it is: just starting, or gone and its memory topic made anew"
         # Whoever wrote our own directory's name is dead: we are about to take that directory's lock, or have it.
         ours = self._before.directory_id == directory_id(self._state_dir) != ""
         return None if self._before.released or ours else self._before

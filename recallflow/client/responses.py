@@ -2,10 +2,12 @@
 
 import logging
 import threading
+import time
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from pydantic import ValidationError
 
 from recallflow.client.outstanding import Outstanding, new_future
@@ -17,13 +19,15 @@ from recallflow.responses import ErrorBody, Response
 POLL_S = 0.05  # how late a deadline may be noticed
 METADATA_S = 1.0
 RETRY_S = 0.2
+LOOK_S = 2.0  # so often it is seen whether partitions were added
 
 _log = logging.getLogger(__name__)
 
 
 class Responses:
-    """One consumer on one thread: all partitions of the response topic, from where they end when it starts. `ready`
-    is done once that is settled: no query may be sent before, or its response could be missed."""
+    """One consumer on one thread: all partitions of the response topic, from where they end when it starts, and those
+    that are added later, from their beginning. `ready` is done once the first are settled: no query may be sent before,
+    or its response could be missed."""
 
     def __init__(self, options: KafkaOptions, topic: str, outstanding: Outstanding) -> None:
         self.ready: Future[None] = new_future()
@@ -31,6 +35,7 @@ class Responses:
         self._topic = topic
         self._outstanding = outstanding
         self._stopping = threading.Event()
+        self._assigned: set[int] = set()
         # Responses are in no transaction; somebody else's that is open must not hold them back.
         chosen = {"isolation.level": "read_uncommitted", "error_cb": self._on_error}
         self._consumer = Consumer(options.consumer() | chosen)
@@ -47,10 +52,14 @@ class Responses:
             self._stopping.wait(RETRY_S)
         if not self._stopping.is_set():
             self.ready.set_result(None)
+        look_s = time.monotonic() + LOOK_S
         while not self._stopping.is_set():
             message = self._consumer.poll(POLL_S)
             if message is not None:
                 self._take(message)
+            if time.monotonic() >= look_s:
+                self._assign_added()
+                look_s = time.monotonic() + LOOK_S
 
     def _assign(self) -> bool:
         """Takes up every partition at its end. False where Kafka cannot say now; `trouble` is why."""
@@ -58,10 +67,19 @@ class Responses:
             found = self._consumer.list_topics(self._topic, timeout=METADATA_S).topics[self._topic]
             if found.error is None:
                 self._consumer.assign([TopicPartition(self._topic, n, self._end(n)) for n in found.partitions])
+                self._assigned = set(found.partitions)
             self.trouble = None if found.error is None else f"{self._topic}: {found.error.str()}"
         except KafkaException as error:
             self.trouble = f"{self._topic}: {said(error)}"
         return self.trouble is None
+
+    def _assign_added(self) -> None:
+        """Takes up partitions that were added since the last look: the engine may have answered there by now."""
+        with suppress(KafkaException):  # another look follows, and whoever reads complains
+            found = self._consumer.list_topics(self._topic, timeout=METADATA_S).topics[self._topic]
+            added = sorted(found.partitions.keys() - self._assigned)
+            self._consumer.incremental_assign([TopicPartition(self._topic, n, OFFSET_BEGINNING) for n in added])
+            self._assigned.update(added)
 
     def _end(self, partition: int) -> int:
         end: int = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=METADATA_S)[1]

@@ -1,13 +1,19 @@
 """Both clients against a real broker and a running main flow."""
 
 import asyncio
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
-from benchmarks.broker import HOST, Cluster, free_ports
+from benchmarks.broker import HOST, Cluster, free_ports, retry
 from benchmarks.kafka_flow import create, own_topics, running_flow
 from recallflow import EpisodesList, MemoryGet, Position, Response
 from recallflow.client import AsyncRecallClient, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient
@@ -186,3 +192,41 @@ def test_closing_fails_what_is_still_open(broker: Cluster) -> None:
 
     with pytest.raises(Exception, match="closed before a response came"):
         asyncio.run(asked())()
+
+
+def test_a_response_in_a_partition_that_was_added_comes_too(broker: Cluster, user: str) -> None:
+    topics = own_topics()
+    create(broker, topics, partitions=1)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+
+    def led() -> bool:
+        found = admin.list_topics(topics.responses, timeout=WAIT_S).topics[topics.responses].partitions
+        return len(found) == 2 and all(partition.leader >= 0 for partition in found.values())
+
+    def answer(query_id: str, partition: int) -> None:
+        """As an engine does that was started after the topic grew."""
+        value = Response(query_id=query_id, status="ok", memories=[]).model_dump_json().encode()
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})  # which asks for partitions anew
+        producer.produce(topics.responses, value, f"{TENANT}/{user}".encode(), partition)
+        assert producer.flush(WAIT_S) == 0
+
+    def asked(query_id: str) -> None:
+        with closing(Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "test"})) as consumer:
+            consumer.assign([TopicPartition(topics.queries, 0, 0)])
+            message: Any = None
+            while message is None or query_id.encode() not in message.value():
+                message = consumer.poll(WAIT_S)
+                assert message is not None
+
+    with (
+        RecallClient(broker.bootstrap_servers, TENANT, timeout_s=WAIT_S, **named(topics)) as client,  # type: ignore[arg-type]
+        ThreadPoolExecutor(1) as pool,
+    ):
+        for number, partition in enumerate((0, 1, 0, 1)):
+            if number == 1:
+                admin.create_partitions([NewPartitions(topics.responses, 2)])[topics.responses].result()
+                assert retry(led, time.monotonic() + WAIT_S)
+            answered = pool.submit(client.recall, user, "anything", id=f"q-{number}")
+            asked(f"q-{number}")
+            answer(f"q-{number}", partition)
+            assert answered.result().query_id == f"q-{number}"

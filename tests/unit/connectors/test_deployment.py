@@ -256,10 +256,48 @@ def test_who_is_there_is_named(deployment: Deployment, group: FakeGroup, tmp_pat
     assert f"deployment d is held by {tmp_path / 'other'} on {holder.host} (process {holder.pid})" in str(refused.value)
 
 
-def test_one_that_has_not_said_who_it_is_is_in_the_way_too(deployment: Deployment, group: FakeGroup) -> None:
+@pytest.fixture
+def waits(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """Each wait takes a second; what is in the list happens in it."""
+    happens: list[Callable[[], object]] = []
+
+    def wait(_: float) -> None:
+        clock.now_s += 1
+        if happens:
+            happens.pop()()
+
+    monkeypatch.setattr("time.sleep", wait)
+    return happens
+
+
+def test_one_that_has_not_said_who_it_is_is_waited_for_no_longer_than_a_session(
+    deployment: Deployment, clock: Clock, group: FakeGroup, waits: list[Callable[[], object]]
+) -> None:
     group.join()
-    with pytest.raises(DeploymentHeld, match="held by an engine that is just starting"):
+    began_s = clock.now_s
+    with pytest.raises(DeploymentHeld, match="held by an engine that does not say who it is"):
         deployment.await_turn()
+    assert SESSION_S < clock.now_s - began_s < SESSION_S + 5
+    assert not waits
+
+
+def test_one_that_starts_at_the_same_time_is_named_once_it_speaks(
+    deployment: Deployment, group: FakeGroup, tmp_path: Path, waits: list[Callable[[], object]]
+) -> None:
+    group.join()
+    waits.append(lambda: group.another(tmp_path / "other"))
+    with pytest.raises(DeploymentHeld, match=r"held by .*other on"):
+        deployment.await_turn()
+
+
+def test_what_an_engine_said_is_gone_with_its_topic_and_its_place_with_its_session(
+    deployment: Deployment, group: FakeGroup, waits: list[Callable[[], object]]
+) -> None:
+    """It was stopped, and said so: beside an offset in a topic that was deleted since."""
+    group.join()
+    waits += [lambda: setattr(group, "member", None), lambda: None, lambda: None]
+    assert started(deployment).held
+    assert not waits
 
 
 def test_a_copy_of_a_directory_is_another_one(tmp_path: Path) -> None:
