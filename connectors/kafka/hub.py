@@ -35,6 +35,16 @@ _log = logging.getLogger(__name__)
 TopicPart = tuple[str, int]
 
 
+def gone(source: str, what: str, queries: bool) -> str:
+    """Records that are not in a topic any more, in words, with the way out."""
+    ways = (
+        "a checkpoint does not help: go on without them (recallflow state rebuild --give-up-unanswered)"
+        if queries
+        else "restore a checkpoint that reaches into what is left, or rebuild from a longer log"
+    )
+    return f"{source}: {what} gone from the topic, and nothing is skipped silently: {ways}"
+
+
 class Reader:
     """One consumer on one thread, filling a lane per Kafka partition. What it reads may be taken at once, or, with an
     `order`, when that releases it."""
@@ -160,10 +170,8 @@ class Reader:
 
     def _judge(self, error: KafkaError, where: str) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            raise SourceError(
-                f"{where}: the next record is gone from the topic ({error.str()}). Restore a checkpoint that reaches "
-                "into what is left, or rebuild from a longer log; nothing is skipped silently"
-            )
+            # Memories alone are read in an order.
+            raise SourceError(gone(where, f"the next record is ({error.str()})", queries=self._order is None))
         if denies(error) or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise SourceError(f"{where}: {error.str()}; create the topic (recallflow topics create) or grant the right")
         if not passes(error):

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer
 from recallflow.checked import Checked
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.catch_up import CatchUp
-from recallflow.connectors.kafka.hub import Hub, Reader
+from recallflow.connectors.kafka.hub import Hub, Reader, gone
 from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.metadata import Metadata, NewConsumer
 from recallflow.connectors.kafka.names import part_name
@@ -196,7 +196,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         if queries:
             wanted = max(wanted, self._given_up.get(part_name(topic, number), wanted))
         if wanted < low:
-            raise SourceError(_gone(f"{topic}:{number}", wanted, low, queries))
+            raise SourceError(gone(f"{topic}:{number}", f"{low - wanted} records from offset {wanted} on are", queries))
         if wanted > high:
             raise SourceError(
                 f"{topic}:{number} ends at offset {high}, and we were at {wanted}: the topic was made anew. "
@@ -216,18 +216,6 @@ class _Place:
     first: int
     end: int
     answered_from: int = 0
-
-
-def _gone(source: str, wanted: int, low: int, queries: bool) -> str:
-    ways = (
-        "a checkpoint does not help: go on without them (recallflow state rebuild --give-up-unanswered)"
-        if queries
-        else "restore a checkpoint that reaches into what is left"
-    )
-    return (
-        f"{source}: {low - wanted} records from offset {wanted} on are gone from the topic, and nothing is skipped "
-        f"silently: {ways}"
-    )
 
 
 @dataclass(slots=True)

@@ -217,7 +217,7 @@ def test_a_lane_that_others_wait_for_is_read_on_and_the_full_ones_are_paused() -
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        (KafkaError._AUTO_OFFSET_RESET, "the next record is gone from the topic"),
+        (KafkaError._AUTO_OFFSET_RESET, "the next record is .* gone from the topic"),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, "create the topic"),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "grant the right"),
         (KafkaError._BAD_MSG, "cannot be read"),
@@ -235,6 +235,21 @@ def test_an_error_for_good_stops_the_source(make_hub: Callable[..., Hub], code: 
     assert hub.wake.wait(30)
     with pytest.raises(SourceError, match=says):
         hub.begin("00000")
+
+
+@pytest.mark.parametrize("queries", [True, False])
+def test_what_is_removed_while_it_is_read_is_told_with_the_way_out_of_its_kind(
+    make_hub: Callable[..., Hub], queries: bool
+) -> None:
+    kafka = FakeKafka(events=1)
+    hub = make_hub(new_consumer=kafka.consumer)
+    reader = hub.queries if queries else hub.memories
+    reader.add(("events", 0), 0, 0)
+    kafka.fail("events", 0, KafkaError._AUTO_OFFSET_RESET)
+    with pytest.raises(SourceError, match=r"events:0: the next record is .* gone from the topic") as raised:
+        reader.read()
+    assert ("recallflow state rebuild --give-up-unanswered" in str(raised.value)) is queries
+    assert ("restore a checkpoint" in str(raised.value)) is not queries
 
 
 def test_an_error_that_passes_is_counted_and_read_over() -> None:
