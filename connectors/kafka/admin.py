@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
@@ -11,7 +10,6 @@ from confluent_kafka.cimpl import NewTopic
 
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.trouble import ClientLog
 from recallflow.errors import SourceError
 
 CREATE_S = 30.0
@@ -31,9 +29,7 @@ class TopicAsker:
 
     def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
         self.topics = topics
-        # What it has to complain about, the readers say.
-        silent: dict[str, Any] = {"error_cb": lambda _: None, "logger": ClientLog()}
-        self._admin = AdminClient(options.admin() | silent)
+        self._admin = AdminClient(options.admin())
 
     def __call__(self) -> dict[str, Described]:
         """Raises KafkaException."""

@@ -72,7 +72,7 @@ class Group:
 
     def _described(self) -> str | None:
         try:
-            admin: Any = AdminClient(self._options.admin() | {"log_level": 0})
+            admin: Any = AdminClient(self._options.admin())
             found = admin.describe_consumer_groups([self.name], request_timeout=ASK_S)[self.name].result()
         except KafkaException as error:
             if error.args[0].code() in _GONE:

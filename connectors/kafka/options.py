@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
@@ -120,6 +121,11 @@ class KafkaOptions:
             "partitioner": "murmur2_random",
         }
 
-    def admin(self) -> dict[str, str | int | float | bool]:
-        """For metadata and topic creation."""
-        return {**self.extra, "bootstrap.servers": self.bootstrap_servers}
+    def admin(self) -> dict[str, Any]:
+        """For questions and orders to the brokers. Why one fails, its answer says."""
+        return {
+            **self.extra,
+            "logger": ClientLog(),
+            "error_cb": lambda _: None,
+            "bootstrap.servers": self.bootstrap_servers,
+        }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from recallflow.connectors.kafka.options import KafkaOptions
@@ -44,6 +44,15 @@ def configuration(
     made.poll(0)
     said = "\n".join(record.getMessage() for record in caplog.records)
     return dict(re.findall(r"([a-z.]+) = (\S+)", said))
+
+
+def test_no_admin_client_writes_lines_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    """librdkafka writes them to standard error, past any --log-format."""
+    client = AdminClient(KafkaOptions(SERVERS).admin())
+    with pytest.raises(KafkaException):
+        client.list_topics(timeout=1.0)
+    del client
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])
