@@ -60,6 +60,19 @@ def test_compaction_leaves_gaps_and_an_end_behind_the_last_record(kafka: FakeKaf
     assert (mode(table, 10), mode(table, 30)) == ("canary", "off")
 
 
+def test_the_end_of_one_partition_is_not_the_end_of_the_others(
+    kafka: FakeKafka, tables: list[ControlTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ControlTable, "_follow", lambda _: None)  # nothing comes after it was given out
+    kafka.grow(TOPIC, 3)
+    for partition, at in enumerate("abc"):
+        for number in range(3):
+            kafka.append(TOPIC, partition, rollout(("off", "shadow", "canary")[number], at), append_ms=number)
+    table = follow(kafka, tables)  # partition 0 comes first, and its end before anything of 1 and 2
+    table_mode = [mode(table, 10, tenant) for tenant in "abc"]
+    assert table_mode == ["canary"] * 3
+
+
 def test_news_follow(kafka: FakeKafka, tables: list[ControlTable]) -> None:
     table = follow(kafka, tables)
     kafka.append(TOPIC, 0, rollout("shadow"), append_ms=10)
