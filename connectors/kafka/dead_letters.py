@@ -23,10 +23,12 @@ FULL_QUEUE_WAIT_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One dead letter: where it stands, what it was (a tombstone has no value), and why it was refused. `headers` are
-    the record's own. `error`: code, detail, step, source, time, and what is missing of the record."""
+    """One dead letter: where it stands, where the refused record stood (`source`), what that was (a tombstone has no
+    value), and why it was refused. `headers` are the record's own. `error`: code, detail, step, source, time, and what
+    is missing of the record."""
 
     position: Position
+    source: Position
     key: bytes | None
     value: bytes | None
     headers: Headers
@@ -42,8 +44,12 @@ class Letter:
         begin = len(names) - 1 - names[::-1].index(FIRST)
         told = ((name, value) for name, value in headers[begin:] if name.startswith(ERROR_PREFIX))
         error = {name.removeprefix(ERROR_PREFIX): (value or b"").decode(errors="replace") for name, value in told}
+        try:
+            source = Position.parse(error.get("source", ""))
+        except ValueError:
+            return None
         position = Position(message.topic(), message.partition(), message.offset())
-        return cls(position, message.key(), message.value(), headers[:begin], error)
+        return cls(position, source, message.key(), message.value(), headers[:begin], error)
 
     @property
     def missing(self) -> list[str]:
@@ -61,11 +67,6 @@ class Letter:
         )
         headers = f"its headers are not here: {error['headers_dropped']}" if "headers_dropped" in error else ""
         return [*filter(None, (cut, key, headers))]
-
-    @property
-    def source(self) -> Position:
-        """Where the refused record stood."""
-        return Position.parse(self.error["source"])
 
 
 def read_letters(options: KafkaOptions, topic: str) -> Iterator[Letter]:
