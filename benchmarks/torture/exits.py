@@ -22,7 +22,7 @@ EXITS: dict[str, list[tuple[int, str]]] = {
     "broker stopped": [LOST_IT, AWAY],
     "partitions added": [],
     "skip": [(0, "")],
-    "restore": [(0, ""), (-9, "")],
+    "restore": [(0, ""), (-9, ""), LOST_IT],  # what was killed holds it for its session: the directory is a new one
     "rebuild": [(0, "")],
     "disk full": [(1, r"(?i)file too large|no space|disk|write|IO error|cannot"), (0, "")],
     "foreign transaction": [(-9, "")],

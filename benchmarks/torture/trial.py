@@ -18,6 +18,7 @@ from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import OUTPUTS, Topics
 
 STARTS_MAX = 5  # in a row, before a fault counts as one that it does not come back from
+RESTART_S = 2.0  # between them: together longer than a session, for which a killed engine still holds its deployment
 PARTITIONS = 2
 SETTLE_S = 300.0
 SILENT_S = 60.0  # nothing more comes
@@ -101,6 +102,7 @@ class Trial:
                 ended += 1
                 if ended > STARTS_MAX:
                     raise RuntimeError(f"{self.fault}: it does not come back: {self.engine.ended()}")
+                self.rest(RESTART_S)
                 self.start()
             if time.monotonic() > deadline:
                 before, behind = behind, self.engine.behind()
