@@ -118,9 +118,12 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             position = record_of(item).position
             self._received[position.source] = position.offset
             outputs += self._take(item)
-            if not (self._rules.input_ends and self._queue.holds(item)):  # a log that ends is answered line by line
-                done.setdefault(position.source, []).append(position.offset)
+            done.setdefault(position.source, []).append(position.offset)
         outputs += self._settle()
+        # A log that ends is answered line by line: nobody else is there to have a turn, and what is through is through
+        # before a snapshot says so.
+        while self._queue and self._rules.input_ends:
+            outputs += self._settle()
         outputs += [Done(source, tuple(offsets)) for source, offsets in done.items()]
         return outputs, StatefulBatchLogic.RETAIN
 
@@ -129,12 +132,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
 
     def on_eof(self) -> tuple[Iterable[Output], bool]:
         """A log that ends brings no position any more: what waits is answered as it is. A topic's queries wait on."""
-        if not self._opened:
-            return [], StatefulBatchLogic.RETAIN
-        outputs: list[Output] = []
-        while self._queue and self._rules.input_ends:
-            outputs += self._settle()
-        return outputs + self._settle(give_up=self._rules.input_ends), StatefulBatchLogic.RETAIN
+        return self._settle(give_up=self._rules.input_ends) if self._opened else [], StatefulBatchLogic.RETAIN
 
     def notify_at(self) -> datetime | None:
         if self._opened and (self._queue or self._pasts):
@@ -363,9 +361,6 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         outputs: list[Output] = []
         for item in self._queue.released():
             outputs += self._do(item)
-            if self._rules.input_ends and not self._queue.holds(item):
-                position = record_of(item).position
-                outputs.append(Done(position.source, (position.offset,)))
         self._partition.commit()
         return outputs
 

@@ -15,7 +15,7 @@ from recallflow.operators.events import Item, Prepared, Refused, Write
 from recallflow.operators.guard import twice
 from recallflow.operators.reply import record_of
 from recallflow.operators.view import View
-from recallflow.operators.work import Work, is_large, step
+from recallflow.operators.work import Work, is_large, may_be_large, step
 from recallflow.owner import Owner
 from recallflow.records import Record
 from recallflow.state import keys
@@ -46,6 +46,8 @@ class Queue:
 
     def must_wait(self, item: Item) -> bool:
         """Whether an item comes behind one that waits, or its owner is at work."""
+        if not self._held and not self._works:
+            return False
         return any(self._behind[place] for place in self._places(item)) or self._is_at_work(item)
 
     def hold(self, item: Item, *, first: bool = False) -> None:
@@ -61,10 +63,6 @@ class Queue:
             item = self._held.popleft()
             self._behind.subtract(self._places(item))
             yield item
-
-    def holds(self, item: Item) -> bool:
-        """Whether an item was set aside, and is still."""
-        return any(one is item for one in reversed(self._held))
 
     def records(self) -> list[Record]:
         """What waits, for the snapshot."""
@@ -92,6 +90,8 @@ class Queue:
         """Whether the event needs steps; then it waits for them. They are marked as begun: a question that comes after
         a kill, but before the event, waits as well."""
         write = item.write
+        if not may_be_large(write.event):
+            return False
         view = View(self._partition, self._hot_owner(write.owner), write)
         if not is_large(view, write.event):
             return False

@@ -63,6 +63,11 @@ class Work:
         return cls(write, *rest)
 
 
+def may_be_large(event: Event) -> bool:
+    """Whether an event is of the kind that may need steps: most are not, and need not be looked at further."""
+    return isinstance(event, MemoryForget) and event.filter is not None
+
+
 def is_large(view: View, event: Event) -> bool:
     """Whether an event needs steps: one that forgets by a filter where there is more to look at, or to forget, than one
     step takes, and that was not applied before."""

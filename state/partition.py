@@ -73,6 +73,7 @@ class Partition:
         self._past_cache.fill_cache(False)  # type: ignore
         self._logged, self._unlogged = WriteOptions(), _unlogged()
         self._moved: set[str] = set()
+        self._counted = False  # since the last commit
         self._check_format(path)
         self.applied = self._read_applied()
         self.counts = Counts(*orjson.loads(self.get(keys.COUNTS) or b"[0,0]"))
@@ -131,7 +132,7 @@ class Partition:
         """Adds what one event brought or took, to be written with its effects."""
         if owners or memories:
             self.counts = Counts(self.counts.owners + owners, self.counts.memories + memories)
-            self._pending[keys.COUNTS] = orjson.dumps(tuple(self.counts))
+            self._counted = True
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Committed records under a prefix, in key order."""
@@ -210,7 +211,10 @@ class Partition:
                 put(key, seal(key, value))
         for source in self._moved:
             batch.put(keys.applied(source), b"%d" % self.applied[source])
+        if self._counted:
+            put(keys.COUNTS, seal(keys.COUNTS, orjson.dumps(tuple(self.counts))))
         self._write(batch, self._logged)
+        self._counted = False
         self._pending.clear()
         self._moved.clear()
         self._written += 1
