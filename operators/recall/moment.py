@@ -5,13 +5,14 @@ word statistics, centroids and neighbours are all of then. Episodes are joined a
 later message may have widened or merged what stood then. Forgotten memories are in no past.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Self, TypeVar
 
 from recallflow.operators.episodes import end, join, opening
+from recallflow.operators.recall.sweeping import unswept
 from recallflow.owner import Owner
 from recallflow.queries import Recall
 from recallflow.state import keys
@@ -78,6 +79,14 @@ def build(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int
         table: _opened(hot.scan(table))
         for table in (keys.ENTRY, keys.PAST_ENTRY, keys.VECTORS, keys.PAST_VECTORS, keys.EPISODE, keys.EPISODE_LOG)
     }
+    yield
+    with unswept:
+        return (yield from _built(hot.owner, tables, moment, model, dimension, gap_ms))
+
+
+def _built(
+    owner: Owner, tables: Mapping[bytes, Records], moment: Moment, model: str, dimension: int, gap_ms: int
+) -> Steps[OwnerIndex]:
     current = yield from _read(tables[keys.ENTRY], lambda _, value: Entry.decode(value))
     stored = current + (yield from _read(tables[keys.PAST_ENTRY], lambda _, value: Entry.decode(value)))
     known = [e for e in stored if moment.known_by_ms is None or e.ingested_ms <= moment.known_by_ms]
@@ -99,7 +108,7 @@ def build(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int
     else:
         marks = yield from _read(tables[keys.EPISODE_LOG], lambda _, value: EpisodeMark.decode(value))
         in_by_then = [mark for mark in marks if mark.ingested_ms <= moment.known_by_ms]
-        episodes, joined = yield from _episodes(hot.owner, versions, in_by_then, gap_ms)
+        episodes, joined = yield from _episodes(owner, versions, in_by_then, gap_ms)
     index = OwnerIndex(model, dimension)
     index.load(episodes, (), {})
     for some in _parts(past):
@@ -139,12 +148,10 @@ def _episodes(
     standing: dict[str | None, list[Episode]] = {}
     episodes: dict[int, Episode] = {}
     joined = {entry.seq: entry.episode for entry in versions}
-    messages = [
-        EpisodeMark(entry.change, entry.ingested_ms, entry.session_id, None, opening(owner, entry))
-        for entry in versions
-        if entry.version == 0 and entry.episode >= 0
-    ]
-    yield
+    messages: list[EpisodeMark] = []
+    for some in _parts([entry for entry in versions if entry.version == 0 and entry.episode >= 0]):
+        messages += [EpisodeMark(e.change, e.ingested_ms, e.session_id, None, opening(owner, e)) for e in some]
+        yield
     for number, mark in enumerate(sorted([*messages, *marks], key=attrgetter("change"))):
         if number % AT_ONCE == 0:
             yield
