@@ -1,5 +1,6 @@
 """A log that ends is answered line by line: behind a large forget as well, and whenever a snapshot is taken."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
@@ -11,7 +12,7 @@ from recallflow.operators import queue, work
 from recallflow.operators.decode import decode
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
-from recallflow.outputs import Answer, DeadLetter, Done
+from recallflow.outputs import Answer, DeadLetter, Done, Output
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
 
@@ -35,7 +36,7 @@ def test_no_snapshot_knows_of_a_line_whose_outputs_are_still_to_come(
     with StateDirectory.open(tmp_path / "state", SETTINGS.fingerprint(EMBEDDER), SETTINGS.cache_bytes) as directory:
         logic = PartitionLogic.builder(directory, EMBEDDER, SETTINGS.rules(EMBEDDER))(None)
 
-        def take(*events: dict[str, object], first: int) -> tuple[list[object], list[object]]:
+        def take(*events: Mapping[str, object], first: int) -> tuple[list[Output], list[bytes]]:
             """The outputs of some lines, in order, and what a snapshot holds then."""
             records = [Record(Position("log", 0, first + n), orjson.dumps(e), n) for n, e in enumerate(events)]
             items = prepare(EMBEDDER, [decode(record) for record in records])
