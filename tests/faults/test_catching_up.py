@@ -9,7 +9,7 @@ from benchmarks.torture.log import Log
 from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import Topics
 
-MANY = 6_000
+MANY = 4_000
 
 
 def test_answers_say_catching_up_until_what_lay_there_is_applied(engine: Engine, log: Log, reader: Reader) -> None:
