@@ -17,6 +17,7 @@ from bytewax.recovery import RecoveryConfig
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import Described, TopicAsker, described
 from recallflow.connectors.kafka.catch_up import CatchUp
+from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.deployment import SESSION_S, Deployment
@@ -105,6 +106,7 @@ class KafkaFlow:
             known = KnownTopics.open(self.state_dir, found, self.topics.read(), self.topics.written(), self._ends)
             _log.info("deployment %s is ours", self._deployment_name())
             progress, catch_up, watch, misplaced = Progress(), CatchUp(), Watch(ask, found), Misplaced()
+            parts = Closing()
             connection = stack.enter_context(closing(Connection(self.options, self.topics.memory, catch_up)))
             source = KafkaSource(
                 self.options,
@@ -117,6 +119,7 @@ class KafkaFlow:
                 parts=known.parts,
                 catch_up=catch_up,
                 failure=lambda: deployment.failure() or table.failure() or watch.failure(),
+                closing=parts,
             )
             stack.callback(source.close)
             misplaced.learn(found)
@@ -126,7 +129,7 @@ class KafkaFlow:
                 source, progress, directory, tally, lambda: deployment.held, watch, connection, catch_up, misplaced
             )
             metrics.watch(running)
-            sink = self._sink(begin, known, deployment, source.stopping)
+            sink = self._sink(begin, known, deployment, source.stopping, parts)
             flow = self._flow(running, sink, known, embedder, table.history)
             _stop_on_signals(running.source)
             stack.enter_context(running.watch.running())
@@ -134,7 +137,7 @@ class KafkaFlow:
             sys.setswitchinterval(SWITCH_S)
             _log.warning("auth is off: every record is taken for what it says")
             run_dataflow(flow, self.settings, self.workers, recovery)
-            sink.closing.check()
+            parts.check()
             (self.state_dir / REWIND).unlink(missing_ok=True)
             deployment.release()
 
@@ -163,7 +166,9 @@ class KafkaFlow:
         if unknown := [str(skip) for skip in self.skips if skip.partition >= found[skip.topic].partitions]:
             raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
 
-    def _sink(self, begin: Begin, known: KnownTopics, deployment: Deployment, stopping: threading.Event) -> KafkaSink:
+    def _sink(
+        self, begin: Begin, known: KnownTopics, deployment: Deployment, stopping: threading.Event, parts: Closing
+    ) -> KafkaSink:
         since = {part: offset for part, offset in begin.outputs.items() if part.rpartition(":")[0] not in known.anew}
         return KafkaSink(
             self.options,
@@ -174,6 +179,7 @@ class KafkaFlow:
             may_send=deployment.check,
             outage_s=deployment.outage_s,
             stopping=stopping,
+            closing=parts,
         )
 
     def _ends(self) -> dict[str, int]:

@@ -3,150 +3,16 @@
 Here is what users import: the events that go in, the responses that come out, and the errors.
 """
 
-from recallflow.control import (
-    ApiKey,
-    Category,
-    ControlEvent,
-    GateVerdict,
-    OwnerMapping,
-    Quota,
-    Rollout,
-    TenantSettings,
-)
-from recallflow.embedder import Embedder, TokenCounter
-from recallflow.errors import (
-    DecryptionFailed,
-    EmbedderError,
-    FieldProblem,
-    InvalidRecord,
-    RecallflowError,
-    SettingsMismatch,
-    StateBehind,
-    StateError,
-    StateFormatError,
-    StateInUse,
-    StorageError,
-    UsageError,
-)
-from recallflow.events import (
-    CategorySummary,
-    ContentPart,
-    Entity,
-    EpisodeEnd,
-    Event,
-    ForgetFilter,
-    GraphArchive,
-    GraphEdge,
-    GraphEdges,
-    Memory,
-    MemoryEmbedding,
-    MemoryEvent,
-    MemoryFeedback,
-    MemoryForget,
-    MemoryUpdate,
-    Message,
-    Relation,
-    UserErase,
-)
-from recallflow.owner import Owner
-from recallflow.queries import (
-    AsOf,
-    Decay,
-    EpisodesList,
-    Filters,
-    GraphExplore,
-    GraphStatus,
-    GraphTrace,
-    MemoryGet,
-    MemoryHistory,
-    Mode,
-    QueryEvent,
-    Recall,
-    ReplyTo,
-    UserStats,
-)
-from recallflow.records import Position, Record
-from recallflow.responses import (
-    Context,
-    ContextItem,
-    EpisodeInfo,
-    ErrorBody,
-    Explanation,
-    FieldError,
-    RecalledMemory,
-    Receipt,
-    Response,
-    Warn,
-)
-from recallflow.workspaces import workspace_of
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "ApiKey",
-    "AsOf",
-    "Category",
-    "CategorySummary",
-    "ContentPart",
-    "Context",
-    "ContextItem",
-    "ControlEvent",
-    "Decay",
-    "DecryptionFailed",
-    "Embedder",
-    "EmbedderError",
-    "Entity",
-    "EpisodeEnd",
-    "EpisodeInfo",
-    "EpisodesList",
-    "ErrorBody",
-    "Event",
-    "Explanation",
-    "FieldError",
-    "FieldProblem",
-    "Filters",
-    "ForgetFilter",
-    "GateVerdict",
-    "GraphArchive",
-    "GraphEdge",
-    "GraphEdges",
-    "GraphExplore",
-    "GraphStatus",
-    "GraphTrace",
-    "InvalidRecord",
-    "Memory",
-    "MemoryEmbedding",
-    "MemoryEvent",
-    "MemoryFeedback",
-    "MemoryForget",
-    "MemoryGet",
-    "MemoryHistory",
-    "MemoryUpdate",
-    "Message",
-    "Mode",
-    "Owner",
-    "OwnerMapping",
-    "Position",
-    "QueryEvent",
-    "Quota",
-    "Recall",
-    "RecalledMemory",
-    "RecallflowError",
-    "Receipt",
-    "Record",
-    "Relation",
-    "ReplyTo",
-    "Response",
-    "Rollout",
-    "SettingsMismatch",
-    "StateBehind",
-    "StateError",
-    "StateFormatError",
-    "StateInUse",
-    "StorageError",
-    "TenantSettings",
-    "TokenCounter",
-    "UsageError",
-    "UserErase",
-    "UserStats",
-    "Warn",
-    "workspace_of",
-]
+if TYPE_CHECKING:
+    from recallflow.public import *  # noqa: F403 - it lists what it gives
+
+
+def __getattr__(name: str) -> Any:
+    """Loads it all with the first name that is asked for: a process that is told to stop must hear that before."""
+    if find_spec(f"{__name__}.{name}") is not None:  # a module of ours: Python looks here before it imports it
+        raise AttributeError(name)
+    return getattr(import_module("recallflow.public"), name)

@@ -73,6 +73,7 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         may_send: "MaySend" = lambda _: None,
         outage_s: float = OUTAGE_S,
         stopping: threading.Event | None = None,
+        closing: Closing | None = None,
     ) -> None:
         """`partitions`: topic → how many. `begin`: part → its offset when the state directory was new: what stands
         before is of no concern to a part that has no snapshot yet. `ids`: topic → its id as it is now, which changes
@@ -88,14 +89,12 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         self._stopping = stopping or threading.Event()
         self._producers: dict[int, SharedProducer] = {}
         self._starting = threading.Lock()
-        self.closing = Closing()
+        self._closing = closing or Closing()
         self.partitions = dict(partitions)
         self._index = {part: number for number, part in enumerate(self.list_parts())}
 
     def _producer(self) -> "SharedProducer":
-        return SharedProducer(
-            self._options, self.most_bytes, self._may_send, self._outage_s, self._stopping, self.closing
-        )
+        return SharedProducer(self._options, self.most_bytes, self._may_send, self._outage_s, self._stopping)
 
     def list_parts(self) -> list[str]:
         # Bytewax sorts parts by name and numbers them so: zero-padded, both orders are one.
@@ -112,7 +111,7 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
                 self._producers[worker] = self._producer()
             producer = self._producers[worker]
         resumed = resume_state or Delivered(self._begin.get(for_part, 0), ())
-        return SinkPart(self._options, producer, topic, int(number), resumed, self._ids, self._stopping)
+        return SinkPart(self._options, producer, topic, int(number), resumed, self._ids, self._stopping, self._closing)
 
 
 class Patience:
@@ -154,7 +153,6 @@ class SharedProducer:
         may_send: "MaySend",
         outage_s: float,
         stopping: threading.Event,
-        closing: Closing,
     ) -> None:
         expires = {"message.timeout.ms": round(1000 * outage_s)}
         chosen = producer_bounds(most_bytes) | expires | {"error_cb": self._on_error}
@@ -162,8 +160,7 @@ class SharedProducer:
         self._may_send = may_send
         self._outage_s = outage_s
         self._stopping = stopping
-        self._closing = closing
-        self._error: KafkaError | None = None
+        self._error: SinkError | None = None
         self._refused: list[_Refused] = []
 
     def send(self, topic: str, partition: int, outgoing: Outgoing, delivered: Callable[[int], None]) -> None:
@@ -175,7 +172,7 @@ class SharedProducer:
             elif error.code() in _REFUSED:
                 self._refused.append(_Refused(topic, partition, outgoing, delivered, error.str()))
             else:
-                self._error = error
+                self._fail(f"{topic}:{partition}: an output was not delivered: {error.str()}")
 
         while True:
             self.check()
@@ -242,16 +239,17 @@ class SharedProducer:
     def _patience(self) -> Patience:
         return Patience(self._stopping, self._outage_s)
 
-    def close(self) -> None:
-        self._closing(self.flush)
-
     def check(self) -> None:
         if self._error is not None:
-            raise SinkError(f"an output was not delivered: {self._error.str()}; it is sent again on restart")
+            raise self._error
+
+    def _fail(self, why: str) -> None:
+        """Keeps the first failure: those after it are of its making."""
+        self._error = self._error or SinkError(f"{why}; it is sent again on restart")
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
-            self._error = error
+            self._fail(f"outputs are not delivered any more: {error.str()}")
         else:
             tell_outage(error)
 
@@ -278,8 +276,10 @@ class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
         resumed: Delivered,
         ids: Mapping[str, str],
         stopping: threading.Event,
+        closing: Closing,
     ) -> None:
         self._producer = producer
+        self._closing = closing
         self._topic = topic
         self._number = number
         self._ids = ids
@@ -305,7 +305,7 @@ class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
         return Delivered(self._offset, tuple(sorted(self._there)), self._id)
 
     def close(self) -> None:
-        self._producer.close()
+        self._closing(self._producer.flush)
 
     def _heed_id(self) -> None:
         """A topic made anew holds nothing of what we knew, and what it may hold of ours by now begins anywhere."""

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer
 from recallflow.checked import Checked
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.catch_up import CatchUp
+from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.hub import Hub, Reader, gone
 from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.metadata import Metadata, NewConsumer
@@ -87,6 +88,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         wake: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
         new_consumer: NewConsumer = Consumer,
+        closing: Closing | None = None,
     ) -> None:
         self.topics = (memory_topic, query_topic)
         self._options = options
@@ -101,6 +103,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         self._wake = wake
         self._failure = failure
         self._new_consumer = new_consumer
+        self._closing = closing or Closing()
         self._order = Order(lambda: progress.through[memory_topic])
         self._hubs: dict[int, Hub] = {}
         self._joining = threading.Lock()
@@ -121,7 +124,14 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         hub = self._hub()
         hub.join()
         part = KafkaPart(
-            for_part, self._query_topic, hub, self._progress, self._catch_up, self.stopping, self._added[number]
+            for_part,
+            self._query_topic,
+            hub,
+            self._progress,
+            self._catch_up,
+            self.stopping,
+            self._added[number],
+            self._closing,
         )
         for topic in (self._query_topic, self._memory_topic):
             for partition in range(number, counts[topic], self._parts):
@@ -240,6 +250,7 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         catch_up: CatchUp,
         stopping: threading.Event,
         added: "deque[_Place]",
+        closing: Closing,
     ) -> None:
         """`added`: partitions to read as well, as they come."""
         self._name = name
@@ -249,6 +260,7 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         self._catch_up = catch_up
         self._stopping = stopping
         self._added = added
+        self._closing = closing
         self.queries: list[_Log] = []
         self.memories: list[_Log] = []
 
@@ -295,7 +307,7 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         return Offsets(places)
 
     def close(self) -> None:
-        self._hub.leave()
+        self._closing(self._hub.leave)
 
 
 def _take(log: _Log, most: int) -> list[Record]:

@@ -1,49 +1,20 @@
 """The command line: `recallflow …`. Exit codes: 0, 1 failure, 2 usage."""
 
-import argparse
-import logging
 import sys
 from collections.abc import Sequence
 
-from recallflow.cli import demo, dlq, inspect, kafka, memory, pipe, replay, schema
-from recallflow.cli.failures import failed, hooked
-from recallflow.cli.output import native_stderr_aside
-from recallflow.state import lock
+from recallflow.cli.leaving import leave, stop_while_starting
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
-    parser = argparse.ArgumentParser(prog="recallflow", description="Event-driven memory for chat platforms.")
-    parser.set_defaults(debug=False)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    for module in (demo, pipe, memory, replay, kafka, dlq, inspect, schema):
-        module.add_to(commands)
-    _add_debug(parser)
-    options = parser.parse_args(arguments)
-    lock.command.set(f"recallflow {options.command} {getattr(options, 'action', '')}".rstrip())
-    with native_stderr_aside(shown=options.debug), hooked(options.debug):
-        logging.basicConfig(stream=sys.stderr, format="recallflow: %(message)s", level=logging.WARNING)
-        return _run(options)
+    """Runs one command and returns its exit code. Where it is what this process is there for (no `arguments`), `run`
+    ends the process."""
+    runs = arguments is None and next((word for word in sys.argv[1:] if not word.startswith("-")), "") == "run"
+    if runs:
+        stop_while_starting()
+    from recallflow.cli.commands import perform  # seconds on a busy machine, in which a signal has to be heard
 
-
-def _add_debug(parser: argparse.ArgumentParser) -> None:
-    """Before the command, behind it, or behind its action: wherever somebody types it."""
-    told = "show tracebacks, and what native code writes"
-    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=told)
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in dict.fromkeys(action.choices.values()):
-                _add_debug(command)
-
-
-def _run(options: argparse.Namespace) -> int:
-    try:
-        code: int = options.run(options)
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        sys.stdout = None  # whoever read us is gone: nothing is left to flush to
-        return 1
-    except BaseException as error:  # noqa: BLE001 - a panic of native code is no Exception
-        return failed(error, debug=options.debug, as_json=getattr(options, "log_format", None) == "json")
+    code = perform(arguments)
+    if runs:
+        leave(code)
     return code

@@ -33,6 +33,8 @@ def line(error: BaseException) -> str:
             said = "out of memory: give the process more, or a smaller --cache-bytes"
         case OSError() if error.filename is not None:
             said = f"cannot use {error.filename}: {error.strerror}"
+        case OSError() if error.strerror is not None:
+            said = f"the system refuses: {error.strerror}"
         case _:
             what = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
             said = f"a defect of recallflow: {what}{_where(error)}; run again with --debug for the traceback"

@@ -1,18 +1,15 @@
 """`recallflow run` and `recallflow topics create`: the main flow against Kafka."""
 
 import argparse
-import atexit
 import os
-import sys
 from pathlib import Path
-from typing import NoReturn
 
 from recallflow.cli.log import FORMATS, set_up
 from recallflow.cli.options import add_engine, add_pace, fraction, settings, whole
 from recallflow.connectors.kafka.admin import create_topics
 from recallflow.connectors.kafka.deployment import SESSION_MAX_S, SESSION_MIN_S, SESSION_S
 from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.errors import EmbedderError, UsageError
+from recallflow.errors import UsageError
 from recallflow.flows.kafka import LOOPBACK, KafkaFlow
 from recallflow.flows.repeats import ACCEPT
 from recallflow.flows.topics import Topics
@@ -115,22 +112,8 @@ def run_flow(options: argparse.Namespace) -> int:
     kafka, named, chosen = kafka_options(options), topics(options), settings(options)
     starting = (options.wait, options.serve_while_catching_up, named.skipped(options.skip), options.accept_repeats)
     deployment = (options.deployment or None, session_s, *starting)
-    try:
-        KafkaFlow(kafka, state_dir, named, chosen, workers, options.metrics_host, port, *deployment).run()
-    except (UsageError, EmbedderError, KeyboardInterrupt):  # before anything began
-        raise
-    except BaseException:
-        atexit.register(_leave, 1)
-        raise
+    KafkaFlow(kafka, state_dir, named, chosen, workers, options.metrics_host, port, *deployment).run()
     return 0
-
-
-def _leave(code: int) -> NoReturn:
-    """Ends the process when Python is through. A client of librdkafka's that was given up in the middle of something
-    may hold up its own end for ever, and with it that of the process."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def run_create(options: argparse.Namespace) -> int:

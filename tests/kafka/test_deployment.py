@@ -179,6 +179,19 @@ def test_who_stands_by_for_the_same_directory_takes_over_at_once(site: Site, sta
     until(lambda: site.all_answered_once(since))
 
 
+def test_who_stands_by_ends_with_0_and_a_word_when_told_to_stop(site: Site, start: Start, tmp_path: Path) -> None:
+    first = start(*site.words(tmp_path / "one"))
+    site.up(first)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        second = start(*site.words(tmp_path / "two", "--wait"))
+        stands_by(second, tmp_path / "one")
+        second.send_signal(number)
+        assert second.wait(GIVE_UP_S) == 0
+        assert second.stderr is not None
+        assert second.stderr.read().endswith("stopped before it began to work\n")
+    assert first.poll() is None
+
+
 def test_who_was_stopped_for_longer_than_its_session_sends_nothing_more(
     site: Site, start: Start, tmp_path: Path
 ) -> None:

@@ -4,24 +4,30 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 import pytest
 
+from recallflow.cli.failures import hooked
 from recallflow.connectors import lines
 from recallflow.state.directory import RECOVERY
 
 # Breaks `where` (module.Class.method) with `what`, and runs the command.
 CHILD = """
-import importlib, sys
+import importlib, os, resource, signal, sys
 from recallflow.cli import main
 
 what, places = sys.argv.pop(1), sys.argv.pop(1).split(",")
 
 def fail(*_):
-    raise {"type": TypeError, "memory": MemoryError, "keyboard": KeyboardInterrupt, "assert": AssertionError}[what]
+    if what == "disk":
+        return resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, resource.RLIM_INFINITY))
+    if what == "stop":
+        os.kill(os.getpid(), signal.SIGTERM)
+    raise {"type": TypeError, "memory": MemoryError, "keyboard": KeyboardInterrupt, "stop": AssertionError}[what]
 
 for place in places:
     module, owner, name = place.rsplit(".", 2)
@@ -48,6 +54,19 @@ PLACES = [
     "state.directory.StateDirectory.sync",
 ]
 
+# Told to stop while the command is still being loaded.
+LOADING = """
+import os, signal, sys
+
+class Stopped:
+    def find_spec(self, name, *_):
+        if name == "bytewax":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Stopped())
+from recallflow.cli import main
+sys.exit(main())
+"""
 Broken = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
@@ -62,6 +81,7 @@ def broken(tmp_path: Path) -> Broken:
             "pipe": ["pipe", "--state-dir", str(tmp_path / "s")],
             "replay": ["replay", str(log), "--embedded", "--state-dir", str(tmp_path / "s"), "--workers", "2"],
             "demo": ["demo"],
+            "run": ["run", "--state-dir", str(tmp_path / "s"), "--bootstrap-servers", "127.0.0.1:9"],
         }[words[0]]
         chosen = [sys.executable, "-c", CHILD, what, places, *command, *words[1:]]
         return subprocess.run(chosen, input=LINES, capture_output=True, timeout=120, check=False)
@@ -122,3 +142,51 @@ def test_an_interrupt_says_nothing(broken: Broken) -> None:
     for place in PLACES[4:6]:
         done = broken("keyboard", place, "pipe")
         assert (done.returncode, done.stderr) in ((130, b""), (0, b"")), place
+
+
+def test_a_full_disk_under_the_recovery_store_is_one_line(broken: Broken) -> None:
+    """No file may grow over what the state partitions are content with."""
+    line = the_line(broken("disk", "connectors.lines.InOrder.snapshot", "pipe"))
+    assert line.startswith("recallflow: the recovery store could not be written (")
+    assert line.endswith("start again, it continues where it stopped")
+
+
+@pytest.mark.parametrize("command", ["demo", "run"])
+def test_a_disk_that_was_full_before_is_one_line(command: str) -> None:
+    """Without room for so much as a temporary file."""
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{full}\nfrom recallflow.cli import main\nraise SystemExit(main())", command],
+        env={},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode in (1, 2)
+    assert re.fullmatch(rb"recallflow: [^\n]+\n", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("place", ["flows.kafka.KafkaFlow.run", "connectors.kafka.group.Group.look"])
+def test_a_signal_while_it_starts_ends_it_with_0_and_a_word(broken: Broken, place: str) -> None:
+    done = broken("stop", place, "run")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.endswith(b"stopped before it began to work\n")
+
+
+def test_a_signal_while_it_is_loaded_ends_it_with_0_and_a_word() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADING, "run"], capture_output=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"recallflow: stopped before it began to work\n")
+
+
+def test_a_thread_that_fails_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise TypeError("on a thread")
+
+    before = threading.excepthook
+    with hooked(debug=False):
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"recallflow: a defect of recallflow: TypeError: on a thread[^\n]*\n", said), said
+    assert threading.excepthook is before

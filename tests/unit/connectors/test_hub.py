@@ -252,6 +252,18 @@ def test_what_is_removed_while_it_is_read_is_told_with_the_way_out_of_its_kind(
     assert ("restore a checkpoint" in str(raised.value)) is not queries
 
 
+def test_a_reader_thread_that_fails_of_itself_stops_the_source(make_hub: Callable[..., Hub]) -> None:
+    kafka = FakeKafka(events=1)
+    hub = make_hub(new_consumer=kafka.consumer)
+    lane = hub.memories.add(("events", 0), 0, 0)
+    lane.read = None  # type: ignore[assignment]  # as a defect of ours would leave it
+    kafka.append("events", 0, b"")
+    hub.memories.start()
+    assert hub.wake.wait(30)
+    with pytest.raises(TypeError):
+        hub.begin("00000")
+
+
 def test_an_error_that_passes_is_counted_and_read_over() -> None:
     kafka = FakeKafka(events=1)
     one = reader(kafka)

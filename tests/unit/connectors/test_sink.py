@@ -4,6 +4,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from recallflow.connectors.kafka import sink
+from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER, Identity, Outgoing
 from recallflow.connectors.kafka.sink import Delivered, KafkaSink, SinkPart
@@ -40,9 +41,18 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return made
 
 
-def build(resumed: Delivered | None = None, outage_s: float = sink.OUTAGE_S) -> SinkPart:
-    most_bytes = {TOPIC: 50_000, "dead.letters": 20_000}
-    kafka = KafkaSink(KafkaOptions("nowhere:1"), {TOPIC: 1}, {PART: 3}, {TOPIC: "id"}, most_bytes, outage_s=outage_s)
+def build(
+    resumed: Delivered | None = None, outage_s: float = sink.OUTAGE_S, closing: Closing | None = None
+) -> SinkPart:
+    kafka = KafkaSink(
+        KafkaOptions("nowhere:1"),
+        {TOPIC: 1},
+        {PART: 3},
+        {TOPIC: "id"},
+        {TOPIC: 50_000, "dead.letters": 20_000},
+        outage_s=outage_s,
+        closing=closing,
+    )
     return kafka.build_part("outputs", PART, resumed)
 
 
@@ -111,6 +121,18 @@ def test_a_failed_delivery_stops_the_flow(broker: Broker) -> None:
         part.snapshot()
     with pytest.raises(SinkError, match="was not delivered"):
         part.write_batch([output(3)])
+
+
+def test_the_first_failure_is_the_one_that_is_told_wherever_it_shows(broker: Broker) -> None:
+    broker.producer.fails[b"answer 1"] = [KafkaError(KafkaError._UNKNOWN_PARTITION)]
+    broker.producer.fails[b"answer 2"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
+    closing = Closing()
+    part = build(closing=closing)
+    part.write_batch([output(1), output(2)])
+    part.close()  # Bytewax closes parts while an error is on its way, and a second one would abort the process
+    for told in (closing.check, part.snapshot, lambda: part.write_batch([output(3)])):
+        with pytest.raises(SinkError, match=rf"^{TOPIC}:0: an output was not delivered: .*[Uu]nknown partition"):
+            told()
 
 
 def test_what_is_not_acknowledged_in_time_stops_the_flow(broker: Broker) -> None:

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from recallflow.connectors.kafka.admin import Described
-from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX
+from recallflow.connectors.kafka.closing import Closing
+from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, Hub
 from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.source import KafkaPart, KafkaSource, Offsets, Progress
 from recallflow.errors import SourceError
@@ -149,6 +151,21 @@ def test_a_stop_ends_every_part(kafka: FakeKafka, flows: list[Flow]) -> None:
     for part in flow.parts:
         with pytest.raises(StopIteration):
             part.next_batch()
+
+
+def test_a_part_that_fails_to_close_says_so_later(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytewax closes parts while an error is on its way, and a second one would abort the process."""
+    closing = Closing()
+    flow = Flow(kafka, closing=closing).start()
+
+    def fail() -> None:
+        raise KafkaException(KafkaError(KafkaError._STATE))
+
+    flow.close()
+    monkeypatch.setattr(Hub, "leave", lambda _: fail())
+    flow.close()
+    with pytest.raises(KafkaException):
+        closing.check()
 
 
 def test_what_is_gone_from_a_topic_is_named(kafka: FakeKafka) -> None:

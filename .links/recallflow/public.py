@@ -1,0 +1,1 @@
+../../recallflow/public.py

@@ -1,0 +1,49 @@
+"""The commands there are, and running one."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from recallflow.cli import demo, dlq, inspect, kafka, memory, pipe, replay, schema
+from recallflow.cli.failures import failed, hooked
+from recallflow.cli.output import native_stderr_aside
+from recallflow.state import lock
+
+
+def perform(arguments: Sequence[str] | None) -> int:
+    """Runs one command and returns its exit code."""
+    parser = argparse.ArgumentParser(prog="recallflow", description="Event-driven memory for chat platforms.")
+    parser.set_defaults(debug=False)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    for module in (demo, pipe, memory, replay, kafka, dlq, inspect, schema):
+        module.add_to(commands)
+    _add_debug(parser)
+    options = parser.parse_args(arguments)
+    lock.command.set(f"recallflow {options.command} {getattr(options, 'action', '')}".rstrip())
+    with native_stderr_aside(shown=options.debug), hooked(options.debug):
+        logging.basicConfig(stream=sys.stderr, format="recallflow: %(message)s", level=logging.WARNING)
+        return _run(options)
+
+
+def _add_debug(parser: argparse.ArgumentParser) -> None:
+    """Before the command, behind it, or behind its action: wherever somebody types it."""
+    told = "show tracebacks, and what native code writes"
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=told)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in dict.fromkeys(action.choices.values()):
+                _add_debug(command)
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        code: int = options.run(options)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stdout = None  # whoever read us is gone: nothing is left to flush to
+        return 1
+    except BaseException as error:  # noqa: BLE001 - a panic of native code is no Exception
+        return failed(error, debug=options.debug, as_json=getattr(options, "log_format", None) == "json")
+    return code
