@@ -33,7 +33,7 @@ STAND_BY_S = 0.5  # so often one who waits looks again
 POLL_S = 0.1
 PAUSE_S = 0.01
 RELEASE_S = 3.0
-CLOSE_S = 8.0
+CLOSE_S = 5.0  # for the last word; leaving the group may take as long as the brokers are away
 WHO_S = 5.0  # so long is looked for who put us out: it says so a moment after
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -242,6 +242,8 @@ class Deployment:
 
     def close(self) -> None:
         """Goes without a word: another engine waits until our session has run out."""
+        if self._stopping.is_set():
+            return
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_S)
