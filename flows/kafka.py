@@ -49,7 +49,7 @@ from recallflow.operators.events import Refused, Tagged
 from recallflow.operators.reply import owner_key
 from recallflow.outputs import Done, Output
 from recallflow.records import Position, Record
-from recallflow.state.directory import REWIND, StateDirectory, hold
+from recallflow.state.directory import REWIND, Fingerprint, StateDirectory, hold
 
 SWITCH_S = 0.0005
 LOOPBACK = "127.0.0.1"
@@ -84,52 +84,17 @@ class KafkaFlow:
             if self.metrics_port is not None:
                 stack.enter_context(Probes(self.metrics_host, self.metrics_port, metrics.registry, metrics.obstacle))
             embedder = load_embedder(self.settings.embedder, self.settings.model_path)
-            fingerprint = self.settings.fingerprint(embedder)
             deployment = stack.enter_context(closing(self._deployment()))
-            # Before anything in the directory is read or written, and until everything is closed.
-            stack.enter_context(self._hold(deployment))
-            deployment.await_turn()
-            # Found anew at each start: offsets from before a kill may not reach what was lost since.
-            rewind = rebuild(self.state_dir)[1] if (self.state_dir / REWIND).exists() else {}
-            opened = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes)
-            directory = stack.enter_context(opened)
-            directory.rebuilding = bool(rewind)
-            directory.existing_partitions()
-            _log.info("holds %d memories of %d owners", directory.counts.memories, directory.counts.owners)
+            directory, rewind = self._open_directory(stack, deployment, self.settings.fingerprint(embedder))
             # Before anything else is read: each record is judged by what was decided up to then.
             table = stack.enter_context(closing(ControlTable(self.options, self.topics.control)))
             begin, recovery = self._begin()
             deployment.join()  # it puts out whoever worked here before: the directory is ours
-            ask = TopicAsker(self.options, (*self.topics.read(), *self.topics.outputs()))
-            found = described(ask, self.options)
-            self._check_skips(found)
-            known = KnownTopics.open(self.state_dir, found, self.topics.read(), self.topics.written(), self._ends)
             _log.info("deployment %s is ours", self._deployment_name())
-            progress, catch_up, watch, misplaced = Progress(), CatchUp(), Watch(ask, found), Misplaced()
             parts = Closing()
-            connection = stack.enter_context(closing(Connection(self.options, self.topics.memory, catch_up)))
-            source = KafkaSource(
-                self.options,
-                self.topics.memory,
-                self.topics.queries,
-                progress,
-                begin.queries,
-                rewind,
-                begin.given_up,
-                parts=known.parts,
-                catch_up=catch_up,
-                failure=lambda: deployment.failure() or table.failure() or watch.failure(),
-                closing=parts,
-            )
-            stack.callback(source.close)
-            misplaced.learn(found)
-            watch.tell(known.check, table.grow, source.grow, misplaced.learn)
-            tally = Tally(self.topics.queries, source.first_offsets)
-            running = Running(
-                source, progress, directory, tally, lambda: deployment.held, watch, connection, catch_up, misplaced
-            )
+            running, known = self._running(stack, deployment, directory, table, begin, rewind, parts)
             metrics.watch(running)
-            sink = self._sink(begin, known, deployment, source.stopping, parts)
+            sink = self._sink(begin, known, deployment, running.source.stopping, parts)
             flow = self._flow(running, sink, known, embedder, table.history)
             _stop_on_signals(running.source)
             stack.enter_context(running.watch.running())
@@ -140,6 +105,61 @@ class KafkaFlow:
             parts.check()
             (self.state_dir / REWIND).unlink(missing_ok=True)
             deployment.release()
+
+    def _open_directory(
+        self, stack: ExitStack, deployment: Deployment, fingerprint: Fingerprint
+    ) -> tuple[StateDirectory, dict[str, int]]:
+        """The state directory, once it and the deployment are free, and from where its log is to be read again."""
+        # Before anything in the directory is read or written, and until everything is closed.
+        stack.enter_context(self._hold(deployment))
+        deployment.await_turn()
+        # Found anew at each start: offsets from before a kill may not reach what was lost since.
+        rewind = rebuild(self.state_dir)[1] if (self.state_dir / REWIND).exists() else {}
+        opened = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes)
+        directory = stack.enter_context(opened)
+        directory.rebuilding = bool(rewind)
+        directory.existing_partitions()
+        _log.info("holds %d memories of %d owners", directory.counts.memories, directory.counts.owners)
+        return directory, rewind
+
+    def _running(
+        self,
+        stack: ExitStack,
+        deployment: Deployment,
+        directory: StateDirectory,
+        table: ControlTable,
+        begin: Begin,
+        rewind: dict[str, int],
+        parts: Closing,
+    ) -> tuple[Running, KnownTopics]:
+        """The source with all that watches over it, and what is known of the topics."""
+        ask = TopicAsker(self.options, (*self.topics.read(), *self.topics.outputs()))
+        found = described(ask, self.options)
+        self._check_skips(found)
+        known = KnownTopics.open(self.state_dir, found, self.topics.read(), self.topics.written(), self._ends)
+        progress, catch_up, watch, misplaced = Progress(), CatchUp(), Watch(ask, found), Misplaced()
+        connection = stack.enter_context(closing(Connection(self.options, self.topics.memory, catch_up)))
+        source = KafkaSource(
+            self.options,
+            self.topics.memory,
+            self.topics.queries,
+            progress,
+            begin.queries,
+            rewind,
+            begin.given_up,
+            parts=known.parts,
+            catch_up=catch_up,
+            failure=lambda: deployment.failure() or table.failure() or watch.failure(),
+            closing=parts,
+        )
+        stack.callback(source.close)
+        misplaced.learn(found)
+        watch.tell(known.check, table.grow, source.grow, misplaced.learn)
+        tally = Tally(self.topics.queries, source.first_offsets)
+        running = Running(
+            source, progress, directory, tally, lambda: deployment.held, watch, connection, catch_up, misplaced
+        )
+        return running, known
 
     def _hold(self, deployment: Deployment) -> ExitStack:
         """The directory's lock. Who stands by waits for it as well: the directory may be the other engine's own."""
