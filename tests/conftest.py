@@ -40,16 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(INCLUDE_ALL, action="store_true", help="fail where this machine lacks what some tests need")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Spreads the tests over two processes: a file stays together, and all that needs the broker shares one. What this
-    machine lacks the means for is left out, and says so at the end; with `--nothing-left-out` it fails."""
+    """What this machine lacks the means for is left out, and says so at the end; with `--nothing-left-out` it fails."""
+    if config.getoption(INCLUDE_ALL):
+        return
     for item in items:
-        needs_broker = item.path.parent.name in BROKER_FOLDERS
-        item.add_marker(pytest.mark.xdist_group("kafka" if needs_broker else str(item.path)))
-        if config.getoption(INCLUDE_ALL):
-            continue
-        if needs_broker and not has_broker():
+        if item.path.parent.name in BROKER_FOLDERS and not has_broker():
             item.add_marker(pytest.mark.skip(f"left out: needs a Kafka broker; {BOTH_WAYS}"))
         if item.get_closest_marker("shared") and not has_models():
             item.add_marker(pytest.mark.skip("left out: needs real models; set RECALLFLOW_SHARED to their folder"))
