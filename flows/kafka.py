@@ -79,7 +79,6 @@ class KafkaFlow:
         """Runs until SIGTERM or SIGINT: the batch at hand is finished, the state is synced, and everything is closed. A
         second signal ends the process at once. Raises what stopped the flow otherwise."""
         with ExitStack() as stack:
-            _log.info("state directory %s, %d workers", self.state_dir, self.workers)
             metrics = Metrics(self.serve_while_catching_up)
             if self.metrics_port is not None:
                 stack.enter_context(Probes(self.metrics_host, self.metrics_port, metrics.registry, metrics.obstacle))
@@ -119,7 +118,8 @@ class KafkaFlow:
         directory = stack.enter_context(opened)
         directory.rebuilding = bool(rewind)
         directory.existing_partitions()
-        _log.info("holds %d memories of %d owners", directory.counts.memories, directory.counts.owners)
+        held = directory.counts
+        _log.info("state directory %s holds %d memories of %d owners", self.state_dir, held.memories, held.owners)
         return directory, rewind
 
     def _running(

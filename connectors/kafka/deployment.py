@@ -266,7 +266,8 @@ class Deployment:
             self._error = error
         finally:
             if self._place is not None:
-                self._place.leave()
+                with contextlib.suppress(KafkaException):  # who was put out may fail at going as well
+                    self._place.leave()
 
     def step(self) -> None:
         """Renews when it is time, and hears what came of it. Raises Fenced or RecallflowError."""

@@ -43,9 +43,8 @@ def line(error: BaseException) -> str:
 
 def _where(error: BaseException) -> str:
     """The innermost line of ours that the error came through."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    numbers = [number for _, number in traceback.walk_tb(error.__traceback__)]
-    for frame, number in zip(reversed(frames), reversed(numbers), strict=True):
+    thrown = getattr(error, "__traceback__", None)  # Kafka's client throws an error of its own that is no exception
+    for frame, number in reversed([*traceback.walk_tb(thrown)]):
         module = str(frame.f_globals.get("__name__"))
         if module.startswith(PACKAGE):
             return f" in {module.removeprefix(PACKAGE).replace('.', '/')}.py:{number}"
