@@ -13,6 +13,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,6 +28,7 @@ from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 from bytewax.testing import cluster_main
 from openai import AsyncOpenAI
 
+from recallflow.checked import Checked
 from recallflow.flows.recovery import recovery_store
 from recallflow.operators.async_call import Completions, Retry, Runtime, async_call, async_input, split_results
 
@@ -38,7 +40,14 @@ GIVE_UP_S = 60  # a process that says nothing for so long hangs: it is killed, a
 # ── the process that is killed ────────────────────────────────────────────────────────────────────────────────────
 
 
-class Questions(FixedPartitionedSource[tuple[str, int], int]):
+@dataclass(frozen=True, slots=True)
+class Place(Checked):
+    """How far a part was: the next number, or the bytes written."""
+
+    reached: int
+
+
+class Questions(FixedPartitionedSource[tuple[str, int], Place]):
     """The numbers up to `count`; then the end, or nothing for ever. Prints the progress every epoch: only sources are
     snapshotted in an epoch in which nothing happens."""
 
@@ -50,11 +59,11 @@ class Questions(FixedPartitionedSource[tuple[str, int], int]):
     def list_parts(self) -> list[str]:
         return ["questions"]
 
-    def build_part(self, step_id: str, for_part: str, resume_state: int | None) -> "QuestionsPart":  # noqa: ARG002
-        return QuestionsPart(self, resume_state or 0)
+    def build_part(self, step_id: str, for_part: str, resume_state: Place | None) -> "QuestionsPart":  # noqa: ARG002
+        return QuestionsPart(self, resume_state.reached if resume_state else 0)
 
 
-class QuestionsPart(StatefulSourcePartition[tuple[str, int], int]):
+class QuestionsPart(StatefulSourcePartition[tuple[str, int], Place]):
     def __init__(self, source: Questions, first: int) -> None:
         self._source = source
         self._next = first
@@ -65,12 +74,12 @@ class QuestionsPart(StatefulSourcePartition[tuple[str, int], int]):
         first, self._next = self._next, min(self._next + 10, self._source.count)
         return [(f"key{number % KEYS}", number) for number in range(first, self._next)]
 
-    def snapshot(self) -> int:
+    def snapshot(self) -> Place:
         print(self._source.progress(), flush=True)
-        return self._next
+        return Place(self._next)
 
 
-class Lines(FixedPartitionedSink[str, int]):
+class Lines(FixedPartitionedSink[str, Place]):
     """One file, cut back on resume to where the snapshot says it was."""
 
     def __init__(self, path: Path) -> None:
@@ -80,11 +89,11 @@ class Lines(FixedPartitionedSink[str, int]):
     def list_parts(self) -> list[str]:
         return ["lines"]
 
-    def build_part(self, step_id: str, for_part: str, resume_state: int | None) -> "LinesPart":  # noqa: ARG002
-        return LinesPart(self, resume_state or 0)
+    def build_part(self, step_id: str, for_part: str, resume_state: Place | None) -> "LinesPart":  # noqa: ARG002
+        return LinesPart(self, resume_state.reached if resume_state else 0)
 
 
-class LinesPart(StatefulSinkPartition[str, int]):
+class LinesPart(StatefulSinkPartition[str, Place]):
     def __init__(self, lines: Lines, size_bytes: int) -> None:
         self._lines = lines
         self._file = lines.path.open("ab")
@@ -96,8 +105,8 @@ class LinesPart(StatefulSinkPartition[str, int]):
         self._file.flush()
         self._lines.written += len(values)
 
-    def snapshot(self) -> int:
-        return self._file.seek(0, os.SEEK_END)
+    def snapshot(self) -> Place:
+        return Place(self._file.seek(0, os.SEEK_END))
 
     def close(self) -> None:
         self._file.close()
