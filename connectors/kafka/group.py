@@ -1,7 +1,9 @@
 """A consumer group as an arbiter: of all that join it as the same static member, the last one is in it, and the broker
 refuses every commit of the others. What the one in it says about itself stands beside its committed offset."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_END, Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
@@ -153,14 +155,25 @@ class Member:
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
             partition.offset = OFFSET_END
-        consumer.incremental_assign(partitions)
-        consumer.pause(partitions)
-        self.name = consumer.memberid()
+        with self._keeping_failures():
+            consumer.incremental_assign(partitions)
+            consumer.pause(partitions)
+            self.name = consumer.memberid()
 
     def _lose(self, consumer: Consumer, _: list[TopicPartition]) -> None:
         # It would join again by itself, and put out whoever came meanwhile.
         self.lost = True
-        consumer.unsubscribe()
+        with self._keeping_failures():
+            consumer.unsubscribe()
+
+    @contextlib.contextmanager
+    def _keeping_failures(self) -> Iterator[None]:
+        """What a callback raises comes out of the client's poll as no exception that can be caught: `heard` raises it
+        instead. Whoever was put out fails at whatever it asks of the group."""
+        try:
+            yield
+        except KafkaException as error:
+            self._answer = error.args[0]
 
     def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         failed = error or next((place.error for place in places if place.error is not None), None)
