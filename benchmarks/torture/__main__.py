@@ -60,6 +60,7 @@ def _run(trial: Trial, faults: Iterator[tuple[str, float]], until: float) -> Non
     while time.monotonic() < until:
         name, before_s = next(faults)
         trial.rest(before_s)
+        trial.keep_up()  # what the fault before did to it may show only now
         trial.fault = name
         print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
         FAULTS[name](trial)
