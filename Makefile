@@ -18,12 +18,10 @@ lint: .venv
 
 types: .venv
 	$(BIN)/mypy
-	MYPYPATH=.links $(BIN)/mypy --strict benchmarks tests
+	$(BIN)/mypy --strict benchmarks tests
 
-# import-linter follows no links, and looks into the working directory first
 imports: .venv
-	rm -rf build/imports && mkdir -p build && cp -RL .links build/imports
-	cd build/imports && $(CURDIR)/$(BIN)/lint-imports --no-cache --config $(CURDIR)/pyproject.toml
+	$(BIN)/lint-imports --no-cache
 
 bench: .venv
 	$(BIN)/python -m benchmarks.recall_quality --quick

@@ -1,9 +1,11 @@
 """What is installed is what is in the tree, and users can import what they are promised."""
 
 import importlib
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +19,49 @@ def setuptools_table() -> dict[str, Any]:
     return table
 
 
+LINKS = ("connectors", "flows", "operators", "state")
+
+
+def packages() -> set[str]:
+    """Every package there is in the tree."""
+    tops = [ROOT / "recallflow", *(ROOT / "recallflow" / link for link in LINKS)]
+    return {".".join(init.relative_to(ROOT).parts[:-1]) for top in tops for init in top.rglob("__init__.py")}
+
+
+def test_the_folders_are_parts_of_the_package() -> None:
+    for name in LINKS:
+        assert (ROOT / "recallflow" / name).readlink() == Path("..") / name
+
+
 def test_every_package_in_the_tree_is_listed() -> None:
-    folders = {"recallflow": "recallflow"} | {
-        folder: f"recallflow.{folder}" for folder in ("connectors", "flows", "operators", "state")
-    }
-    found = {
-        ".".join([folders[init.relative_to(ROOT).parts[0]], *init.relative_to(ROOT).parts[1:-1]])
-        for folder in folders
-        for init in (ROOT / folder).rglob("__init__.py")
-    }
-    assert found == set(setuptools_table()["packages"])
+    assert packages() == set(setuptools_table()["packages"])
 
 
-def test_type_checkers_find_every_module() -> None:
-    links = ROOT / ".links" / "recallflow"
-    own = {path.name for path in (ROOT / "recallflow").iterdir() if path.name != "__pycache__"}
-    assert own | {"connectors", "flows", "operators", "state"} == {path.name for path in links.iterdir()}
-    assert all(path.exists() for path in links.iterdir())
+def test_a_checkout_without_links_is_told_how_to_make_them(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "setup.py", tmp_path)
+    (tmp_path / "recallflow").mkdir()
+    for name in LINKS:
+        (tmp_path / "recallflow" / name).write_text(f"../{name}")
+    ended = subprocess.run([sys.executable, "setup.py", "--version"], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "git config core.symlinks true" in ended.stderr
 
 
-def test_the_wheel_holds_every_package_and_the_samples(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True)
+def test_a_wheel_made_from_the_source_archive_holds_every_package_and_the_samples(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(ROOT)], check=True, capture_output=True
+    )
     (wheel,) = tmp_path.glob("*.whl")
-    imports = "; ".join(f"import {name}" for name in setuptools_table()["packages"])
+    files = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in files}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"recallflow"}
+    assert {"recallflow/samples/conversations.jsonl", "recallflow/py.typed"} <= set(files)
+    imports = "; ".join(f"import {name}" for name in sorted(packages()))
     script = f"import sys; sys.path.insert(0, {str(wheel)!r}); {imports}; print(recallflow.__file__)"
     shown = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path
     ).stdout
     assert str(wheel) in shown
-    listed = subprocess.run(
-        [sys.executable, "-m", "zipfile", "--list", str(wheel)], check=True, capture_output=True, text=True
-    ).stdout
-    assert "recallflow/samples/conversations.jsonl" in listed
-    assert "recallflow/py.typed" in listed
 
 
 def test_what_is_exported_is_there_and_named_as_it_is() -> None:

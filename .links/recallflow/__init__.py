@@ -1,1 +1,0 @@
-../../recallflow/__init__.py

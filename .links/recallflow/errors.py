@@ -1,1 +1,0 @@
-../../recallflow/errors.py

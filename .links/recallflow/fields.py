@@ -1,1 +1,0 @@
-../../recallflow/fields.py

@@ -1,1 +1,0 @@
-../../recallflow/function_words.py
