@@ -26,8 +26,8 @@ from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder
 from recallflow.flows.embedded import Embedded, process
 from recallflow.flows.settings import Settings
-from recallflow.operators.decode import parse
 from recallflow.operators.text import read
+from recallflow.parsing import parse
 from recallflow.responses import Response
 from recallflow.state.lexical import LexicalIndex
 from recallflow.state.vectors import VectorIndex

@@ -15,8 +15,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks.broker import Cluster, retry
+from recallflow.brokers.options import KafkaOptions
 from recallflow.client import QueryTimeout, RecallClient
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.topics import Topics
 

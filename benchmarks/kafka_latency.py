@@ -19,7 +19,7 @@ from benchmarks.broker import Cluster, connect_or_start
 from benchmarks.kafka_flow import create, own_topics, running, running_flow
 from benchmarks.kafka_load import MEMORIES, Timed, Way, ask, at_end, percentiles, recalls, remember_all
 from benchmarks.locomo import load, shared
-from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.brokers.options import KafkaOptions
 
 PER_S = 100
 ROUNDS = 3

@@ -20,7 +20,7 @@ from benchmarks.broker import Cluster
 from benchmarks.engine import events
 from benchmarks.kafka_flow import READY_S, TENANT, connect
 from benchmarks.locomo import Conversation
-from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.brokers.options import KafkaOptions
 from recallflow.flows.topics import Topics
 from recallflow.records import Position
 

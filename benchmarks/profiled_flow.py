@@ -21,8 +21,8 @@ from bytewax.dataflow import Dataflow
 from bytewax.inputs import Source
 from bytewax.operators import KeyedStream
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.hub import Hub
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.sink import SinkPart
 from recallflow.connectors.kafka.source import KafkaPart, Progress
 from recallflow.flows import engine, kafka

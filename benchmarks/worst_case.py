@@ -24,10 +24,11 @@ from hypothesis import strategies as st
 from recallflow import limits
 from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
-from recallflow.operators.decode import QUERY_TYPES, decode
+from recallflow.operators.decode import decode
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.outputs import DeadLetter, Output
+from recallflow.parsing import QUERY_TYPES
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
 

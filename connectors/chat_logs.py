@@ -15,17 +15,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import orjson
 
 from recallflow.connectors.lines import bounded_lines
 from recallflow.connectors.locomo import locomo_events
-from recallflow.encodings import unmarked, wrapping
 from recallflow.errors import UsageError
-from recallflow.events import MemoryEvent
 from recallflow.fields import written_time
-from recallflow.queries import QueryEvent
+from recallflow.parsing import EVENT_TYPES, unmarked, wrapping
 
 EVENT_BYTES = 1024 * 1024 + 1  # one more than an event may have, so that a cut line is still rejected as too large
 CONVERSATION_BYTES = 64 * 1024 * 1024  # a line of `openai` holds a whole conversation
@@ -158,18 +156,12 @@ def _document(path: Path) -> list[Any] | None:
 
 # ── which format ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-_EVENT_TYPES = frozenset(
-    get_args(model.model_fields["type"].annotation)[0]
-    for union in (MemoryEvent, QueryEvent)
-    for model in get_args(get_args(union)[0])
-)
-
 
 def _format_of(value: object) -> LogFormat | None:
     if not isinstance(value, dict):
         return None
     kind = value.get("type")
-    if isinstance(kind, str) and kind in _EVENT_TYPES:
+    if isinstance(kind, str) and kind in EVENT_TYPES:
         return LogFormat.EVENTS
     if "messages" in value:
         return LogFormat.OPENAI

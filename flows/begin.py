@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.names import part_name
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.sink import UNCOMMITTED, ends
 from recallflow.errors import StateError
 from recallflow.flows.topics import Topics

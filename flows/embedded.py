@@ -26,8 +26,8 @@ from recallflow.errors import RecallflowError, StateError, StorageError
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
-from recallflow.operators.decode import asks
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
+from recallflow.parsing import asks
 from recallflow.responses import ErrorBody
 from recallflow.state.directory import StateDirectory
 

@@ -8,9 +8,9 @@ is down. Both end only by somebody's word: what is given up is counted, and the 
 from dataclasses import dataclass
 from pathlib import Path
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.names import part_name
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import UsageError
 from recallflow.flows.begin import Begin, flat_ends
 from recallflow.flows.rebuild import began, positions

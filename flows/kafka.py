@@ -14,6 +14,7 @@ from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 from bytewax.recovery import RecoveryConfig
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import Described, TopicAsker, described
 from recallflow.connectors.kafka.catch_up import CatchUp
@@ -22,14 +23,10 @@ from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.deployment import SESSION_S, Deployment
 from recallflow.connectors.kafka.group import Group
-from recallflow.connectors.kafka.known import KnownTopics
-from recallflow.connectors.kafka.metrics import Metrics, Running
 from recallflow.connectors.kafka.misplaced import Misplaced
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.outgoing import Outgoing
 from recallflow.connectors.kafka.sink import KafkaSink, ends
 from recallflow.connectors.kafka.source import KafkaSource, Progress
-from recallflow.connectors.kafka.tally import Tally
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
@@ -38,15 +35,17 @@ from recallflow.errors import StateInUse, UsageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.embedded import run_dataflow
 from recallflow.flows.engine import FLOW_ID, build
+from recallflow.flows.known import KnownTopics
+from recallflow.flows.metrics import Metrics, Running
 from recallflow.flows.rebuild import check_store, rebuild
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.repeats import check_repeats
 from recallflow.flows.router import Router
 from recallflow.flows.settings import Settings
+from recallflow.flows.tally import Tally
 from recallflow.flows.topics import Topics
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused, Tagged
-from recallflow.operators.reply import owner_key
 from recallflow.outputs import Done, Output
 from recallflow.records import Position, Record
 from recallflow.state.directory import REWIND, Fingerprint, StateDirectory, hold
@@ -230,7 +229,7 @@ class KafkaFlow:
         def decoded(record: Record) -> Tagged:
             item = decode(record, self.skips)
             if not isinstance(item, Refused) and not record.silent:
-                running.misplaced.notice(record, owner_key(item.owner))
+                running.misplaced.notice(record, item.owner.record_key)
             return item
 
         outputs = build(

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.oldest import oldest_ms
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import OutputsGone
 from recallflow.flows.begin import Begin
 from recallflow.flows.engine import FLOW_ID

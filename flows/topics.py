@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.configs import ask_configs
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import UsageError
 from recallflow.records import Position
 

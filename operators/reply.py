@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.events import Item, Prepared, Refused
 from recallflow.outputs import Answer
-from recallflow.owner import Owner
 from recallflow.queries import ReplyTo
 from recallflow.records import Position, Record
 from recallflow.responses import ErrorBody, Response, Warn
@@ -21,12 +20,7 @@ def key_of(item: Item) -> bytes:
     record = record_of(item)
     if record.key is not None or isinstance(item, Refused):
         return record.key or b""
-    return owner_key(item.write.owner if isinstance(item, Prepared) else item.owner)
-
-
-def owner_key(owner: Owner) -> bytes:
-    """The Kafka key of an owner's records."""
-    return f"{owner.tenant_id}/{owner.user_id}".encode()
+    return (item.write.owner if isinstance(item, Prepared) else item.owner).record_key
 
 
 def checked(wanted: ReplyTo | None, known: Mapping[str, int] | None) -> ReplyTo | None:

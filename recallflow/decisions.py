@@ -4,14 +4,7 @@ import bisect
 from collections import defaultdict
 from typing import NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
-
-from recallflow.control import Control, ControlEvent
-from recallflow.encodings import unmarked, wrapping
-from recallflow.errors import FieldProblem, InvalidRecord
-
-_EVENT: TypeAdapter[Control] = TypeAdapter(ControlEvent)
+from recallflow.control import Control
 
 
 class Decision(NamedTuple):
@@ -50,21 +43,3 @@ class History:
     def names(self, tenant_id: str, kind: str) -> list[str]:
         """Every name of a kind that a tenant ever decided on."""
         return sorted(self._names.get((tenant_id, kind), ()))
-
-
-def parse_control(value: bytes) -> Control:
-    """JSON of any control event → its model. Raises InvalidRecord, with every wrong field at once."""
-    try:
-        return _EVENT.validate_json(unmarked(value))
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        if found[0]["type"] == "json_invalid":
-            raise InvalidRecord("invalid_json", [FieldProblem("", wrapping(value) or found[0]["msg"])]) from None
-        raise InvalidRecord("invalid_event", [_problem(one) for one in found]) from None
-
-
-def _problem(error: ErrorDetails) -> FieldProblem:
-    if error["type"].startswith("union_tag"):
-        return FieldProblem("type", error["msg"])
-    _, *path = error["loc"] or [""]  # it begins with the event's type
-    return FieldProblem(".".join(map(str, path)), error["msg"].removeprefix("Value error, "))

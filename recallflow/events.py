@@ -6,6 +6,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from recallflow import limits
 from recallflow.fields import Embedding, Identifier, Layer, Model, Name, NonEmpty, Role, Share, Timestamp
+from recallflow.owner import Owner
 
 Labels = Annotated[list[Name], Field(max_length=limits.LABELS_MAX)]
 Summary = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
@@ -28,6 +29,10 @@ class Event(Model):
     timestamp: Timestamp | None = None
     schema_version: int | None = None
     receipt: bool = False
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.tenant_id, self.environment, self.user_id)
 
     @model_validator(mode="after")
     def _few_unknown(self) -> Self:

@@ -13,6 +13,11 @@ class Owner(NamedTuple):
     environment: str
     user_id: str
 
+    @property
+    def record_key(self) -> bytes:
+        """The Kafka key of the owner's records: they go to one partition, in order."""
+        return f"{self.tenant_id}/{self.user_id}".encode()
+
 
 def state_partition(tenant_id: str, user_id: str, partitions: int) -> int:
     """The state partition of a user, 0 ≤ p < `partitions`.

@@ -10,9 +10,9 @@ import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from benchmarks.crash.layout import GIVE_UP_S, OUTPUT_PARTITIONS
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import sink
 from recallflow.connectors.kafka.names import part_name
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.flows.topics import Topics
 from recallflow.records import Position, Record

@@ -12,7 +12,7 @@ import orjson
 
 from benchmarks.crash.kills import arm, stop_at_once, take_out
 from benchmarks.crash.layout import GIVE_UP_S, ROOT, SETTINGS
-from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.brokers.options import KafkaOptions
 from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.topics import Topics
 

@@ -8,8 +8,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.metadata import Metadata
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import SourceError
 
 CREATE_S = 30.0

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.brokers.options import KafkaOptions
 
 ASK_S = 10.0
 UNTOLD_BYTES = 900_000  # where the brokers do not say: below what a topic takes by default (1,048,588)

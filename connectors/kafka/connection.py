@@ -7,9 +7,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.metadata import Metadata
-from recallflow.connectors.kafka.options import KafkaOptions
 
 ASK_EVERY_S = 0.5
 ASK_S = 2.0

@@ -8,13 +8,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import passes
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.messages import time_ms
 from recallflow.connectors.kafka.metadata import Metadata, NewConsumer
-from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.trouble import passes
-from recallflow.decisions import History, parse_control
+from recallflow.decisions import History
 from recallflow.errors import InvalidRecord, SourceError
+from recallflow.parsing import parse_control
 
 POLL_S = 0.1
 

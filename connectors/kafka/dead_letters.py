@@ -6,12 +6,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import passes, tell_outage
 from recallflow.connectors.kafka.configs import ask_configs, producer_bounds
 from recallflow.connectors.kafka.messages import Headers, headers_of
 from recallflow.connectors.kafka.metadata import Metadata
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.sink import UNCOMMITTED
-from recallflow.connectors.kafka.trouble import passes, tell_outage
 from recallflow.errors import SinkError, SourceError
 from recallflow.records import Position
 

@@ -21,8 +21,8 @@ from typing import Protocol
 import orjson
 from confluent_kafka import KafkaException
 
+from recallflow.brokers.trouble import passes
 from recallflow.connectors.kafka.group import Fenced, Seen
-from recallflow.connectors.kafka.trouble import passes
 from recallflow.errors import DeploymentHeld, DeploymentLost, SinkError, SourceError
 
 SESSION_S = 45.0

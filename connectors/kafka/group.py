@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_END, Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import Complaints, passes
 from recallflow.connectors.kafka.metadata import Metadata
-from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.trouble import Complaints, passes
 from recallflow.errors import SourceError
 
 MEMBER = "engine"

@@ -15,10 +15,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import Complaints, denies, passes
 from recallflow.connectors.kafka.metadata import NewConsumer
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.order import Lane, Order
-from recallflow.connectors.kafka.trouble import Complaints, denies, passes
 from recallflow.errors import SourceError
 
 WAIT_S = 0.005

@@ -9,8 +9,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.trouble import Complaints, passes
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import Complaints, passes
 from recallflow.errors import SourceError
 
 GIVE_UP_S = 10.0

@@ -4,9 +4,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, TopicPartition
 
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import passes
 from recallflow.connectors.kafka.metadata import Metadata
-from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.trouble import passes
 from recallflow.errors import SourceError
 
 

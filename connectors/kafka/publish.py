@@ -5,11 +5,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import tell_outage
 from recallflow.connectors.kafka.configs import ask_configs, producer_bounds
 from recallflow.connectors.kafka.metadata import Metadata
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.outgoing import TRIMMINGS_BYTES
-from recallflow.connectors.kafka.trouble import tell_outage
 from recallflow.errors import SinkError
 
 FLUSH_S = 60.0

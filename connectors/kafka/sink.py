@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import passes, tell_outage
 from recallflow.checked import Checked
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.configs import producer_bounds
 from recallflow.connectors.kafka.messages import headers_of
 from recallflow.connectors.kafka.metadata import Metadata
 from recallflow.connectors.kafka.names import part_name
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER, Identity, Outgoing
-from recallflow.connectors.kafka.trouble import passes, tell_outage
 from recallflow.errors import SinkError
 
 OUTAGE_S = 40.0  # so long a flow waits for brokers that are away, unless it is told

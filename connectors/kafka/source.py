@@ -11,6 +11,7 @@ from typing import Any
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from confluent_kafka import Consumer
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.checked import Checked
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.catch_up import CatchUp
@@ -19,7 +20,6 @@ from recallflow.connectors.kafka.hub import Hub, Reader, gone
 from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.metadata import Metadata, NewConsumer
 from recallflow.connectors.kafka.names import part_name
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.order import Lane, Order
 from recallflow.errors import SourceError
 from recallflow.records import Position, Record

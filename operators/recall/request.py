@@ -1,8 +1,8 @@
 """Step 1: what is cut to size or not done is warned of."""
 
 from recallflow.limits import QUERY_CHARACTERS
-from recallflow.operators.decode import unknown_fields
 from recallflow.operators.recall.scene import Scene
+from recallflow.parsing import unknown_fields
 from recallflow.queries import K_MAX, K_MIN, Recall
 from recallflow.responses import Warn
 

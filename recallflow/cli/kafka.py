@@ -4,11 +4,11 @@ import argparse
 import os
 from pathlib import Path
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.cli.log import FORMATS, set_up
 from recallflow.cli.options import add_engine, add_pace, fraction, settings, whole
 from recallflow.connectors.kafka.admin import create_topics
 from recallflow.connectors.kafka.deployment import SESSION_MAX_S, SESSION_MIN_S, SESSION_S
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import UsageError
 from recallflow.flows.kafka import LOOPBACK, KafkaFlow
 from recallflow.flows.repeats import ACCEPT

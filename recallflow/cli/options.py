@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from recallflow.connectors.embedders import NAMES
-from recallflow.decisions import History, parse_control
+from recallflow.decisions import History
 from recallflow.errors import InvalidRecord, UsageError
 from recallflow.flows.settings import Settings
+from recallflow.parsing import parse_control
 
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 

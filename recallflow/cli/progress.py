@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import orjson
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import TopicAsker, described
 from recallflow.connectors.kafka.metadata import Metadata
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.state.files import write_whole
 

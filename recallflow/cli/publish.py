@@ -8,16 +8,15 @@ from pathlib import Path
 import orjson
 from tqdm import tqdm
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.cli.progress import Progress, Target
 from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, read_log
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.publish import Publisher
-from recallflow.encodings import unmarked
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused
-from recallflow.operators.reply import owner_key
 from recallflow.outputs import DeadLetter
+from recallflow.parsing import unmarked
 from recallflow.records import Position, Record
 
 SAVE_EVERY = 5_000
@@ -48,7 +47,7 @@ def publish(options: KafkaOptions, topic: str, path: Path, scope: Scope, log_for
         for number, value in enumerate(read_log(path, scope, log_format, skip=done), done):
             item = decode(Record(Position(name, 0, number), value, 0))
             if not isinstance(item, Refused):
-                key, event = owner_key(item.owner), _with_id(value, item.record.position)
+                key, event = item.owner.record_key, _with_id(value, item.record.position)
                 if publisher.fits(key, event):
                     counts["sent"] += 1
                     publisher.send(key, event)

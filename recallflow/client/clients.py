@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from types import MappingProxyType, TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.client.core import Core, Topics
 from recallflow.client.scope import Scope
 from recallflow.client.sendable import checked_text
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.errors import UsageError
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})

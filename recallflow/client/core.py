@@ -10,17 +10,17 @@ from typing import Any, NamedTuple, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import tell_outage
 from recallflow.client.outstanding import Outstanding, Pending, new_future
 from recallflow.client.responses import POLL_S, Responses, said
-from recallflow.client.scope import AnyEvent, Scope, record_key
+from recallflow.client.scope import AnyEvent, Scope
 from recallflow.client.sendable import checked_text, checked_wait
-from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.trouble import tell_outage
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, UsageError
 from recallflow.events import ContentPart
 from recallflow.fields import Role
 from recallflow.limits import RECORD_BYTES
-from recallflow.operators.decode import QUERY_TYPES
+from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import Mode, QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
@@ -156,7 +156,7 @@ class Core:
         wait_s = self._timeout_s if timeout_s is None else checked_wait("timeout_s", timeout_s)
         query_id = query.id or uuid.uuid4().hex
         asked = asked.model_copy(update={"id": query_id})
-        pending = Pending(query_id, record_key(asked), wait_s, time.monotonic() + wait_s)
+        pending = Pending(query_id, asked.owner.record_key, wait_s, time.monotonic() + wait_s)
         with self._open():
             self._outstanding.add(pending)
         self._responses.ready.add_done_callback(lambda _: self._put(asked, pending))
@@ -206,7 +206,7 @@ class Core:
             raise InvalidRecord("too_large", [FieldProblem("", problem)])
         try:
             with self._open():
-                self._producer.produce(topic, value, record_key(event), on_delivery=delivered)
+                self._producer.produce(topic, value, event.owner.record_key, on_delivery=delivered)
         except BufferError:
             sent.set_exception(DeliveryFailed(f"{topic}: too many records are underway: await some; this one is not"))
         except KafkaException as error:

@@ -10,9 +10,9 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from pydantic import ValidationError
 
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import passes, tell_outage
 from recallflow.client.outstanding import Outstanding, new_future
-from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.trouble import passes, tell_outage
 from recallflow.errors import QueryFailed, SourceError
 from recallflow.responses import ErrorBody, Response
 

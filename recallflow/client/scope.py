@@ -8,7 +8,7 @@ import orjson
 from recallflow.client.sendable import check_sendable
 from recallflow.errors import UsageError
 from recallflow.events import Event, MemoryEvent
-from recallflow.operators.decode import parse, unknown_fields
+from recallflow.parsing import parse, unknown_fields
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 
@@ -54,11 +54,6 @@ class Scope(NamedTuple):
             if (theirs := getattr(event, name)) != ours:
                 raise UsageError(f"{name} is {theirs!r}, and this client is for {ours!r}")
         return event
-
-
-def record_key(event: AnyEvent) -> bytes:
-    """One owner's records go to one partition, in order."""
-    return f"{event.tenant_id}/{event.user_id}".encode()
 
 
 def _jsonable(value: object) -> Any:

@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from recallflow.errors import UsageError
-from recallflow.operators.decode import MAX_DEPTH
+from recallflow.parsing import MAX_DEPTH
 from recallflow.records import Position
 
 _INTEGERS = range(-(2**63), 2**64)

@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.broker import HOST, Broker, Cluster, free_ports
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import create_topics
-from recallflow.connectors.kafka.options import KafkaOptions
 
 GIVE_UP_S = 240.0  # on a busy machine; nothing waits for it where all goes well
 MANY = 3_000

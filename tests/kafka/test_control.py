@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.control import ControlTable
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.control import Rollout
 from recallflow.errors import SourceError
 

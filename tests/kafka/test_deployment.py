@@ -19,9 +19,9 @@ from confluent_kafka import Producer
 from benchmarks.broker import HOST, Broker, Cluster, free_ports
 from benchmarks.crash.outputs import read_topic
 from benchmarks.kafka_flow import own_topics
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.deployment import Holder
 from recallflow.connectors.kafka.group import Group
-from recallflow.connectors.kafka.options import KafkaOptions
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.errors import SourceError
-from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.brokers.options import KafkaOptions
 from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Topics

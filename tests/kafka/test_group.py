@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.broker import Cluster
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.group import Fenced, Group, Member
-from recallflow.connectors.kafka.options import KafkaOptions
 
 SESSION_S = 6.0
 CHILD = """
 import sys
 from recallflow.connectors.kafka.group import Fenced, Group
-from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.brokers.options import KafkaOptions
 
 servers, name, topic, session_s = sys.argv[1:]
 member = Group(KafkaOptions(servers), name, topic, float(session_s)).join()

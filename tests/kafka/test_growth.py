@@ -19,9 +19,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import Cluster
-from recallflow.connectors.kafka.known import TOPICS
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.connectors.kafka.partitioner import partition_of
+from recallflow.flows.known import TOPICS
 from recallflow.flows.topics import Topics
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.logical import state_hash

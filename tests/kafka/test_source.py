@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
-from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.source import KafkaSource, Progress
 from recallflow.operators.async_call import Completion, Completions, WithCompletions
 

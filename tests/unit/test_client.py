@@ -11,7 +11,7 @@ import pytest
 from recallflow import InvalidRecord, MemoryGet, Message, Recall, ReplyTo, UsageError
 from recallflow.client import AsyncRecallClient, RecallClient
 from recallflow.client.scope import Scope
-from recallflow.operators.decode import parse
+from recallflow.parsing import parse
 from recallflow.records import Position
 
 NOWHERE = "127.0.0.1:1"

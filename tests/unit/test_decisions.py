@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.control import OwnerMapping, Rollout
-from recallflow.decisions import History, parse_control
+from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
+from recallflow.parsing import parse_control
 
 MODES = st.sampled_from(["off", "shadow", "canary"])
 

@@ -10,8 +10,8 @@ import pytest
 from recallflow import limits
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.flows.embedded import Processed
-from recallflow.operators.decode import parse
 from recallflow.operators.graph.write import with_statement
+from recallflow.parsing import parse
 from recallflow.state.graph_codec import Statement
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "events.md").read_text()

@@ -71,3 +71,12 @@ def test_what_is_exported_is_there_and_named_as_it_is() -> None:
         module = getattr(value, "__module__", None)
         if module is not None and module.startswith("recallflow"):
             assert getattr(importlib.import_module(module), name) is value
+
+
+def test_a_program_that_imports_the_client_loads_neither_operators_nor_state() -> None:
+    names = "AsyncRecallClient, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient"
+    script = f"import sys; from recallflow.client import {names}; from recallflow import Message; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    assert "recallflow.client.core" in loaded
+    engine = {f"recallflow.{name}" for name in LINKS} | {"bytewax", "faiss", "networkx", "rocksdict"}
+    assert [name for name in loaded if any(f"{name}.".startswith(f"{of}.") for of in engine)] == []

@@ -12,11 +12,11 @@ from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
 from recallflow.control import GateVerdict
-from recallflow.decisions import parse_control
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.flows.router import KEY_BYTES, Router, letter
 from recallflow.flows.topics import LEAST_BYTES, Topics
 from recallflow.outputs import Answer, DeadLetter, Receipted, Verdict
+from recallflow.parsing import parse_control
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
 

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from recallflow.connectors.chat_logs import EVENT_BYTES, LogFormat, Scope, count_log, detect_format, read_log
 from recallflow.errors import InvalidRecord, UsageError
 from recallflow.events import MemoryEvent
-from recallflow.operators.decode import parse
+from recallflow.parsing import parse
 
 SCOPE = Scope("acme", "ann", "test")
 EVENT = b'{"type":"message","tenant_id":"acme","user_id":"ann","content":"hello"}'

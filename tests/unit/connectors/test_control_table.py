@@ -7,9 +7,9 @@ import orjson
 import pytest
 from confluent_kafka import KafkaError
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.control import ControlTable
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.control import Rollout
 from recallflow.errors import SourceError
 from tests.unit.connectors.fake_consumer import FakeKafka

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.hub import (
     BATCH_MAX,
     BUDGET_S,
@@ -17,7 +18,6 @@ from recallflow.connectors.kafka.hub import (
     Hub,
     Reader,
 )
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.order import Order
 from recallflow.errors import SourceError
 from recallflow.operators.async_call import Completion, Completions

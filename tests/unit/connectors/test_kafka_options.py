@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from recallflow.connectors.kafka.options import KafkaOptions
+from recallflow.brokers.options import KafkaOptions
 from recallflow.errors import UsageError
 
 SERVERS = "127.0.0.1:1"

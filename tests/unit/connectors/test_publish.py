@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import publish
 from recallflow.connectors.kafka.configs import TopicConfig
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.outgoing import TRIMMINGS_BYTES
 from recallflow.connectors.kafka.publish import Publisher
 from recallflow.errors import SinkError

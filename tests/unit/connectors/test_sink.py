@@ -3,9 +3,9 @@
 import pytest
 from confluent_kafka import KafkaError
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka import sink
 from recallflow.connectors.kafka.closing import Closing
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER, Identity, Outgoing
 from recallflow.connectors.kafka.sink import Delivered, KafkaSink, SinkPart
 from recallflow.errors import SinkError

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, Hub
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.source import KafkaPart, KafkaSource, Offsets, Progress
 from recallflow.errors import SourceError
 from recallflow.records import Record

@@ -6,9 +6,9 @@ import threading
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
-from recallflow.connectors.kafka import trouble
-from recallflow.connectors.kafka.options import KafkaOptions
-from recallflow.connectors.kafka.trouble import SAID_AGAIN_S, ClientLog, Complaints, Seldom, denies, passes
+from recallflow.brokers import trouble
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import SAID_AGAIN_S, ClientLog, Complaints, Seldom, denies, passes
 from recallflow.errors import SourceError
 
 

@@ -18,6 +18,7 @@ from recallflow.operators.partition import Clocks, PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.pipeline import recall
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
+from recallflow.parsing import parse
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
 from recallflow.state.index import OwnerIndex
@@ -96,7 +97,7 @@ class Engine:
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
     plant = Plant()
-    monkeypatch.setattr(decode, "parse", plant.wrap("decode", decode.parse))
+    monkeypatch.setattr(decode, "parse", plant.wrap("decode", parse))
     monkeypatch.setattr(partition, "apply", plant.wrap("state", apply))
     monkeypatch.setattr(answer, "recall", plant.wrap("recall", recall))
     monkeypatch.setattr(OwnerIndex, "add", plant.wrap("index", OwnerIndex.add))

@@ -7,12 +7,12 @@ import orjson
 import pytest
 
 from recallflow.control import RecallSettings
-from recallflow.decisions import History, parse_control
+from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.flows.embedded import Processed
-from recallflow.operators.decode import parse
 from recallflow.operators.recall.modes import MODES
 from recallflow.operators.recall.tuning import Tuning, tenant_settings, tuned
+from recallflow.parsing import parse, parse_control
 from recallflow.queries import WEIGHTS, Mode, Recall
 
 MakeEvent = Callable[..., dict[str, Any]]

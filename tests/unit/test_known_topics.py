@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from recallflow.connectors.kafka.admin import Described
-from recallflow.connectors.kafka.known import TOPICS, KnownTopics
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.errors import SourceError, StateError
+from recallflow.flows.known import TOPICS, KnownTopics
 from recallflow.records import Position
 
 READ = ("memories", "queries", "control")

@@ -14,9 +14,9 @@ from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
 from recallflow.connectors.kafka.source import KafkaSource, Progress
-from recallflow.connectors.kafka.tally import BOUNDS_S, Tally
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.errors import ErrorCode
+from recallflow.flows.tally import BOUNDS_S, Tally
 from recallflow.responses import WARNINGS, Response
 from recallflow.state.directory import StateDirectory
 

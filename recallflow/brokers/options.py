@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from recallflow.connectors.kafka.trouble import ClientLog
+from recallflow.brokers.trouble import ClientLog
 from recallflow.errors import UsageError
 
 # What recallflow's guarantees rest on, some under two names: not for users to set. The rest of librdkafka's options is

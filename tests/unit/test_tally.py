@@ -9,24 +9,24 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.connection import Connection
-from recallflow.connectors.kafka.metrics import Metrics, Running
 from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
-from recallflow.connectors.kafka.options import KafkaOptions
 from recallflow.connectors.kafka.source import KafkaSource, Progress
-from recallflow.connectors.kafka.tally import Tally
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.errors import ErrorCode, InvalidRecord
+from recallflow.flows.metrics import Metrics, Running
 from recallflow.flows.settings import Settings
+from recallflow.flows.tally import Tally
 from recallflow.outputs import Answer, DeadLetter, Done, Receipted
 from recallflow.records import Position, Record
 from recallflow.responses import WARNINGS, Response, Warn
 from recallflow.state.directory import StateDirectory
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 QUERIES, MEMORIES = "query.events", "memory.events"
 FIRST = 100  # of the query topic in this run
 

@@ -1,0 +1,205 @@
+"""Bytes → events: what may come in on the topics of memory events, queries and control events.
+
+Whatever is wrong with an event is named at once, field by field, in an InvalidRecord.
+"""
+
+import codecs
+import logging
+from typing import Annotated, Any, get_args
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, from_json
+
+from recallflow import limits
+from recallflow.control import Control, ControlEvent
+from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
+from recallflow.events import Event, MemoryEvent
+from recallflow.fields import NOT_BLANK
+from recallflow.queries import QueryEvent
+
+MAX_DEPTH = 200  # the JSON parser's own
+UNKNOWN_REPORTED = 1_000  # fields that nobody reads, in the life of a process
+_MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+_FRAME_BYTES = 5  # a schema registry's: a zero byte, and the schema's id in four
+
+_log = logging.getLogger(__name__)
+_EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[MemoryEvent | QueryEvent, Field(discriminator="type")])
+_CONTROL: TypeAdapter[Control] = TypeAdapter(ControlEvent)
+
+
+def _types(union: Any) -> frozenset[str]:
+    return frozenset(get_args(m.model_fields["type"].annotation)[0] for m in get_args(get_args(union)[0]))
+
+
+QUERY_TYPES = _types(QueryEvent)
+EVENT_TYPES = _types(MemoryEvent) | QUERY_TYPES
+_CONTROL_TYPES = _types(ControlEvent)
+_QUERY_NAMES = tuple(f'"{kind}"'.encode() for kind in sorted(QUERY_TYPES))
+
+
+def parse(value: bytes) -> Event:
+    """JSON of any memory or query event → its model. Raises InvalidRecord."""
+    if len(value) > limits.RECORD_BYTES:
+        raise _refusal("too_large", f"over {limits.RECORD_BYTES} bytes; split it, or store a reference")
+    value = unmarked(value)
+    if not value.strip():
+        raise _refusal("invalid_json", "empty; send one JSON object")
+    _check_size(value)
+    try:
+        event = _EVENT.validate_json(value)
+    except ValidationError as error:
+        raise _invalid(value, error, EVENT_TYPES, "unknown_type") from None
+    for field in unknown_fields(event):
+        _report_once(type(event).__name__, field)
+    return event
+
+
+def parse_control(value: bytes) -> Control:
+    """JSON of any control event → its model. Raises InvalidRecord."""
+    try:
+        return _CONTROL.validate_json(unmarked(value))
+    except ValidationError as error:
+        raise _invalid(value, error, _CONTROL_TYPES, "invalid_event") from None
+
+
+def unknown_fields(event: Event) -> list[str]:
+    """Names of the fields the sender gave that no one reads."""
+    return sorted(event.model_extra or {})
+
+
+def asks(value: bytes) -> bool:
+    """Whether bytes are a query, and so will be answered, if only with an error. Cheap where they are not."""
+    if not any(name in value for name in _QUERY_NAMES) and b"\\u" not in value:
+        return False
+    return raw_query(value) is not None
+
+
+def raw_query(value: bytes) -> dict[str, Any] | None:
+    """The fields of what is recognisably a query, right or wrong."""
+    try:
+        raw = from_json(unmarked(value))
+    except ValueError:
+        return None
+    if not isinstance(raw, dict) or not isinstance(kind := raw.get("type"), str) or kind not in QUERY_TYPES:
+        return None
+    return raw
+
+
+def unmarked(value: bytes) -> bytes:
+    """UTF-8 without the byte order mark that some editors and shells put before it."""
+    return value.removeprefix(codecs.BOM_UTF8)
+
+
+def wrapping(value: bytes) -> str | None:
+    """What is wrong with bytes that are JSON in another wrapping than plain UTF-8, and what to do, where it shows from
+    how they begin."""
+    for mark, name in _MARKS:
+        if value.startswith(mark):
+            return f"is {name}; send UTF-8"
+    zeros = [byte == 0 for byte in value[:8].ljust(8, b" ")]
+    if zeros == [False, True, True, True] * 2 or zeros == [True, True, True, False] * 2:
+        return "is UTF-32; send UTF-8"
+    # A line of UTF-16 that was cut at its line feed begins with the rest of that, a zero.
+    if zeros[:4] in ([False, True, False, True], [True, False, True, False]):
+        return "is UTF-16; send UTF-8"
+    schema = int.from_bytes(value[1:_FRAME_BYTES], "big")
+    if zeros[0] and schema > 0 and len(value) > _FRAME_BYTES:
+        return f"is framed by a schema registry (schema {schema}); send plain JSON, without the registry's serializer"
+    return None
+
+
+def _check_size(value: bytes) -> None:
+    """Refuses an event of so many values that only looking at all that is wrong with it would take too long."""
+    # A value stands behind a comma or opens a container: there are no more than these.
+    if value.count(b",") + value.count(b"[") + value.count(b"{") < limits.VALUES_MAX:
+        return
+    try:
+        raw = from_json(value)
+    except ValueError:
+        return  # it is no JSON, and validation says so
+    sizes = {name: _values(held) for name, held in raw.items()} if isinstance(raw, dict) else {"": _values(raw)}
+    if sum(sizes.values()) > limits.VALUES_MAX:
+        field = max(sizes, key=lambda name: sizes[name])
+        problem = f"too many values; an event may hold {limits.VALUES_MAX:,}: send several events"
+        raise _refusal("invalid_event", problem, field)
+
+
+def _values(held: object) -> int:
+    """How many values there are in a value, itself included; no more are counted than an event may hold."""
+    count, ahead = 0, [held]
+    while ahead and count <= limits.VALUES_MAX:
+        count += 1
+        match ahead.pop():
+            case dict() as fields:
+                ahead += fields.values()
+            case list() as items:
+                ahead += items
+    return count
+
+
+_reported: set[tuple[str, str]] = set()
+
+
+def _report_once(kind: str, field: str) -> None:
+    """Logs a field that nobody reads. Its name is the sender's and may be anything: long ones, and those beyond the
+    first so many, are neither logged nor kept."""
+    if len(field) > limits.PROBLEM_CHARACTERS or len(_reported) >= UNKNOWN_REPORTED or (kind, field) in _reported:
+        return
+    _reported.add((kind, field))
+    _log.warning("%s events carry a field %r that is not read; reported once", kind, field)
+
+
+def _refusal(code: ErrorCode, problem: str, field: str = "") -> InvalidRecord:
+    return InvalidRecord(code, [FieldProblem(field, problem)])
+
+
+def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknown: ErrorCode) -> InvalidRecord:
+    """Everything that is wrong with a value that should be an event of one of `types`. `unknown` is the code for one
+    of no known type."""
+    errors = error.errors(include_url=False, include_input=False)
+    match errors[0]["type"]:
+        case "json_invalid":
+            return _refusal("invalid_json", wrapping(value) or _unreadable(errors[0]["msg"]))
+        case "union_tag_not_found" | "union_tag_invalid" as tag:
+            what = "missing" if tag == "union_tag_not_found" else "not a known type"
+            return _refusal(unknown, f"{what}; give one of {', '.join(sorted(types))}", "type")
+    problems: dict[str, str] = {}
+    for one in errors:
+        field, problem = _problem(one, types)
+        if one["type"] == "too_long":  # of a list where a text would do as well, this says more
+            problems[field] = problem
+        problems.setdefault(field, problem)
+    return InvalidRecord("invalid_event", [FieldProblem(field, problem) for field, problem in problems.items()])
+
+
+def _unreadable(message: str) -> str:
+    if "recursion limit" in message:  # the parser's own words name neither the limit nor what to do
+        return f"nested more than {MAX_DEPTH} levels deep; flatten it, or store it as text"
+    return message
+
+
+def _problem(error: ErrorDetails, types: frozenset[str]) -> tuple[str, str]:
+    """Field and problem of one of pydantic's errors, said so that the sender knows what to do."""
+    field, message = _path(error["loc"], types), error["msg"].removeprefix("Value error, ")
+    if error["type"] == "string_pattern_mismatch":
+        return field, "is blank" if message.endswith(f"'{NOT_BLANK}'") else "holds a control character"
+    limit = error.get("ctx", {}).get("max_length")
+    if error["type"] == "too_long":
+        return field, f"has {error['ctx']['actual_length']:,} items; it may have {limit:,}: send several events"
+    if error["type"] == "string_too_long":
+        return field, f"may have at most {limit:,} characters: shorten it"
+    about, _, rest = message.partition(": ")
+    if not field and rest:  # a check of the whole event that names the field it is about
+        return about, rest
+    return field, message
+
+
+def _path(location: tuple[int | str, ...], types: frozenset[str]) -> str:
+    """pydantic's error location → dotted path. Neither event types nor a union's arms are fields."""
+    parts = [str(part) for part in location if part not in types]
+    return ".".join(part for part in parts if "[" not in part and part not in ("str", "int", "constrained-str"))
