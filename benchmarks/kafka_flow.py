@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from benchmarks.broker import Cluster, retry
 from recallflow.brokers.options import KafkaOptions
 from recallflow.client import QueryTimeout, RecallClient
+from recallflow.flows.config import Config
 from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.topics import Topics
 
@@ -91,7 +92,7 @@ def check_alive(process: BaseProcess) -> None:
 def run_flow(bootstrap_servers: str, topics: Topics, state_dir: Path) -> None:
     """What `recallflow run` does, on topics of one's own."""
     logging.basicConfig(level=logging.ERROR)
-    KafkaFlow(KafkaOptions(bootstrap_servers), state_dir, topics).run()
+    KafkaFlow(Config(state_dir, KafkaOptions(bootstrap_servers), topics)).run()
 
 
 @contextmanager

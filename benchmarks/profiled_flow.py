@@ -26,6 +26,7 @@ from recallflow.connectors.kafka.hub import Hub
 from recallflow.connectors.kafka.sink import SinkPart
 from recallflow.connectors.kafka.source import KafkaPart, Progress
 from recallflow.flows import engine, kafka
+from recallflow.flows.config import Config
 from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.topics import Topics
 from recallflow.operators.partition import PartitionLogic
@@ -87,7 +88,7 @@ def run_job(job: Job, answer: Connection) -> None:
             patches.enter_context(patch.object(owner, name, wrapper))
         stopwatch = Stopwatch(job.records, watch)
         patches.enter_context(patch.object(Progress, "done", stopwatch.done(Progress.done)))
-        KafkaFlow(KafkaOptions(job.bootstrap_servers), job.state_dir, job.topics).run()
+        KafkaFlow(Config(job.state_dir, KafkaOptions(job.bootstrap_servers), job.topics)).run()
     seconds = stopwatch.seconds
     answer.send(Lap((job.records - WARM_UP) / seconds, seconds, watch.parts(seconds), stopwatch.threads))
 

@@ -7,21 +7,19 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 from bytewax.recovery import RecoveryConfig
 
-from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import Described, TopicAsker, described
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import ControlTable
-from recallflow.connectors.kafka.deployment import SESSION_S, Deployment
+from recallflow.connectors.kafka.deployment import Deployment
 from recallflow.connectors.kafka.group import Group
 from recallflow.connectors.kafka.misplaced import Misplaced
 from recallflow.connectors.kafka.outgoing import Outgoing
@@ -33,6 +31,7 @@ from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import StateInUse, UsageError
 from recallflow.flows.begin import Begin
+from recallflow.flows.config import Config
 from recallflow.flows.embedded import run_dataflow
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.known import KnownTopics
@@ -41,46 +40,33 @@ from recallflow.flows.rebuild import check_store, rebuild
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.repeats import check_repeats
 from recallflow.flows.router import Router
-from recallflow.flows.settings import Settings
 from recallflow.flows.tally import Tally
-from recallflow.flows.topics import Topics
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused, Tagged
 from recallflow.outputs import Done, Output
-from recallflow.records import Position, Record
+from recallflow.records import Record
 from recallflow.state.directory import REWIND, Fingerprint, StateDirectory, hold
 
 SWITCH_S = 0.0005
-LOOPBACK = "127.0.0.1"
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
 class KafkaFlow:
     """A deployment of the main flow: where Kafka is, which topics, where the state is."""
 
-    options: KafkaOptions
-    state_dir: Path
-    topics: Topics = field(default_factory=Topics)
-    settings: Settings = field(default_factory=Settings)
-    workers: int = 1
-    metrics_host: str = LOOPBACK
-    metrics_port: int | None = None  # None: not served
-    deployment: str | None = None  # None: named after the memory topic
-    session_s: float = SESSION_S
-    wait: bool = False  # stand by while another engine works for the deployment
-    serve_while_catching_up: bool = False  # ready before all that lay in the topics at start is applied
-    skips: frozenset[Position] = frozenset()  # records to pass over, unread
-    accept_repeats: bool = False  # start although nobody knows any more what was sent since the last snapshot
+    def __init__(self, config: Config) -> None:
+        """Raises UsageError where no state directory is named."""
+        self.options, self.topics, self.settings = config.kafka, config.topics, config.engine
+        self.state_dir, self.skips, self.chosen = config.named_state_dir(), config.skips, config.run
 
     def run(self) -> None:
         """Runs until SIGTERM or SIGINT: the batch at hand is finished, the state is synced, and everything is closed. A
         second signal ends the process at once. Raises what stopped the flow otherwise."""
         with ExitStack() as stack:
-            metrics = Metrics(self.serve_while_catching_up)
-            if self.metrics_port is not None:
-                stack.enter_context(Probes(self.metrics_host, self.metrics_port, metrics.registry, metrics.obstacle))
+            metrics = Metrics(self.chosen.serve_while_catching_up)
+            if (port := self.chosen.metrics_port) is not None:
+                stack.enter_context(Probes(self.chosen.metrics_host, port, metrics.registry, metrics.obstacle))
             embedder = load_embedder(self.settings.embedder, self.settings.model_path)
             deployment = stack.enter_context(closing(self._deployment()))
             directory, rewind = self._open_directory(stack, deployment, self.settings.fingerprint(embedder))
@@ -99,7 +85,7 @@ class KafkaFlow:
             # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
             sys.setswitchinterval(SWITCH_S)
             _log.warning("auth is off: every record is taken for what it says")
-            run_dataflow(flow, self.settings, self.workers, recovery)
+            run_dataflow(flow, self.settings, self.chosen.workers, recovery)
             parts.check()
             (self.state_dir / REWIND).unlink(missing_ok=True)
             deployment.release()
@@ -163,23 +149,23 @@ class KafkaFlow:
     def _hold(self, deployment: Deployment) -> ExitStack:
         """The directory's lock. Who stands by waits for it as well: the directory may be the other engine's own."""
         while True:
-            if self.wait or not self.state_dir.exists():  # it may come with our turn; who is refused makes none
+            if self.chosen.wait or not self.state_dir.exists():  # it may come with our turn; who is refused makes none
                 deployment.await_turn()
             with ExitStack() as held:
                 try:
                     held.enter_context(hold(self.state_dir, create=True))
                     return held.pop_all()
                 except StateInUse as error:
-                    if not self.wait:
+                    if not self.chosen.wait:
                         raise
                     deployment.stand_by(error)
 
     def _deployment_name(self) -> str:
-        return self.deployment or f"recallflow-{self.topics.memory}"
+        return self.chosen.deployment or f"recallflow-{self.topics.memory}"
 
     def _deployment(self) -> Deployment:
-        group = Group(self.options, self._deployment_name(), self.topics.memory, self.session_s)
-        return Deployment(group, self.state_dir, self.session_s, self.wait)
+        group = Group(self.options, self._deployment_name(), self.topics.memory, self.chosen.session_timeout_s)
+        return Deployment(group, self.state_dir, self.chosen.session_timeout_s, self.chosen.wait)
 
     def _check_skips(self, found: Mapping[str, Described]) -> None:
         if unknown := [str(skip) for skip in self.skips if skip.partition >= found[skip.topic].partitions]:
@@ -244,7 +230,7 @@ class KafkaFlow:
         begin = Begin.read(self.state_dir)
         if begin is not None:
             check_store(self.state_dir)
-            if not self.accept_repeats:
+            if not self.chosen.accept_repeats:
                 check_repeats(self.state_dir, self.options, self.topics, begin)
         recovery = recovery_store(self.state_dir)
         if begin is None:

@@ -1,4 +1,4 @@
-"""One frozen settings object."""
+"""The settings of the engine itself: what shapes its state and its answers, with Kafka or without."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +13,14 @@ from recallflow.state.directory import Fingerprint
 
 MINUTE_MS = 60_000
 YEAR_MINUTES = 365 * 24 * 60
+
+
+def refuse_unless(settings: object, *rules: tuple[str, str, bool]) -> None:
+    """Checks rules: the name of a field, what it must be, and whether it is. Raises UsageError with all that fail."""
+    if problems := [
+        f"{name} must be {what}, not {getattr(settings, name)}" for name, what, holds in rules if not holds
+    ]:
+        raise UsageError("; ".join(problems))
 
 
 @dataclass(frozen=True)
@@ -36,21 +44,16 @@ class Settings:
     graph_enabled: bool = True
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} must be {what}, not {getattr(self, name)}"
-            for name, what, good in (
-                ("partitions", "1 to 1,000", 1 <= self.partitions <= 1_000),
-                ("episode_gap_minutes", "above 0, and at most a year", 0 < self.episode_gap_minutes <= YEAR_MINUTES),
-                ("cache_bytes", "at least 1 MiB", self.cache_bytes >= 1024 * 1024),
-                ("epoch_ms", "10 to 60,000", 10 <= self.epoch_ms <= 60_000),
-                ("similarity_threshold", "above 0, and at most 1", 0 < self.similarity_threshold <= 1),
-                ("similarity_max_k", "1 to 1,000", 1 <= self.similarity_max_k <= 1_000),
-                ("similarity_max_per_memory", "0 to 100", 0 <= self.similarity_max_per_memory <= 100),
-            )
-            if not good
-        ]
-        if problems:
-            raise UsageError("; ".join(problems))
+        refuse_unless(
+            self,
+            ("partitions", "1 to 1,000", 1 <= self.partitions <= 1_000),
+            ("episode_gap_minutes", "above 0, and at most a year", 0 < self.episode_gap_minutes <= YEAR_MINUTES),
+            ("cache_bytes", "at least 1 MiB", self.cache_bytes >= 1024 * 1024),
+            ("epoch_ms", "10 to 60,000", 10 <= self.epoch_ms <= 60_000),
+            ("similarity_threshold", "above 0, and at most 1", 0 < self.similarity_threshold <= 1),
+            ("similarity_max_k", "1 to 1,000", 1 <= self.similarity_max_k <= 1_000),
+            ("similarity_max_per_memory", "0 to 100", 0 <= self.similarity_max_per_memory <= 100),
+        )
 
     @property
     def episode_gap_ms(self) -> int:

@@ -13,6 +13,7 @@ import orjson
 from benchmarks.crash.kills import arm, stop_at_once, take_out
 from benchmarks.crash.layout import GIVE_UP_S, ROOT, SETTINGS
 from recallflow.brokers.options import KafkaOptions
+from recallflow.flows.config import Config, RunSettings
 from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.topics import Topics
 
@@ -40,8 +41,8 @@ def child(plan: Plan) -> None:
         arm(*plan.kill)
     if plan.prime:
         stop_at_once()
-    topics = Topics(**plan.topics)
-    KafkaFlow(KafkaOptions(plan.servers), Path(plan.state_dir), topics, SETTINGS, plan.workers).run()
+    kafka, topics = KafkaOptions(plan.servers), Topics(**plan.topics)
+    KafkaFlow(Config(Path(plan.state_dir), kafka, topics, SETTINGS, RunSettings(plan.workers))).run()
 
 
 def _die_with_parent() -> None:

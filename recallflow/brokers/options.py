@@ -62,23 +62,23 @@ _SERVERS = frozenset(("bootstrap.servers", "metadata.broker.list"))
 
 @dataclass(frozen=True)
 class KafkaOptions:
-    """Where the brokers are. `extra` takes any librdkafka option: security.protocol, sasl.*, ssl.*, client.id, …
+    """Where the brokers are. `librdkafka` takes any of its options: security.protocol, sasl.*, ssl.*, client.id, …
 
     Raises UsageError where librdkafka does not know an option, or does not take its value.
     """
 
     bootstrap_servers: str
-    extra: Mapping[str, str] = field(default_factory=dict)
+    librdkafka: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if taken := sorted(_OURS & self.extra.keys()):
+        if taken := sorted(_OURS & self.librdkafka.keys()):
             instead = "".join(f"; give {_INSTEAD[name]}" for name in taken if name in _INSTEAD)
             raise UsageError(
                 f"{', '.join(taken)} cannot be set: recallflow's guarantees rest on its own choice{instead}"
             )
-        if taken := sorted(_SERVERS & self.extra.keys()):
+        if taken := sorted(_SERVERS & self.librdkafka.keys()):
             raise UsageError(f"{', '.join(taken)}: give the brokers as --bootstrap-servers (bootstrap_servers)")
-        if self.extra:
+        if self.librdkafka:
             self._check()
 
     def _check(self) -> None:
@@ -101,7 +101,7 @@ class KafkaOptions:
             "socket.nagle.disable": True,
             "fetch.queue.backoff.ms": 2,
             "queued.min.messages": 5_000,
-            **self.extra,
+            **self.librdkafka,
             "logger": ClientLog(),
             "bootstrap.servers": self.bootstrap_servers,
             "enable.auto.commit": False,
@@ -113,7 +113,7 @@ class KafkaOptions:
         return {
             "linger.ms": 0,
             "socket.nagle.disable": True,
-            **self.extra,
+            **self.librdkafka,
             "logger": ClientLog(),
             "bootstrap.servers": self.bootstrap_servers,
             "enable.idempotence": True,
@@ -124,7 +124,7 @@ class KafkaOptions:
     def admin(self) -> dict[str, Any]:
         """For questions and orders to the brokers. Why one fails, its answer says."""
         return {
-            **self.extra,
+            **self.librdkafka,
             "logger": ClientLog(),
             "error_cb": lambda _: None,
             "bootstrap.servers": self.bootstrap_servers,

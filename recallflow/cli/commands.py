@@ -7,19 +7,25 @@ from collections.abc import Sequence
 
 from recallflow.cli import demo, dlq, inspect, kafka, memory, pipe, replay, schema
 from recallflow.cli.failures import failed, hooked
+from recallflow.cli.log import in_json
 from recallflow.cli.output import native_stderr_aside
 from recallflow.state import lock
 
 
-def perform(arguments: Sequence[str] | None) -> int:
-    """Runs one command and returns its exit code."""
+def commands() -> argparse.ArgumentParser:
+    """The parser of all commands."""
     parser = argparse.ArgumentParser(prog="recallflow", description="Event-driven memory for chat platforms.")
     parser.set_defaults(debug=False)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     for module in (demo, pipe, memory, replay, kafka, dlq, inspect, schema):
-        module.add_to(commands)
+        module.add_to(added)
     _add_debug(parser)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def perform(arguments: Sequence[str] | None) -> int:
+    """Runs one command and returns its exit code."""
+    options = commands().parse_args(arguments)
     lock.command.set(f"recallflow {options.command} {getattr(options, 'action', '')}".rstrip())
     with native_stderr_aside(shown=options.debug), hooked(options.debug):
         logging.basicConfig(stream=sys.stderr, format="recallflow: %(message)s", level=logging.WARNING)
@@ -45,5 +51,5 @@ def _run(options: argparse.Namespace) -> int:
         sys.stdout = None  # whoever read us is gone: nothing is left to flush to
         return 1
     except BaseException as error:  # noqa: BLE001 - a panic of native code is no Exception
-        return failed(error, debug=options.debug, as_json=getattr(options, "log_format", None) == "json")
+        return failed(error, debug=options.debug, as_json=in_json())
     return code

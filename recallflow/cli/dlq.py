@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import orjson
 
-from recallflow.cli.kafka import add_kafka, add_topics, kafka_options, servers_in_environment, topics
+from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import paragraph
 from recallflow.connectors.kafka.dead_letters import Letter, read_letters, send_again
+from recallflow.flows.config import Config
 
 SHOWN_CHARACTERS = 200
 
@@ -28,13 +29,12 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     replay.set_defaults(run=run_replay)
     for action in (listing, replay):
         action.add_argument("--code", metavar="CODE", help="only those refused for this reason")
-        add_topics(action, "dead_letters")
-        add_kafka(action, servers_in_environment())
+        add_kafka(action, "topics.dead_letters")
 
 
 def run_list(options: argparse.Namespace) -> int:
     count = 0
-    for letter in _chosen(options):
+    for letter in _chosen(options, config(options)):
         count += 1
         text = None if letter.value is None else letter.value.decode(errors="replace")
         if options.json:
@@ -51,16 +51,17 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_replay(options: argparse.Namespace) -> int:
-    letters = [*_chosen(options)]
+    where = config(options)
+    letters = [*_chosen(options, where)]
     cut = [letter for letter in letters if letter.missing]
     for letter in cut:
         print(f"recallflow: {letter.source} is not sent again: {'; '.join(letter.missing)}", file=sys.stderr)
-    sent = send_again(kafka_options(options), [letter for letter in letters if not letter.missing])
+    sent = send_again(where.kafka, [letter for letter in letters if not letter.missing])
     print(f"{sent} sent again" + (f"; {len(cut)} left out, as they are not whole" if cut else ""))
     return 1 if cut else 0
 
 
-def _chosen(options: argparse.Namespace) -> Iterator[Letter]:
-    for letter in read_letters(kafka_options(options), topics(options).dead_letters):
+def _chosen(options: argparse.Namespace, where: Config) -> Iterator[Letter]:
+    for letter in read_letters(where.kafka, where.topics.dead_letters):
         if options.code in (None, letter.error.get("code")):
             yield letter

@@ -1,12 +1,12 @@
 """`recallflow state …`: what a state directory holds."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import orjson
 
 from recallflow.cli import upkeep
+from recallflow.cli.options import add_settings, config
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import state_hash
@@ -26,11 +26,11 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     hashed.set_defaults(run=run_hash)
     upkeep.add_to(actions)
     for action in (info, hashed):
-        action.add_argument("--state-dir", type=Path, required=True, metavar="DIR")
+        add_settings(action, "state_dir")
 
 
 def run_info(options: argparse.Namespace) -> int:
-    with StateDirectory.existing(options.state_dir, CACHE_BYTES) as directory:
+    with StateDirectory.existing(config(options).named_state_dir(), CACHE_BYTES) as directory:
         found = _info(directory)
     if options.json:
         print(orjson.dumps(found).decode())
@@ -43,7 +43,7 @@ def run_info(options: argparse.Namespace) -> int:
 
 
 def run_hash(options: argparse.Namespace) -> int:
-    with StateDirectory.existing(options.state_dir, CACHE_BYTES) as directory:
+    with StateDirectory.existing(config(options).named_state_dir(), CACHE_BYTES) as directory:
         print(state_hash(directory))
     return 0
 

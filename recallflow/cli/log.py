@@ -5,8 +5,6 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-FORMATS = ("text", "json")
-
 
 class Lines(logging.Formatter):
     """`2026-01-31T12:00:00.123Z WARNING connectors.kafka.trouble: …`."""
@@ -29,6 +27,11 @@ def set_up(log_format: str) -> None:
     handler.setFormatter(JsonLines() if log_format == "json" else Lines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("recallflow").setLevel(logging.INFO)
+
+
+def in_json() -> bool:
+    """Whether log lines are objects."""
+    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -6,9 +6,9 @@ from typing import Any, get_args
 
 import orjson
 
-from recallflow.cli.options import add_control, add_engine, add_owner, decisions, settings
+from recallflow.cli.options import ENGINE, add_control, add_owner, add_settings, config, decisions
 from recallflow.cli.output import paragraph, reasons
-from recallflow.errors import RecallflowError, UsageError
+from recallflow.errors import RecallflowError
 from recallflow.flows.embedded import Processed, process
 from recallflow.queries import Mode
 
@@ -29,7 +29,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     ask.set_defaults(run=run_ask)
     for parser in (remember, ask):
         parser.add_argument("--json", action="store_true", help="print the response as JSON")
-        add_engine(parser)
+        add_settings(parser, *ENGINE)
         add_owner(parser)
 
 
@@ -50,11 +50,11 @@ def run_ask(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, event: dict[str, Any]) -> Processed:
-    if options.state_dir is None:
-        raise UsageError("give --state-dir: the folder that holds the memory")
+    chosen = config(options)
     scope = {"tenant_id": options.tenant, "user_id": options.user, "environment": options.environment}
     stamped = event | scope | {"timestamp": time.time_ns() // 1_000_000}
-    processed = process([orjson.dumps(stamped)], settings(options), options.state_dir, decisions(options))
+    known = decisions(options) if "control" in options else None
+    processed = process([orjson.dumps(stamped)], chosen.engine, chosen.named_state_dir(), known)
     if processed.rejected and not processed.responses:
         raise RecallflowError(processed.rejected[0]["error"]["message"])
     return processed

@@ -2,35 +2,69 @@
 
 import argparse
 import os
-import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from recallflow.connectors.embedders import NAMES
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord, UsageError
-from recallflow.flows.settings import Settings
+from recallflow.flows.config import KEYS, LIBRDKAFKA, LOG_FORMATS, Config, Given, read_config
+from recallflow.flows.repeats import ACCEPT
 from recallflow.parsing import parse_control
 
-_UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+STATE = ("state_dir",)
+MODEL = ("engine.embedder", "engine.model_path")
+ENGINE = (*STATE, *MODEL, "engine.partitions", "engine.episode_gap_minutes")
+PACE = ("engine.cache_bytes", "engine.epoch_ms")
+# Key of a setting → its flag, what stands for its value, and its help.
+_FLAGS = {
+    "state_dir": ("--state-dir", "DIR", "keep the state here between runs"),
+    "kafka.bootstrap_servers": ("--bootstrap-servers", "HOST:PORT", "Kafka, also $KAFKA_BOOTSTRAP_SERVERS"),
+    "engine.embedder": ("--embedder", "NAME", f"embedding model: {', '.join(NAMES)}"),
+    "engine.model_path": ("--model-path", "DIR", "folder of a local copy of the model"),
+    "engine.partitions": ("--partitions", "N", "state partitions; the directory keeps its number"),
+    "engine.episode_gap_minutes": ("--episode-gap-minutes", "MINUTES", "what ends an episode; kept too"),
+    "engine.cache_bytes": ("--cache-bytes", "SIZE", "owners held in memory, such as 2GiB"),
+    "engine.epoch_ms": ("--epoch-ms", "MS", "time between two snapshots"),
+    "run.workers": ("--workers", "N", "dataflow workers; run supports one"),
+    "run.deployment": ("--deployment", "NAME", "one engine works for it (default: recallflow-MEMORY_TOPIC)"),
+    "run.session_timeout_s": ("--session-timeout-s", "S", "silence after which another may take over"),
+    "run.wait": ("--wait", None, "stand by while another engine works for the deployment"),
+    "run.accept_repeats": (ACCEPT, None, "start although outputs since the last snapshot may be sent again"),
+    "run.serve_while_catching_up": ("--serve-while-catching-up", None, "/readyz is 200 before all is applied"),
+    "run.skip": ("--skip", "TOPIC:PARTITION:OFFSET", "a record to pass over, unread; may be given often"),
+    "run.metrics_host": ("--metrics-host", "HOST", "where"),
+    "run.metrics_port": ("--metrics-port", "PORT", "serve /metrics, /livez and /readyz here"),
+    "run.log_format": ("--log-format", "FORMAT", f"of the lines on standard error: {', '.join(LOG_FORMATS)}"),
+    "topics.memory": ("--memory-topic", "TOPIC", "memory events"),
+    "topics.queries": ("--query-topic", "TOPIC", "query events"),
+    "topics.control": ("--control-topic", "TOPIC", "control events"),
+    "topics.responses": ("--response-topic", "TOPIC", "responses"),
+    "topics.receipts": ("--receipt-topic", "TOPIC", "receipts"),
+    "topics.enrichment": ("--enrichment-topic", "TOPIC", "requests for enrichment"),
+    "topics.dead_letters": ("--dead-letter-topic", "TOPIC", "dead letters"),
+    "topics.replies": ("--reply-topic", "TOPIC", "may be named in reply_to; may be given often"),
+}
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Where the state is, which model it is for, and what else shapes it."""
-    parser.add_argument("--state-dir", type=Path, metavar="DIR", help="keep the state here between runs")
-    parser.add_argument("--embedder", choices=NAMES, default="hash", help="embedding model (default: hash)")
-    parser.add_argument("--model-path", type=Path, metavar="DIR", help="folder of a local copy of the model")
-    parser.add_argument(
-        "--partitions", metavar="N", help="state partitions (default: 16); the directory keeps its number"
-    )
-    parser.add_argument("--episode-gap-minutes", metavar="MINUTES", help="what ends an episode (default: 30); kept too")
+def add_settings(parser: argparse.ArgumentParser, *keys: str) -> None:
+    """Flags for the settings that a command uses, and the file that they may stand in."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML (default: $RECALLFLOW_CONFIG)")
+    for key in keys:
+        flag, metavar, told = _FLAGS[key]
+        if (default := _default(key)) not in (None, False, ()):
+            told += f" (default: {default})"
+        if metavar is None:
+            parser.add_argument(flag, dest=key, action="store_const", const=True, help=told)
+        else:
+            action = "append" if KEYS[key] == tuple[str, ...] else "store"
+            parser.add_argument(flag, dest=key, action=action, metavar=metavar, help=told)
 
 
-def add_pace(parser: argparse.ArgumentParser) -> None:
-    """How much memory to use, and how often to snapshot."""
-    parser.add_argument("--cache-bytes", metavar="SIZE", help="owners held in memory, such as 2GiB (default: 512MiB)")
-    parser.add_argument("--epoch-ms", metavar="MS", help="time between two snapshots (default: 500)")
+def add_kafka(parser: argparse.ArgumentParser, *keys: str) -> None:
+    """The same for a command that goes to Kafka."""
+    add_settings(parser, *keys, "kafka.bootstrap_servers")
+    parser.add_argument("-X", dest="librdkafka", action="append", default=[], metavar="NAME=VALUE",
+                        help="any librdkafka option: security.protocol, sasl.*, ssl.*, …")  # fmt: skip
 
 
 def add_owner(parser: argparse.ArgumentParser) -> None:
@@ -46,29 +80,26 @@ def add_control(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--control", type=Path, metavar="FILE", help=told)
 
 
-def settings(options: argparse.Namespace) -> Settings:
-    """The settings that the options and the environment name; the others keep their default. Raises UsageError."""
-    given = {name: getattr(options, name, None) for name in _READ}
-    read: dict[str, Any] = {name: _READ[name](name, text) for name, text in given.items() if text is not None}
-    read |= similarity(os.environ)
-    return Settings(embedder=options.embedder, model_path=options.model_path, **read)
+def config(options: argparse.Namespace) -> Config:
+    """What file, environment and flags say, all in one. Raises UsageError."""
+    return config_and_origins(options)[0]
 
 
-def similarity(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Settings of `similar_to` edges that the environment names. Raises UsageError."""
-    read: dict[str, Any] = {}
-    for setting, (variable, kind, what) in _SIMILARITY.items():
-        if text := environment.get(variable):
-            try:
-                read[setting] = kind(text)
-            except ValueError:
-                raise UsageError(f"{variable}: {text!r} is not {what}") from None
-    return read
+def config_and_origins(options: argparse.Namespace) -> tuple[Config, dict[str, str]]:
+    """The same, with where each value that somebody gave stands."""
+    given = vars(options)
+    flags = {key: Given(flag, given[key]) for key, (flag, _, _) in _FLAGS.items() if given.get(key) is not None}
+    for text in given.get("librdkafka", ()):
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"-X {name}: give NAME=VALUE")
+        flags[LIBRDKAFKA + name] = Given(f"-X {name}", value)
+    return read_config(flags, os.environ, options.config)
 
 
 def decisions(options: argparse.Namespace) -> History:
     """What stands in the file of control events, if one is named. Raises UsageError with line and field."""
-    history, path = History(), getattr(options, "control", None)
+    history, path = History(), options.control
     if path is None:
         return history
     try:
@@ -86,44 +117,9 @@ def decisions(options: argparse.Namespace) -> History:
     return history
 
 
-def whole(name: str, text: str) -> int:
-    """A whole number. Raises UsageError."""
-    return int(_number(name, text, int, "a whole number"))
-
-
-def fraction(name: str, text: str) -> float:
-    """A number. Raises UsageError."""
-    return _number(name, text, float, "a number")
-
-
-def _size(name: str, text: str) -> int:
-    """Bytes, with or without a unit: 536870912, 512MiB, 1.5GB."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)", text)
-    if found is None or found[2].upper() not in _UNITS:
-        raise UsageError(f"{_flag(name)}: {text!r} is no size; give bytes, or add KiB, MiB, GiB, KB, MB or GB")
-    return round(float(found[1]) * _UNITS[found[2].upper()])
-
-
-def _number(name: str, text: str, kind: Callable[[str], float], what: str) -> float:
-    try:
-        return kind(text)
-    except ValueError:
-        raise UsageError(f"{_flag(name)}: {text!r} is not {what}") from None
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-# Setting → environment variable, and what is read from it.
-_SIMILARITY: dict[str, tuple[str, Callable[[str], float], str]] = {
-    "similarity_threshold": ("SIMILARITY_EDGE_THRESHOLD", float, "a number"),
-    "similarity_max_k": ("SIMILARITY_EDGE_MAX_K", int, "a whole number"),
-    "similarity_max_per_memory": ("SIMILARITY_EDGE_MAX_PER_MEMORY", int, "a whole number"),
-}
-_READ: dict[str, Callable[[str, str], float]] = {
-    "partitions": whole,
-    "episode_gap_minutes": fraction,
-    "cache_bytes": _size,
-    "epoch_ms": whole,
-}
+def _default(key: str) -> object:
+    """What holds where nobody gives a setting."""
+    value: object = Config()
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import orjson
 
-from recallflow.cli.options import add_control, add_engine, decisions, settings
+from recallflow.cli.options import ENGINE, add_control, add_settings, config, decisions
 from recallflow.connectors.lines import Delivery, PumpFeed, bounded_lines
 from recallflow.flows.embedded import Embedded, rejection
 from recallflow.limits import RECORD_BYTES
@@ -24,14 +24,15 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         description="Applies one event per stdin line, strictly in order. Each query line gives exactly one response "
         "line on stdout, in query order; refused lines go to stderr as JSON {line, error}.",
     )
-    add_engine(parser)
+    add_settings(parser, *ENGINE)
     add_control(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     logging.disable(logging.WARNING)  # scripts parse stderr: it holds refused lines, or the one error that ends it all
-    with Embedded.open(settings(options), options.state_dir, decisions(options)) as embedded:
+    chosen = config(options)
+    with Embedded.open(chosen.engine, chosen.state_dir, decisions(options)) as embedded:
         lines = bounded_lines(_stdin(), RECORD_BYTES + 1)
         first: list[int] = []
 

@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -12,8 +11,7 @@ from pathlib import Path
 import orjson
 from tqdm import tqdm
 
-from recallflow.cli.kafka import BOOTSTRAP_VARIABLE, add_kafka, add_topics, kafka_options, topics
-from recallflow.cli.options import add_engine, add_owner, settings
+from recallflow.cli.options import ENGINE, add_kafka, add_owner, config_and_origins
 from recallflow.cli.publish import publish
 from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, detect_format, read_log
 from recallflow.connectors.embedders import load_embedder
@@ -38,36 +36,31 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--embedded", action="store_true", help="into --state-dir, without Kafka")
     parser.add_argument("--format", type=LogFormat, choices=list(LogFormat), help="default: told from the content")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="dataflow workers (default: 1)")
     parser.add_argument("--rejects", type=Path, metavar="FILE", help="default: the log's name with .rejects.jsonl")
     parser.add_argument("--dry-run", action="store_true", help="read and check only; nothing is stored")
-    add_engine(parser)
+    add_kafka(parser, *ENGINE, "run.workers", "topics.memory")
     add_owner(parser)
-    add_topics(parser, "memory")
-    add_kafka(parser, default=os.environ.get(BOOTSTRAP_VARIABLE))
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    chosen, origins = config_and_origins(options)
     scope = Scope(options.tenant, options.user, options.environment)
     formats = {path: options.format or detect_format(path) for path in options.files}
     if options.dry_run:
-        embedder = load_embedder(options.embedder, options.model_path)
+        embedder = load_embedder(chosen.engine.embedder, chosen.engine.model_path)
         return max(_check(path, scope, log_format, embedder) for path, log_format in formats.items())
     rejects = {path: options.rejects or path.with_name(path.name + ".rejects.jsonl") for path in options.files}
-    if not options.embedded and options.bootstrap_servers is not None:
-        kafka, topic = kafka_options(options), topics(options).memory
+    if not options.embedded and "kafka.bootstrap_servers" in origins:
         for path, log_format in formats.items():
             note = partial(_note, rejects[path])
-            print(publish(kafka, topic, path, scope, log_format, _topic(path), note))
+            print(publish(chosen.kafka, chosen.topics.memory, path, scope, log_format, _topic(path), note))
         return 0
-    if not options.embedded or options.state_dir is None:
+    if not options.embedded or chosen.state_dir is None:
         raise UsageError("give --embedded --state-dir DIR, or --bootstrap-servers HOST:PORT")
-    if options.workers < 1:
-        raise UsageError("--workers: give 1 or more")
-    with Embedded.open(settings(options), options.state_dir) as embedded:
+    with Embedded.open(chosen.engine, chosen.state_dir) as embedded:
         for path, log_format in formats.items():
-            _replay(embedded, path, scope, log_format, options.workers, rejects[path])
+            _replay(embedded, path, scope, log_format, chosen.run.workers, rejects[path])
     return 0
 
 

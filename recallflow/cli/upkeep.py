@@ -5,7 +5,7 @@ from pathlib import Path
 
 import orjson
 
-from recallflow.cli.kafka import add_kafka, add_topics, kafka_options, servers_in_environment, topics
+from recallflow.cli.options import add_kafka, add_settings, config
 from recallflow.cli.output import paragraph
 from recallflow.errors import StateBehind
 from recallflow.flows.check import lack, start_problems
@@ -44,17 +44,17 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     rebuilding.add_argument(
         GIVE_UP, action="store_true", help="go on without a lost recovery store, or without queries that Kafka removed"
     )
-    add_topics(rebuilding, "queries")
-    add_kafka(rebuilding, servers_in_environment())
+    add_kafka(rebuilding, "state_dir", "topics.queries")
     rebuilding.set_defaults(run=run_rebuild)
-    for action in (verifying, copying, restoring, rebuilding):
-        action.add_argument("--state-dir", type=Path, required=True, metavar="DIR")
+    for action in (verifying, copying, restoring):
+        add_settings(action, "state_dir")
 
 
 def run_verify(options: argparse.Namespace) -> int:
-    with hold(options.state_dir):
-        report = verify(options.state_dir)
-        report.problems += start_problems(options.state_dir)
+    state_dir = config(options).named_state_dir()
+    with hold(state_dir):
+        report = verify(state_dir)
+        report.problems += start_problems(state_dir)
     if options.json:
         found = {"partitions": report.partitions, "records": report.records, "problems": report.problems}
         print(orjson.dumps(found).decode())
@@ -64,32 +64,35 @@ def run_verify(options: argparse.Namespace) -> int:
 
 
 def run_checkpoint(options: argparse.Namespace) -> int:
-    with hold(options.state_dir):
+    state_dir = config(options).named_state_dir()
+    with hold(state_dir):
         # A copy of what has lost something would be taken for whole.
-        if has_store(options.state_dir) and (found := behind(options.state_dir)):
+        if has_store(state_dir) and (found := behind(state_dir)):
             said = "; ".join(map(lack, found))
             raise StateBehind(f"{said}: rebuild first (recallflow state rebuild, recallflow run)")
-        checkpoint(options.state_dir, options.target)
-    print(f"{options.target}: checkpoint of {options.state_dir}")
+        checkpoint(state_dir, options.target)
+    print(f"{options.target}: checkpoint of {state_dir}")
     return 0
 
 
 def run_restore(options: argparse.Namespace) -> int:
-    restore(options.checkpoint, options.state_dir)
-    print(f"{options.state_dir}: restored. recallflow run reads on from there; recallflow state verify reads it whole")
+    state_dir = config(options).named_state_dir()
+    restore(options.checkpoint, state_dir)
+    print(f"{state_dir}: restored. recallflow run reads on from there; recallflow state verify reads it whole")
     return 0
 
 
 def run_rebuild(options: argparse.Namespace) -> int:
+    chosen = config(options)
     if options.give_up_unanswered:
-        gave_up = give_up_unanswered(options.state_dir, kafka_options(options), topics(options).queries)
+        gave_up = give_up_unanswered(chosen.named_state_dir(), chosen.kafka, chosen.topics.queries)
         print("\n".join(map(paragraph, GAVE_UP if gave_up.store else GAVE_UP_QUERIES)))
         what = "queries up to the end, answered or not" if gave_up.store else "queries that were never answered"
         for part, (offset, count) in sorted(gave_up.queries.items()):
             print(f"{part}: from offset {offset} on, {count} {what}")
         print(f"{sum(count for _, count in gave_up.queries.values())} queries given up")
         return 0
-    found, offsets = rebuild(options.state_dir)
+    found, offsets = rebuild(chosen.named_state_dir())
     for one in found:
         print(lack(one))
     if not found:

@@ -25,6 +25,7 @@ from pathlib import Path
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.errors import SourceError
 from recallflow.brokers.options import KafkaOptions
+from recallflow.flows.config import Config
 from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Topics
@@ -35,7 +36,8 @@ def fail(table, *_):
 if "control-fails" in sys.argv:
     ControlTable._add = fail
 servers, folder, names, replies = sys.argv[1], sys.argv[2], sys.argv[3].split(","), tuple(sys.argv[4].split(","))
-KafkaFlow(KafkaOptions(servers), Path(folder), Topics(*names, replies), Settings(epoch_ms=200)).run()
+config = Config(Path(folder), KafkaOptions(servers), Topics(*names, replies), Settings(epoch_ms=200))
+KafkaFlow(config).run()
 """
 
 

@@ -1,16 +1,18 @@
 """One process at a time has a state directory: whoever comes second is told who has it, and has changed nothing."""
 
+import argparse
 import hashlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from recallflow.cli.commands import commands
 from recallflow.state.directory import RESTORING
 from recallflow.state.lock import LOCK
 
@@ -81,11 +83,18 @@ def test_a_second_command_is_refused_and_changes_nothing(held: tuple[Path, int],
 
 def test_every_command_that_opens_a_directory_is_tried() -> None:
     """A new command with --state-dir belongs into the table above."""
-    sources = (Path(__file__).parents[2] / "recallflow" / "cli").glob("*.py")
-    users = {source.stem for source in sources if "--state-dir" in source.read_text() and source.stem != "options"}
-    users |= {source.stem for source in (Path(__file__).parents[2] / "recallflow" / "cli").glob("*.py")
-              if "add_engine(" in source.read_text() and source.stem != "options"}  # fmt: skip
-    assert users == {"demo", "inspect", "kafka", "memory", "pipe", "replay", "upkeep"}
+
+    def takers(parser: argparse.ArgumentParser) -> Iterator[str]:
+        """The commands at and below this parser that take a state directory."""
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for command in action.choices.values():
+                    yield from takers(command)
+            elif "--state-dir" in action.option_strings:
+                yield parser.prog.removeprefix("recallflow ")
+
+    tried = {" ".join(words[: 1 + (words[0] == "state")]) for words in COMMANDS.values()}
+    assert set(takers(commands())) == tried
 
 
 def test_the_first_goes_on_after_the_second_was_refused(tmp_path: Path, start: Start, pipe: Pipe) -> None:

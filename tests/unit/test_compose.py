@@ -14,6 +14,7 @@ import yaml
 
 from benchmarks.broker import KAFKA_VERSION
 from recallflow.cli import kafka, main
+from recallflow.flows import config
 from recallflow.flows.topics import Topics
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +91,7 @@ def test_clients_reach_it_where_the_readme_says(services: dict[str, Any]) -> Non
     (told,) = set(re.findall(r"--bootstrap-servers (\S+)", README))
     environment = services["kafka"]["environment"]
     assert address(environment["KAFKA_ADVERTISED_LISTENERS"], "HOST") == told
-    assert told == kafka.LOCAL
+    assert told == config.LOCAL
     port = told.rpartition(":")[2]
     assert services["kafka"]["ports"] == [f"127.0.0.1:{port}:{port}"]
     assert address(environment["KAFKA_LISTENERS"], "HOST") == f":{port}"

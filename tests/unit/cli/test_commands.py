@@ -498,7 +498,7 @@ USAGE = {
     "a replay to Kafka": (("replay", "LOG", "--state-dir", "DIR"), "give --embedded --state-dir DIR"),
     "no workers": (
         ("replay", "LOG", "--embedded", "--state-dir", "DIR", "--workers", "0"),
-        "--workers: give 1 or more",
+        "workers must be at least 1, not 0",
     ),
     "a missing log": (("replay", "DIR", "--embedded", "--state-dir", "DIR"), "no such file; check the path"),
     "a missing log in a dry run": (("replay", "DIR", "--dry-run"), "no such file; check the path"),
@@ -510,8 +510,9 @@ USAGE = {
 
 @pytest.mark.parametrize("name", USAGE)
 def test_a_wrong_call_is_told_in_one_line(
-    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl, name: str
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_event: MakeEvent, jsonl: Jsonl, name: str
 ) -> None:
+    monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS", raising=False)
     command, says = USAGE[name]
     (tmp_path / "log").write_bytes(jsonl(make_event("message", content="tea")))
     (tmp_path / "empty").write_bytes(b"")

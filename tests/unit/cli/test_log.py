@@ -63,4 +63,4 @@ def test_what_ends_a_run_is_a_line_like_the_others(cli: Cli, tmp_path: Path, log
     done = cli("run", "--state-dir", tmp_path / "s", "--workers", "0", "--log-format", log_format)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert (json.loads(line)["message"] if log_format == "json" else line).endswith("--workers: give 1 or more")
+    assert (json.loads(line)["message"] if log_format == "json" else line).endswith("workers must be at least 1, not 0")

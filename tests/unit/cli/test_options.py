@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.cli.options import add_engine, add_pace, settings
+from recallflow.cli.options import ENGINE, PACE, add_settings, config
 from recallflow.errors import UsageError
 from recallflow.flows.engine import build
 from recallflow.flows.settings import Settings
@@ -25,9 +25,8 @@ CATEGORY = {"type": "category", "tenant_id": "acme", "name": "food", "descriptio
 
 def chosen(*words: str) -> Settings:
     parser = argparse.ArgumentParser()
-    add_engine(parser)
-    add_pace(parser)
-    return settings(parser.parse_args(words))
+    add_settings(parser, *ENGINE, *PACE)
+    return config(parser.parse_args(words)).engine
 
 
 def test_without_options_the_defaults_hold() -> None:
@@ -84,8 +83,11 @@ def test_sizes_have_units(text: str, size: int) -> None:
         (["--episode-gap-minutes", "inf"], "episode_gap_minutes must be above 0, and at most a year"),
         (["--partitions", "2.5"], "--partitions: '2.5' is not a whole number"),
         (["--partitions", "0"], "partitions must be 1 to 1,000, not 0"),
-        (["--workers", "0"], "--workers: give 1 or more"),
+        (["--workers", "0"], "workers must be at least 1, not 0"),
         (["--workers", "two"], "--workers: 'two' is not a whole number"),
+        (["--session-timeout-s", "5"], "session_timeout_s must be 6 to 1,800, not 5.0"),
+        (["--log-format", "xml"], "log_format must be text or json, not xml"),
+        (["--skip", "memory.events:1"], "--skip memory.events:1: give TOPIC:PARTITION:OFFSET"),
         (["--metrics-port", "http"], "--metrics-port: 'http' is not a whole number"),
         (["--metrics-port", "99999"], "cannot serve metrics at 127.0.0.1:99999"),
         (["--memory-topic", "a/b"], "no topic name: 'a/b'"),

@@ -1,0 +1,216 @@
+"""What a deployment chose, in one frozen object: `Config`, by section, and how it is read.
+
+A value comes from the first of these that names it: a flag, the environment, the file (`--config`), the default. A key
+is a section and a field, as in `engine.cache_bytes`; its environment variable is `RECALLFLOW_ENGINE_CACHE_BYTES`.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+import orjson
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.deployment import SESSION_MAX_S, SESSION_MIN_S, SESSION_S
+from recallflow.errors import UsageError
+from recallflow.flows.config_values import PARSERS, parse_any, parse_bytes
+from recallflow.flows.settings import Settings, refuse_unless
+from recallflow.flows.topics import Topics
+from recallflow.records import Position
+
+PREFIX = "RECALLFLOW_"
+FILE_VARIABLE = "RECALLFLOW_CONFIG"
+LOCAL = "localhost:9092"
+LOG_FORMATS = ("text", "json")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How `recallflow run` shares its deployment with other engines, and what it shows of itself.
+
+    `deployment`: one engine works for it; None names it after the memory topic. `skip`: positions of records to pass
+    over unread. `metrics_port`: None serves nothing."""
+
+    workers: int = 1
+    deployment: str | None = None
+    session_timeout_s: float = SESSION_S
+    wait: bool = False
+    accept_repeats: bool = False
+    serve_while_catching_up: bool = False
+    skip: tuple[str, ...] = ()
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    log_format: str = LOG_FORMATS[0]
+
+    def __post_init__(self) -> None:
+        session = f"{SESSION_MIN_S:g} to {SESSION_MAX_S:,g}"
+        refuse_unless(
+            self,
+            ("workers", "at least 1", self.workers >= 1),
+            ("session_timeout_s", session, SESSION_MIN_S <= self.session_timeout_s <= SESSION_MAX_S),
+            ("log_format", " or ".join(LOG_FORMATS), self.log_format in LOG_FORMATS),
+        )
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that a deployment can choose. `state_dir`: the folder that holds the state."""
+
+    state_dir: Path | None = None
+    kafka: KafkaOptions = field(default_factory=lambda: KafkaOptions(LOCAL))
+    topics: Topics = field(default_factory=Topics)
+    engine: Settings = field(default_factory=Settings)
+    run: RunSettings = field(default_factory=RunSettings)
+
+    def __post_init__(self) -> None:
+        _ = self.skips  # what is wrong with them shows here
+
+    @property
+    def skips(self) -> frozenset[Position]:
+        """Positions of records to pass over, unread."""
+        return self.topics.skipped(self.run.skip)
+
+    def named_state_dir(self) -> Path:
+        """Raises UsageError where nobody named one."""
+        if self.state_dir is None:
+            raise UsageError("give --state-dir: the folder that holds the state")
+        return self.state_dir
+
+
+class Given(NamedTuple):
+    """A value before it is parsed. `origin` says to a person where it stands."""
+
+    origin: str
+    value: object
+
+
+SECTIONS: dict[str, type[Any]] = {"kafka": KafkaOptions, "topics": Topics, "engine": Settings, "run": RunSettings}
+LIBRDKAFKA = "kafka.librdkafka."  # and the name of any of librdkafka's options
+# Key → type of its value.
+KEYS: dict[str, Any] = {
+    "state_dir": Path | None,
+    **{f"{name}.{key}": kind for name, section in SECTIONS.items() for key, kind in get_type_hints(section).items()},
+}
+del KEYS[LIBRDKAFKA[:-1]]
+# Environment variable → key. Some had their names before there was a scheme.
+VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
+    "KAFKA_BOOTSTRAP_SERVERS": "kafka.bootstrap_servers",
+    "SIMILARITY_EDGE_THRESHOLD": "engine.similarity_threshold",
+    "SIMILARITY_EDGE_MAX_K": "engine.similarity_max_k",
+    "SIMILARITY_EDGE_MAX_PER_MEMORY": "engine.similarity_max_per_memory",
+}
+_NO_SETTINGS = frozenset((FILE_VARIABLE, "RECALLFLOW_SHARED"))  # the latter is read by tests and benchmarks
+_LIBRDKAFKA_VARIABLE = PREFIX + LIBRDKAFKA.upper().replace(".", "_")
+_SECRET = re.compile(r"password|passphrase|secret|jaas|kinit\.cmd|\.pem$|^ssl_key$|oauthbearer\.config")
+
+
+def read_config(
+    flags: Mapping[str, Given], environment: Mapping[str, str], file: Path | None = None
+) -> tuple[Config, dict[str, str]]:
+    """The effective configuration, and for each key that somebody gave where it stands. `file` defaults to the one that
+    `RECALLFLOW_CONFIG` names, if any. Raises UsageError for a key that there is not, and for a value that does not fit.
+    """
+    path = file or (Path(environment[FILE_VARIABLE]) if environment.get(FILE_VARIABLE) else None)
+    given = (_from_file(path) if path else {}) | _from_environment(environment) | dict(flags)
+    sections: dict[str, dict[str, Any]] = {"": {}, **{name: {} for name in SECTIONS}}
+    sections["kafka"] = {"bootstrap_servers": LOCAL, "librdkafka": {}}
+    for key, one in given.items():
+        if key.startswith(LIBRDKAFKA):
+            sections["kafka"]["librdkafka"][key.removeprefix(LIBRDKAFKA)] = _parsed(key, one)
+        else:
+            section, _, name = key.rpartition(".")
+            sections[section][name] = _parsed(key, one)
+    built = {name: section(**sections[name]) for name, section in SECTIONS.items()}
+    return Config(**sections[""], **built), {key: one.origin for key, one in given.items()}
+
+
+def _from_file(path: Path) -> dict[str, Given]:
+    try:
+        found = dict(_flattened(tomllib.loads(path.read_text("utf-8"))))
+    except OSError as error:
+        raise UsageError(f"--config: cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise UsageError(f"{path}: {error}") from error
+    _refuse_unknown(path, [key for key in found if key not in KEYS and not key.startswith(LIBRDKAFKA)], KEYS)
+    return {key: Given(f"{path}: {key}", value) for key, value in found.items()}
+
+
+def _flattened(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
+    """A variable that is empty names nothing."""
+    found, unknown = {}, []
+    for variable in sorted(environment):  # RECALLFLOW_… comes behind KAFKA_…, and overrides it
+        if not (text := environment[variable]):
+            continue
+        if variable.startswith(_LIBRDKAFKA_VARIABLE):
+            name = variable.removeprefix(_LIBRDKAFKA_VARIABLE).lower().replace("_", ".")
+            found[LIBRDKAFKA + name] = Given(variable, text)
+        elif variable in VARIABLES:
+            found[VARIABLES[variable]] = Given(variable, text)
+        elif variable.startswith(PREFIX) and variable not in _NO_SETTINGS:
+            unknown.append(variable)
+    _refuse_unknown("the environment", unknown, VARIABLES)
+    return found
+
+
+def _refuse_unknown(where: object, unknown: list[str], known: Iterable[str]) -> None:
+    if unknown:
+        said = [f"{name} is no setting; the nearest is {_nearest(name, known)}" for name in unknown]
+        raise UsageError(f"{where}: {'; '.join(said)}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """By the whole key or by its field: often the section is what is wrong."""
+
+    def likeness(other: str) -> float:
+        pairs = (name, other), (name.rpartition(".")[2], other.rpartition(".")[2])
+        return sum(SequenceMatcher(None, one, another).ratio() for one, another in pairs)
+
+    return max(known, key=likeness)
+
+
+def _parsed(key: str, given: Given) -> Any:
+    if key.startswith(LIBRDKAFKA):
+        parse: Callable[[object], Any] = parse_any
+    else:
+        parse = parse_bytes if key.endswith("_bytes") else PARSERS[KEYS[key]]
+    try:
+        return parse(given.value)
+    except ValueError as error:
+        raise UsageError(f"{given.origin}: {error}") from None
+
+
+def printed(config: Config, origins: Mapping[str, str]) -> str:
+    """The configuration as a file of its own, secrets masked, with where each value comes from."""
+    lines = [_line("state_dir", "state_dir", config.state_dir, origins)]
+    for name, section in SECTIONS.items():
+        lines += ["", f"[{name}]"]
+        values = {one.name: getattr(getattr(config, name), one.name) for one in fields(section)}
+        chosen = values.pop("librdkafka", None)
+        lines += [_line(key, f"{name}.{key}", value, origins) for key, value in values.items()]
+        if chosen:
+            lines += ["", f"[{LIBRDKAFKA[:-1]}]"]
+            lines += [
+                _line(f'"{key}"', LIBRDKAFKA + key, _masked(key, value), origins) for key, value in chosen.items()
+            ]
+    return "\n".join(lines)
+
+
+def _line(name: str, key: str, value: object, origins: Mapping[str, str]) -> str:
+    said = f"{name} = {orjson.dumps(value, default=str).decode()}" if value is not None else f"# {name} is not set"
+    return f"{said}  # {origins[key]}" if key in origins else said
+
+
+def _masked(name: str, value: str) -> str:
+    return "***" if _SECRET.search(name.lower()) else value

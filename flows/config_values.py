@@ -1,0 +1,92 @@
+"""Values of settings, as a file types them or as text of the environment and of flags.
+
+Each function here raises ValueError that says what a value is not."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(_UNITS)})", re.IGNORECASE)
+_TRUTHS = {"true": True, "false": False}
+
+
+def parse_whole(value: object) -> int:
+    """A whole number."""
+    if type(value) is int:  # to isinstance, True is one
+        return value
+    return _converted(int, value, "is not a whole number")
+
+
+def parse_number(value: object) -> float:
+    """A number."""
+    if type(value) is int:
+        return float(value)
+    return value if type(value) is float else _converted(float, value, "is not a number")
+
+
+def parse_truth(value: object) -> bool:
+    """True or false."""
+    return value if isinstance(value, bool) else _converted(_truth, value, "is neither true nor false")
+
+
+def parse_text(value: object) -> str:
+    """Text."""
+    return _converted(str, value, "is no text")
+
+
+def parse_texts(value: object) -> tuple[str, ...]:
+    """A list of texts, or one text with commas between them."""
+    if isinstance(value, list):
+        return tuple(map(parse_text, value))
+    return tuple(text for text in map(str.strip, parse_text(value).split(",")) if text)
+
+
+def parse_bytes(value: object) -> int:
+    """A number of bytes, with or without a unit: 536870912, 512MiB, 1.5GB."""
+    if type(value) is int:
+        return value
+    return _converted(_bytes, value, "is no size; give bytes, or add KiB, MiB, GiB, KB, MB or GB")
+
+
+def parse_any(value: object) -> str:
+    """What librdkafka judges itself, as the text it takes."""
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    return parse_text(value)
+
+
+# Type of a setting → its parser.
+PARSERS: dict[Any, Callable[[object], Any]] = {
+    int: parse_whole,
+    int | None: parse_whole,
+    float: parse_number,
+    bool: parse_truth,
+    str: parse_text,
+    str | None: parse_text,
+    Path | None: lambda value: Path(parse_text(value)),
+    tuple[str, ...]: parse_texts,
+}
+
+
+def _converted(convert: Callable[[str], T], value: object, problem: str) -> T:
+    try:
+        if isinstance(value, str):
+            return convert(value)
+    except (ValueError, LookupError):
+        pass
+    raise ValueError(f"{value!r} {problem}")
+
+
+def _truth(text: str) -> bool:
+    return _TRUTHS[text.lower()]
+
+
+def _bytes(text: str) -> int:
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise ValueError
+    return round(float(found[1]) * _UNITS[found[2].upper()])

@@ -1,0 +1,195 @@
+"""Settings out of a file, the environment and flags: which one holds, and what is said of those that are wrong."""
+
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.cli import main
+from recallflow.errors import UsageError
+from recallflow.flows.config import VARIABLES, Config, Given, RunSettings, printed, read_config
+from recallflow.flows.settings import Settings
+from recallflow.flows.topics import Topics
+
+OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+ENVIRONMENT = {"PATH": "/bin", "RECALLFLOW_SHARED": "/models", "RECALLFLOW_ENGINE_EPOCH_MS": ""}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a file of settings."""
+
+    def written(text: str) -> Path:
+        path = tmp_path / "recallflow.toml"
+        path.write_text(text, "utf-8")
+        return path
+
+    return written
+
+
+def test_without_anything_given_the_defaults_hold() -> None:
+    assert read_config({}, ENVIRONMENT) == (Config(), {})
+
+
+def test_every_section_can_stand_in_a_file(write: Callable[[str], Path]) -> None:
+    path = write(
+        """
+        state_dir = "/var/lib/recallflow"
+        [kafka]
+        bootstrap_servers = "kafka:9093"
+        [kafka.librdkafka]
+        client.id = "engine-1"
+        "log_level" = 6
+        [topics]
+        memory = "own.memory"
+        replies = ["own.answers", "own.others"]
+        [engine]
+        cache_bytes = "2GiB"
+        epoch_ms = 250
+        episode_gap_minutes = 45
+        graph_enabled = false
+        [run]
+        metrics_port = 9464
+        skip = ["own.memory:0:7"]
+        wait = true
+        """
+    )
+    config, origins = read_config({}, {"RECALLFLOW_CONFIG": str(path)})
+    assert config == Config(
+        Path("/var/lib/recallflow"),
+        KafkaOptions("kafka:9093", {"client.id": "engine-1", "log_level": "6"}),
+        Topics("own.memory", replies=("own.answers", "own.others")),
+        Settings(cache_bytes=2**31, epoch_ms=250, episode_gap_minutes=45.0, graph_enabled=False),
+        RunSettings(metrics_port=9464, skip=("own.memory:0:7",), wait=True),
+    )
+    assert origins["engine.epoch_ms"] == f"{path}: engine.epoch_ms"
+
+
+def test_a_flag_comes_before_the_environment_and_that_before_the_file(write: Callable[[str], Path]) -> None:
+    path = write("[engine]\nepoch_ms = 100\npartitions = 1\ncache_bytes = 3000000")
+    environment = ENVIRONMENT | {"RECALLFLOW_ENGINE_EPOCH_MS": "200", "RECALLFLOW_ENGINE_PARTITIONS": "2"}
+    config, origins = read_config({"engine.epoch_ms": Given("--epoch-ms", "300")}, environment, path)
+    assert config.engine == Settings(epoch_ms=300, partitions=2, cache_bytes=3_000_000)
+    assert origins == {
+        "engine.cache_bytes": f"{path}: engine.cache_bytes",
+        "engine.epoch_ms": "--epoch-ms",
+        "engine.partitions": "RECALLFLOW_ENGINE_PARTITIONS",
+    }
+
+
+def test_every_setting_has_a_variable() -> None:
+    environment = {
+        "RECALLFLOW_STATE_DIR": "s",
+        "KAFKA_BOOTSTRAP_SERVERS": "old:1",
+        "RECALLFLOW_KAFKA_BOOTSTRAP_SERVERS": "new:1",
+        "RECALLFLOW_KAFKA_LIBRDKAFKA_CLIENT_ID": "engine-2",
+        "RECALLFLOW_TOPICS_REPLIES": "a, b",
+        "RECALLFLOW_RUN_WAIT": "true",
+        "SIMILARITY_EDGE_MAX_K": "7",
+    }
+    config, _ = read_config({}, environment)
+    assert config == Config(
+        Path("s"),
+        KafkaOptions("new:1", {"client.id": "engine-2"}),
+        Topics(replies=("a", "b")),
+        Settings(similarity_max_k=7),
+        RunSettings(wait=True),
+    )
+    assert len(VARIABLES) == len(set(VARIABLES)) >= 30
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[engine]\npartition = 4", "engine.partition is no setting; the nearest is engine.partitions"),
+        ("[kafka]\npartitions = 4", "kafka.partitions is no setting; the nearest is engine.partitions"),
+        ("cache_bytes = 4", "cache_bytes is no setting; the nearest is engine.cache_bytes"),
+        ("[topics.memory]\nname = 'x'", "topics.memory.name is no setting; the nearest is topics.memory"),
+        (
+            "[engine]\nepochms = 1\n[run]\nwiat = true",
+            "engine.epoch_ms; run.wiat is no setting; the nearest is run.wait",
+        ),
+        ("[engine]\npartitions = 'many'", "engine.partitions: 'many' is not a whole number"),
+        ("[engine]\npartitions = true", "engine.partitions: True is not a whole number"),
+        ("[engine]\npartitions = 2.5", "engine.partitions: 2.5 is not a whole number"),
+        ("[engine]\nepisode_gap_minutes = []", "engine.episode_gap_minutes: [] is not a number"),
+        ("[engine]\ncache_bytes = '5XB'", "engine.cache_bytes: '5XB' is no size"),
+        ("[engine]\npartitions = 0", "partitions must be 1 to 1,000, not 0"),
+        ("[run]\nwait = 'perhaps'", "run.wait: 'perhaps' is neither true nor false"),
+        ("[run]\nwait = 1", "run.wait: 1 is neither true nor false"),
+        ("[topics]\nmemory = 7", "topics.memory: 7 is no text"),
+        ("[topics]\nreplies = [1]", "topics.replies: 1 is no text"),
+        ("[kafka.librdkafka]\ndebug = ['all']", "kafka.librdkafka.debug: ['all'] is no text"),
+        ("[kafka.librdkafka]\nsasl.pasword = 'x'", 'No such configuration property: "sasl.pasword"'),
+        ("[kafka.librdkafka]\nacks = 1", "acks cannot be set"),
+        ("[run]\nskip = ['elsewhere:0:1']", "--skip elsewhere:0:1: this run reads memory.events and query.events"),
+        ("partitions 4", "Expected '=' after a key"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(write: Callable[[str], Path], text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)):
+        read_config({}, {}, write(text))
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "says"),
+    [
+        ("RECALLFLOW_RUN_WIAT", "1", "RECALLFLOW_RUN_WIAT is no setting; the nearest is RECALLFLOW_RUN_WAIT"),
+        ("RECALLFLOW_CACHE_BYTES", "1", "RECALLFLOW_CACHE_BYTES is no setting; the nearest is RECALLFLOW_ENGINE_CACHE"),
+        ("RECALLFLOW_RUN_WAIT", "1", "RECALLFLOW_RUN_WAIT: '1' is neither true nor false"),
+        ("RECALLFLOW_ENGINE_PARTITIONS", "a", "RECALLFLOW_ENGINE_PARTITIONS: 'a' is not a whole number"),
+        ("RECALLFLOW_CONFIG", "/nowhere.toml", "cannot read /nowhere.toml: No such file"),
+    ],
+)
+def test_what_is_wrong_in_the_environment_is_named(variable: str, text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)):
+        read_config({}, ENVIRONMENT | {variable: text})
+
+
+def test_what_is_printed_is_a_file_of_the_same_settings(write: Callable[[str], Path]) -> None:
+    flags = {
+        "state_dir": Given("--state-dir", 'a "state" \\ dir'),
+        "kafka.librdkafka.client.id": Given("-X client.id", "engine-1"),
+        "topics.replies": Given("--reply-topic", ["a", "b"]),
+        "engine.cache_bytes": Given("--cache-bytes", "1GiB"),
+        "run.deployment": Given("--deployment", "élan"),
+    }
+    config, origins = read_config(flags, {})
+    text = printed(config, origins)
+    assert read_config({}, {}, write(text))[0] == config
+    assert 'client.id" = "engine-1"  # -X client.id' in text
+    assert "cache_bytes = 1073741824  # --cache-bytes" in text
+    assert "# metrics_port is not set" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("sasl.password", "hunter2"), ("sasl.oauthbearer.client.secret", "s3cret"), ("ssl.key.password", "hunter2")],
+)
+def test_secrets_are_not_printed(name: str, value: str) -> None:
+    config, origins = read_config({f"kafka.librdkafka.{name}": Given(f"-X {name}", value)}, {})
+    text = printed(config, origins)
+    assert value not in text
+    assert tomllib.loads(text)["kafka"]["librdkafka"] == {name: "***"}
+
+
+def test_the_example_of_the_documentation_is_what_run_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """File, environment and flags as docs/operations.md has them, and what it says that comes out."""
+    file, shell, shown = re.search(
+        r"## Settings\n.*?```toml\n(.*?)```.*?```sh\n(.*?)```.*?```toml\n(.*?)```", OPERATIONS, re.DOTALL
+    ).groups()  # type: ignore[union-attr]
+    monkeypatch.chdir(tmp_path)
+    Path("recallflow.toml").write_text(file)
+    *variables, command = shell.replace("\\\n", " ").splitlines()
+    for variable in variables:
+        name, _, value = variable.removeprefix("export ").partition("=")
+        monkeypatch.setenv(name, value.strip('"'))
+    monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS", raising=False)
+    assert main(command.split()[1:]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in shown.splitlines() if line not in lines] == []
