@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Subgraph
-from recallflow.operators.graph.expand import HOPS_MAX, HOPS_MIN
-from recallflow.operators.graph.neighbourhood import Neighbourhood, Place, load
-from recallflow.operators.graph.reader import Bounds, GraphReader
+from recallflow.operators.graph.neighbourhood import Neighbourhood, Vertex
+from recallflow.operators.graph.paths import HOPS_MAX, HOPS_MIN
+from recallflow.operators.graph.reader import Bounds, GraphReader, Scope
 from recallflow.operators.redaction import RowsReader
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import NodeKey
@@ -21,31 +21,31 @@ NEWEST = 10  # memories that are begun with where no node is asked for
 def explore(graph: GraphReader, index: OwnerIndex, rows: RowsReader, wanted: Sequence[str], hops: int) -> Subgraph:
     """What lies within `hops` (1 to 3) of the nodes asked for: by key, memory id, URN, or an entity's name. Archived
     and expired edges are shown too. Raises InvalidRecord where a node is not there."""
-    around = load(
-        graph,
-        _begin(graph, index, wanted),
-        min(max(hops, HOPS_MIN), HOPS_MAX),
-        memories=len(index),
-        follow=lambda _: True,
-        bounds=BOUNDS,
-    )
-    slots = {seq: slot for seq in around.memories() if (slot := index.slot(seq)) is not None}
-    found = dict(zip(slots, rows(list(slots.values())), strict=True))
+    begin = _begin(graph, index, wanted)
+    around = Neighbourhood(Scope(graph, len(index), bounds=BOUNDS), begin, min(max(hops, HOPS_MIN), HOPS_MAX))
+    slots = {seq: slot for seq in around.out if isinstance(seq, int) and (slot := index.slot(seq)) is not None}
     names = {seq: index.ids[slot] for seq, slot in slots.items()}
+    edges: list[ExploredEdge] = []
+    links: list[ExploredLink] = []
+    for vertex, neighbours in around.out.items():
+        for other, joined in neighbours.items():
+            edges += [explored_edge(edge) for edge in joined.values() if edge is not None]
+            if "" in joined and isinstance(vertex, int) and vertex in names:
+                links.append(ExploredLink(memory=names[vertex], node=str(other)))
     return Subgraph(
         nodes=[*_nodes(graph, around, names)],
-        edges=[explored_edge(edge) for edge in around.edges()],
-        links=[ExploredLink(memory=names[seq], node=str(key)) for seq, key in around.links() if seq in names],
-        memories=[_memory(row) for row in found.values() if row is not None],
-        caps=around.caps.named(),
+        edges=edges,
+        links=links,
+        memories=[_memory(row) for row in rows([*slots.values()]) if row is not None],
+        caps=around.caps.names(),
     )
 
 
-def _begin(graph: GraphReader, index: OwnerIndex, wanted: Sequence[str]) -> list[Place]:
+def _begin(graph: GraphReader, index: OwnerIndex, wanted: Sequence[str]) -> list[Vertex]:
     if not wanted:
         newest = sorted((int(seq) for seq in index.conversation.facts["seq"]), reverse=True)
         return [*newest[:NEWEST]]
-    places: list[Place] = []
+    begin: list[Vertex] = []
     missing: list[FieldProblem] = []
     for at, text in enumerate(wanted):
         own = graph.find(text)
@@ -53,17 +53,18 @@ def _begin(graph: GraphReader, index: OwnerIndex, wanted: Sequence[str]) -> list
         if not keys:
             missing.append(FieldProblem(f"nodes.{at}", f"no node, memory, URN or entity is called {text!r}"))
         for key in keys:
-            places += graph.members(key, 1) if key.memory else [key]
+            begin += graph.members(key, 1) if key.memory else [key]
     if missing:
         raise InvalidRecord("not_found", missing)
-    return places
+    return begin
 
 
 def _nodes(graph: GraphReader, around: Neighbourhood, names: dict[int, str]) -> Iterator[ExploredNode]:
-    for place in around.graph:
-        key = NodeKey(names[place], memory=True) if place in names else place
-        node = graph.node(key) if isinstance(key, NodeKey) else None
-        if node is not None:
+    for vertex in around.out:
+        if isinstance(vertex, int) and vertex not in names:
+            continue
+        key = NodeKey(names[vertex], memory=True) if isinstance(vertex, int) else vertex
+        if (node := graph.node(key)) is not None:
             yield ExploredNode(
                 key=str(key),
                 kind=node.kind,
@@ -71,7 +72,7 @@ def _nodes(graph: GraphReader, around: Neighbourhood, names: dict[int, str]) -> 
                 urn=node.urn,
                 archived=node.archived,
                 properties=node.properties,
-                expanded=around.is_open(place),
+                expanded=vertex in around.opened,
             )
 
 

@@ -1,237 +1,158 @@
-"""The part of the memory graph around a few memories, loaded for one query and bounded.
+"""The part of a memory graph around a few vertices, loaded for one query into plain dictionaries, within bounds.
 
-A place is a memory (its `seq`) or what memories have in common (a `NodeKey`). Hops count from the memories begun with:
-memory → shared node → memory is one hop, a direct edge between memories is one, an edge between two shared nodes is one
-of its own. An edge between a memory and a shared node (such as `conditional_on` to `time:morning`) is like a link.
+A vertex is a memory, named by its `seq`, or a node that memories share, named by its key. Hops count from the vertices
+that a query begins with: memory → shared node → memory is one hop, an edge between two memories is one, and so is an
+edge between two shared nodes. An edge between a memory and a shared node (`conditional_on` to `time:morning`) counts
+like a link.
 
-What is dead at the asking time (archived or expired) is loaded, so that a trace can show it, but leads nowhere. Neither
-does a node that a large share of all memories is linked to, such as the participants of a chat between two: sharing it
-hardly tells two memories from any two others. Nor does `type:…`, which says what form a memory has and not what it is
-about.
+A vertex is open if its links and edges were loaded. A bound may keep it from that, or one of these:
+
+- It is archived.
+- It is a shared node with more memories than `Bounds.members` allows. What most memories share, such as the
+  participants of a chat between two, tells no two of them from the others.
+- It is `type:…`, which says what form a memory has and not what it is about.
+
+Edges that do not hold are loaded too, since a trace and an explorer show them, but nothing is loaded behind them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias
 
-import networkx as nx
-
-from recallflow.operators.graph.reader import Bounds, Caps, GraphReader, tells_a_form
+from recallflow.operators.graph.reader import Caps, Scope, is_form, other_end
 from recallflow.state.graph import Edge
-from recallflow.state.graph_codec import SELF_ROLE, SYMMETRIC, NodeKey
+from recallflow.state.graph_codec import SYMMETRIC, NodeKey
 
-ARCHIVED, COMMON, FORM = "archived node", "node too common", "node of a form"
+Vertex: TypeAlias = int | NodeKey
+Adjacency: TypeAlias = dict[Vertex, dict[Vertex, dict[str, Edge | None]]]
+"""Vertex → neighbour → what joins them, by type: an edge, or None for a link, whose type is empty."""
 
-Place = int | NodeKey
-Graph: TypeAlias = nx.MultiDiGraph
 
-
-@dataclass(slots=True)
 class Neighbourhood:
-    """`graph`: places as nodes. Attributes: `open`, whether what leads on from the place was read; where not, and no
-    bound is the reason, `closed` says why; of an open memory `key` (its NodeKey). Of an edge `edge`, an `Edge`; None
-    where a memory is linked to a node."""
+    """What lies within some hops of the vertices to begin with, in the order in which it was found. A shared node to
+    begin with is opened even if it is common.
 
-    graph: Graph
-    caps: Caps
-    _out: dict[Place, Any] = field(init=False)
-    _in: dict[Place, Any] = field(init=False)
+    `out` and `into` have every vertex as a key, and hold each edge and link once, at its source and at its target.
+    `opened` has the key of each open vertex, `closed` says why a vertex is not open where no bound is the reason.
+    """
 
-    def __post_init__(self) -> None:
-        # The plain dictionaries: networkx' own views take longer to look through than the stored graph takes to read.
-        self._out = dict(self.graph.adjacency())
-        self._in = dict(nx.reverse_view(self.graph).adjacency())
-
-    def around(self, place: Place) -> Iterator[tuple[Place, Edge | None]]:
-        """The places one link or edge away, whatever its direction, in the order they were loaded."""
-        for others in (self._out[place], self._in[place]):
-            for other, edges in others.items():
-                for attributes in edges.values():
-                    yield other, attributes["edge"]
-
-    def memories(self) -> list[int]:
-        return [place for place in self.graph if isinstance(place, int)]
-
-    def edges(self) -> list[Edge]:
-        return [edge for _, _, edge in self.graph.edges(data="edge") if edge is not None]
-
-    def links(self) -> list[tuple[int, NodeKey]]:
-        """Memory and node of each link."""
-        return [(seq, key) for seq, key, edge in self.graph.edges(data="edge") if edge is None]
-
-    def is_open(self, place: Place) -> bool:
-        """Whether paths may go on from a place: nothing bounded it, and it is neither archived nor too common."""
-        return bool(self.graph.nodes[place]["open"])
-
-    def key(self, place: Place) -> NodeKey:
-        """What an open place is called."""
-        key: NodeKey = self.graph.nodes[place]["key"] if isinstance(place, int) else place
-        return key
-
-    def closed(self, place: Place) -> str | None:
-        """Why no path may go on from a place that is not open, beside bounds."""
-        reason: str | None = self.graph.nodes[place].get("closed")
-        return reason
-
-
-def load(
-    graph: GraphReader,
-    seeds: Sequence[Place],
-    hops: int,
-    *,
-    memories: int,
-    follow: Callable[[Edge], bool],
-    allowed: Callable[[int], bool] = lambda _: True,
-    bounds: Bounds,
-) -> Neighbourhood:
-    """What is within `hops` of the seeds, by edges that `follow` lets pass and through memories that are `allowed`.
-    `memories`: how many the owner has. A shared node that is a seed is followed even if it is common."""
-    return _Loader(graph, bounds, bounds.members(memories), follow, allowed).load(seeds, hops)
-
-
-class _Loader:
-    def __init__(
-        self,
-        graph: GraphReader,
-        bounds: Bounds,
-        most_members: int,
-        follow: Callable[[Edge], bool],
-        allowed: Callable[[int], bool],
-    ) -> None:
-        self._stored = graph
-        self._bounds = bounds
-        self._most_members = most_members
-        self._follow = follow
-        self._allowed = allowed
-        self._graph = Graph()
-        self._opened = 0
-        self._hop = 1
-        self._full_at: int | None = None
+    def __init__(self, scope: Scope, begin: Collection[Vertex], hops: int) -> None:
+        self.out: Adjacency = {}
+        self.into: Adjacency = {}
+        self.opened: dict[Vertex, NodeKey] = {}
+        self.closed: dict[Vertex, str] = {}
+        self._scope, self._graph, self._bounds = scope, scope.graph, scope.bounds
+        self._most_members = scope.bounds.members(scope.memories)
+        self._begin = frozenset(begin)
+        self._queued: set[Vertex] = set()
+        self._reads = 0
         self._cut: list[str] = []
         self._common: list[str] = []
-        self._seqs: dict[NodeKey, int | None] = {}
-        self._begun: set[Place] = set()
-        self._sought: set[NodeKey] = set()
+        self._hop = 1
+        self._full_at_hop: int | None = None
+        self._load(begin, hops)
 
-    def load(self, seeds: Sequence[Place], hops: int) -> Neighbourhood:
+    @property
+    def caps(self) -> Caps:
+        return Caps(tuple(self._cut), tuple(self._common), self._full_at_hop)
+
+    def around(self, vertex: Vertex) -> Iterator[tuple[Vertex, Edge | None]]:
+        """Each neighbour, whatever the direction, with the edge to it, or None for a link."""
+        for adjacency in (self.out, self.into):
+            for other, joined in adjacency[vertex].items():
+                for edge in joined.values():
+                    yield other, edge
+
+    # ------------------------------------------------------------------ loading
+
+    def _load(self, begin: Collection[Vertex], hops: int) -> None:
+        """Opens vertices hop by hop; in each hop the memories first, then the shared nodes, theirs among them."""
         memories: list[int] = []
         nodes: list[NodeKey] = []
-        for seed in seeds:
-            if isinstance(seed, int):
-                self._meets_memory(seed, memories)
-            else:
-                self._meets_node(seed, nodes)
-        self._sought = set(nodes)
+        for vertex in begin:
+            self._add(vertex, memories if isinstance(vertex, int) else nodes)
         for self._hop in range(1, hops + 1):
-            near = [*nodes]
             next_memories: list[int] = []
             next_nodes: list[NodeKey] = []
             for seq in memories:
-                self._leave_memory(seq, near, next_memories)
-            for key in near:
-                self._leave_node(key, next_memories, next_nodes)
+                self._open_memory(seq, next_memories, nodes)
+            for key in nodes:
+                self._open_node(key, next_memories, next_nodes)
             memories, nodes = next_memories, next_nodes
-        return Neighbourhood(self._graph, Caps(tuple(self._cut), tuple(self._common), self._full_at))
 
-    def _leave_memory(self, seq: int, near: list[NodeKey], memories: list[int]) -> None:
-        if not self._opens() or not (links := self._stored.links(seq)):
+    def _open_memory(self, seq: int, memories: list[int], nodes: list[NodeKey]) -> None:
+        if not self._may_read() or not (links := self._graph.links(seq)):
             return
-        own = next(key for key, role in links if role == SELF_ROLE)
-        if self._stored.is_archived(own):
-            self._graph.nodes[seq]["closed"] = ARCHIVED
+        own, *shared = [key for key, _ in links]
+        if self._graph.is_archived(own):
+            self.closed[seq] = "archived node"
             return
-        self._graph.nodes[seq].update(open=True, key=own)
-        for key in self._bounded(own, [key for key, _ in links if key != own]):
-            if self._meets_node(key, near):
-                self._graph.add_edge(seq, key, key="", edge=None)
-        for edge in self._edges(own):
-            other = edge.target if edge.source == own else edge.source
-            self._join(seq, own, other, edge, memories, near)
+        self.opened[seq] = own
+        for key in self._newest(own, shared):
+            if self._add(key, nodes):
+                self._join(seq, key, "", None)
+        self._add_edges(seq, own, memories, nodes)
 
-    def _leave_node(self, key: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
-        if not self._opens():
+    def _open_node(self, key: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
+        if not self._may_read():
             return
-        closed = self._closed(key)
-        members = [] if closed else self._stored.members(key, max(self._most_members, self._bounds.fan_out) + 1)
-        if len(members) > self._most_members and key not in self._sought:
-            closed = COMMON
+        if self._graph.is_archived(key):
+            self.closed[key] = "archived node"
+            return
+        if is_form(key) and key not in self._begin:
+            self.closed[key] = "node of a form"
+            return
+        members = self._graph.members(key, max(self._most_members, self._bounds.fan_out) + 1)
+        if len(members) > self._most_members and key not in self._begin:
+            self.closed[key] = "node too common"
             self._common.append(str(key))
-        if closed is not None:
-            self._graph.nodes[key]["closed"] = closed
             return
-        self._graph.nodes[key]["open"] = True
-        for seq in self._bounded(key, members):
-            if self._meets_memory(seq, memories):
-                self._graph.add_edge(seq, key, key="", edge=None)
-        for edge in self._edges(key):
-            other = edge.target if edge.source == key else edge.source
-            self._join(key, key, other, edge, memories, nodes)
+        self.opened[key] = key
+        for seq in self._newest(key, members):
+            if self._add(seq, memories):
+                self._join(seq, key, "", None)
+        self._add_edges(key, key, memories, nodes)
 
-    def _closed(self, key: NodeKey) -> str | None:
-        """Why a shared node leads nowhere, as far as it alone can tell."""
-        if self._stored.is_archived(key):
-            return ARCHIVED
-        return FORM if tells_a_form(key) and key not in self._sought else None
+    def _add_edges(self, vertex: Vertex, own: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
+        """Adds the edges of a vertex and what they lead to. Only what edges that hold lead to is to be opened."""
+        for edge in self._newest(own, self._graph.edges(own, self._bounds.fan_out + 1)):
+            other = other_end(edge, own)
+            queue: list[Any] = memories if other.memory else nodes
+            found: list[Vertex] = [*self._graph.members(other, 1)] if other.memory else [other]
+            for end in found:
+                if self._add(end, queue if self._scope.holds(edge) else None):
+                    source, target = (vertex, end) if edge.source == own else (end, vertex)
+                    if edge.type not in SYMMETRIC or edge.type not in self.out[target].get(source, ()):
+                        self._join(source, target, edge.type, edge)
 
-    def _join(
-        self, place: Place, own: NodeKey, other: NodeKey, edge: Edge, memories: list[int], nodes: list[NodeKey]
-    ) -> None:
-        """Loads an edge and what it leads to. Where it does not hold, what it leads to is not gone on from."""
-        held = self._follow(edge)
-        met: Place | None = other
-        if other.memory:
-            met = self._seq(other)
-            known = met is not None and self._meets_memory(met, memories if held else None)
-        else:
-            known = self._meets_node(other, nodes if held else None)
-        ends = (place, met) if edge.source == own else (met, place)
-        if known and not (edge.type in SYMMETRIC and self._graph.has_edge(*reversed(ends), key=edge.type)):
-            self._graph.add_edge(*ends, key=edge.type, edge=edge)
+    def _join(self, source: Vertex, target: Vertex, kind: str, edge: Edge | None) -> None:
+        joined = self.out[source].setdefault(target, {})
+        joined[kind] = edge
+        self.into[target][source] = joined
 
-    def _edges(self, key: NodeKey) -> Iterable[Edge]:
-        return self._bounded(key, self._stored.edges(key, self._bounds.fan_out + 1))
+    def _add(self, vertex: Vertex, queue: list[Any] | None) -> bool:
+        """Adds a vertex, if it is new, and puts it into the queue of those to open; returns whether there was room."""
+        if vertex not in self.out:
+            if not self._fits(len(self.out) < self._bounds.visited):
+                return False
+            self.out[vertex], self.into[vertex] = {}, {}
+        if queue is None or vertex in self._queued or (isinstance(vertex, int) and not self._scope.allowed(vertex)):
+            return True
+        self._queued.add(vertex)
+        queue.append(vertex)
+        return True
 
-    def _bounded(self, key: NodeKey, found: list[Any]) -> list[Any]:
-        if len(found) > self._bounds.fan_out and (not self._cut or self._cut[-1] != str(key)):
-            self._cut.append(str(key))
+    def _newest(self, own: NodeKey, found: list[Any]) -> list[Any]:
+        """As many links or edges of a vertex as the fan-out allows."""
+        if len(found) > self._bounds.fan_out and str(own) not in self._cut[-1:]:
+            self._cut.append(str(own))
         return found[: self._bounds.fan_out]
 
-    # ------------------------------------------------------------------ meeting places
+    def _may_read(self) -> bool:
+        self._reads += 1
+        return self._fits(self._reads <= self._bounds.opened)
 
-    def _meets_memory(self, seq: int, ahead: list[int] | None) -> bool:
-        """Takes a memory in, if there is room, and puts it among those ahead, where it is not yet."""
-        if seq not in self._graph:
-            if not self._has_room():
-                return False
-            self._graph.add_node(seq, open=False)
-        if ahead is not None and seq not in self._begun and self._allowed(seq):
-            self._begun.add(seq)
-            ahead.append(seq)
-        return True
-
-    def _meets_node(self, key: NodeKey, ahead: list[NodeKey] | None) -> bool:
-        if key not in self._graph:
-            if not self._has_room():
-                return False
-            self._graph.add_node(key, open=False)
-        if ahead is not None and key not in self._begun:
-            self._begun.add(key)
-            ahead.append(key)
-        return True
-
-    def _seq(self, key: NodeKey) -> int | None:
-        if key not in self._seqs:
-            self._seqs[key] = next(iter(self._stored.members(key, 1)), None)
-        return self._seqs[key]
-
-    def _has_room(self) -> bool:
-        return self._within(len(self._graph) < self._bounds.visited)
-
-    def _opens(self) -> bool:
-        self._opened += 1
-        return self._within(self._opened <= self._bounds.opened)
-
-    def _within(self, room: bool) -> bool:
-        if not room and self._full_at is None:
-            self._full_at = self._hop
-        return room
+    def _fits(self, fits: bool) -> bool:
+        """The same, having noted the hop at which a bound was reached first."""
+        if not fits and self._full_at_hop is None:
+            self._full_at_hop = self._hop
+        return fits

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.operators.graph.reader import Bounds, GraphReader, is_live, tells_a_form
+from recallflow.operators.graph.reader import Bounds, GraphReader, is_form, is_live, other_end
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
 
 HOPS = 3
-MEMBERS = 2_000  # memories of one entity, the newest first; what came before counts as not near
-# A mode that asks for it pays for it with every query. The entities' own memories and relations come first, so that
-# what is left unread is what lies farthest.
+MEMBERS = 2_000  # memories of one entity, the newest first; those before them do not count as near
+# A mode that asks for nearness pays for it with every query. The entities' own memories and relations are read first,
+# so that what lies farthest is left unread.
 BOUNDS = Bounds(opened=16)
 
 
@@ -24,49 +24,44 @@ def proximity(
     three hops, and beyond what the bounds let be read."""
     seqs = index.conversation.facts["seq"]
     near = np.zeros(int(seqs.max(initial=-1)) + 1)
-    if entities:
-        hops = _Search(graph, BOUNDS.members(len(index)), now_ms).around(entities)
-        reached = np.array([*hops.items()], np.int64).reshape(-1, 2)
-        reached = reached[reached[:, 0] < len(near)]  # an index of an earlier moment has fewer
-        near[reached[:, 0]] = 1 / (1 + reached[:, 1])
+    for seq, hops in _Search(graph, BOUNDS.members(len(index)), now_ms).hops(entities).items():
+        if seq < len(near):  # an index of an earlier moment has fewer
+            near[seq] = 1 / (1 + hops)
     found: npt.NDArray[np.floating[Any]] = near[seqs]
     return found
 
 
 class _Search:
-    """Hops of memories from shared nodes. As in `neighbourhood`, memory → node → memory is one hop, and so is an edge;
-    here the way begins with the node."""
+    """Counts hops as `neighbourhood` does; here a path begins with a shared node, and its length alone matters."""
 
     def __init__(self, graph: GraphReader, most_members: int, now_ms: int) -> None:
-        self._graph = graph
-        self._most_members = most_members
-        self._now_ms = now_ms
-        self._opened = 0
-        self._memories: dict[int, int] = {}
+        self._graph, self._most_members, self._now_ms = graph, most_members, now_ms
+        self._reads = 0
+        self._hops: dict[int, int] = {}
         self._nodes: set[NodeKey] = set()
 
-    def around(self, entities: Sequence[NodeKey]) -> dict[int, int]:
+    def hops(self, entities: Sequence[NodeKey]) -> dict[int, int]:
         """Memory (`seq`) → hops."""
         nodes = self._new(entities)
         memories: list[int] = []
         for hop in range(HOPS + 1):
             beyond: list[NodeKey] = []
             for key in nodes:
-                if self._opens():
-                    others = self._others(key)
+                if self._may_read():
+                    others = self._neighbours(key)
                     memories += self._reach(hop, [*self._members(key, hop), *self._seqs(others)])
                     beyond += self._new(others)
             if hop == HOPS:
                 break
             further: list[int] = []
             for seq in memories:
-                if self._opens() and (links := [key for key, _ in self._graph.links(seq)]):
+                if self._may_read() and (links := [key for key, _ in self._graph.links(seq)]):
                     own, *shared = links
-                    others = self._others(own)
+                    others = self._neighbours(own)
                     further += self._reach(hop + 1, self._seqs(others))
                     beyond += self._new([*shared, *others])
             nodes, memories = beyond, further
-        return self._memories
+        return self._hops
 
     def _members(self, key: NodeKey, hop: int) -> list[int]:
         if hop == 0:
@@ -74,26 +69,25 @@ class _Search:
         found = self._graph.members(key, self._most_members + 1)
         return found[: BOUNDS.fan_out] if len(found) <= self._most_members else []
 
-    def _others(self, key: NodeKey) -> list[NodeKey]:
-        """What lies behind the edges of a place."""
-        edges = [edge for edge in self._graph.edges(key, BOUNDS.fan_out) if is_live(edge, self._now_ms)]
-        return [edge.target if edge.source == key else edge.source for edge in edges]
+    def _neighbours(self, key: NodeKey) -> list[NodeKey]:
+        edges = self._graph.edges(key, BOUNDS.fan_out)
+        return [other_end(edge, key) for edge in edges if is_live(edge, self._now_ms)]
 
     def _seqs(self, keys: Iterable[NodeKey]) -> list[int]:
         return [seq for key in keys if key.memory for seq in self._graph.members(key, 1)]
 
     def _reach(self, hop: int, seqs: Iterable[int]) -> list[int]:
-        """Those of the memories that were not reached before."""
-        new = [seq for seq in dict.fromkeys(seqs) if seq not in self._memories]
-        self._memories.update(dict.fromkeys(new, hop))
+        """The memories that are reached for the first time."""
+        new = [seq for seq in dict.fromkeys(seqs) if seq not in self._hops]
+        self._hops.update(dict.fromkeys(new, hop))
         return new
 
     def _new(self, keys: Iterable[NodeKey]) -> list[NodeKey]:
-        """Those of the nodes that were not met before and may be followed."""
+        """The shared nodes that are found for the first time, and lead on."""
         new = [key for key in dict.fromkeys(keys) if not key.memory and key not in self._nodes]
         self._nodes.update(new)
-        return [key for key in new if not tells_a_form(key) and not self._graph.is_archived(key)]
+        return [key for key in new if not is_form(key) and not self._graph.is_archived(key)]
 
-    def _opens(self) -> bool:
-        self._opened += 1
-        return self._opened <= BOUNDS.opened
+    def _may_read(self) -> bool:
+        self._reads += 1
+        return self._reads <= BOUNDS.opened

@@ -1,22 +1,29 @@
-"""An owner's graph as one query may use it: at its moment, through the memories that it permits.
+"""An owner's graph as one recall query uses it: nearness to entities, boosts, expansion, and what it knows of entities.
 
-The ranking speaks of places (in conversation order), the graph of `seq`: this is where the two meet.
+All of these are extras: where our own code fails in one, the answer goes without it and says so in a warning. A storage
+error is no such failure; it stops the flow, as everywhere.
+
+The ranking names a memory by its place (in conversation order), the graph by its `seq`; both meet here.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.operators.graph import entities as found
-from recallflow.operators.graph.expand import EXPANSION_K, Expansion, Scope, Seed, expand, neighbours
+from recallflow.errors import InvalidRecord
+from recallflow.operators.graph import entities
+from recallflow.operators.graph.expand import Expansion, boosts, expand
 from recallflow.operators.graph.gate import Compared, Places, Signal, compare
+from recallflow.operators.graph.paths import HOPS_MIN, Seeds, Step, Walk
 from recallflow.operators.graph.proximity import proximity
-from recallflow.operators.graph.reader import Caps, GraphReader, ReadOnce
-from recallflow.operators.graph.traverse import Watch
+from recallflow.operators.graph.reader import GraphReader, ReadOnce, Scope
+from recallflow.operators.graph.rollout import STEP, Applied, Expansions, Request
+from recallflow.operators.guard import once
+from recallflow.responses import Warn
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
 
@@ -25,60 +32,82 @@ SEEDS = 10
 # The signal is log-odds: edges are followed from memories whose odds of being evidence are at least a twentieth of the
 # best one's. What is not about the question leads to more of that.
 SEED_ODDS = 3.0
+BOOSTED_MAX = 50  # neighbours of the seeds that edges add to the scores of
+
+T = TypeVar("T")
 
 
-class Joined(NamedTuple):
-    """Neighbours: places to rank as well, best first; what edges add to the score of each place; bounds."""
-
-    places: Places
-    boosts: dict[int, float]
-    caps: Caps
-
-
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class QueryGraph:
-    """`semantic`: (n,) what the ranking makes of each place; `permitted`: places that may be in the answer; times in
-    epoch ms: `now_ms` when edges must hold, `known_by_ms` after which none may have come in."""
+    """The graph at a query's moment, through the memories that the query permits.
+
+    `semantic`: (n,) the signal of each place. `permitted`: the places that may be in the answer. `now_ms`: when edges
+    must hold. `known_by_ms`: edges that came in later are left out. `warnings`: what the response is to say of the
+    graph. `ran`: whether paths led to other memories, which makes an answer one of the tier `graph`.
+    """
 
     graph: GraphReader
     index: OwnerIndex
     semantic: Signal
     permitted: Places
     now_ms: int
-    known_by_ms: int | None = None
+    known_by_ms: int | None
+    expansions: Expansions
+    request: Request
+    warnings: list[Warn] = field(default_factory=list)
+    ran: bool = False
+    _walks: dict[tuple[tuple[int, ...], int], Walk] = field(default_factory=dict)
+    _entities: list[NodeKey] | None = None
 
-    # ------------------------------------------------------------------ entities
+    # ------------------------------------------------------------------ what a recall query asks
 
-    def entities(self, urns: Sequence[str], question: str) -> list[NodeKey]:
-        """Those a query is about: what its URNs stand for, and what its words name."""
-        finder = found.Finder(self.graph)
-        return list(dict.fromkeys([*finder.given(urns), *finder.named(question)]))
+    def proximity(self, urns: Sequence[str], question: str) -> Signal | None:
+        """(n,) 1 / (1 + hops) of each place to the entities that the query gives or names, 0 where there is no way;
+        None where the graph is off or failed."""
 
-    def proximity(self, entities: Sequence[NodeKey]) -> Signal:
-        """(n,) 1 / (1 + hops) of each place to the nearest of the entities; 0 where there is no way."""
-        return proximity(self.graph, self.index, entities, self.now_ms)
+        def near() -> Signal:
+            return proximity(self._reader, self.index, self._about(urns, question), self.now_ms)
 
-    def context(self, entities: Sequence[NodeKey]) -> list[dict[str, Any]]:
-        """What an assembled context tells of the entities, and of those near them."""
-        return found.context(self.graph, entities, self.now_ms)
+        return self._guarded(near, "nearness to entities")
 
-    # ------------------------------------------------------------------ memories
+    def boosts(self, hops: int) -> dict[int, float]:
+        """What edges add to scores, by place: to those of the memories that fit best by the signal alone, and to those
+        of their neighbours. Only a query that asks for more than one hop has any."""
+        if hops <= HOPS_MIN:
+            return {}
+        found = self._guarded(
+            lambda: boosts(self._walk(self.seeds(self._best()), hops), BOOSTED_MAX), "neighbours of the candidates"
+        )
+        self.ran |= found is not None
+        return {int(self._place[seq]): boost for seq, boost in (found or {}).items()}
 
-    def neighbours(self, hops: int, limit: int) -> Joined:
-        """What the graph adds before anything is ranked: around the memories that fit best, by the signal alone."""
-        signal = self.semantic[self.permitted]
-        # Not all are sorted: an owner may have very many.
-        floor = np.partition(signal, -SEEDS)[-SEEDS] if len(signal) > SEEDS else -np.inf
-        fit = self.permitted[signal >= floor]
-        best = fit[np.argsort(-self.semantic[fit], kind="stable")]
-        near = neighbours(self._scope, self.seeds(best), hops, limit)
-        boosts = {int(self._place[seq]): boost for seq, boost in near.boosts.items()}
-        return Joined(self.places(near.joined), boosts, near.caps)
+    def context(self, urns: Sequence[str], question: str) -> list[dict[str, Any]]:
+        """What an assembled context says of the entities that the query gives or names, and of those near them."""
 
-    def expand(self, ranked: Places, hops: int, limit: int = EXPANSION_K, watch: Watch | None = None) -> Expansion:
-        """What the graph adds behind the ranked memories."""
+        def known() -> list[dict[str, Any]]:
+            return entities.context(self._reader, self._about(urns, question), self.now_ms)
+
+        return self._guarded(known, "what it knows of entities") or []
+
+    def expand(self, ranked: Places, hops: int, *, late: bool) -> tuple[Applied, Places]:
+        """What goes behind the ranked memories, as far as the rollout lets it, and the places of that. `late`: whether
+        the query has no time for it."""
+        applied = self.expansions.run(
+            self.request,
+            lambda: self.expansion(ranked, hops),
+            lambda expansion: self.compare(ranked, expansion),
+            late,
+        )
+        self.warnings += applied.warnings
+        self.ran |= applied.ran
+        return applied, self._places([item.seq for item in applied.items])
+
+    # ------------------------------------------------------------------ parts
+
+    def expansion(self, ranked: Places, hops: int, steps: list[Step] | None = None) -> Expansion:
+        """What the graph adds behind the ranked memories, whatever the rollout lets through; `steps` as in `Walk`."""
         answered = {int(seq) for seq in self.index.conversation.facts["seq"][ranked]}
-        return expand(self._scope, self.seeds(ranked), hops, limit, answered, watch)
+        return expand(self._walk(self.seeds(ranked), hops, steps), besides=answered)
 
     def compare(self, ranked: Places, expansion: Expansion) -> Compared | None:
         """What the graph adds, beside what the ranking would have added."""
@@ -86,26 +115,52 @@ class QueryGraph:
         answered = np.zeros(len(self._place), np.bool_)
         answered[seqs[ranked]] = True
         left_out = self.permitted[~answered[seqs[self.permitted]]]
-        return compare(self.semantic, left_out, self.places([item.seq for item in expansion.items]))
+        return compare(self.semantic, left_out, self._places([item.seq for item in expansion.items]))
 
-    def places(self, seqs: Sequence[int]) -> Places:
-        """The permitted places of memories; each has one."""
-        return self._place[np.array(seqs, np.int64)] if seqs else np.zeros(0, np.int64)
-
-    def memory_id(self, seq: int) -> str:
-        """What a memory of the graph is called; the graph may know more than an index of an earlier moment."""
-        own, *_ = self.graph.links(seq)
-        return own[0].text
-
-    def ids(self, places: Places) -> list[str]:
-        return [self.index.ids[slot] for slot in self.index.conversation.slots[places]]
-
-    def seeds(self, ranked: Places) -> list[Seed]:
-        """Those of the ranked memories that edges are followed from, the best by the signal first."""
+    def seeds(self, ranked: Places) -> Seeds:
+        """The ranked memories that paths begin with, the best by the signal first."""
         near = ranked[self.semantic[ranked] >= self.semantic[ranked].max(initial=-np.inf) - SEED_ODDS][:SEEDS]
         near = near[np.lexsort((near, -self.semantic[near]))]
-        seqs = self.index.conversation.facts["seq"][near]
-        return [Seed(int(seq), memory_id) for seq, memory_id in zip(seqs, self.ids(near), strict=True)]
+        seqs, slots = self.index.conversation.facts["seq"][near], self.index.conversation.slots[near]
+        return {int(seq): self.index.ids[slot] for seq, slot in zip(seqs, slots, strict=True)}
+
+    def _best(self) -> Places:
+        """The permitted places with the highest signal, at least as many as there are seeds, best first."""
+        signal = self.semantic[self.permitted]
+        # Not all are sorted: an owner may have very many.
+        floor = np.partition(signal, -SEEDS)[-SEEDS] if len(signal) > SEEDS else -np.inf
+        fit = self.permitted[signal >= floor]
+        return fit[np.argsort(-self.semantic[fit], kind="stable")]
+
+    def _walk(self, seeds: Seeds, hops: int, steps: list[Step] | None = None) -> Walk:
+        """The walk from the seeds, kept for whoever asks for the same without its steps."""
+        begin = tuple(seeds), hops
+        if steps is not None or begin not in self._walks:
+            self._walks[begin] = Walk(self._scope, seeds, hops, steps)
+        return self._walks[begin]
+
+    def _about(self, urns: Sequence[str], question: str) -> list[NodeKey]:
+        """The entities that the query's URNs stand for, and those that its words name."""
+        if self._entities is None:
+            finder = entities.Finder(self._reader)
+            self._entities = list(dict.fromkeys([*finder.given(urns), *finder.named(question)]))
+        return self._entities
+
+    def _guarded(self, work: Callable[[], T], what: str) -> T | None:
+        if not self.expansions.enabled:
+            return None
+        try:
+            return once(STEP, self.request.position, work)
+        except InvalidRecord:
+            self.warnings.append(Warn(code="graph_failed", detail=f"the graph failed: the answer goes without {what}"))
+            return None
+
+    def _places(self, seqs: Sequence[int]) -> Places:
+        return self._place[np.array(seqs, np.int64)] if seqs else np.zeros(0, np.int64)
+
+    @cached_property
+    def _reader(self) -> ReadOnce:
+        return ReadOnce(self.graph)
 
     @cached_property
     def _place(self) -> npt.NDArray[np.int64]:
@@ -119,7 +174,7 @@ class QueryGraph:
     def _scope(self) -> Scope:
         place, semantic = self._place, self.semantic
         return Scope(
-            graph=ReadOnce(self.graph),
+            graph=self._reader,
             memories=len(self.index),
             now_ms=self.now_ms,
             known_by_ms=self.known_by_ms,

@@ -1,4 +1,4 @@
-"""What is read of an owner's graph for one query, and how much of it."""
+"""What one query may read of an owner's stored graph, and how much of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from recallflow.state.graph_codec import NodeKey
 
 
 class GraphReader(Protocol):
-    """What is read of an owner's graph (see `OwnerGraph`)."""
+    """The reading methods of `OwnerGraph`, which documents them."""
 
     def node(self, key: NodeKey) -> Node | None: ...
 
@@ -28,7 +28,7 @@ class GraphReader(Protocol):
 
 
 class ReadOnce:
-    """A graph as one query reads it: what it asks for again, it is told again. Nobody changes what is told."""
+    """A graph that reads each record once, for the length of one query. Callers must not change what it returns."""
 
     def __init__(self, graph: GraphReader) -> None:
         self.node: Callable[[NodeKey], Node | None] = cache(graph.node)
@@ -42,10 +42,9 @@ class ReadOnce:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`fan_out`: links, and edges, followed from one place, the newest first. `visited`: places met in all. `opened`:
-    places whose links and edges are read, the nearest first, among them those of the best seed. A node is followed
-    while no more memories are linked to it than `few`, or than a `share` of all memories, but never with more than
-    `many`."""
+    """How much one query loads. `fan_out`: links, and edges, of one vertex, the newest first. `visited`: vertices.
+    `opened`: vertices whose links and edges are read, the nearest first, the best seed's before the others'. A shared
+    node is opened if it has at most `few` memories, or at most a `share` of all memories and no more than `many`."""
 
     fan_out: int = 24
     visited: int = 512
@@ -55,33 +54,64 @@ class Bounds:
     many: int = 100
 
     def members(self, memories: int) -> int:
-        """The most memories of a node that is followed, out of all the owner's."""
+        """The most memories that a shared node may have, where the owner has so many."""
         return max(self.few, min(int(self.share * memories), self.many))
 
 
 class Caps(NamedTuple):
-    """Where a bound was reached: `fan_out`, places that had more links or edges than were followed; `common`, nodes not
-    followed because too much is linked to them; and the hop (from 1) at which there were too many places, if any."""
+    """The bounds that were reached. `fan_out`: vertices with more links or edges than were loaded. `common`: nodes that
+    too many memories share. `visited_at_hop`: the hop (from 1) at which `visited` or `opened` was reached, if any."""
 
     fan_out: tuple[str, ...] = ()
     common: tuple[str, ...] = ()
     visited_at_hop: int | None = None
 
-    def told(self) -> dict[str, Any]:
-        """For a response: only what was reached, and of long lists how many."""
-        cut = {"fan_out": len(self.fan_out), "common": len(self.common), "visited_at_hop": self.visited_at_hop}
-        return {name: value for name, value in cut.items() if value}
+    def counts(self) -> dict[str, int]:
+        """The bounds reached, with how many vertices reached each."""
+        reached = {"fan_out": len(self.fan_out), "common": len(self.common), "visited_at_hop": self.visited_at_hop}
+        return {name: value for name, value in reached.items() if value}
 
-    def named(self) -> dict[str, Any]:
-        """The same, with the names."""
+    def names(self) -> dict[str, Any]:
+        """All bounds, with the vertices that reached each."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in self._asdict().items()}
 
 
-def tells_a_form(key: NodeKey) -> bool:
-    """Whether a node says nothing of what its memories are about."""
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The part of a graph that one query may walk through: memories that are `allowed` (by `seq`), and edges that hold
+    at `now_ms` (None: at any time) and were known by `known_by_ms` (epoch ms). `memories`: how many the owner has.
+    `prefer` orders memories of equal scores, the highest first."""
+
+    graph: GraphReader
+    memories: int
+    now_ms: int | None = None
+    known_by_ms: int | None = None
+    allowed: Callable[[int], bool] = lambda _: True
+    prefer: Callable[[int], float] = lambda _: 0.0
+    bounds: Bounds = Bounds()
+
+    def holds(self, edge: Edge) -> bool:
+        """Whether a path may go along an edge."""
+        if self.known_by_ms is not None and edge.ingested_ms > self.known_by_ms:
+            return False
+        return self.now_ms is None or is_live(edge, self.now_ms)
+
+    def own_key(self, seq: int) -> NodeKey | None:
+        """A memory's own key; None where the memory is archived or not in the graph."""
+        links = self.graph.links(seq)
+        return links[0][0] if links and not self.graph.is_archived(links[0][0]) else None
+
+
+def is_form(key: NodeKey) -> bool:
+    """Whether a node (`type:…`) says what form a memory has, and not what it is about."""
     return not key.memory and key.text.startswith("type:")
 
 
 def is_live(edge: Edge, now_ms: int) -> bool:
-    """Whether an edge holds at the asking time."""
+    """Whether an edge is neither archived nor expired at a time (epoch ms)."""
     return not edge.archived and (edge.expires_ms is None or now_ms < edge.expires_ms)
+
+
+def other_end(edge: Edge, key: NodeKey) -> NodeKey:
+    """The end of an edge that is not `key`; `key` itself where the edge leads back to it."""
+    return edge.target if edge.source == key else edge.source

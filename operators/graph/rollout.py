@@ -164,7 +164,7 @@ class Expansions:
                 applied = Applied((), "graph_expansion_error", (warning,))
             else:
                 outcome = "expanded"
-                routing = {"reached": expansion.considered, "caps": expansion.caps.told()}
+                routing = {"reached": expansion.considered, "caps": expansion.caps.counts()}
                 applied = Applied(expansion.items, None, (), routing)
         watched.gate.observe(Seen(request.at_ms, outcome, compared))
         return applied

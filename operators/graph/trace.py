@@ -1,31 +1,31 @@
-"""One query's expansion, every step of it."""
+"""Every step of one query's expansion."""
 
 from recallflow.graphs import Trace, TracedMemory, TracedStep
 from recallflow.operators.graph.gate import Places, Signal
-from recallflow.operators.graph.neighbourhood import Place
+from recallflow.operators.graph.neighbourhood import Vertex
+from recallflow.operators.graph.paths import SHARED_NODE, Step
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Fallback
-from recallflow.operators.graph.traverse import SHARED_NODE, Step
 
 STEPS = 1_000
 
 
 def trace(graph: QueryGraph, ranked: Places, scores: Signal, hops: int, fallback: Fallback | None) -> Trace:
-    """What the graph makes of the ranked memories: places and their scores, best first."""
+    """What the graph adds behind the ranked memories, given as places and scores, best first."""
     steps: list[Step] = []
-    expansion = graph.expand(ranked, hops, watch=steps.append)
-    score = dict(zip(graph.ids(ranked), scores, strict=True))
+    expansion = graph.expansion(ranked, hops, steps)
+    score = dict(zip(graph.index.conversation.facts["seq"][ranked], scores, strict=True))
     return Trace(
-        seeds=[TracedMemory(id=seed.id, score=round(float(score[seed.id]), 6)) for seed in graph.seeds(ranked)],
-        steps=[_step(graph, step) for step in steps[:STEPS]],
+        seeds=[TracedMemory(id=id_, score=round(float(score[seq]), 6)) for seq, id_ in graph.seeds(ranked).items()],
+        steps=[_traced(graph, step) for step in steps[:STEPS]],
         left_out=max(0, len(steps) - STEPS),
         expanded=[TracedMemory(id=item.id, score=round(item.score, 6), why=item.why) for item in expansion.items],
-        caps=expansion.caps.named(),
+        caps=expansion.caps.names(),
         fallback=fallback,
     )
 
 
-def _step(graph: QueryGraph, step: Step) -> TracedStep:
+def _traced(graph: QueryGraph, step: Step) -> TracedStep:
     edge = step.edge
     return TracedStep(
         hop=step.hops,
@@ -39,5 +39,6 @@ def _step(graph: QueryGraph, step: Step) -> TracedStep:
     )
 
 
-def _name(graph: QueryGraph, place: Place) -> str:
-    return graph.memory_id(place) if isinstance(place, int) else str(place)
+def _name(graph: QueryGraph, vertex: Vertex) -> str:
+    """A memory's id, which the graph knows even if an index of an earlier moment does not; or a shared node's key."""
+    return graph.graph.links(vertex)[0][0].text if isinstance(vertex, int) else str(vertex)

@@ -15,7 +15,6 @@ from recallflow.embedder import Embedder
 from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Applied, Expansions, Request
-from recallflow.operators.graph.steps import GraphSteps
 from recallflow.operators.recall import compose, context, signal
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Deadline, Step, tier_of
 from recallflow.operators.recall.filters import allowed
@@ -134,8 +133,16 @@ class _Run:
         """6., 7., 9. Factors, tie-break, boosts; 8. the graph, as far as ranking asks for it."""
         query, moment, index, tuning = self._query, self._moment, self._index, self._tuning
         semantic = self._columns.score() if self._columns else np.zeros(index.conversation.size)
-        self.graph = QueryGraph(self._hot.graph, index, semantic, self._permitted, moment.now_ms, moment.known_by_ms)
-        self._steps = GraphSteps(self.graph, self._engine.expansions, self._request)
+        self.graph = QueryGraph(
+            graph=self._hot.graph,
+            index=index,
+            semantic=semantic,
+            permitted=self._permitted,
+            now_ms=moment.now_ms,
+            known_by_ms=moment.known_by_ms,
+            expansions=self._engine.expansions,
+            request=self._request,
+        )
         session_id = query.session_id if moment.is_now else None
         self._scene = Scene(
             index=index,
@@ -146,8 +153,8 @@ class _Run:
             allowed=self._permitted,
             tuning=tuning,
             vector=self._meant.vector if self._meant else None,
-            proximity=self._steps.proximity(query.entity_urns, self._question.text) if tuning.wants_proximity else None,
-            relationship=self._steps.relationship(query.traversal_depth),
+            proximity=self.graph.proximity(query.entity_urns, self._question.text) if tuning.wants_proximity else None,
+            relationship=self.graph.boosts(query.traversal_depth),
             usage=self._hot.usage() if moment.is_now else None,
             returned=NO_SEQS if session_id is None else self._hot.returned(session_id),
         )
@@ -162,7 +169,7 @@ class _Run:
         if self._query.strategy != "hybrid_graph":
             return
         late = "graph" in self._dropped
-        self._applied, added = self._steps.expand(self.ranking.places, self._query.traversal_depth, late=late)
+        self._applied, added = self.graph.expand(self.ranking.places, self._query.traversal_depth, late=late)
         self._places = np.concatenate([self.ranking.places, added])
         took_ms = self._laps.lap("expand")
         if self._applied.ran:
@@ -191,13 +198,13 @@ class _Run:
         if self._query.max_tokens is not None:
             self._optional["context"] = self._context(self._query.max_tokens)
             self._laps.lap("context")
-        self._warnings += self._steps.warnings
+        self._warnings += self.graph.warnings
 
     def _context(self, max_tokens: int) -> Context:
         about = context.About(
             self._hot, self._index, self._moment, self._query.filters, self._permitted, self._memories
         )
-        entities = self._steps.context(self._query.entity_urns, self._question.text)
+        entities = self.graph.context(self._query.entity_urns, self._question.text)
         counter = self._engine.shared.tokens()
         found, missed = context.context(about, max_tokens, counter, self._read_rows, entities)
         self._warnings += missed
@@ -206,7 +213,7 @@ class _Run:
     def response(self) -> Response:
         """What is told of the answer and of how it came about."""
         meant, applied = self._meant, self._applied
-        ran: dict[Step, bool] = {"dense": bool(meant and meant.embedded), "graph": self._steps.ran}
+        ran: dict[Step, bool] = {"dense": bool(meant and meant.embedded), "graph": self.graph.ran}
         tier = tier_of([step for step, did in ran.items() if did])
         target_ms = self._query.sla_target_ms or TARGET_MS[tier]
         elapsed_ms = self._laps.elapsed_ms()

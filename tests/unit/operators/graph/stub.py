@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from recallflow.operators.graph.expand import Scope, Seed
+from recallflow.operators.graph.paths import Walk
+from recallflow.operators.graph.reader import Scope
 from recallflow.state.graph import Edge, Node
 from recallflow.state.graph_codec import SELF_ROLE, SYMMETRIC, NodeKey
 
@@ -94,11 +95,12 @@ class StubGraph:
             yield from (one for one in edges if one.source == node_key)
 
 
-def seeds(*ids: str) -> list[Seed]:
-    return [Seed(int(memory_id[1:]), memory_id) for memory_id in ids]
-
-
 def scope(graph: StubGraph, **fields: Any) -> Scope:
     """All of a graph, at `NOW_MS`, of an owner with many more memories than the graph shows."""
-    told: dict[str, Any] = {"memories": 1_000, "now_ms": NOW_MS, "allowed": lambda _: True}
-    return Scope(graph, **told | fields)
+    given: dict[str, Any] = {"memories": 1_000, "now_ms": NOW_MS}
+    return Scope(graph, **given | fields)
+
+
+def walk(graph: StubGraph, *begin: str, hops: int = 1, **fields: Any) -> Walk:
+    """The walk through a scope from the memories to begin with."""
+    return Walk(scope(graph, **fields), {int(memory_id[1:]): memory_id for memory_id in begin}, hops)

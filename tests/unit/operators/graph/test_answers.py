@@ -145,7 +145,7 @@ def test_what_is_not_applied_answers_exactly_the_baseline(
 def test_a_failed_expansion_answers_the_baseline_and_says_so(
     memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise KeyError("rollout alarms")
 
     monkeypatch.setattr(query_graph, "expand", fails)
@@ -263,10 +263,10 @@ def test_a_context_tells_of_the_entities_asked_about(make_event: MakeEvent, run_
 def test_where_the_graph_fails_answers_go_without_it(
     memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise KeyError
 
-    monkeypatch.setattr(query_graph, "neighbours", fails)
+    monkeypatch.setattr(query_graph, "boosts", fails)
     asked = ask(make_event, "rollout alarms", strategy="baseline", traversal_depth=3)
     (answer,) = run_flow([*memories, asked]).responses
     assert (len(answer["memories"]), answer["status"], codes(answer)) == (3, "degraded", ["graph_failed"])

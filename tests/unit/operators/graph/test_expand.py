@@ -2,21 +2,22 @@
 
 from collections.abc import Iterator
 
+import networkx as nx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.graph.expand import BOOST_MOST, expand, neighbours
+from recallflow.operators.graph.expand import BOOST_MOST, boosts, expand
+from recallflow.operators.graph.paths import TYPE_WEIGHTS, strength
 from recallflow.operators.graph.reader import Bounds
-from recallflow.operators.graph.traverse import TYPE_WEIGHTS, strength
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import SYMMETRIC
-from tests.unit.operators.graph.stub import NOW_MS, StubGraph, edge, scope, seeds
+from tests.unit.operators.graph.stub import NOW_MS, StubGraph, edge, walk
 
 
 def scores(graph: StubGraph, *begun: str, hops: int = 1, limit: int = 100, **fields: object) -> dict[str, float]:
     """Memory id → score, best first."""
-    expansion = expand(scope(graph, **fields), seeds(*begun), hops, limit)
+    expansion = expand(walk(graph, *begun, hops=hops, **fields), limit)
     return {f"m{item.seq}": round(item.score, 9) for item in expansion.items}
 
 
@@ -72,6 +73,24 @@ def test_an_edge_between_nodes_is_a_hop_of_its_own_and_gives_its_weight() -> Non
     assert scores(graph, "m0", hops=2) == {"m1": 0.225}  # 0.9 · 1 · 0.5 / 2
 
 
+@pytest.mark.parametrize("kinds", [("x", "caused_by"), ("caused_by", "x")])
+def test_of_several_edges_to_a_node_the_strongest_counts(kinds: tuple[str, str]) -> None:
+    edges = [edge("entity:ann", kind, "entity:acme") for kind in kinds]
+    graph = StubGraph({"m0": ["entity:ann"], "m1": ["entity:acme"]}, edges)
+    assert scores(graph, "m0", hops=2) == {"m1": 0.75}  # 1.5 · 1 · 1 / 2
+
+
+def test_a_stronger_edge_to_a_node_counts_though_it_takes_one_hop_more() -> None:
+    graph = StubGraph({"m0": ["tag:a", "tag:b"], "m1": ["tag:b"]}, [edge("tag:a", "caused_by", "tag:b")])
+    assert scores(graph, "m0", hops=1) == {"m1": 0.25}
+    assert scores(graph, "m0", hops=2) == {"m1": 0.75}
+
+
+def test_a_link_out_of_a_node_is_one_however_a_memory_leads_to_the_node() -> None:
+    graph = StubGraph({"m0": [], "m1": ["time:morning"]}, [edge("m0", "conditional_on", "time:morning")])
+    assert scores(graph, "m0") == {"m1": 0.25}
+
+
 def test_an_edge_from_a_memory_to_a_condition_is_like_a_link() -> None:
     edges = [
         edge("m0", "conditional_on", "time:morning"),
@@ -86,7 +105,7 @@ def test_an_edge_from_a_memory_to_a_condition_is_like_a_link() -> None:
 
 def test_the_path_is_told() -> None:
     graph = StubGraph({"m0": ["topic:dashboard"], "m1": ["topic:dashboard"]})
-    (item,) = expand(scope(graph), seeds("m0"), 1).items
+    (item,) = expand(walk(graph, "m0", hops=1)).items
     assert item.why == {
         "reason": "graph_expansion",
         "from": "m0",
@@ -100,7 +119,7 @@ def test_the_path_is_told() -> None:
 def test_a_longer_path_is_told_from_its_seed_on() -> None:
     edges = [edge("m2", "caused_by", "m1", weight=0.9, confidence=0.8)]
     graph = StubGraph({"m0": ["tag:tea"], "m1": ["tag:tea"], "m2": []}, edges)
-    item = next(item for item in expand(scope(graph), seeds("m0"), 2).items if item.seq == 2)
+    item = next(item for item in expand(walk(graph, "m0", hops=2)).items if item.seq == 2)
     assert item.why == {
         "reason": "graph_expansion",
         "from": "m0",
@@ -114,14 +133,14 @@ def test_a_longer_path_is_told_from_its_seed_on() -> None:
 def test_of_several_paths_the_best_counts() -> None:
     edges = [edge("m0", "similar_to", "m1"), edge("m1", "caused_by", "m2"), edge("m0", "works_with", "m2")]
     graph = StubGraph({f"m{n}": ["tag:tea"] for n in range(3)}, edges)
-    expansion = expand(scope(graph), seeds("m0"), 2)
+    expansion = expand(walk(graph, "m0", hops=2))
     assert [(item.seq, item.score, item.why["hops"]) for item in expansion.items] == [(1, 1.0, 1), (2, 0.75, 2)]
 
 
 def test_equal_paths_go_by_hops_and_then_by_node() -> None:
     two_hops = [edge("m0", "similar_to", "m1", weight=0.1), edge("m1", "similar_to", "m2", weight=0.5)]
     graph = StubGraph({"m0": ["tag:b", "tag:a"], "m1": [], "m2": ["tag:b", "tag:a"]}, two_hops)
-    reached = {item.seq: item.why for item in expand(scope(graph), seeds("m0"), 2).items}
+    reached = {item.seq: item.why for item in expand(walk(graph, "m0", hops=2)).items}
     assert (reached[2]["hops"], reached[2]["node"]) == (1, "tag:a")  # 0.25 three times over
 
 
@@ -140,12 +159,12 @@ def test_cycles_end_and_no_path_comes_back_to_where_it_was() -> None:
 def test_the_seed_that_a_path_begins_with_is_another_memory() -> None:
     """Both seeds lead to the node; what one of them brings to the other comes from the other one."""
     graph = StubGraph({"m0": ["tag:tea"], "m1": ["tag:tea"]})
-    assert neighbours(scope(graph), seeds("m0", "m1"), 1, 10).boosts == {0: 0.0125, 1: 0.0125}
+    assert boosts(walk(graph, "m0", "m1"), 10) == {0: 0.0125, 1: 0.0125}
 
 
 def test_what_is_answered_besides_the_seeds_is_not_added() -> None:
     graph = StubGraph({f"m{n}": ["tag:tea"] for n in range(4)})
-    assert [item.seq for item in expand(scope(graph), seeds("m0"), 1, besides={2}).items] == [3, 1]
+    assert [item.seq for item in expand(walk(graph, "m0"), besides={2}).items] == [3, 1]
 
 
 def test_seeds_are_not_added_again() -> None:
@@ -190,7 +209,7 @@ def test_a_memory_that_may_not_be_answered_is_neither_reached_nor_gone_through()
 
 def test_a_node_with_many_memories_is_cut_to_its_newest_and_told() -> None:
     graph = StubGraph({f"m{n}": ["topic:tea"] for n in range(100)})
-    expansion = expand(scope(graph), seeds("m0"), 1, 100)
+    expansion = expand(walk(graph, "m0", hops=1), 100)
     assert [item.seq for item in expansion.items] == [*range(99, 75, -1)]
     assert (expansion.considered, expansion.caps.fan_out) == (24, ("topic:tea",))
 
@@ -199,7 +218,7 @@ def test_a_node_with_many_memories_is_cut_to_its_newest_and_told() -> None:
 def test_a_hub_is_not_followed_and_told(memories: int) -> None:
     """What thousands of memories share tells none of them from another."""
     graph = StubGraph({f"m{n}": ["topic:all", *(["tag:tea"] if n < 2 else [])] for n in range(50_000)})
-    expansion = expand(scope(graph, memories=memories), seeds("m0"), 3)
+    expansion = expand(walk(graph, "m0", hops=3, memories=memories))
     assert [item.seq for item in expansion.items] == [1]
     assert expansion.caps.common == ("topic:all",)
 
@@ -208,7 +227,7 @@ def test_hubs_of_edges_and_links_are_bounded_and_told() -> None:
     """50,000 memories around one: each both linked to a topic of some hundred, and tied to it by an edge."""
     hub = [edge("m0", "caused_by", f"m{n}") for n in range(1, 50_000)]
     graph = StubGraph({f"m{n}": [f"topic:{n % 600}"] for n in range(50_000)}, hub)
-    expansion = expand(scope(graph, memories=50_000), seeds("m0"), 3, 1_000)
+    expansion = expand(walk(graph, "m0", hops=3, memories=50_000), 1_000)
     assert {"m0", "topic:0"} <= {*expansion.caps.fan_out}
     assert expansion.caps.visited_at_hop == 2
     assert expansion.considered < Bounds().visited
@@ -227,7 +246,7 @@ def test_a_node_of_few_memories_is_followed_however_few_there_are_in_all() -> No
 
 def test_a_hub_of_edges_is_cut_and_told() -> None:
     graph = StubGraph({f"m{n}": [] for n in range(1_000)}, [edge("m0", "caused_by", f"m{n}") for n in range(1, 1_000)])
-    expansion = expand(scope(graph), seeds("m0"), 1)
+    expansion = expand(walk(graph, "m0", hops=1))
     assert expansion.considered == 24
     assert expansion.caps.fan_out == ("m0",)
 
@@ -235,9 +254,9 @@ def test_a_hub_of_edges_is_cut_and_told() -> None:
 def test_the_places_met_are_bounded_and_the_hop_is_told() -> None:
     tree = [edge(f"m{(n - 1) // 10}", "x", f"m{n}") for n in range(1, 2_000)]
     graph = StubGraph({f"m{n}": [] for n in range(2_000)}, tree)
-    met = expand(scope(graph, bounds=Bounds(visited=50)), seeds("m0"), 3, 100)
+    met = expand(walk(graph, "m0", hops=3, bounds=Bounds(visited=50)), 100)
     assert (met.considered, met.caps.visited_at_hop) == (49, 2)
-    opened = expand(scope(graph, bounds=Bounds(opened=3)), seeds("m0"), 3, 100)
+    opened = expand(walk(graph, "m0", hops=3, bounds=Bounds(opened=3)), 100)
     assert (opened.considered, opened.caps.visited_at_hop) == (30, 2)
 
 
@@ -248,10 +267,11 @@ def test_hops_are_kept_to_one_to_three(hops: int, limit: int) -> None:
     assert len(scores(graph, "m0", hops=hops, limit=limit)) == min(max(hops, 1), limit)
 
 
-# ── against every path there is ───────────────────────────────────────────────────────────────────────────────────
+# ── against every path that networkx finds ────────────────────────────────────────────────────────────────────────
 
 KINDS = st.sampled_from([*TYPE_WEIGHTS, "other"])
-MEMORY = st.integers(0, 5).map("m{}".format)
+MEMORIES, NODES = [f"m{n}" for n in range(5)], ["tag:a", "tag:b"]
+MEMORY = st.sampled_from(MEMORIES)
 
 
 def stored_as(one: Edge) -> object:
@@ -260,70 +280,68 @@ def stored_as(one: Edge) -> object:
     return one.type, frozenset(ends) if one.type in SYMMETRIC else ends
 
 
-EDGES = st.lists(
-    st.builds(
-        edge,
-        MEMORY,
-        KINDS,
-        MEMORY,
-        weight=st.sampled_from([0.5, 1.0, 2.0]),
-        confidence=st.sampled_from([0.5, 1.0]),
-        archived=st.booleans(),
-    ),
-    max_size=12,
-    unique_by=stored_as,
-)
+def edges_between(ends: st.SearchStrategy[str]) -> st.SearchStrategy[list[Edge]]:
+    weights = {"weight": st.sampled_from([0.5, 1.0, 2.0]), "confidence": st.sampled_from([0.5, 1.0])}
+    one = st.builds(edge, ends, KINDS, ends, archived=st.booleans(), **weights)
+    return st.lists(one, max_size=8, unique_by=stored_as)
 
 
-def walks(edges: list[Edge], path: tuple[str, ...], hops: int) -> Iterator[tuple[str, float, int]]:
-    """Every path that comes to no memory twice: where it ends, its score, its length."""
-    for one in edges:
-        ends = [str(one.source), str(one.target)]
-        if one.archived or path[-1] not in ends:
-            continue
-        other = ends[1 - ends.index(path[-1])]
-        if other in path:
-            continue
-        length = len(path)
-        yield other, strength(one) / length, length
-        if length < hops:
-            yield from walks(edges, (*path, other), hops)
+EDGES = edges_between(MEMORY)
+LINKS = st.fixed_dictionaries({name: st.lists(st.sampled_from(NODES), unique=True) for name in MEMORIES})
 
 
-@given(EDGES, st.integers(1, 3))
-def test_no_score_is_better_than_the_best_path_and_none_is_missing(edges: list[Edge], hops: int) -> None:
-    graph = StubGraph({f"m{n}": [] for n in range(6)}, edges)
-    best: dict[str, float] = {}
-    for memory_id, score, _ in walks(edges, ("m0",), hops):
-        best[memory_id] = max(best.get(memory_id, 0.0), round(score, 9))
-    found = scores(graph, "m0", hops=hops)
-    assert found.keys() == best.keys()
-    assert all(score <= best[memory_id] for memory_id, score in found.items())
-    one_hop = {memory_id: score for memory_id, score, length in walks(edges, ("m0",), 1) if length == 1}
-    assert all(found[memory_id] >= round(score, 9) for memory_id, score in one_hop.items())
+def reference(links: dict[str, list[str]], edges: list[Edge]) -> nx.MultiGraph:
+    """The graph as the definition has it: edges that hold, in both directions, and links."""
+    model = nx.MultiGraph()
+    model.add_nodes_from(links)
+    model.add_edges_from((memory, node, {"edge": None}) for memory, nodes in links.items() for node in nodes)
+    model.add_edges_from((str(one.source), str(one.target), {"edge": one}) for one in edges if not one.archived)
+    return model
 
 
-# ── neighbours as candidates ──────────────────────────────────────────────────────────────────────────────────────
+def paths(model: nx.MultiGraph, target: str, hops: int) -> Iterator[tuple[int, float]]:
+    """Hops and score of each path from `m0` to another memory that comes to nothing twice."""
+    for path in nx.all_simple_edge_paths(model, "m0", target, cutoff=2 * hops):
+        length, between = 0, None
+        for source, end, number in path:
+            last = model.edges[source, end, number]["edge"]
+            into_node = source in MEMORIES and end in NODES
+            length += not into_node
+            scored = last or between
+            between = None if source in MEMORIES else last
+        if length <= hops:
+            yield length, round(strength(scored) / length, 9)
 
 
-def test_neighbours_join_depth_by_depth() -> None:
+@given(LINKS, edges_between(st.sampled_from([*MEMORIES, *NODES])), st.integers(1, 3))
+def test_the_memories_reached_are_those_that_networkx_has_paths_to(
+    links: dict[str, list[str]], edges: list[Edge], hops: int
+) -> None:
+    """No score is better than that of the best path, nor worse than that of the best of the shortest ones."""
+    model = reference(links, edges)
+    expected = {target: found for target in MEMORIES[1:] if (found := [*paths(model, target, hops)])}
+    best = scores(StubGraph(links, edges), "m0", hops=hops)
+    assert best.keys() == expected.keys()
+    for target, score in best.items():
+        shortest = min(length for length, _ in expected[target])
+        assert score <= max(score for _, score in expected[target])
+        assert score >= max(score for length, score in expected[target] if length == shortest)
+
+
+# ── boosts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_neighbours_are_boosted_depth_by_depth() -> None:
     edges = [edge("m0", "similar_to", "m1", weight=0.1), edge("m1", "caused_by", "m2"), edge("m0", "depends_on", "m3")]
     graph = StubGraph({f"m{n}": [] for n in range(4)}, edges)
-    found = neighbours(scope(graph), seeds("m0"), 2, 10)
-    assert found.joined == (3, 1, 2)
-    assert found.boosts == pytest.approx({3: 0.045, 1: 0.005, 2: 0.0375})
-
-
-def test_what_does_not_fit_in_has_no_boost() -> None:
-    edges = [edge("m0", "similar_to", "m1", weight=0.1), edge("m0", "depends_on", "m2")]
-    graph = StubGraph({f"m{n}": [] for n in range(3)}, edges)
-    found = neighbours(scope(graph), seeds("m0"), 1, 1)
-    assert (found.joined, [*found.boosts]) == ((2,), [2])
+    found = walk(graph, "m0", hops=2)
+    assert boosts(found, 10) == pytest.approx({3: 0.045, 1: 0.005, 2: 0.0375})
+    assert [{*boosts(found, limit)} for limit in (0, 1, 2, 3)] == [set(), {3}, {1, 3}, {1, 2, 3}]
 
 
 @given(EDGES, st.lists(MEMORY, min_size=1, max_size=3, unique=True), st.integers(1, 3))
 def test_boosts_are_bounded(edges: list[Edge], begun: list[str], hops: int) -> None:
-    graph = StubGraph({f"m{n}": ["tag:tea"] for n in range(6)}, edges)
-    found = neighbours(scope(graph), seeds(*begun), hops, 10)
-    assert all(0 <= boost <= BOOST_MOST for boost in found.boosts.values())
-    assert not {f"m{seq}" for seq in found.joined} & {*begun}
+    graph = StubGraph({name: ["tag:tea"] for name in MEMORIES}, edges)
+    found = boosts(walk(graph, *begun, hops=hops), 1)
+    assert all(0 <= boost <= BOOST_MOST for boost in found.values())
+    assert len({f"m{seq}" for seq in found} - {*begun}) <= 1
