@@ -37,6 +37,7 @@ MINUTE_MS = 60_000
 BEGIN_MS = 1_700_000_000_000
 BATCH = 500
 SESSION = 50  # messages
+LONG_MS = BEGIN_MS - 86_400_000
 AUTHORS = 2_000
 SAME = "the same tea as ever, and nothing else"
 WORDS = [f"word{n}" for n in range(5_000)]
@@ -187,7 +188,29 @@ def writes(memories: int) -> Iterator[tuple[str, list[Event]]]:
 
 
 def shapes(memories: int) -> Iterator[list[Event]]:
-    """What makes an owner awkward: a memory of very many versions, and very many that say the same."""
+    """What makes an owner awkward: a memory of very many versions, very many that say the same, one with an edge to
+    every other, some that bring as much into the graph as they may, an entity that everybody names, and two large
+    episodes that one message would join."""
+    many = memories // 5
+    yield [{"type": "memory", "id": "teller", "content": "tea", "entities": [{"name": "everybody", "type": "all"}]}]
+    for place, begin_ms in enumerate((LONG_MS, LONG_MS + many + 45 * MINUTE_MS)):
+        for first in range(0, many, BATCH):
+            yield [
+                _message(0, id=f"long{place}-{n}", session_id="long", timestamp=begin_ms + n, content="@everybody")
+                for n in range(first, min(first + BATCH, many))
+            ]
+    yield [{"type": "memory", "id": "hub", "content": "the hub"}]
+    for first in range(0, memories, limits.EDGES_MAX):
+        ends = [f"m{n}" if n % 2 else f"entity:E{n}" for n in range(first, first + limits.EDGES_MAX)]
+        yield [{"type": "graph.edges", "edges": [{"source": "hub", "target": end, "type": "about"} for end in ends]}]
+    for first in range(0, limits.EVIDENCE_MAX, limits.EDGES_MAX):
+        edges = [
+            {"source": "hub", "target": f"entity:E{n}", "type": "says", "evidence": "hub"}
+            for n in range(first, first + limits.EDGES_MAX)
+        ]
+        yield [{"type": "graph.edges", "edges": edges}]
+    for number in range(20):
+        yield [_rich(number)]
     yield [{"type": "memory", "id": "versions", "content": "tea"}]
     for first in range(0, 1_000, BATCH):
         yield [
@@ -199,6 +222,24 @@ def shapes(memories: int) -> Iterator[list[Event]]:
             _message(memories + number, id=f"same{number}", content=SAME, session_id=None)
             for number in range(first, first + BATCH)
         ]
+
+
+def _rich(number: int) -> Event:
+    """A memory that brings as much into the graph as it may."""
+    return {
+        "type": "memory",
+        "id": f"rich{number}",
+        "content": "tea",
+        "category": "rich",
+        "tags": [f"{number} {n}" for n in range(limits.LABELS_MAX)],
+        "topics": [f"{number} {n}" for n in range(limits.LABELS_MAX)],
+        "entities": [
+            {"name": f"{number} {n}", "urn": f"urn:{number}:{n}", "type": "t"} for n in range(limits.ENTITIES_MAX)
+        ],
+        "relations": [
+            {"source": f"A{number} {n}", "type": "knows", "target": f"B{n}"} for n in range(limits.RELATIONS_MAX)
+        ],
+    }
 
 
 def questions(memories: int) -> Iterator[tuple[str, list[Event]]]:
@@ -240,7 +281,25 @@ def questions(memories: int) -> Iterator[tuple[str, list[Event]]]:
 
 
 def ends(memories: int) -> Iterator[tuple[str, list[Event]]]:
-    """What leaves little of the owner behind."""
+    """What changes very many records, up to all that the owner has."""
+    many = memories // 5
+    yield (
+        "a message that makes two large episodes one",
+        [_message(0, id="between", session_id="long", timestamp=LONG_MS + many + 22 * MINUTE_MS)],
+    )
+    yield (
+        "an update of a memory of very many edges",
+        [{"type": "memory.update", "memory_id": "hub", "content": "the hub still", "tags": ["hot"]}],
+    )
+    yield (
+        "an update that takes all of a memory's links",
+        [{"type": "memory.update", "memory_id": "rich1"} | dict.fromkeys(("tags", "topics", "entities", "relations"))],
+    )
+    yield "an archive of an entity of very many links", [{"type": "graph.archive", "entities": ["everybody", "hub"]}]
+    yield "a forget of who tells of it", [{"type": "memory.forget", "memory_id": "teller"}]
+    yield "a forget of a memory of very many edges", [{"type": "memory.forget", "memory_id": "hub"}]
+    yield "a forget of a memory of very many versions", [{"type": "memory.forget", "memory_id": "versions"}]
+    yield "a forget of memories of very many links", [{"type": "memory.forget", "filter": {"category": "rich"}}]
     yield "a forget of one session", [{"type": "memory.forget", "filter": {"session_id": "s1"}}]
     yield "a forget of all", [{"type": "memory.forget", "filter": {"older_than": BEGIN_MS + 10 * memories * MINUTE_MS}}]
 

@@ -14,7 +14,6 @@ from recallflow.events import (
     CategorySummary,
     EpisodeEnd,
     Event,
-    ForgetFilter,
     GraphArchive,
     GraphEdges,
     Memory,
@@ -26,7 +25,7 @@ from recallflow.events import (
 from recallflow.fields import Model
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators.episodes import end, join_or_open
-from recallflow.operators.events import Analysis, Prepared
+from recallflow.operators.events import Analysis, Prepared, event_time
 from recallflow.operators.graph.archive import archive
 from recallflow.operators.graph.given import relate
 from recallflow.operators.graph.similar import Similarity
@@ -35,8 +34,8 @@ from recallflow.operators.graph.write import MakeWriter, Writer
 from recallflow.operators.lookups import unsupported
 from recallflow.operators.text import stems
 from recallflow.operators.view import View
-from recallflow.operators.work import Work, meant
-from recallflow.records import Position, Record
+from recallflow.operators.work import Work, to_forget
+from recallflow.records import Position
 from recallflow.responses import Outcome, Receipt
 from recallflow.state.rows import Current, Entry, MemoryRow, Vectors
 
@@ -113,15 +112,15 @@ def _create(
     known = view.current(memory_id)
     if known is not None:
         return _repeated(known.digest, digest, "id")
-    row = _row(view, event, memory_id, prepared.write.record)
+    row = _row(view, event, memory_id, event_time(prepared.write))
     analysis = prepared.analysis or Analysis("", 0, None)
     episode = _join_episode(view, row, rules) if isinstance(event, Message) else NO_EPISODE
     view.put(row, _entry(row, episode, analysis), _vectors(analysis, rules), digest)
     return "created"
 
 
-def _row(view: View, event: Message | Memory, memory_id: str, record: Record) -> MemoryRow:
-    created_ms, created_logged = _event_time(event, record)
+def _row(view: View, event: Message | Memory, memory_id: str, created: tuple[int, bool]) -> MemoryRow:
+    created_ms, created_logged = created
     role: str | None
     if isinstance(event, Message):
         content, kind, role = event.text(), MESSAGE_KIND, event.role
@@ -172,18 +171,16 @@ def _once(view: View, prepared: Prepared, digest: str, rules: Rules, work: Work 
 def _change(view: View, prepared: Prepared, rules: Rules, work: Work | None) -> Outcome:
     if work is not None:
         return "forgotten" if work.found else "unchanged"
-    event, record = prepared.write.event, prepared.write.record
+    event = prepared.write.event
     match event:
         case MemoryUpdate():
             return _update(view, event, prepared.analysis, rules)
-        case MemoryForget(memory_id=str(memory_id)):
-            return _forget(view, [(memory_id, view.current(memory_id))])
-        case MemoryForget(filter=ForgetFilter() as wanted):
-            return _forget(view, [(memory_id, view.current(memory_id)) for memory_id in meant(view, wanted)])
+        case MemoryForget():
+            return _forget(view, event)
         case MemoryFeedback():
             return _judge(view, event)
         case EpisodeEnd():
-            return _end_episode(view, event, record, rules)
+            return _end_episode(view, event, event_time(prepared.write)[0], rules)
         case GraphEdges():
             return "updated" if relate(view.graph, event, view.ingested_ms) else "unchanged"
         case GraphArchive():
@@ -222,11 +219,11 @@ def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, rules: R
     return "updated"
 
 
-def _forget(view: View, memories: list[tuple[str, Current | None]]) -> Outcome:
-    found = [(memory_id, current) for memory_id, current in memories if current and not current.forgotten]
-    for memory_id, current in found:
-        view.forget(memory_id, current)
-    return "forgotten" if found else "unchanged"
+def _forget(view: View, event: MemoryForget) -> Outcome:
+    entries = to_forget(view, event)
+    for entry in entries:
+        view.forget(entry)
+    return "forgotten" if entries else "unchanged"
 
 
 def _judge(view: View, event: MemoryFeedback) -> Outcome:
@@ -234,8 +231,7 @@ def _judge(view: View, event: MemoryFeedback) -> Outcome:
     return "updated"
 
 
-def _end_episode(view: View, event: EpisodeEnd, record: Record, rules: Rules) -> Outcome:
-    at_ms, _ = _event_time(event, record)
+def _end_episode(view: View, event: EpisodeEnd, at_ms: int, rules: Rules) -> Outcome:
     ended = end(view.episodes(event.session_id), at_ms, rules.episode_gap_ms)
     if ended is None:
         return "unchanged"
@@ -259,13 +255,6 @@ def _repeated(before: str, now: str, field: str) -> Outcome:
     if before == now:
         return "duplicate"
     raise InvalidRecord("id_conflict", [FieldProblem(field, "was used before for other content; give each its own")])
-
-
-def _event_time(event: Event, record: Record) -> tuple[int, bool]:
-    """The event time, and whether it comes from the log rather than from a clock at the edge."""
-    if event.timestamp is not None:
-        return event.timestamp, True
-    return record.append_ms, record.append_logged
 
 
 def _columns(event: Memory | MemoryUpdate) -> Iterator[tuple[str, Any]]:

@@ -20,6 +20,13 @@ class Write(NamedTuple):
     owner: Owner
 
 
+def event_time(write: Write) -> tuple[int, bool]:
+    """The event time, and whether it comes from the log rather than from a clock at the edge."""
+    if write.event.timestamp is not None:
+        return write.event.timestamp, True
+    return write.record.append_ms, write.record.append_logged
+
+
 class Ask(NamedTuple):
     """A valid query event."""
 

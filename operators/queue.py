@@ -90,10 +90,12 @@ class Queue:
         """Whether the event needs steps; then it waits for them. They are marked as begun: a question that comes after
         a kill, but before the event, waits as well."""
         write = item.write
-        if not may_be_large(write.event):
+        hot = self._hot_owner(write.owner)
+        if not may_be_large(hot, write):
             return False
-        view = View(self._partition, self._hot_owner(write.owner), write)
-        if not is_large(view, write.event):
+        view = View(self._partition, hot, write)
+        writer = self._rules.graph_writer(view.graph, self._rules.similarity)
+        if not is_large(view, writer, write, self._rules.episode_gap_ms):
             return False
         self._put(write.owner, Work(write, view.change))
         self.hold(item, first=True)
@@ -126,7 +128,8 @@ class Queue:
     def _step(self, owner: Owner) -> None:
         hot, work = self._hot_owner(owner), self._works[owner]
         view = View(self._partition, hot, work.write, work.change)
-        after = step(view, self._rules.graph_writer(view.graph, self._rules.similarity), work)
+        writer = self._rules.graph_writer(view.graph, self._rules.similarity)
+        after = step(view, writer, work, self._rules.episode_gap_ms)
         view.stage()
         self._put(owner, after)
         self._partition.commit()

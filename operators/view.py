@@ -1,6 +1,6 @@
 """What one event may read and change: the owner's records, and a list of effects that counts only as a whole."""
 
-from itertools import islice
+from collections.abc import Iterator
 
 from recallflow.operators.episodes import opening
 from recallflow.operators.events import Write
@@ -71,12 +71,11 @@ class View:
         stored = self._partition.get(keys.vectors(self._hot.key, seq))
         return Vectors.decode(stored) if stored else None
 
-    def entries(self, first: int, at_most: int) -> list[Entry]:
-        """So many current memories from a sequence number on, in order of arrival."""
+    def entries(self, first: int) -> Iterator[Entry]:
+        """Current memories from a sequence number on, in order of arrival."""
         self._partition.commit()  # a scan sees committed records only
         end = keys.after(keys.table(self._hot.key, keys.ENTRY))
-        stored = self._partition.scan_range(keys.entry(self._hot.key, first), end)
-        return [Entry.decode(value) for _, value in islice(stored, at_most)]
+        return (Entry.decode(value) for _, value in self._partition.scan_range(keys.entry(self._hot.key, first), end))
 
     def episodes(self, session_id: str | None) -> list[Episode]:
         return self._hot.episodes(session_id)
@@ -131,18 +130,17 @@ class View:
         known = row.seq < self._hot.next_seq
         self.touched.append(Touched(row.id, row.seq, row, entry.episode, vectors, said_anew, known))
 
-    def forget(self, memory_id: str, current: Current) -> None:
-        """Removes every version. The id leads to a tombstone, so that a replay does not bring the memory back, and a
-        message leaves its place in time behind: later messages joined an episode because of it."""
-        key, name = self._hot.key, self._hot.name(memory_id)
-        first = self._first_entry(current)
+    def forget(self, entry: Entry) -> None:
+        """Removes every version of a memory. Its id leads to a tombstone, so that a replay does not bring it back, and
+        a message leaves its place in time behind: later messages joined an episode because of it."""
+        key, name, current = self._hot.key, self._hot.name(entry.id), self.current(entry.id)
+        if current is None:
+            raise KeyError(f"no id leads to memory {entry.seq}")
+        first = self._first_entry(entry)
         if first.episode >= 0:
             opened = opening(self.owner, first)
             self._mark(EpisodeMark(first.change, first.ingested_ms, first.session_id, None, opened))
-        for version in range(current.version + 1):
-            self._effects[keys.row(key, name, version)] = None
-            self._effects[keys.past_entry(key, current.seq, version)] = None
-            self._effects[keys.past_vectors(key, current.seq, version)] = None
+        self._forget_versions(name, current.seq, self._versions(name, current.version))
         self._effects |= dict.fromkeys([*segments.of_memory(key, current.seq), keys.renewed(key, current.seq)])
         self._effects[keys.entry(key, current.seq)] = None
         self._effects[keys.vectors(key, current.seq)] = None
@@ -150,7 +148,15 @@ class View:
         self._effects[keys.usage(key, current.seq)] = None
         self._usage[current.seq] = Usage()
         self._removed.append(current.seq)
-        self.touched.append(Touched(memory_id, current.seq, None, -1, None, said_anew=True))
+        self.touched.append(Touched(entry.id, current.seq, None, -1, None, said_anew=True))
+
+    def forget_versions(self, entry: Entry, at_most: int) -> bool:
+        """Removes so many of a memory's versions between the first and the current one. Returns whether there were
+        any."""
+        name = self._hot.name(entry.id)
+        found = [version for version in self._versions(name, at_most) if 0 < version < entry.version]
+        self._forget_versions(name, entry.seq, found)
+        return bool(found)
 
     def judge(self, current: Current, useful: bool) -> None:
         """Counts one voice of feedback on a memory."""
@@ -209,13 +215,28 @@ class View:
 
     # ------------------------------------------------------------------ parts
 
-    def _first_entry(self, current: Current) -> Entry:
+    def _versions(self, name: bytes, at_most: int) -> list[int]:
+        """The first versions that are there of a memory, and one more than so many."""
+        if at_most == 0:
+            return [0]
+        self._partition.commit()  # a scan sees committed records only
+        prefix = keys.table(self._hot.key, keys.ROW) + name
+        return [keys.version(key) for key in self._partition.first_keys(prefix, at_most + 1)]
+
+    def _forget_versions(self, name: bytes, seq: int, versions: list[int]) -> None:
+        key = self._hot.key
+        for version in versions:
+            self._effects[keys.row(key, name, version)] = None
+            self._effects[keys.past_entry(key, seq, version)] = None
+            self._effects[keys.past_vectors(key, seq, version)] = None
+
+    def _first_entry(self, entry: Entry) -> Entry:
         """The entry that a memory was created with."""
-        if current.version == 0:
-            return self.entry(current.seq)
-        stored = self._partition.get(keys.past_entry(self._hot.key, current.seq, 0))
+        if entry.version == 0:
+            return entry
+        stored = self._partition.get(keys.past_entry(self._hot.key, entry.seq, 0))
         if stored is None:
-            raise KeyError(f"the first version of memory {current.seq} is missing")
+            raise KeyError(f"the first version of memory {entry.seq} is missing")
         return Entry.decode(stored)
 
     def _episode(self, session_id: str | None, number: int) -> Episode:

@@ -246,6 +246,11 @@ def seq_and_version(key: bytes) -> tuple[int, int]:
     return int(_U64.unpack(key[-12:-4])[0]), int(_U32.unpack(key[-4:])[0])
 
 
+def version(key: bytes) -> int:
+    """The version that a row's key ends with."""
+    return int(_U32.unpack(key[-4:])[0])
+
+
 def reversed_sequence(key: bytes) -> int:
     """The number that ends a key which counts backwards."""
     return _LAST - sequence(key)

@@ -5,7 +5,10 @@ it so far. After a removal `settle` takes away the nodes that nothing leads to a
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.limits import SUPERSEDED_MAX
 from recallflow.operators.graph.extract import Link
 from recallflow.operators.graph.settle import Settling
 from recallflow.operators.graph.staged import Staged
@@ -139,11 +142,11 @@ class Changes:
         self._loosened[self.name(node)] = node
         self._untell(node, seq)
 
-    def members(self, key: str) -> list[int]:
-        """The memories linked to a node by earlier events, the newest first."""
+    def members(self, key: str, at_most: int | None = None) -> list[int]:
+        """So many of the memories linked to a node by earlier events, or all, the newest first."""
         self._partition.commit()  # a scan sees committed records only
         stored = self._partition.scan(keys.members(self._owner, self.name(NodeKey(key))))
-        return [keys.reversed_sequence(member) for member, _ in stored]
+        return [keys.reversed_sequence(member) for member, _ in islice(stored, at_most)]
 
     def _tell(self, key: NodeKey, seq: int, told: Told) -> None:
         row = self.node(key)
@@ -190,11 +193,15 @@ class Changes:
                 self._loosened[self.name(end)] = end
         self._supersede(row, stands=False)
 
-    def edges_at(self, key: NodeKey) -> Iterator[tuple[bytes, EdgeRow]]:
-        """Names and records of the edges at a node that stand so far, those this event adds left out."""
+    def edge_names(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
+        """Names of so many of the edges that earlier events left at a node, or of all."""
         self._partition.commit()
         stored = self._partition.scan(keys.adjacency_of(self._owner, self.name(key)))
-        for name in [name for _, name in stored]:
+        return [name for _, name in islice(stored, at_most)]
+
+    def edges_at(self, key: NodeKey, at_most: int | None = None) -> Iterator[tuple[bytes, EdgeRow]]:
+        """Names and records of those of them that stand so far."""
+        for name in self.edge_names(key, at_most):
             if (row := self.edge(name)) is not None:
                 yield name, row
 
@@ -207,6 +214,11 @@ class Changes:
         key = keys.superseded(self._owner, seq)
         stored = self.get(key)
         by = [one for one in (decode_superseded(stored) if stored else []) if one.by != row.source.text]
+        if stands and len(by) == SUPERSEDED_MAX:
+            problem = (
+                f"{row.target} is superseded by {SUPERSEDED_MAX} memories already: archive the edge of one of them"
+            )
+            raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
         if stands:
             by.append(Superseded(row.source.text, row.ingested_ms, row.given.expires_ms if row.given else None))
         self.put(key, encode_superseded(by) if by else None)

@@ -4,7 +4,9 @@ One that nothing leads to any more goes. Of one whose teller went, the oldest me
 """
 
 from collections.abc import Iterable
+from itertools import islice
 
+from recallflow.limits import TELLERS_MAX
 from recallflow.operators.graph.staged import Staged
 from recallflow.state import keys
 from recallflow.state.graph_codec import NodeKey, NodeRow, Told, decode_member
@@ -22,7 +24,10 @@ class Settling:
         self._staged = staged
         # Keys begin with the owners' prefix, the owner and the table: the node's name ends the part they share.
         shared = keys.TABLE_BYTES + keys.NAME_BYTES
-        self._fresh = {key[:shared] for key, value in staged.effects.items() if value is not None}
+        self._fresh: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        for key, value in staged.effects.items():
+            if value is not None:
+                self._fresh.setdefault(key[:shared], []).append((key, value))
 
     def settle(self, loosened: dict[bytes, NodeKey], untold: dict[bytes, NodeKey]) -> None:
         """`loosened`: nodes that lost a link or an edge; `untold`: those whose teller went. Both by what stands for the
@@ -54,13 +59,12 @@ class Settling:
         self._staged.effects[key] = (row.told(None, None) if word is None else row.told(word[1], word[0])).encode()
 
     def _oldest_word(self, name: bytes) -> tuple[int, Told] | None:
-        """The first memory, by its place, that tells anything of the node."""
+        """The first memory, by its place, that tells anything of the node; of those that did so before this event, the
+        first few are asked."""
         prefix, effects = keys.members(self._owner, name), self._staged.effects
-        stored = ((key, value) for key, value in self._partition.scan_back(prefix) if key not in effects)
-        added = sorted(
-            ((key, value) for key, value in effects.items() if value is not None and key.startswith(prefix)),
-            reverse=True,
-        )
+        standing = ((key, value) for key, value in self._partition.scan_back(prefix) if key not in effects)
+        stored = islice(standing, TELLERS_MAX)
+        added = sorted(self._fresh.get(prefix, []), reverse=True)
         words = (_first_word(added), _first_word(stored))
         return min((word for word in words if word is not None), key=lambda word: word[0], default=None)
 

@@ -64,7 +64,7 @@ def sync(
     waiting = changes.unsynced()
     synced = True
     if touched:
-        synced = _attempt(changes, position, partial(_write, stored, writer, analysis, waiting))
+        synced = attempt(changes, position, partial(_write, stored, writer, analysis, waiting))
         if not synced:
             _mark(stored, waiting)
     if waiting:
@@ -72,12 +72,12 @@ def sync(
         due = [seq for seq in sorted(waiting) if seq not in own and waiting[seq].failures < FAILURES_MAX]
         for seq in due[:retries]:
             marker = waiting[seq]
-            if not _attempt(changes, position, partial(_again, stored, writer, seq, marker)):
+            if not attempt(changes, position, partial(_again, stored, writer, seq, marker)):
                 changes.put_unsynced(seq, marker._replace(failures=marker.failures + 1))
     return synced
 
 
-def _attempt(changes: Changes, position: Position, work: Callable[[], None]) -> bool:
+def attempt(changes: Changes, position: Position, work: Callable[[], object]) -> bool:
     """Whether the work succeeded; where it did not, it left nothing."""
     before = changes.staged.copied() if changes.staged.effects else None
     try:

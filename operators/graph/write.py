@@ -8,9 +8,15 @@ from recallflow.limits import STATEMENTS_MAX
 from recallflow.operators.graph.changes import Changes
 from recallflow.operators.graph.extract import Link, Named, Relation, links, relations
 from recallflow.operators.graph.similar import Similarity, link_similar, unlink_similar
-from recallflow.state.graph_codec import EPISODE_KIND, LinksRow, NodeKey, Statement, node_key
+from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, LinksRow, NodeKey, Statement, node_key
 from recallflow.state.rows import MemoryRow, Vectors
 from recallflow.state.window import sketches
+
+# What takes so many times as long as a link: an edge with both its ends, an edge that 200 memories state, and to look
+# for who tells of a node next.
+_EDGE_WEIGHT = 3
+_STATED_WEIGHT = 6
+_TOLD_WEIGHT = 6
 
 
 class Remembered(NamedTuple):
@@ -39,8 +45,17 @@ class GraphWriter(Protocol):
         """Takes out all that a memory brought in, and every edge at it."""
         ...
 
-    def merge_episodes(self, taken_id: str, into_id: str) -> None:
-        """Every member of one episode is a member of another now."""
+    def weigh(self, memory_id: str, seq: int, at_most: int) -> int:
+        """Estimates how many records forgetting a memory touches; of its edges, counts so many."""
+        ...
+
+    def thin(self, memory_id: str, seq: int, at_most: int) -> bool:
+        """Takes out so many of the edges at a memory, and of those that it is evidence of. Returns whether there were
+        any."""
+        ...
+
+    def merge_episodes(self, taken_id: str, into_id: str, at_most: int | None = None) -> int:
+        """Makes so many members of one episode, or all, members of another. Returns how many there were."""
         ...
 
 
@@ -88,16 +103,41 @@ class Writer:
         unlink_similar(changes, seq)
         changes.forget_memory(key, seq)
 
-    def merge_episodes(self, taken_id: str, into_id: str) -> None:
+    def weigh(self, memory_id: str, seq: int, at_most: int) -> int:
+        changes = self._changes
+        row = changes.links(seq)
+        weight = _EDGE_WEIGHT * len(changes.edge_names(NodeKey(memory_id, memory=True), at_most))
+        if row is None:
+            return weight
+        told = sum(role == ENTITY_KIND for role in row.links.values())
+        stated = len(row.relations) + len(row.evidence)
+        return weight + len(row.links) + _TOLD_WEIGHT * told + _STATED_WEIGHT * stated
+
+    def thin(self, memory_id: str, seq: int, at_most: int) -> bool:
+        changes, row = self._changes, self._changes.links(seq)
+        edges = [*changes.edges_at(NodeKey(memory_id, memory=True), at_most // _EDGE_WEIGHT)]
+        for name, edge in edges:
+            changes.remove_edge(name, edge)
+        left = at_most - _EDGE_WEIGHT * len(edges)
+        withdrawn = row.evidence[: left // _STATED_WEIGHT] if row is not None else []
+        if row is not None and withdrawn:
+            self._withdraw(withdrawn, memory_id, relation=False)
+            changes.put_links(seq, row._replace(evidence=row.evidence[len(withdrawn) :]))
+        changes.settle()
+        return bool(edges or withdrawn)
+
+    def merge_episodes(self, taken_id: str, into_id: str, at_most: int | None = None) -> int:
         changes, taken = self._changes, node_key(EPISODE_KIND, taken_id)
         into = Link(node_key(EPISODE_KIND, into_id), EPISODE_KIND, into_id, EPISODE_KIND)
-        for seq in changes.members(taken):
+        members = changes.members(taken, at_most)
+        for seq in members:
             row = changes.links(seq)
             if row is not None:
                 changes.unlink(seq, taken)
                 changes.link(seq, [into])
                 roles = {into.key if key == taken else key: role for key, role in row.links.items()}
                 changes.put_links(seq, row._replace(links=roles))
+        return len(members)
 
     # ------------------------------------------------------------------ parts
 

@@ -104,3 +104,20 @@ def test_a_memory_is_the_evidence_of_so_many_edges(
     done = run_flow([make_event("memory", id="m", content="tea"), *whole, edges(most, 1), edges(0, 1)])
     assert [one["outcome"] for one in done.receipts] == [*["updated"] * most, "unchanged"]
     assert [one["line"] for one in done.rejected] == [most + 2]
+
+
+def test_a_memory_is_superseded_by_so_many(
+    run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]]
+) -> None:
+    most = limits.SUPERSEDED_MAX
+
+    def supersede(*numbers: int) -> dict[str, Any]:
+        given = [{"source": f"m{n}", "target": "old", "type": "supersedes"} for n in numbers]
+        return make_event("graph.edges", edges=given, receipt=True)
+
+    memories = [make_event("memory", id=f"m{n}", content="tea") for n in range(most + 1)]
+    old = make_event("memory", id="old", content="tea")
+    archived = make_event("graph.archive", edges=supersede(3)["edges"], receipt=True)
+    done = run_flow([*memories, old, supersede(*range(most)), supersede(most), archived, supersede(most)])
+    assert [one["outcome"] for one in done.receipts] == ["updated"] * 3
+    assert [one["line"] for one in done.rejected] == [most + 4]

@@ -21,6 +21,7 @@ from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.graph_codec import decode_neighbours
 from recallflow.state.logical import state_hash
+from recallflow.state.verify import verify
 
 MakeEvent = Callable[..., dict[str, Any]]
 
@@ -96,6 +97,14 @@ class Engine:
         told = [orjson.loads(output.body) for output in self.outputs if isinstance(output, Receipted)]
         return {one["position"]: one["outcome"] for one in told}
 
+    def problems(self) -> list[str]:
+        """What of the stored state does not hang together."""
+        del self._logic
+        self.directory.close()
+        found = verify(self._path).problems
+        self._open()
+        return found
+
     def hash(self) -> str:
         return state_hash(self.directory)
 
@@ -106,7 +115,7 @@ class Engine:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "LOOKED_AT", 4)
-    monkeypatch.setattr(work, "FORGOTTEN", 2)
+    monkeypatch.setattr(work, "SHARE", 3)
     monkeypatch.setattr(queue, "AT_ONCE", 2)
 
 
@@ -129,10 +138,10 @@ def said(make_event: MakeEvent) -> list[dict[str, Any]]:
     duplicates and edges."""
 
     def message(n: int, session: str) -> dict[str, Any]:
-        told = {"id": f"{session}{n}", "session_id": session, "content": f"Bo likes #tea number {n % 3} in Porto"}
+        told = {"id": f"{session}{n % 50}", "session_id": session, "content": f"Bo likes #tea number {n % 3} in Porto"}
         return make_event("message", n * MINUTE_MS, **told)
 
-    gone = [message(n, "gone") for n in range(GONE)]
+    gone = [message(n if n < GONE // 2 else n + 50, "gone") for n in range(GONE)]  # in two episodes
     left = [message(n, "left") for n in range(LEFT)]
     relation = {"source": "Bo", "type": "likes", "target": "tea"}
     changes = [
@@ -146,6 +155,10 @@ def said(make_event: MakeEvent) -> list[dict[str, Any]]:
             edges=[
                 {"source": "gone4", "target": "left2", "type": "caused_by", "evidence": "gone5"},
                 {"source": "left3", "target": "gone6", "type": "supersedes"},
+                {"source": "gone1", "target": "left0", "type": "about", "evidence": "gone1"},
+                {"source": "entity:Porto", "target": "gone1", "type": "about"},
+                {"source": "gone1", "target": "entity:Faro", "type": "about"},
+                {"source": "left0", "target": "left1", "type": "about", "evidence": "gone1"},
             ],
         ),
         make_event("graph.archive", entities=["gone7"]),
@@ -162,22 +175,39 @@ def ask(make_event: MakeEvent, query_id: str, **fields: Any) -> dict[str, Any]:
     return make_event("recall", 60 * MINUTE_MS, id=query_id, query="tea?", k=50, include_history=True, **fields)
 
 
+LARGE: list[tuple[str, dict[str, Any]]] = [
+    ("memory.forget", {"filter": FORGET}),
+    ("memory.forget", {"memory_id": "gone1"}),  # of many versions, edges, and edges that it is evidence of
+    ("message", {"timestamp": 31 * MINUTE_MS, "session_id": "gone", "content": "closes the gap"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields"), LARGE, ids=str)
 def test_the_state_is_that_of_one_step(
     make_engine: Callable[[], Engine],
     make_event: MakeEvent,
     said: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    fields: dict[str, Any],
 ) -> None:
     behind = make_event("message", 61 * MINUTE_MS, id="new", session_id="gone", content="Bo likes #tea in Porto")
-    hashes = []
-    for looked_at, forgotten in ((4_000, 1_000), (4, 2), (3, 1), (50, 3), (2, 50)):
+    large = make_event(kind, id="large", receipt=True, **fields)
+    hashes, waited = [], []
+    for looked_at, share in ((4_000, 4_000), (4, 30), (3, 1), (50, 3), (2, 12)):
         monkeypatch.setattr(work, "LOOKED_AT", looked_at)
-        monkeypatch.setattr(work, "FORGOTTEN", forgotten)
+        monkeypatch.setattr(work, "SHARE", share)
         engine = make_engine()
-        engine.write(MEMORIES, *said, make_event("memory.forget", filter=FORGET, receipt=True), behind)
+        engine.write(MEMORIES, *said)
+        engine.write(MEMORIES, large, behind)
+        waited.append(engine.is_due)
         engine.go_on_to_the_end()
-        assert [*engine.receipts().values()] == ["forgotten"]
+        (outcome,) = engine.receipts().values()
+        assert outcome == ("created" if kind == "message" else "forgotten")
         hashes.append(engine.hash())
+        assert engine.problems() == []
+    assert waited[0] is False
+    assert any(waited)
     assert len(set(hashes)) == 1
 
 
@@ -210,23 +240,27 @@ def test_nobody_sees_half_of_it_and_what_comes_behind_waits_in_order(
 
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("steps", range(9))
-@pytest.mark.parametrize("snapshot_after", [None, "memories", "the forget"])
+@pytest.mark.parametrize("snapshot_after", [None, "memories", "the event"])
+@pytest.mark.parametrize(("kind", "fields"), LARGE, ids=str)
 def test_a_kill_between_two_steps_changes_nothing(
     make_engine: Callable[[], Engine],
     make_event: MakeEvent,
     said: list[dict[str, Any]],
     steps: int,
     snapshot_after: str | None,
+    kind: str,
+    fields: dict[str, Any],
 ) -> None:
-    forget = make_event("memory.forget", id="f", filter=FORGET, receipt=True)
+    large = make_event(kind, id="large", receipt=True, **fields)
     behind = make_event("message", 61 * MINUTE_MS, id="new", session_id="gone", content="tea", receipt=True)
 
     def run(engine: Engine, kill: bool) -> None:
         engine.write(MEMORIES, *said)
         if snapshot_after == "memories":
             engine.snapshot()
-        engine.write(MEMORIES, forget, behind)
-        if snapshot_after == "the forget":
+        engine.write(MEMORIES, large, behind)
+        assert engine.is_due
+        if snapshot_after == "the event":
             engine.snapshot()
         for _ in range(steps):
             engine.go_on()
@@ -242,8 +276,10 @@ def test_a_kill_between_two_steps_changes_nothing(
     assert killed.hash() == whole.hash()
     # What it put out twice has the same identity: the sink sends it once.
     assert killed.receipts() == whole.receipts()
-    assert set(killed.receipts().values()) == {"forgotten", "created"}
-    assert not [one for one in killed.answers()["killed"] if one.startswith("gone")]
+    assert set(killed.receipts().values()) == {"created" if kind == "message" else "forgotten", "created"}
+    left = {one for one in killed.answers()["killed"] if one.startswith("gone")}
+    if kind == "memory.forget":
+        assert not left & ({"gone1"} if "memory_id" in fields else {*left})
     assert not [key for key, _ in killed.records() if key.startswith(keys.WORK)]
 
 
@@ -316,7 +352,7 @@ def test_nothing_is_left_of_what_was_forgotten(
     their text."""
     if how == "in steps":
         monkeypatch.setattr(work, "LOOKED_AT", 4)
-        monkeypatch.setattr(work, "FORGOTTEN", 2)
+        monkeypatch.setattr(work, "SHARE", 3)
     engine = make_engine()
     engine.write(MEMORIES, *said)
     engine.write(QUERIES, ask(make_event, "q"), ask(make_event, "r", session_id="gone"))  # usage is counted

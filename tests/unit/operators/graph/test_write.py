@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.flows.settings import Settings
+from recallflow.operators.graph import settle
 from recallflow.state import keys
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.rows import Entry
@@ -135,6 +136,17 @@ def test_the_first_memory_that_tells_anything_of_an_entity_counts(engine: Engine
     assert "entity:ann" in keys_of(engine)
     node = engine.nodes()[NodeKey("entity:ann")]
     assert (node.urn, node.properties) == (None, {})
+
+
+@pytest.mark.parametrize("between", [2, 3])
+def test_who_tells_of_an_entity_next_is_looked_for_among_the_first_memories(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, between: int
+) -> None:
+    monkeypatch.setattr(settle, "TELLERS_MAX", 3)
+    person = {"name": "Ann", "type": "person"}
+    engine.run(fact("first", entities=[person]), *(fact(f"n{n}", "then Ann came") for n in range(between)))
+    engine.run(fact("next", entities=[person | {"type": "pet"}]), event("memory.forget", memory_id="first"))
+    assert engine.nodes()[NodeKey("entity:ann")].properties == ({"type": "pet"} if between == 2 else {})
 
 
 def test_a_urn_leads_to_its_node_and_to_that_of_its_name(engine: Engine) -> None:
