@@ -1,12 +1,12 @@
 """A bounded subgraph, for a page that shows it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Subgraph
 from recallflow.operators.graph.neighbourhood import Neighbourhood, Vertex
-from recallflow.operators.graph.paths import HOPS_MAX, HOPS_MIN
 from recallflow.operators.graph.reader import Bounds, GraphReader, Scope
 from recallflow.operators.redaction import RowsReader
 from recallflow.state.graph import Edge
@@ -22,7 +22,7 @@ def explore(graph: GraphReader, index: OwnerIndex, rows: RowsReader, wanted: Seq
     """What lies within `hops` (1 to 3) of the nodes asked for: by key, memory id, URN, or an entity's name. Archived
     and expired edges are shown too. Raises InvalidRecord where a node is not there."""
     begin = _begin(graph, index, wanted)
-    around = Neighbourhood(Scope(graph, len(index), bounds=BOUNDS), begin, min(max(hops, HOPS_MIN), HOPS_MAX))
+    around = Neighbourhood(Scope(graph, len(index), bounds=BOUNDS), begin, hops)
     slots = {seq: slot for seq in around.out if isinstance(seq, int) and (slot := index.slot(seq)) is not None}
     names = {seq: index.ids[slot] for seq, slot in slots.items()}
     edges: list[ExploredEdge] = []
@@ -37,7 +37,7 @@ def explore(graph: GraphReader, index: OwnerIndex, rows: RowsReader, wanted: Seq
         edges=edges,
         links=links,
         memories=[_memory(row) for row in rows([*slots.values()]) if row is not None],
-        caps=around.caps.names(),
+        caps=asdict(around.caps),
     )
 
 

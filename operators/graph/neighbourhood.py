@@ -22,13 +22,15 @@ from recallflow.operators.graph.reader import Caps, Scope, is_form, other_end
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import SYMMETRIC, NodeKey
 
+HOPS_MIN, HOPS_MAX = 1, 3
+
 Vertex: TypeAlias = int | NodeKey
 Adjacency: TypeAlias = dict[Vertex, dict[Vertex, dict[str, Edge | None]]]
 """Vertex → neighbour → what joins them, by type: an edge, or None for a link, whose type is empty."""
 
 
 class Neighbourhood:
-    """What lies within some hops of the vertices to begin with, in the order in which it was found. A shared node to
+    """What lies within 1 to 3 hops of the vertices to begin with, in the order in which it was found. A shared node to
     begin with is opened even if it is common.
 
     `out` and `into` have every vertex as a key, and hold each edge and link once, at its source and at its target.
@@ -40,20 +42,15 @@ class Neighbourhood:
         self.into: Adjacency = {}
         self.opened: dict[Vertex, NodeKey] = {}
         self.closed: dict[Vertex, str] = {}
+        self.caps = Caps()
+        self.hops = min(max(hops, HOPS_MIN), HOPS_MAX)
         self._scope, self._graph, self._bounds = scope, scope.graph, scope.bounds
         self._most_members = scope.bounds.members(scope.memories)
         self._begin = frozenset(begin)
         self._queued: set[Vertex] = set()
         self._reads = 0
-        self._cut: list[str] = []
-        self._common: list[str] = []
         self._hop = 1
-        self._full_at_hop: int | None = None
-        self._load(begin, hops)
-
-    @property
-    def caps(self) -> Caps:
-        return Caps(tuple(self._cut), tuple(self._common), self._full_at_hop)
+        self._load(begin, self.hops)
 
     def around(self, vertex: Vertex) -> Iterator[tuple[Vertex, Edge | None]]:
         """Each neighbour, whatever the direction, with the edge to it, or None for a link."""
@@ -104,7 +101,7 @@ class Neighbourhood:
         members = self._graph.members(key, max(self._most_members, self._bounds.fan_out) + 1)
         if len(members) > self._most_members and key not in self._begin:
             self.closed[key] = "node too common"
-            self._common.append(str(key))
+            self.caps.common.append(str(key))
             return
         self.opened[key] = key
         for seq in self._newest(key, members):
@@ -143,8 +140,8 @@ class Neighbourhood:
 
     def _newest(self, own: NodeKey, found: list[Any]) -> list[Any]:
         """As many links or edges of a vertex as the fan-out allows."""
-        if len(found) > self._bounds.fan_out and str(own) not in self._cut[-1:]:
-            self._cut.append(str(own))
+        if len(found) > self._bounds.fan_out and str(own) not in self.caps.fan_out[-1:]:
+            self.caps.fan_out.append(str(own))
         return found[: self._bounds.fan_out]
 
     def _may_read(self) -> bool:
@@ -153,6 +150,6 @@ class Neighbourhood:
 
     def _fits(self, fits: bool) -> bool:
         """The same, having noted the hop at which a bound was reached first."""
-        if not fits and self._full_at_hop is None:
-            self._full_at_hop = self._hop
+        if not fits and self.caps.visited_at_hop is None:
+            self.caps.visited_at_hop = self._hop
         return fits

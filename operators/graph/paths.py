@@ -18,7 +18,6 @@ from recallflow.operators.graph.reader import Scope
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import NodeKey
 
-HOPS_MIN, HOPS_MAX = 1, 3
 SHARED_NODE = "shared_node"
 TYPE_WEIGHTS: Mapping[str, float] = MappingProxyType(
     {
@@ -101,16 +100,14 @@ class Walk:
     are there too. Each edge that is looked at is appended to `steps`, unless that is None."""
 
     def __init__(self, scope: Scope, seeds: Seeds, hops: int, steps: list[Step] | None = None) -> None:
-        hops = min(max(hops, HOPS_MIN), HOPS_MAX)
-        self.scope, self.seeds = scope, seeds
+        self.scope, self.seeds, self._steps = scope, seeds, steps
         self.around = Neighbourhood(scope, seeds.keys(), hops)
         self.best: dict[int, Reached] = {}
-        self._steps = steps
         self._ids: Mapping[Any, str] = seeds
         self._strongest: dict[NodeKey, float] = {}  # of the paths that went on from a node: strength / hops
         memories = {seq: _Path((seq,)) for seq in seeds}
         nodes: dict[NodeKey, _Path] = {}
-        for hop in range(1, hops + 1):
+        for hop in range(1, self.around.hops + 1):
             memories, nodes = self._advance(hop, memories, nodes)
 
     def _advance(

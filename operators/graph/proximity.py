@@ -32,7 +32,7 @@ def proximity(
 
 
 class _Search:
-    """Counts hops as `neighbourhood` does; here a path begins with a shared node, and its length alone matters."""
+    """Counts hops as `neighbourhood` does. Here a path begins with a shared node, and only its length matters."""
 
     def __init__(self, graph: GraphReader, most_members: int, now_ms: int) -> None:
         self._graph, self._most_members, self._now_ms = graph, most_members, now_ms
@@ -42,25 +42,21 @@ class _Search:
 
     def hops(self, entities: Sequence[NodeKey]) -> dict[int, int]:
         """Memory (`seq`) → hops."""
-        nodes = self._new(entities)
         memories: list[int] = []
+        nodes: list[NodeKey] = []
+        self._add_nodes(entities, nodes)
         for hop in range(HOPS + 1):
-            beyond: list[NodeKey] = []
+            next_memories: list[int] = []
+            next_nodes: list[NodeKey] = []
             for key in nodes:
                 if self._may_read():
-                    others = self._neighbours(key)
-                    memories += self._reach(hop, [*self._members(key, hop), *self._seqs(others)])
-                    beyond += self._new(others)
-            if hop == HOPS:
-                break
-            further: list[int] = []
-            for seq in memories:
-                if self._may_read() and (links := [key for key, _ in self._graph.links(seq)]):
-                    own, *shared = links
-                    others = self._neighbours(own)
-                    further += self._reach(hop + 1, self._seqs(others))
-                    beyond += self._new([*shared, *others])
-            nodes, memories = beyond, further
+                    self._add_memories(hop, self._members(key, hop), memories)
+                    self._add_edges(hop, key, memories, next_nodes)
+            for seq in memories if hop < HOPS else ():
+                if self._may_read() and (links := self._graph.links(seq)):
+                    self._add_nodes([key for key, _ in links], next_nodes)
+                    self._add_edges(hop + 1, links[0][0], next_memories, next_nodes)
+            memories, nodes = next_memories, next_nodes
         return self._hops
 
     def _members(self, key: NodeKey, hop: int) -> list[int]:
@@ -69,24 +65,26 @@ class _Search:
         found = self._graph.members(key, self._most_members + 1)
         return found[: BOUNDS.fan_out] if len(found) <= self._most_members else []
 
-    def _neighbours(self, key: NodeKey) -> list[NodeKey]:
-        edges = self._graph.edges(key, BOUNDS.fan_out)
-        return [other_end(edge, key) for edge in edges if is_live(edge, self._now_ms)]
+    def _add_edges(self, hop: int, own: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
+        """Adds what the edges of a vertex lead to."""
+        edges = self._graph.edges(own, BOUNDS.fan_out)
+        others = [other_end(edge, own) for edge in edges if is_live(edge, self._now_ms)]
+        self._add_memories(hop, [seq for key in others if key.memory for seq in self._graph.members(key, 1)], memories)
+        self._add_nodes(others, nodes)
 
-    def _seqs(self, keys: Iterable[NodeKey]) -> list[int]:
-        return [seq for key in keys if key.memory for seq in self._graph.members(key, 1)]
+    def _add_memories(self, hop: int, found: Iterable[int], memories: list[int]) -> None:
+        for seq in found:
+            if seq not in self._hops:
+                self._hops[seq] = hop
+                memories.append(seq)
 
-    def _reach(self, hop: int, seqs: Iterable[int]) -> list[int]:
-        """The memories that are reached for the first time."""
-        new = [seq for seq in dict.fromkeys(seqs) if seq not in self._hops]
-        self._hops.update(dict.fromkeys(new, hop))
-        return new
-
-    def _new(self, keys: Iterable[NodeKey]) -> list[NodeKey]:
-        """The shared nodes that are found for the first time, and lead on."""
-        new = [key for key in dict.fromkeys(keys) if not key.memory and key not in self._nodes]
-        self._nodes.update(new)
-        return [key for key in new if not is_form(key) and not self._graph.is_archived(key)]
+    def _add_nodes(self, found: Iterable[NodeKey], nodes: list[NodeKey]) -> None:
+        """Adds the shared nodes among what was found, if paths may go through them."""
+        for key in found:
+            if not key.memory and key not in self._nodes:
+                self._nodes.add(key)
+                if not is_form(key) and not self._graph.is_archived(key):
+                    nodes.append(key)
 
     def _may_read(self) -> bool:
         self._reads += 1

@@ -18,7 +18,8 @@ from recallflow.errors import InvalidRecord
 from recallflow.operators.graph import entities
 from recallflow.operators.graph.expand import Expansion, boosts, expand
 from recallflow.operators.graph.gate import Compared, Places, Signal, compare
-from recallflow.operators.graph.paths import HOPS_MIN, Seeds, Step, Walk
+from recallflow.operators.graph.neighbourhood import HOPS_MIN
+from recallflow.operators.graph.paths import Seeds, Step, Walk
 from recallflow.operators.graph.proximity import proximity
 from recallflow.operators.graph.reader import GraphReader, ReadOnce, Scope
 from recallflow.operators.graph.rollout import STEP, Applied, Expansions, Request
@@ -92,12 +93,12 @@ class QueryGraph:
     def expand(self, ranked: Places, hops: int, *, late: bool) -> tuple[Applied, Places]:
         """What goes behind the ranked memories, as far as the rollout lets it, and the places of that. `late`: whether
         the query has no time for it."""
-        applied = self.expansions.run(
-            self.request,
-            lambda: self.expansion(ranked, hops),
-            lambda expansion: self.compare(ranked, expansion),
-            late,
-        )
+
+        def compared() -> tuple[Expansion, Compared | None]:
+            expansion = self.expansion(ranked, hops)
+            return expansion, self.compare(ranked, expansion)
+
+        applied = self.expansions.run(self.request, compared, late)
         self.warnings += applied.warnings
         self.ran |= applied.ran
         return applied, self._places([item.seq for item in applied.items])

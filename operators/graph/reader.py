@@ -1,9 +1,9 @@
 """What one query may read of an owner's stored graph, and how much of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 from recallflow.state.graph import Edge, Node
 from recallflow.state.graph_codec import NodeKey
@@ -58,22 +58,19 @@ class Bounds:
         return max(self.few, min(int(self.share * memories), self.many))
 
 
-class Caps(NamedTuple):
+@dataclass(slots=True)
+class Caps:
     """The bounds that were reached. `fan_out`: vertices with more links or edges than were loaded. `common`: nodes that
     too many memories share. `visited_at_hop`: the hop (from 1) at which `visited` or `opened` was reached, if any."""
 
-    fan_out: tuple[str, ...] = ()
-    common: tuple[str, ...] = ()
+    fan_out: list[str] = field(default_factory=list)
+    common: list[str] = field(default_factory=list)
     visited_at_hop: int | None = None
 
     def counts(self) -> dict[str, int]:
         """The bounds reached, with how many vertices reached each."""
         reached = {"fan_out": len(self.fan_out), "common": len(self.common), "visited_at_hop": self.visited_at_hop}
         return {name: value for name, value in reached.items() if value}
-
-    def names(self) -> dict[str, Any]:
-        """All bounds, with the vertices that reached each."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in self._asdict().items()}
 
 
 @dataclass(frozen=True, slots=True)

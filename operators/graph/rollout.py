@@ -96,18 +96,32 @@ class Expansions:
         self._added: OrderedDict[tuple[Owner, str], None] = OrderedDict()
 
     def run(
-        self,
-        request: Request,
-        expand: Callable[[], Expansion],
-        compare: Callable[[Expansion], Compared | None],
-        late: bool = False,
+        self, request: Request, expand: Callable[[], tuple[Expansion, Compared | None]], late: bool = False
     ) -> Applied:
-        """Expands as far as the tenant's rollout lets it; unless that is `off`, the gate sees what came of it.
-        `compare` sets an expansion beside the baseline; `late`: whether the query has no time for this any more."""
-        held_back = self.held_back(request.owner.tenant_id, request.at_ms)
+        """Expands, unless the tenant's rollout is `off` or the query is too `late` for it, and shows the gate what came
+        of it. `expand` returns an expansion, and how it compares with the baseline; where it fails, the answer only
+        goes without what it would have added."""
+        tenant_id, at_ms = request.owner.tenant_id, request.at_ms
+        held_back = self.held_back(tenant_id, at_ms)
         if held_back in ("feature_flag_disabled", "rollout_off"):
             return Applied((), held_back)
-        applied = self._attempt(request, expand, compare, late)
+        watched = self.watched(tenant_id)
+        outcome: Outcome = "stopped"
+        compared = None
+        applied = Applied((), "rollout_guardrail")
+        if not late:
+            try:
+                expansion, compared = once(STEP, request.position, expand)
+            except InvalidRecord as error:
+                outcome = "failed"
+                watched.failed(Failure(at_ms, request.query_id, error.fields[0].problem))
+                warning = Warn(code="graph_expansion_error", detail="the graph added nothing: its expansion failed")
+                applied = Applied((), "graph_expansion_error", (warning,))
+            else:
+                outcome = "expanded"
+                routing = {"reached": expansion.considered, "caps": expansion.caps.counts()}
+                applied = Applied(expansion.items, None, (), routing)
+        watched.gate.observe(Seen(at_ms, outcome, compared))
         if held_back is not None:
             return Applied((), held_back)
         for item in applied.items:
@@ -141,33 +155,6 @@ class Expansions:
     def _blocks(self, tenant_id: str, name: str, at_ms: int) -> bool:
         verdict = self._decisions.as_of(tenant_id, "gate.verdict", name, at_ms)
         return isinstance(verdict, GateVerdict) and verdict.blocked
-
-    def _attempt(
-        self,
-        request: Request,
-        expand: Callable[[], Expansion],
-        compare: Callable[[Expansion], Compared | None],
-        late: bool,
-    ) -> Applied:
-        """Expands, if there is time for it. A failure costs the answer only what it would have added."""
-        watched = self.watched(request.owner.tenant_id)
-        outcome: Outcome = "stopped"
-        compared = None
-        applied = Applied((), "rollout_guardrail")
-        if not late:
-            try:
-                expansion, compared = once(STEP, request.position, lambda: _compared(expand(), compare))
-            except InvalidRecord as error:
-                outcome = "failed"
-                watched.failed(Failure(request.at_ms, request.query_id, error.fields[0].problem))
-                warning = Warn(code="graph_expansion_error", detail="the graph added nothing: its expansion failed")
-                applied = Applied((), "graph_expansion_error", (warning,))
-            else:
-                outcome = "expanded"
-                routing = {"reached": expansion.considered, "caps": expansion.caps.counts()}
-                applied = Applied(expansion.items, None, (), routing)
-        watched.gate.observe(Seen(request.at_ms, outcome, compared))
-        return applied
 
     def feedback(self, owner: Owner, memory_id: str, useful: bool, at_ms: int) -> None:
         """What a user said of a memory; it counts where the graph had added it to an answer, once."""
@@ -204,9 +191,3 @@ class Expansions:
     def watched(self, tenant_id: str) -> Watched:
         """What was seen of a tenant."""
         return self._tenants.setdefault(tenant_id, Watched(Gate(self._window)))
-
-
-def _compared(
-    expansion: Expansion, compare: Callable[[Expansion], Compared | None]
-) -> tuple[Expansion, Compared | None]:
-    return expansion, compare(expansion)

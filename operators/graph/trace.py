@@ -1,5 +1,7 @@
 """Every step of one query's expansion."""
 
+from dataclasses import asdict
+
 from recallflow.graphs import Trace, TracedMemory, TracedStep
 from recallflow.operators.graph.gate import Places, Signal
 from recallflow.operators.graph.neighbourhood import Vertex
@@ -20,7 +22,7 @@ def trace(graph: QueryGraph, ranked: Places, scores: Signal, hops: int, fallback
         steps=[_traced(graph, step) for step in steps[:STEPS]],
         left_out=max(0, len(steps) - STEPS),
         expanded=[TracedMemory(id=item.id, score=round(item.score, 6), why=item.why) for item in expansion.items],
-        caps=expansion.caps.names(),
+        caps=asdict(expansion.caps),
         fallback=fallback,
     )
 

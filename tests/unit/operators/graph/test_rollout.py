@@ -51,7 +51,8 @@ def run(
     late: bool = False,
     tenant_id: str = TENANT,
 ) -> Applied:
-    return expansions.run(request(at_ms, tenant_id), expand or found(), lambda _: compared, late)
+    work = expand or found()
+    return expansions.run(request(at_ms, tenant_id), lambda: (work(), compared), late)
 
 
 # ── modes and reasons ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -63,7 +64,7 @@ def test_canary_applies() -> None:
 
 
 def test_a_bound_that_was_met_is_told() -> None:
-    applied = run(Expansions(rolled_out("canary"), 0), expand=found(Caps(("topic:tea",), ("type:fact",), 2)))
+    applied = run(Expansions(rolled_out("canary"), 0), expand=found(Caps(["topic:tea"], ["type:fact"], 2)))
     assert applied.routing == {"reached": 3, "caps": {"fan_out": 1, "common": 1, "visited_at_hop": 2}}
 
 
