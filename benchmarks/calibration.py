@@ -19,7 +19,7 @@ from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from benchmarks.examples import Examples, examples
 from benchmarks.locomo import load, shared
 from benchmarks.softmax import fit, scores
-from recallflow.operators.recall.confidence import Calibration, log_odds_of_share, log_total
+from recallflow.operators.recall.explain import Calibration, log_odds_of_share, log_total
 
 SHOWN = 20  # memories per answer
 BINS = 10

@@ -20,10 +20,9 @@ from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder, embed_texts
 from recallflow.flows.embedded import Embedded
 from recallflow.flows.settings import Settings
-from recallflow.operators.recall.columns import CUT, Cut, compute
+from recallflow.operators.recall.columns import CUT, WEIGHTS, Cut, compute
 from recallflow.operators.recall.pipeline import participants
 from recallflow.operators.recall.question import understand
-from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.state.index import OwnerIndex
 
 BESTS = (400, CUT.best, 100, 50)

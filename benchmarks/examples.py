@@ -14,9 +14,9 @@ from recallflow.embedder import Kind, embed_texts
 from recallflow.flows.embedded import Embedded
 from recallflow.flows.settings import Settings
 from recallflow.operators.recall import columns
+from recallflow.operators.recall.columns import WEIGHTS
 from recallflow.operators.recall.pipeline import participants
 from recallflow.operators.recall.question import understand
-from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.owner import Owner, state_partition
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex

@@ -15,7 +15,7 @@ from benchmarks.conversation_events import embedder_arguments, embedder_settings
 from benchmarks.examples import examples
 from benchmarks.locomo import load, shared
 from benchmarks.softmax import fit, judged, left_out, means
-from recallflow.operators.recall.weights import WEIGHTS
+from recallflow.operators.recall.columns import WEIGHTS
 
 TOLD = ("speaker", "speaker_asks", "subject", "date")  # columns that rest on who wrote a message, and on its date
 

@@ -12,27 +12,49 @@ base = 0.1·z(cosine) + sq(BM25).
 | answers | base of the memory before, where that holds a question |
 | speaker, speaker_asks | the question names exactly one participant and it is theirs; and it ends in a question |
 | subject | the question names several, and it is by the one it names first |
-| date, when | it fits a date in the question; the question asks when, and it tells a time |
+| date, when | it fits a date in the question; the question asks when, and the memory names a time |
 | opens | first message of the episode |
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.embedder import TextVectors
+from recallflow.embedder import Kind, TextVectors
 from recallflow.operators.recall import words
 from recallflow.operators.recall.bm25 import Column, Places, bm25_columns
-from recallflow.operators.recall.dates import date_column
-from recallflow.operators.recall.question import Question
-from recallflow.state.index import WINDOW, Facts, OwnerIndex
+from recallflow.operators.recall.question import DateMention, Question
+from recallflow.state.index import WINDOW, OwnerIndex
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME
 
+# What the columns weigh, by what the embedder knows. From a softmax regression on LoCoMo's development conversations
+# (benchmarks/fit_weights.py), rounded; only their ratios count, and their sum's scale is that of log-odds.
+_KINDS: tuple[Kind, ...] = ("spelling", "static", "contextual")
+_FITTED = {
+    "dense": (0.28, 0.22, -0.07),
+    "word": (0.13, 0.29, 0.6),
+    "word_before": (0.33, 0.54, 0.81),
+    "window": (8.9, 8.45, 6.25),
+    "answers": (2.15, 2.2, 1.6),
+    "speaker": (2.75, 2.65, 2.65),
+    "speaker_asks": (-0.65, -0.55, -0.6),
+    "subject": (1.25, 1.25, 1.05),
+    "date": (4.55, 4.25, 4.2),
+    "when": (2.35, 2.3, 1.95),
+    "opens": (1.0, 0.95, 0.75),
+}
+WEIGHTS: Mapping[Kind, Mapping[str, float]] = MappingProxyType(
+    {kind: MappingProxyType({name: fitted[at] for name, fitted in _FITTED.items()}) for at, kind in enumerate(_KINDS)}
+)
+# What is left to go by without the question's vector.
+LEXICAL_WEIGHTS = MappingProxyType({name: weight for name, weight in WEIGHTS["spelling"].items() if name != "dense"})
 DENSE_IN_BASE = 0.1
 STANDS_IN = 0.5  # of what late interaction weighs: the cosine's part in choosing what to work it out for
+NEAR_DAYS = 2
 
 
 class Cut(NamedTuple):
@@ -48,7 +70,7 @@ CUT = Cut(above=2_000, best=200)  # benchmarks/candidate_cut.py: answers are tho
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Column name → (n,) values, and what they sum up to. `complete`: whether they are the same whatever is
+    """Column name → (n,) values, and the weights of their sum. `complete`: whether they are the same whatever is
     permitted."""
 
     values: dict[str, Column]
@@ -79,13 +101,12 @@ def compute(
     """All columns that `weights` names. `query`: of the question's own words. `permitted`: places that may be in the
     answer (default: all)."""
     conversation = index.conversation
-    columns = _told(index, question)
+    columns = _facts(index, question)
     dense = _dense(index, query)
     lexical = bm25_columns(index, question.stems)
-    columns |= {"dense": dense, "window": lexical[WINDOW]}
-    base = DENSE_IN_BASE * dense + lexical[0]
     asked = (conversation.facts["flags"] & HAS_QUESTION) != 0
-    columns["answers"] = conversation.before(np.where(asked, base, 0.0))
+    columns |= {"dense": dense, "window": lexical[WINDOW]}
+    columns["answers"] = conversation.before(np.where(asked, DENSE_IN_BASE * dense + lexical[0], 0.0))
     found = Columns({name: column for name, column in columns.items() if name in weights}, weights)
     chosen = _worked_out(found, dense, np.arange(conversation.size) if permitted is None else permitted, cut)
     values = words.columns(index, words.units(index, question, query), chosen)
@@ -104,9 +125,6 @@ def _worked_out(found: Columns, dense: Column, permitted: Places, cut: Cut) -> P
     return np.sort(permitted[np.argpartition(-score, cut.best)[: cut.best]])
 
 
-# ---------------------------------------------------------------------- vectors
-
-
 def _dense(index: OwnerIndex, query: TextVectors) -> Column:
     """Z-scores of the cosines over the memories that have a vector; the others stand at the mean."""
     cosines, slots = index.vectors.cosines(query.vector)
@@ -122,11 +140,11 @@ def _dense(index: OwnerIndex, query: TextVectors) -> Column:
 # ---------------------------------------------------------------------- who, when, and where it stands
 
 
-def _told(index: OwnerIndex, question: Question) -> dict[str, Column]:
-    """The columns that rest on what is told with a memory, as far as the question asks for them."""
+def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
+    """The columns that rest on what is known of a memory beside its text, as far as the question asks for them."""
     facts = index.conversation.facts
     columns: dict[str, Column] = {"opens": index.conversation.opens * 1.0}
-    if (speaker := _speaker(index, facts, question)) is not None:
+    if (speaker := _speaker(index, question)) is not None:
         columns["speaker"] = speaker * 1.0
         columns["speaker_asks"] = (speaker & ((facts["flags"] & ENDS_ASKING) != 0)) * 1.0
     if len(question.named) > 1:
@@ -138,9 +156,10 @@ def _told(index: OwnerIndex, question: Question) -> dict[str, Column]:
     return columns
 
 
-def _speaker(index: OwnerIndex, facts: Facts, question: Question) -> npt.NDArray[np.bool_] | None:
+def _speaker(index: OwnerIndex, question: Question) -> npt.NDArray[np.bool_] | None:
     """Whose messages the question is about: the one participant it names; or, where it names none and says I, the one
     user of a chat with an assistant."""
+    facts = index.conversation.facts
     if len(question.named) == 1:
         mask: npt.NDArray[np.bool_] = facts["author"] == index.names.known(question.named[0])
         return mask
@@ -148,3 +167,23 @@ def _speaker(index: OwnerIndex, facts: Facts, question: Question) -> npt.NDArray
         return None
     users = facts["role"] == index.names.known("user")
     return users if len(np.unique(facts["author"][users])) == 1 and not users.all() else None
+
+
+def date_column(created_ms: npt.NDArray[np.int64], dates: tuple[DateMention, ...]) -> Column:
+    """How well each event time (UTC) fits the best of the dates: 2 for the month and within 2 days, 1 for the month,
+    0.3 for a year alone."""
+    days = created_ms.astype("datetime64[ms]").astype("datetime64[D]")
+    months = days.astype("datetime64[M]")
+    year = months.astype("datetime64[Y]").astype(np.int64) + 1970
+    month = months.astype(np.int64) % 12 + 1
+    day = (days - months.astype("datetime64[D]")).astype(np.int64) + 1
+    best = np.zeros(len(created_ms))
+    for date in dates:
+        fits = np.ones(len(created_ms), np.bool_) if date.year is None else year == date.year
+        if date.month is None:
+            best = np.maximum(best, 0.3 * fits)
+            continue
+        fits &= month == date.month
+        near = fits & (np.abs(day - date.day) <= NEAR_DAYS) if date.day is not None else np.zeros_like(fits)
+        best = np.maximum(best, 1.0 * fits + near)
+    return best

@@ -1,4 +1,4 @@
-"""Step 11: ranked places and their rows become what a response shows."""
+"""What a response shows of ranked places and their rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,59 +10,51 @@ from recallflow.fields import format_time
 from recallflow.operators import redaction
 from recallflow.operators.graph.expand import Related
 from recallflow.operators.recall.columns import Columns
-from recallflow.operators.recall.confidence import log_total, probabilities
-from recallflow.operators.recall.scene import Places, Ranking, Scene, explained
+from recallflow.operators.recall.explain import explained, log_total, probabilities
+from recallflow.operators.recall.moment import Moment
+from recallflow.operators.recall.scene import Places, Ranking, Scene
 from recallflow.operators.redaction import Redacted
-from recallflow.responses import Explanation, RecalledMemory, Warn
+from recallflow.responses import RecalledMemory, Warn
+from recallflow.state.graph import OwnerGraph
+from recallflow.state.graph_codec import CONTRADICTS, NodeKey
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
 
 REASONS = 3  # named per memory in why_included
+EDGES_MOST = 64  # looked at per memory for contradictions: its newest, and those to similar memories
+
+Rows = Sequence[MemoryRow | None]
 
 
-def memories(
-    index: OwnerIndex, ranking: Ranking, rows: list[MemoryRow | None], signal: Columns | None
-) -> list[RecalledMemory]:
+def ranked(index: OwnerIndex, ranking: Ranking, rows: Rows, columns: Columns) -> list[RecalledMemory]:
     """The ranked memories; those whose text could not be opened come last, and one whose row is gone (a deletion in
     flight) is left out."""
     found: list[RecalledMemory] = []
-    signals = _strongest(signal, ranking.places) if signal else [["recency"]] * len(rows)
-    told = zip(rows, _episodes(index, ranking.places), ranking.scores.tolist(), signals, strict=True)
-    for row, episode_id, score, strongest in sorted(told, key=lambda one: isinstance(one[0], Redacted)):
+    signals = _strongest(columns, ranking.places) if columns.values else [["recency"]] * len(rows)
+    parts = zip(rows, _episode_ids(index, ranking.places), ranking.scores.tolist(), signals, strict=True)
+    for row, episode_id, score, strongest in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
         if row is not None:
             why = {"reason": "ranked", "signals": strongest}
-            found.append(memory(row, episode_id, score=score, rank=len(found) + 1, why=why))
+            found.append(_memory(row, episode_id, score=score, rank=len(found) + 1, why=why))
     return found
 
 
-def expanded(
-    index: OwnerIndex, places: Places, items: Sequence[Related], rows: list[MemoryRow | None], ranked: int
-) -> list[RecalledMemory]:
-    """What the graph adds behind so many ranked memories; one whose row is gone is left out."""
+def added(index: OwnerIndex, places: Places, items: Sequence[Related], rows: Rows, behind: int) -> list[RecalledMemory]:
+    """What the graph adds, ranked behind so many memories; one whose row is gone is left out."""
     found: list[RecalledMemory] = []
-    for episode_id, item, row in zip(_episodes(index, places), items, rows, strict=True):
+    for episode_id, item, row in zip(_episode_ids(index, places), items, rows, strict=True):
         if row is not None:
-            rank = ranked + len(found) + 1
-            found.append(memory(row, episode_id, score=item.score, rank=rank, why=item.why))
+            found.append(_memory(row, episode_id, score=item.score, rank=behind + len(found) + 1, why=item.why))
     return found
 
 
-def flagged(memories: list[RecalledMemory], conflicts: dict[str, list[str]]) -> list[RecalledMemory]:
-    """The memories, with those named that contradict one."""
-    return [
-        memory.model_copy(update={"conflicts_with": conflicts[memory.id]}) if memory.id in conflicts else memory
-        for memory in memories
-    ]
-
-
-def _episodes(index: OwnerIndex, places: Places) -> list[str | None]:
+def _episode_ids(index: OwnerIndex, places: Places) -> list[str | None]:
     """The id of each memory's episode, if it is in one."""
     numbers = index.conversation.facts["episode"].take(places).tolist()
     return [None if (episode := index.episode(number)) is None else episode.id for number in numbers]
 
 
-def memory(row: MemoryRow, episode_id: str | None, *, score: float, rank: int, why: dict[str, Any]) -> RecalledMemory:
-    """One memory as a response shows it."""
+def _memory(row: MemoryRow, episode_id: str | None, *, score: float, rank: int, why: dict[str, Any]) -> RecalledMemory:
     return RecalledMemory(
         id=row.id,
         content=row.content,
@@ -83,33 +75,64 @@ def memory(row: MemoryRow, episode_id: str | None, *, score: float, rank: int, w
     )
 
 
-def _strongest(signal: Columns, places: Places) -> list[list[str]]:
+def _strongest(columns: Columns, places: Places) -> list[list[str]]:
     """For each memory, the columns that speak most for it, strongest first."""
-    names, parts = [*signal.values], signal.contributions(places)
+    names, parts = [*columns.values], columns.contributions(places)
     best = np.argsort(-parts, axis=0, kind="stable")[:REASONS].T.tolist()
     return [[names[at] for at in most if parts[at, place] > 0] for place, most in enumerate(best)]
 
 
-def explanations(
-    scene: Scene, ranking: Ranking, rows: list[MemoryRow | None], signal: Columns | None, kind: Kind
-) -> dict[str, Any]:
+def with_conflicts(memories: list[RecalledMemory], graph: OwnerGraph, moment: Moment) -> list[RecalledMemory]:
+    """The memories, each with the ids of those that contradict it, if any does at the moment."""
+    if not graph.has_stated():
+        return memories
+    found = []
+    for memory in memories:
+        others = sorted(
+            edge.target.text
+            for edge in graph.edges(NodeKey(memory.id, memory=True), EDGES_MOST)
+            if edge.type == CONTRADICTS
+            and not edge.archived
+            and (edge.expires_ms is None or moment.now_ms < edge.expires_ms)
+            and moment.knows(edge.ingested_ms)
+        )
+        found.append(memory.model_copy(update={"conflicts_with": others}) if others else memory)
+    return found
+
+
+def explanations(scene: Scene, ranking: Ranking, rows: Rows, columns: Columns, kind: Kind) -> dict[str, Any]:
     """Per memory: how its score came about, and where there is a signal the probability that it is evidence."""
-    kept = [(at, row.id) for at, row in enumerate(rows) if row is not None]
+    shown = [(at, row.id) for at, row in enumerate(rows) if row is not None]
     parts = explained(ranking)
-    told = {"explanations": {memory_id: Explanation(**parts[at]) for at, memory_id in kept}}
-    if signal is None or not kept:
-        return told
-    likely = probabilities(scene.semantic[ranking.places], log_total(scene.semantic[scene.allowed]), kind)
-    rounded = np.round(likely, 6).tolist()
-    return told | {"confidence_scores": {memory_id: rounded[at] for at, memory_id in kept}}
+    found: dict[str, Any] = {"explanations": {memory_id: parts[at] for at, memory_id in shown}}
+    if columns.values and shown:
+        likely = probabilities(scene.semantic[ranking.places], log_total(scene.semantic[scene.allowed]), kind)
+        rounded = np.round(likely, 6).tolist()
+        found["confidence_scores"] = {memory_id: rounded[at] for at, memory_id in shown}
+    return found
 
 
-def afterthoughts(index: OwnerIndex, ranking: Ranking, rows: list[MemoryRow | None], now_ms: int) -> list[Warn]:
-    """Warnings that depend on the answer."""
-    warnings = []
-    if ahead := int((index.conversation.facts["created_ms"][ranking.places] > now_ms).sum()):
-        detail = f"{ahead} memories lie after the query's time; counted as now"
-        warnings.append(Warn(code="future_timestamp", detail=detail))
+def warnings(scene: Scene, ranking: Ranking, rows: Rows) -> list[Warn]:
+    """Warnings of what the memory, the question or the graph has too little of, and of what became of the rows."""
+    conversation, tuning = scene.index.conversation, scene.tuning
+    known, permitted = conversation.size, len(scene.allowed)
+    found: list[Warn] = []
+    if tuning.wants_proximity and scene.proximity is None:
+        detail = "there is no graph to tell how near memories are to entities; it counts as 0"
+        found.append(Warn(code="no_graph", detail=detail))
+    if not known:
+        found.append(Warn(code="no_memories", detail="nothing is remembered of this user"))
+    elif not permitted:
+        found.append(Warn(code="no_memories", detail=f"none of {known} memories may be in the answer"))
+    elif "k" in scene.query.model_fields_set and tuning.k > permitted:
+        detail = f"k was {scene.query.k}; {permitted} of {known} memories may be in the answer"
+        found.append(Warn(code="k_exceeds_memories", detail=detail))
+    if not scene.question.stems and tuning.mode != "recency":
+        found.append(Warn(code="no_content_words", detail="the question has no words that tell what it is about"))
+    if ahead := int((scene.fact("created_ms", ranking.places) > scene.now_ms).sum()):
+        found.append(
+            Warn(code="future_timestamp", detail=f"{ahead} memories lie after the query's time; counted as now")
+        )
     if gone := rows.count(None):
-        warnings.append(Warn(code="rows_missing", detail=f"{gone} memories were found but are gone from the store"))
-    return warnings + redaction.warn(rows)
+        found.append(Warn(code="rows_missing", detail=f"{gone} memories were found but are gone from the store"))
+    return found + redaction.warn(rows)

@@ -1,9 +1,10 @@
 """An assembled context: what a prompt may hold of an answer, within a budget of tokens.
 
-Category summaries come first, while all takes up to half of the budget; then memories, up to four fifths; then what the
-graph says of entities, up to the whole. An entry that does not fit is left out whole, and the next one is tried.
+Category summaries come first, up to half of the budget; then memories, up to four fifths; then what the graph knows of
+entities, up to the whole. An entry that does not fit is left out whole, and the next one is tried.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from recallflow.embedder import TokenCounter
+from recallflow.embedder import Embedder, TokenCounter
 from recallflow.errors import DecryptionFailed
 from recallflow.fields import format_time
 from recallflow.operators import redaction
@@ -29,6 +30,12 @@ from recallflow.state.rows import CategorySummary, MemoryRow
 SUMMARIES_END, ITEMS_END, GRAPH_END = 0.5, 0.8, 1.0  # shares of the budget up to which each section may fill it
 RULE, RANKED_LAYERS = "rule", ("working", "long_term")
 ROWS_AT_ONCE = 64
+CHARACTERS_PER_TOKEN = 4
+# Han, kana, Hangul and their punctuation: about a token each, as no encoding has words of them.
+_CJK = re.compile(
+    "[\u1100-\u11ff\u3000-\u30ff\u3100-\u318f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\uff00-\uffef\U00020000-\U0003134f]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,38 +63,58 @@ def context(
         return [row for row in found if redaction.is_readable(row)]
 
     try:
-        told = summaries(about.hot, about.moment, about.filters.categories, about.memories)
+        latest = summaries(about.hot, about.moment, about.filters.categories, about.memories)
     except DecryptionFailed:
-        told = {}
+        latest = {}
         warnings.append(Warn(code="decryption_failed", detail="the category summaries could not be opened"))
     items = layered(about.index, about.permitted, about.memories, readable)
-    assembled = assemble(max_tokens, counter, told, items, graph)
+    assembled = assemble(max_tokens, counter, latest, items, graph)
     if unread:
         detail = f"{unread} rules could not be opened, and are not in the context"
         warnings.append(Warn(code="decryption_failed", detail=detail))
     return assembled, warnings
 
 
+# ---------------------------------------------------------------------- the budget
+
+
+class Estimate:
+    """A token for every four characters, rounded up, and for every character of Chinese, Japanese and Korean."""
+
+    counted_by = "estimate"
+
+    def count_tokens(self, text: str) -> int:
+        cjk = len(_CJK.findall(text))
+        return cjk + -(-(len(text) - cjk) // CHARACTERS_PER_TOKEN)
+
+
+def token_counter(exact: TokenCounter | None, embedder: Embedder) -> TokenCounter:
+    """The best there is: the exact encoding, the embedder's own tokenizer, or an estimate."""
+    if exact is not None:
+        return exact
+    return embedder if isinstance(embedder, TokenCounter) else Estimate()
+
+
 class Budget:
-    """Tokens that were taken of those there are."""
+    """The tokens that a context may have, and those that it has."""
 
     def __init__(self, max_tokens: int, counter: TokenCounter) -> None:
-        self.taken = 0
+        self.spent = 0
         self._max = max_tokens
         self._counter = counter
 
-    def takes(self, text: str, end: float) -> bool:
-        """Whether the whole text fits below this share of the budget; if so, it is taken. A text without tokens says
-        nothing, and is not."""
+    def spend(self, text: str, end: float) -> bool:
+        """Spends a text's tokens if the whole text fits below this share of the budget, and returns whether it does. A
+        text without tokens says nothing, and does not fit."""
         tokens = self._counter.count_tokens(text)
-        if not tokens or self.taken + tokens > self._max * end:
+        if not tokens or self.spent + tokens > self._max * end:
             return False
-        self.taken += tokens
+        self.spent += tokens
         return True
 
     def is_open(self, end: float) -> bool:
         """Whether the shortest text would still fit."""
-        return self.taken + 1 <= self._max * end
+        return self.spent + 1 <= self._max * end
 
 
 def assemble(
@@ -101,16 +128,19 @@ def assemble(
     as there is room."""
     budget = Budget(max_tokens, counter)
     return Context(
-        summaries={category: said for category, said in summaries.items() if budget.takes(said, SUMMARIES_END)},
+        summaries={category: text for category, text in summaries.items() if budget.spend(text, SUMMARIES_END)},
         relevant_items=[
             item
             for item in takewhile(lambda _: budget.is_open(ITEMS_END), items)
-            if budget.takes(item.content, ITEMS_END)
+            if budget.spend(item.content, ITEMS_END)
         ],
-        graph_context=[entity for entity in graph if budget.takes(orjson.dumps(entity).decode(), GRAPH_END)],
-        token_count=budget.taken,
+        graph_context=[entity for entity in graph if budget.spend(orjson.dumps(entity).decode(), GRAPH_END)],
+        token_count=budget.spent,
         counted_by=counter.counted_by,
     )
+
+
+# ---------------------------------------------------------------------- its sections
 
 
 def layered(

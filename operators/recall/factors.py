@@ -1,24 +1,28 @@
-"""What scores are made of: one value per memory and factor, each in 0..1 before it is stretched over the batch.
+"""What scores are made of: factors, (places,) each in 0..1 before it is stretched over the batch, and boosts on top.
 
 | factor | value |
 |---|---|
 | semantic | the signal of `columns.py` (log-odds), stretched over the best candidates |
 | cluster | cosine to the centroid of the memory's episode |
 | recency | the decay function asked for, of age |
-| importance | as told with the memory |
+| importance | as given with the memory |
 | usage | ln(1 + times returned) / (1 + days since it was last returned / 30) |
 | quality | (2 · confidence + useful) / (2 + useful + not useful): confidence, tempered by feedback |
 | decay | 1 / (1 + age / decay_days) |
 | proximity | 1 / (1 + hops) to the entities asked for, 0 where there is no way |
-"""
 
-from typing import Any
+| boost | worth |
+|---|---|
+| relationship | of the best edge from another candidate, by its type (see docs/graph.md) |
+| personalisation | 0.10 · cosine to the mean of what the user found useful (the newest 100), never negative |
+| session_continuity | 0.03 where the memory was returned earlier in the same session |
+"""
 
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.operators.recall.decay import DAY_MS, Days, recency
-from recallflow.operators.recall.scene import Places, Scene, Values
+from recallflow.operators.recall.scene import DAY_MS, Places, Scene, Values
+from recallflow.queries import Decay
 from recallflow.state.usage import Records
 
 # What the whole range of another factor is worth, weight for weight, against the semantic signal: one unit of its
@@ -27,13 +31,18 @@ from recallflow.state.usage import Records
 LOG_ODDS_UNIT = 1.0
 SPREAD_FLOOR = 0.05  # a factor that varies less over the batch does not tell its memories apart
 USAGE_DAYS = 30.0
-CONFIDENCE_VOICES = 2.0  # how many voices of feedback it takes to count as much as the confidence told
+CONFIDENCE_VOICES = 2.0  # how many voices of feedback count as much as the confidence given
+PERSONALISATION = 0.10
+LIKED_MOST = 100
+SESSION_CONTINUITY = 0.03
+
+# ---------------------------------------------------------------------- factors
 
 
 def raw(scene: Scene, places: Places) -> dict[str, Values]:
-    """The factors beside the semantic one, (len(places),) each, as they are before they are stretched. Without usage,
-    as of another moment than now, feedback and usage have no part in them."""
-    ages, confidence = scene.ages(places), scene.fact("confidence", places)
+    """The factors beside the semantic one as they are before they are stretched. Without usage, as of another moment
+    than now, feedback and usage have no part in them."""
+    ages, confidence = scene.age_days(places), scene.fact("confidence", places)
     used = None if scene.usage is None else scene.usage.of(scene.fact("seq", places))
     return {
         "cluster": scene.index.clusters.cosines(places).astype(np.float64),
@@ -45,9 +54,26 @@ def raw(scene: Scene, places: Places) -> dict[str, Values]:
     }
 
 
-def hyperbolic(ages: Days, decay_days: float) -> Values:
-    """1/(1 + age/decay_days), ages in days."""
-    factor: Values = 1 / (1 + ages / decay_days)
+def recency(age_days: Values, decay: Decay) -> Values:
+    """exponential exp(-t/τ), linear max(0, 1 - t/max_age), logarithmic 1/(1 + ln(1 + t)), step 1 below the threshold
+    else 0, hyperbolic 1/(1 + t/decay)."""
+    match decay.function:
+        case "exponential":
+            factor: Values = np.exp(-age_days / decay.tau_days)
+        case "linear":
+            factor = np.maximum(0.0, 1 - age_days / decay.max_age_days)
+        case "logarithmic":
+            factor = 1 / (1 + np.log1p(age_days))
+        case "step":
+            factor = (age_days < decay.threshold_days) * 1.0
+        case "hyperbolic":
+            factor = hyperbolic(age_days, decay.decay_days)
+    return factor
+
+
+def hyperbolic(age_days: Values, decay_days: float) -> Values:
+    """1/(1 + age/decay_days)."""
+    factor: Values = 1 / (1 + age_days / decay_days)
     return factor
 
 
@@ -59,7 +85,7 @@ def usage(used: Records, now_ms: int) -> Values:
 
 
 def quality(confidence: npt.NDArray[np.float64], used: Records) -> Values:
-    """The mean of a Beta distribution that begins at the confidence told, and that each voice of feedback moves."""
+    """The mean of a Beta distribution that begins at the confidence given, and that each voice of feedback moves."""
     voices = used["useful"] + used["not_useful"].astype(np.float64)
     factor: Values = (CONFIDENCE_VOICES * confidence + used["useful"]) / (CONFIDENCE_VOICES + voices)
     return factor
@@ -79,9 +105,38 @@ def semantic(scene: Scene, places: Places, best: Places) -> tuple[Values, float]
     return factor, spread
 
 
-def min_max(values: npt.NDArray[np.floating[Any]]) -> Values:
+def min_max(values: Values) -> Values:
     """Stretched to 0..1 over the batch, along the last axis; zeros where the spread is below the floor."""
     lowest = values.min(axis=-1, keepdims=True, initial=np.inf)
     spread = values.max(axis=-1, keepdims=True, initial=-np.inf) - lowest
     stretched: Values = np.divide(values - lowest, spread, out=np.zeros(values.shape), where=spread >= SPREAD_FLOOR)
     return stretched
+
+
+# ---------------------------------------------------------------------- boosts
+
+
+def boosts(scene: Scene, places: Places) -> dict[str, Values]:
+    """The boosts that any of the places has."""
+    found: dict[str, Values] = {}
+    if scene.relationship:
+        found["relationship"] = np.array([scene.relationship.get(place, 0.0) for place in places.tolist()])
+    if (taste := _taste(scene)) is not None:
+        cosines = scene.index.vectors.of(scene.index.conversation.slots[places]) @ taste
+        found["personalisation"] = PERSONALISATION * np.clip(cosines.astype(np.float64), 0.0, 1.0)
+    if len(scene.returned):
+        again = (scene.fact("seq", places)[:, None] == scene.returned).any(axis=1)
+        found["session_continuity"] = np.where(again, SESSION_CONTINUITY, 0.0)
+    return found
+
+
+def _taste(scene: Scene) -> Values | None:
+    """The mean vector, (dimension,) of length 1, of the newest memories that were more often said to be useful than
+    not."""
+    liked = [] if scene.usage is None else scene.usage.liked(LIKED_MOST)
+    slots = [slot for seq in liked if (slot := scene.index.slot(seq)) is not None]
+    if not slots:
+        return None
+    mean = scene.index.vectors.of(np.array(slots, np.int64)).mean(axis=0)
+    norm = np.linalg.norm(mean)
+    return mean / norm if norm else None  # 0 where none of them has a vector

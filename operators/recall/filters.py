@@ -1,10 +1,12 @@
-"""Which memories may be in an answer: filters as a mask over all places, applied before any cut."""
+"""Which memories may be in an answer: a mask over all places, applied before any cut."""
 
 import numpy as np
 import numpy.typing as npt
 
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
+from recallflow.state.graph import OwnerGraph
+from recallflow.state.graph_codec import NodeKey, Superseded
 from recallflow.state.index import OwnerIndex
 
 Mask = npt.NDArray[np.bool_]
@@ -39,4 +41,26 @@ def allowed(index: OwnerIndex, filters: Filters, moment: Moment) -> Mask:
         mask &= facts["created_ms"] < filters.created_before
     if filters.min_confidence is not None:
         mask &= facts["confidence"] >= filters.min_confidence
+    return mask
+
+
+def superseded(graph: OwnerGraph, index: OwnerIndex, moment: Moment) -> Mask | None:
+    """(n,) in conversation order: which memories a newer one had refined by the moment; None where there are none. A
+    refinement that had not happened yet, was not known yet or has expired refines nothing."""
+    refined = graph.superseded()
+    if not refined or moment.history:
+        return None
+
+    def refines(one: Superseded) -> bool:
+        seqs = graph.members(NodeKey(one.by, memory=True), 1)
+        slot = index.slot(seqs[0]) if seqs else None
+        return (
+            slot is not None
+            and (moment.happened_by_ms is None or index.facts["created_ms"][slot] <= moment.happened_by_ms)
+            and (moment.known_by_ms is None or one.ingested_ms <= moment.known_by_ms)
+            and (one.expires_ms is None or moment.now_ms < one.expires_ms)
+        )
+
+    seqs = [seq for seq, refinements in refined.items() if any(map(refines, refinements))]
+    mask: Mask = np.isin(index.conversation.facts["seq"], seqs)
     return mask

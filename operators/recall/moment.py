@@ -5,14 +5,15 @@ word statistics, centroids and neighbours are all of then. Episodes are joined a
 later message may have widened or merged what stood then. Forgotten memories are in no past.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+import gc
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
+from threading import Lock
 from typing import Self, TypeVar
 
 from recallflow.operators.episodes import end, join, opening
-from recallflow.operators.recall.sweeping import unswept
 from recallflow.owner import Owner
 from recallflow.queries import Recall
 from recallflow.state import keys
@@ -57,6 +58,10 @@ class Moment:
         """Whether it is about what is known now."""
         return self.known_by_ms is None and not self.history
 
+    def knows(self, ingested_ms: int) -> bool:
+        """Whether what came in then is known."""
+        return self.known_by_ms is None or ingested_ms <= self.known_by_ms
+
 
 def index_at(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int) -> OwnerIndex:
     """The owner's index as of the moment; built anew unless it is the present one, or one that was built in steps."""
@@ -81,47 +86,38 @@ def build(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int
     }
     yield
     with unswept:
-        return (yield from _built(hot.owner, tables, moment, model, dimension, gap_ms))
-
-
-def _built(
-    owner: Owner, tables: Mapping[bytes, Records], moment: Moment, model: str, dimension: int, gap_ms: int
-) -> Steps[OwnerIndex]:
-    current = yield from _read(tables[keys.ENTRY], lambda _, value: Entry.decode(value))
-    stored = current + (yield from _read(tables[keys.PAST_ENTRY], lambda _, value: Entry.decode(value)))
-    known = [e for e in stored if moment.known_by_ms is None or e.ingested_ms <= moment.known_by_ms]
-    versions = sorted(known, key=attrgetter("seq", "version"))
-    latest = {entry.seq: entry for entry in versions}
-    yield
-    past = [entry for entry in versions if latest[entry.seq] is not entry] if moment.history else []
-    version = {entry.seq: entry.version for entry in current}
-    vectors: dict[tuple[int, int], Vectors | None] = dict(
-        (yield from _read(tables[keys.PAST_VECTORS], lambda key, value: (keys.seq_and_version(key), _vectors(value))))
-    )
-    vectors |= yield from _read(
-        tables[keys.VECTORS], lambda key, value: ((seq := keys.sequence(key), version[seq]), _vectors(value))
-    )
-    episodes: Iterable[Episode]
-    if moment.known_by_ms is None:
-        episodes = yield from _read(tables[keys.EPISODE], lambda _, value: Episode.decode(value))
-        joined = {entry.seq: entry.episode for entry in latest.values()}
-    else:
-        marks = yield from _read(tables[keys.EPISODE_LOG], lambda _, value: EpisodeMark.decode(value))
-        in_by_then = [mark for mark in marks if mark.ingested_ms <= moment.known_by_ms]
-        episodes, joined = yield from _episodes(owner, versions, in_by_then, gap_ms)
-    index = OwnerIndex(model, dimension)
-    index.load(episodes, (), {})
-    for some in _parts(past):
-        index.load((), (), vectors, past=[entry._replace(episode=joined[entry.seq]) for entry in some])
+        current = yield from _read(tables[keys.ENTRY], lambda _, value: Entry.decode(value))
+        stored = current + (yield from _read(tables[keys.PAST_ENTRY], lambda _, value: Entry.decode(value)))
+        known = (entry for entry in stored if moment.knows(entry.ingested_ms))
+        versions = sorted(known, key=attrgetter("seq", "version"))
+        latest = {entry.seq: entry for entry in versions}
         yield
-    for some in _parts([*latest.values()]):
-        index.add([entry._replace(episode=joined[entry.seq]) for entry in some], vectors)
-        yield
-    return index
+        vectors = yield from _vectors(tables, {entry.seq: entry.version for entry in current})
+        episodes, episode_of = yield from _episodes(hot.owner, tables, moment, versions, gap_ms)
+        index = OwnerIndex(model, dimension)
+        index.load(episodes, (), {})
+        past = [entry for entry in versions if latest[entry.seq] is not entry] if moment.history else []
+        for some in _parts(past):
+            index.load((), (), vectors, past=[entry._replace(episode=episode_of[entry.seq]) for entry in some])
+            yield
+        for some in _parts([*latest.values()]):
+            index.add([entry._replace(episode=episode_of[entry.seq]) for entry in some], vectors)
+            yield
+        return index
 
 
-def _vectors(value: bytes) -> Vectors | None:
-    return Vectors.decode(value)
+def _vectors(
+    tables: Mapping[bytes, Records], current_version: Mapping[int, int]
+) -> Steps[dict[tuple[int, int], Vectors | None]]:
+    """The vectors of all versions, by `seq` and version."""
+    past = yield from _read(
+        tables[keys.PAST_VECTORS], lambda key, value: (keys.seq_and_version(key), Vectors.decode(value))
+    )
+    current = yield from _read(
+        tables[keys.VECTORS],
+        lambda key, value: ((seq := keys.sequence(key), current_version[seq]), Vectors.decode(value)),
+    )
+    return dict([*past, *current])
 
 
 def _opened(records: Records) -> Records:
@@ -142,17 +138,22 @@ def _parts(entries: list[Entry]) -> Iterator[list[Entry]]:
 
 
 def _episodes(
-    owner: Owner, versions: list[Entry], marks: list[EpisodeMark], gap_ms: int
+    owner: Owner, tables: Mapping[bytes, Records], moment: Moment, versions: list[Entry], gap_ms: int
 ) -> Steps[tuple[list[Episode], dict[int, int]]]:
-    """Joins messages to episodes in the order of the log → all episodes, and each memory's episode number."""
+    """All episodes of the moment, and the number of each memory's episode: those that are stored, or, as of an earlier
+    knowledge, those that messages join in the order of the log."""
+    episode_of = {entry.seq: entry.episode for entry in versions}
+    if moment.known_by_ms is None:
+        return (yield from _read(tables[keys.EPISODE], lambda _, value: Episode.decode(value))), episode_of
+    marks = yield from _read(tables[keys.EPISODE_LOG], lambda _, value: EpisodeMark.decode(value))
+    messages: list[EpisodeMark] = []
     standing: dict[str | None, list[Episode]] = {}
     episodes: dict[int, Episode] = {}
-    joined = {entry.seq: entry.episode for entry in versions}
-    messages: list[EpisodeMark] = []
     for some in _parts([entry for entry in versions if entry.version == 0 and entry.episode >= 0]):
         messages += [EpisodeMark(e.change, e.ingested_ms, e.session_id, None, opening(owner, e)) for e in some]
         yield
-    for number, mark in enumerate(sorted([*messages, *marks], key=attrgetter("change"))):
+    marks = [*messages, *(mark for mark in marks if moment.knows(mark.ingested_ms))]
+    for number, mark in enumerate(sorted(marks, key=attrgetter("change"))):
         if number % AT_ONCE == 0:
             yield
         session = standing.setdefault(mark.session_id, [])
@@ -160,10 +161,40 @@ def _episodes(
         if mark.opened is not None:
             found = join(session, mark.opened, gap_ms)
             changed = found.changed
-            joined[mark.opened.number] = found.episode.number
+            episode_of[mark.opened.number] = found.episode.number
         elif mark.ended_ms is not None and (ended := end(session, mark.ended_ms, gap_ms)) is not None:
             changed = [ended]
         if changed:
             standing[mark.session_id] = settled(session, changed)
             episodes.update((episode.number, episode) for episode in changed)
-    return list(episodes.values()), joined
+    return list(episodes.values()), episode_of
+
+
+class Unswept:
+    """Turns Python's search for cycles off within any `with` of it, in whatever thread; what holds no cycle is freed as
+    ever.
+
+    The search looks at all objects each time a quarter has been added: 100,000 entries and what is in them kept a
+    worker for up to 400 ms at once, between steps of 30.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._within = 0
+        self._was_on = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._within == 0:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._within += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._within -= 1
+            if self._within == 0 and self._was_on:
+                gc.enable()
+
+
+unswept = Unswept()

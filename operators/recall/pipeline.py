@@ -1,11 +1,12 @@
-"""The way from a recall query to its response, in the twelve steps of docs/recall.md.
+"""The way from a recall query to its response, from top to bottom. The numbers are the steps of docs/recall.md.
 
-Step 2 (authorise) is a step of the dataflow before the state; everything here is about an owner who may be asked.
+Each step gives a frozen value that the next ones need: `Asked → Understood → Candidates → Ranked → Expanded →
+Composed`. Step 2 (authorise) is a step of the dataflow before the state: everything here is about an owner whom the
+query may ask.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,21 +16,20 @@ from recallflow.embedder import Embedder
 from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Applied, Expansions, Request
-from recallflow.operators.recall import compose, context, signal
-from recallflow.operators.recall.deadline import REST, TARGET_MS, Deadline, Step, tier_of
-from recallflow.operators.recall.filters import allowed
-from recallflow.operators.recall.intent import intent_of, mode_for
-from recallflow.operators.recall.laps import Laps
+from recallflow.operators.recall import compose, signal
+from recallflow.operators.recall.context import About, context
+from recallflow.operators.recall.deadline import REST, TARGET_MS, Laps, Step, tier_of
+from recallflow.operators.recall.filters import allowed, superseded
+from recallflow.operators.recall.intent import Intent, intent_of, mode_for
 from recallflow.operators.recall.modes import rank
 from recallflow.operators.recall.moment import Moment, index_at
 from recallflow.operators.recall.question import Question, understand
-from recallflow.operators.recall.request import graph_missed, scarce, validate
-from recallflow.operators.recall.revisions import conflicts, superseded
-from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
+from recallflow.operators.recall.scene import NO_SEQS, Places, Ranking, Scene
 from recallflow.operators.recall.shared import Shared
-from recallflow.operators.recall.tuning import Tuning, tuned
+from recallflow.operators.recall.signal import Signal
+from recallflow.operators.recall.tuning import Tuning, tuned, validate
 from recallflow.queries import Recall
-from recallflow.responses import Context, Response, Warn, status_of
+from recallflow.responses import RecalledMemory, Response, Warn, status_of
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
@@ -38,8 +38,8 @@ from recallflow.state.rows import MemoryRow
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What recall needs beside an owner's state: what a process shares, such as the model for questions; the rows'
-    reader, the episode gap, a timer for what the response tells of its own time (seconds, from any start), and the
-    state partition's graph expansions."""
+    reader; the episode gap; a timer for what the response says of its own time (seconds, from any start); and the state
+    partition's graph expansions."""
 
     shared: Shared
     rows: Callable[[HotOwner, OwnerIndex, list[int]], list[MemoryRow | None]]
@@ -53,8 +53,8 @@ class Engine:
 
 
 class Effects(NamedTuple):
-    """What an answer leaves behind once it has been handed on (step 12): these memories were returned at that time, in
-    that session."""
+    """What changes once an answer has been handed on (step 12): these memories were returned at that time, in that
+    session."""
 
     seqs: tuple[int, ...]
     session_id: str | None
@@ -70,198 +70,254 @@ class Recalled(NamedTuple):
     graph: QueryGraph
 
 
+# ---------------------------------------------------------------------- what each step gives
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A valid query (step 1), the moment it is about, and the owner's index of then. `warnings`: of what is cut to
+    size; `laps`: how long the steps took so far."""
+
+    engine: Engine
+    hot: HotOwner
+    query: Recall
+    moment: Moment
+    index: OwnerIndex
+    warnings: list[Warn]
+    laps: Laps
+
+    def rows(self, slots: list[int]) -> list[MemoryRow | None]:
+        """The rows of the index's slots."""
+        return self.engine.rows(self.hot, self.index, slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """Step 3: what is asked, how it is to be ranked, and which optional steps there is no time for. `at_ms`: when that
+    was known, since the query's beginning."""
+
+    question: Question
+    intent: Intent
+    tuning: Tuning
+    dropped: list[Step]
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Step 4: the places that may be in the answer, and what the question means to each."""
+
+    permitted: Places
+    signal: Signal
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """Steps 6, 7 and 9: the scene that was ranked, and the order; and the graph, as this query may use it."""
+
+    scene: Scene
+    ranking: Ranking
+    graph: QueryGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """Steps 8, 5 and 10: the ranked places, then those that the graph adds behind them, with their rows, opened."""
+
+    places: Places
+    rows: list[MemoryRow | None]
+    applied: Applied | None
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """Step 11: what the response shows. `optional`: its fields that a query has to ask for."""
+
+    memories: list[RecalledMemory]
+    optional: dict[str, Any]
+    warnings: list[Warn]
+
+
+# ---------------------------------------------------------------------- the steps
+
+
 def recall(
     engine: Engine, hot: HotOwner, query: Recall, request: Request, asked_ms: int, tenant: RecallSettings
 ) -> Recalled:
     """One query's answer, ranked as the tenant and the query have it; asked at `asked_ms`. Raises InvalidRecord for
     what cannot be answered."""
-    run = _Run(engine, hot, query, request, asked_ms)
-    run.understand(tenant)
-    run.find_candidates()
-    run.rank()
-    run.expand()
-    run.fetch()
-    run.compose()
-    return Recalled(run.response(), run.effects(), run.ranking, run.graph)
+    laps = Laps(engine.timer)
+    moment, embedder = Moment.of(query, asked_ms), engine.embedder
+    index = index_at(hot, moment, embedder.name, embedder.dimension, engine.episode_gap_ms)
+    asked = Asked(engine, hot, query, moment, index, validate(query), laps)
+    laps.lap("index")
+    understood = _understand(asked, tenant)
+    candidates = _find_candidates(asked, understood)
+    ranked = _rank(asked, understood, candidates, request)
+    expanded = _expand(asked, understood, ranked)
+    composed = _compose(asked, understood, candidates, ranked, expanded)
+    response = _respond(asked, understood, candidates, ranked, expanded, composed, request.query_id)
+    effects = _effects(asked, ranked, expanded, asked_ms) if moment.is_now else None
+    return Recalled(response, effects, ranked.ranking, ranked.graph)
 
 
-class _Run:
-    """One query on its way through the steps, in the order of `recall`. `warnings` gathers what the response tells of
-    them, `laps` how long each took."""
-
-    def __init__(self, engine: Engine, hot: HotOwner, query: Recall, request: Request, asked_ms: int) -> None:
-        self._engine, self._hot, self._query, self._request, self._asked_ms = engine, hot, query, request, asked_ms
-        self._laps = Laps(engine.timer)
-        self._deadline = Deadline(engine.timer, query.sla_target_ms, engine.shared.costs)
-        # 1. validate
-        self._warnings: list[Warn] = validate(query)
-        self._moment = Moment.of(query, asked_ms)
-        embedder = engine.embedder
-        self._index = index_at(hot, self._moment, embedder.name, embedder.dimension, engine.episode_gap_ms)
-        self._read_rows = partial(engine.rows, hot, self._index)
-        self._laps.lap("index")
-
-    def understand(self, tenant: RecallSettings) -> None:
-        """3. What is asked, in which mode, and what the time left forbids."""
-        self._question = understand(self._query.query.strip()[:QUERY_CHARACTERS], participants(self._index))
-        self._intent = intent_of(self._question)
-        self._tuning = tuned(self._query, mode_for(self._query.mode, self._intent), tenant)
-        self._dropped: list[Step] = []
-        if self._query.sla_target_ms is not None:  # without a target nothing is dropped, whatever is ahead
-            ahead = optional_steps(self._engine, self._query, self._tuning, self._question)
-            self._dropped = self._deadline.drops(ahead)
-            self._warnings += self._deadline.warn(self._dropped)
-        self._laps.lap("understand")
-        self._understood_ms = self._laps.elapsed_ms()
-
-    def find_candidates(self) -> None:
-        """4. Which memories may be in the answer, with the filters pushed down, and what the question means to each."""
-        out = superseded(self._hot.graph, self._index, self._moment)
-        self._permitted = np.flatnonzero(allowed(self._index, self._query.filters, self._moment) & ~out)
-        self._meant: signal.Signal | None = None
-        if self._tuning.mode != "recency" and self._index.conversation.size:
-            shared, index, question = self._engine.shared, self._index, self._question
-            if "dense" in self._dropped:
-                self._meant = signal.worded(shared, index, question, self._permitted)
-            else:
-                self._meant = signal.read(shared, index, question, self._permitted, self._read_rows)
-            self._warnings += self._meant.warnings
-        self._columns = self._meant.columns if self._meant else None
-        self._laps.lap("candidates")
-
-    def rank(self) -> None:
-        """6., 7., 9. Factors, tie-break, boosts; 8. the graph, as far as ranking asks for it."""
-        query, moment, index, tuning = self._query, self._moment, self._index, self._tuning
-        semantic = self._columns.score() if self._columns else np.zeros(index.conversation.size)
-        self.graph = QueryGraph(
-            graph=self._hot.graph,
-            index=index,
-            semantic=semantic,
-            permitted=self._permitted,
-            now_ms=moment.now_ms,
-            known_by_ms=moment.known_by_ms,
-            expansions=self._engine.expansions,
-            request=self._request,
-        )
-        session_id = query.session_id if moment.is_now else None
-        self._scene = Scene(
-            index=index,
-            question=self._question,
-            query=query,
-            now_ms=moment.now_ms,
-            semantic=semantic,
-            allowed=self._permitted,
-            tuning=tuning,
-            vector=self._meant.vector if self._meant else None,
-            proximity=self.graph.proximity(query.entity_urns, self._question.text) if tuning.wants_proximity else None,
-            relationship=self.graph.boosts(query.traversal_depth),
-            usage=self._hot.usage() if moment.is_now else None,
-            returned=NO_SEQS if session_id is None else self._hot.returned(session_id),
-        )
-        self._warnings += graph_missed(self._scene) + scarce(self._scene)
-        self.ranking = rank(self._scene) if len(self._permitted) else Ranking(self._permitted, np.zeros(0))
-        self._laps.lap("rank")
-
-    def expand(self) -> None:
-        """8. What the graph puts behind the ranked memories."""
-        self._applied: Applied | None = None
-        self._places = self.ranking.places
-        if self._query.strategy != "hybrid_graph":
-            return
-        late = "graph" in self._dropped
-        self._applied, added = self.graph.expand(self.ranking.places, self._query.traversal_depth, late=late)
-        self._places = np.concatenate([self.ranking.places, added])
-        took_ms = self._laps.lap("expand")
-        if self._applied.ran:
-            self._engine.shared.costs.took("graph", took_ms)
-
-    def fetch(self) -> None:
-        """5., 10. Rows, opened: only of what is answered, as ranking reads none."""
-        self._rows = self._read_rows([int(slot) for slot in self._index.conversation.slots[self._places]])
-        self._laps.lap("fetch")
-
-    def compose(self) -> None:
-        """11. What the response shows."""
-        ranked, graph, index = len(self.ranking.places), self._hot.graph, self._index
-        rows = self._rows[:ranked]
-        self._warnings += compose.afterthoughts(index, self.ranking, rows, self._moment.now_ms)
-        memories = compose.memories(index, self.ranking, rows, self._columns)
-        if self._applied is not None:
-            added = self._places[ranked:], self._applied.items, self._rows[ranked:]
-            memories += compose.expanded(index, *added, len(memories))
-        self._memories = compose.flagged(memories, conflicts(graph, [m.id for m in memories], self._moment))
-        self._optional: dict[str, Any] = {}
-        if self._query.explain:
-            kind = self._engine.embedder.kind
-            self._optional |= compose.explanations(self._scene, self.ranking, rows, self._columns, kind)
-        self._laps.lap("compose")
-        if self._query.max_tokens is not None:
-            self._optional["context"] = self._context(self._query.max_tokens)
-            self._laps.lap("context")
-        self._warnings += self.graph.warnings
-
-    def _context(self, max_tokens: int) -> Context:
-        about = context.About(
-            self._hot, self._index, self._moment, self._query.filters, self._permitted, self._memories
-        )
-        entities = self.graph.context(self._query.entity_urns, self._question.text)
-        counter = self._engine.shared.tokens()
-        found, missed = context.context(about, max_tokens, counter, self._read_rows, entities)
-        self._warnings += missed
-        return found
-
-    def response(self) -> Response:
-        """What is told of the answer and of how it came about."""
-        meant, applied = self._meant, self._applied
-        ran: dict[Step, bool] = {"dense": bool(meant and meant.embedded), "graph": self.graph.ran}
-        tier = tier_of([step for step, did in ran.items() if did])
-        target_ms = self._query.sla_target_ms or TARGET_MS[tier]
-        elapsed_ms = self._laps.elapsed_ms()
-        rest_ms = elapsed_ms - self._understood_ms - (meant.took_ms if meant else 0.0)
-        self._engine.shared.costs.took(REST, rest_ms)
-        return Response(
-            query_id=self._request.query_id,
-            status=status_of(self._warnings),
-            memories=self._memories,
-            query_intent=self._intent,
-            computation_tier=tier,
-            sla_target_ms=target_ms,
-            sla_met=elapsed_ms <= target_ms,
-            processing_time_ms=round(elapsed_ms, 3),
-            routing_info=self._routing(),
-            tiebreak_applied=self.ranking.tiebreak_applied,
-            fallback=None if applied is None else applied.fallback,
-            warnings=self._warnings,
-            **self._optional,
-        )
-
-    def _routing(self) -> dict[str, Any]:
-        meant, applied = self._meant, self._applied
-        return {
-            "mode": self._tuning.mode,
-            "index": "flat",
-            "memories": len(self._index),
-            "permitted": len(self._permitted),
-            "cache_hits": {name: int(meant is not None and name in meant.hits) for name in signal.CACHES},
-            "stages_ms": self._laps.stages_ms,
-            **({"graph": applied.routing} if applied is not None and applied.routing is not None else {}),
-        }
-
-    def effects(self) -> Effects | None:
-        """12. What the answer leaves behind."""
-        if not self._moment.is_now:
-            return None
-        returned = zip(self._scene.fact("seq", self._places), self._rows, strict=True)
-        return Effects(
-            tuple(int(seq) for seq, row in returned if row is not None), self._query.session_id, self._asked_ms
-        )
+def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
+    query, shared = asked.query, asked.engine.shared
+    question = understand(query.query.strip()[:QUERY_CHARACTERS], participants(asked.index))
+    intent = intent_of(question)
+    tuning = tuned(query, mode_for(query.mode, intent), tenant)
+    dropped: list[Step] = []
+    if query.sla_target_ms is not None:
+        ahead: list[Step] = ["graph"] if query.strategy == "hybrid_graph" else []
+        # A vector that is at hand costs no time.
+        if tuning.mode != "recency" and shared.questions.cached(question.own_words) is None:
+            ahead.append("dense")
+        dropped = shared.costs.drop(ahead, query.sla_target_ms - asked.laps.elapsed_ms())
+    asked.laps.lap("understand")
+    return Understood(question, intent, tuning, dropped, asked.laps.elapsed_ms())
 
 
-def optional_steps(engine: Engine, query: Recall, tuning: Tuning, question: Question) -> list[Step]:
-    """What a query may go without where its time is short; a vector that is at hand takes none."""
-    steps: list[Step] = ["graph"] if query.strategy == "hybrid_graph" else []
-    asks_meaning = tuning.mode != "recency" and engine.shared.questions.cached(question.own_words) is None
-    return [*steps, "dense"] if asks_meaning else steps
+def _find_candidates(asked: Asked, understood: Understood) -> Candidates:
+    index, shared, question = asked.index, asked.engine.shared, understood.question
+    mask = allowed(index, asked.query.filters, asked.moment)
+    if (out := superseded(asked.hot.graph, index, asked.moment)) is not None:
+        mask &= ~out
+    permitted = mask.nonzero()[0]
+    if understood.tuning.mode == "recency" or not index.conversation.size:
+        found = Signal()
+    elif "dense" in understood.dropped:
+        found = Signal(signal.by_words(shared, index, question, permitted))
+    else:
+        found = signal.read(shared, index, question, permitted, asked.rows)
+    asked.laps.lap("candidates")
+    return Candidates(permitted, found)
+
+
+def _rank(asked: Asked, understood: Understood, candidates: Candidates, request: Request) -> Ranked:
+    query, moment, index, hot = asked.query, asked.moment, asked.index, asked.hot
+    permitted, columns, tuning = candidates.permitted, candidates.signal.columns, understood.tuning
+    semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
+    graph = QueryGraph(
+        graph=hot.graph,
+        index=index,
+        semantic=semantic,
+        permitted=permitted,
+        now_ms=moment.now_ms,
+        known_by_ms=moment.known_by_ms,
+        expansions=asked.engine.expansions,
+        request=request,
+    )
+    session_id = query.session_id if moment.is_now else None
+    scene = Scene(
+        index=index,
+        question=understood.question,
+        query=query,
+        now_ms=moment.now_ms,
+        semantic=semantic,
+        allowed=permitted,
+        tuning=tuning,
+        vector=candidates.signal.vector,
+        proximity=graph.proximity(query.entity_urns, understood.question.text) if tuning.wants_proximity else None,
+        relationship=graph.boosts(query.traversal_depth),
+        usage=hot.usage() if moment.is_now else None,
+        returned=NO_SEQS if session_id is None else hot.returned(session_id),
+    )
+    ranking = rank(scene) if len(permitted) else Ranking(permitted, np.zeros(0))
+    asked.laps.lap("rank")
+    return Ranked(scene, ranking, graph)
+
+
+def _expand(asked: Asked, understood: Understood, ranked: Ranked) -> Expanded:
+    query, places, applied = asked.query, ranked.ranking.places, None
+    if query.strategy == "hybrid_graph":
+        late = "graph" in understood.dropped
+        applied, added = ranked.graph.expand(places, query.traversal_depth, late=late)
+        places = np.concatenate([places, added])
+        took_ms = asked.laps.lap("expand")
+        if applied.ran:
+            asked.engine.shared.costs.add("graph", took_ms)
+    rows = asked.rows(asked.index.conversation.slots[places].tolist())
+    asked.laps.lap("fetch")
+    return Expanded(places, rows, applied)
+
+
+def _compose(
+    asked: Asked, understood: Understood, candidates: Candidates, ranked: Ranked, expanded: Expanded
+) -> Composed:
+    query, index, columns, ranking = asked.query, asked.index, candidates.signal.columns, ranked.ranking
+    count, target_ms = len(ranking.places), query.sla_target_ms
+    rows = expanded.rows[:count]
+    warnings = [*asked.warnings]
+    if understood.dropped:
+        detail = f"went without {' and '.join(understood.dropped)} to be done within {target_ms:g} ms"
+        warnings.append(Warn(code="deadline", detail=detail))
+    warnings += [*candidates.signal.warnings, *compose.warnings(ranked.scene, ranking, rows)]
+    memories = compose.ranked(index, ranking, rows, columns)
+    if expanded.applied is not None:
+        added, items = expanded.places[count:], expanded.applied.items
+        memories += compose.added(index, added, items, expanded.rows[count:], len(memories))
+    memories = compose.with_conflicts(memories, asked.hot.graph, asked.moment)
+    optional: dict[str, Any] = {}
+    if query.explain:
+        optional |= compose.explanations(ranked.scene, ranking, rows, columns, asked.engine.embedder.kind)
+    asked.laps.lap("compose")
+    if query.max_tokens is not None:
+        about = About(asked.hot, index, asked.moment, query.filters, candidates.permitted, memories)
+        entities = ranked.graph.context(query.entity_urns, understood.question.text)
+        counter = asked.engine.shared.tokens()
+        optional["context"], missed = context(about, query.max_tokens, counter, asked.rows, entities)
+        warnings += missed
+        asked.laps.lap("context")
+    return Composed(memories, optional, [*warnings, *ranked.graph.warnings])
+
+
+def _respond(
+    asked: Asked,
+    understood: Understood,
+    candidates: Candidates,
+    ranked: Ranked,
+    expanded: Expanded,
+    composed: Composed,
+    query_id: str,
+) -> Response:
+    """The response, with what it says of how the answer came about."""
+    found, applied, laps = candidates.signal, expanded.applied, asked.laps
+    ran: dict[Step, bool] = {"dense": found.embedded, "graph": ranked.graph.ran}
+    tier = tier_of([step for step, did in ran.items() if did])
+    target_ms, elapsed_ms = asked.query.sla_target_ms or TARGET_MS[tier], laps.elapsed_ms()
+    asked.engine.shared.costs.add(REST, elapsed_ms - understood.at_ms - found.took_ms)
+    routing = {
+        "mode": understood.tuning.mode,
+        "index": "flat",
+        "memories": len(asked.index),
+        "permitted": len(candidates.permitted),
+        "cache_hits": {name: int(name in found.hits) for name in signal.CACHES},
+        "stages_ms": laps.stages_ms,
+    }
+    if applied is not None and applied.routing is not None:
+        routing["graph"] = applied.routing
+    return Response(
+        query_id=query_id,
+        status=status_of(composed.warnings),
+        memories=composed.memories,
+        query_intent=understood.intent,
+        computation_tier=tier,
+        sla_target_ms=target_ms,
+        sla_met=elapsed_ms <= target_ms,
+        processing_time_ms=round(elapsed_ms, 3),
+        routing_info=routing,
+        tiebreak_applied=ranked.ranking.tiebreak_applied,
+        fallback=None if applied is None else applied.fallback,
+        warnings=composed.warnings,
+        **composed.optional,
+    )
+
+
+def _effects(asked: Asked, ranked: Ranked, expanded: Expanded, asked_ms: int) -> Effects:
+    """Step 12."""
+    seqs = ranked.scene.fact("seq", expanded.places).tolist()
+    returned = (seq for seq, row in zip(seqs, expanded.rows, strict=True) if row is not None)
+    return Effects(tuple(returned), asked.query.session_id, asked_ms)
 
 
 def participants(index: OwnerIndex) -> list[str]:

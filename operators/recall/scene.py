@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.embedder import Matrix
-from recallflow.operators.recall.decay import Days, age_days
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.tuning import Tuning
 from recallflow.queries import Recall
@@ -19,6 +18,7 @@ from recallflow.state.usage import OwnerUsage
 Values = npt.NDArray[np.floating[Any]]
 Places = npt.NDArray[np.int64]
 
+DAY_MS = 86_400_000
 NO_SEQS: Places = np.zeros(0, np.int64)
 
 
@@ -73,23 +73,7 @@ class Scene:
         column: npt.NDArray[Any] = self.index.conversation.facts[name][places]
         return column
 
-    def ages(self, places: Places) -> Days:
-        """Age of each place's memory, in days."""
-        return age_days(self.fact("created_ms", places), self.now_ms)
-
-
-def explained(ranking: Ranking) -> list[dict[str, dict[str, Any]]]:
-    """Factors, weights and boosts of each memory, best first."""
-    names, boosts = [*ranking.factors], [*ranking.boosts]
-    count = len(ranking.places)
-    factors = np.round(np.array([*ranking.factors.values()]).reshape(len(names), count), 6).T.tolist()
-    boosted = np.round(np.array([*ranking.boosts.values()]).reshape(len(boosts), count), 6).T.tolist()
-    weights = {name: round(weight, 6) for name, weight in ranking.weights.items()}
-    return [
-        {
-            "factors": dict(zip(names, own, strict=True)),
-            "weights": weights,
-            "boosts": {name: boost for name, boost in zip(boosts, more, strict=True) if boost},
-        }
-        for own, more in zip(factors, boosted, strict=True)
-    ]
+    def age_days(self, places: Places) -> Values:
+        """Age of each place's memory in days, never negative: the future counts as now."""
+        ages: Values = np.maximum(self.now_ms - self.fact("created_ms", places), 0) / DAY_MS
+        return ages

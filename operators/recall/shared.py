@@ -1,22 +1,182 @@
-"""What recall uses in all state partitions of a process alike. None of it is state: a query's answer is the same with
-other caches."""
+"""What recall shares between all state partitions of a process: caches, the model for questions, the costs of steps.
 
+None of it is state: a query has the same answer with other caches. A vector depends on the model and the text alone, so
+that a cached one is the one the model would give again.
+"""
+
+import hashlib
+import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Self
+from sys import getsizeof
+from threading import Lock
+from typing import NamedTuple, Self
+from weakref import ref
 
-from recallflow.embedder import Embedder, TokenCounter
-from recallflow.operators.recall.candidates_cache import CandidatesCache
+import numpy as np
+
+from recallflow.embedder import NO_FLOATS, Embedder, Matrix, TextVectors, TokenCounter, TokenEmbedder
+from recallflow.operators.recall.columns import Columns
+from recallflow.operators.recall.context import token_counter
 from recallflow.operators.recall.deadline import Costs
-from recallflow.operators.recall.question_vectors import QuestionVectors
-from recallflow.operators.recall.tokens import counter
+from recallflow.responses import Warn
+from recallflow.state.index import Conversation
+
+CACHED = 4_096  # questions: 6 MB of vectors of 384 numbers, and 5 KB for the tokens of each
+CACHED_TOKENS = 64  # a question with more of them is not cached: nobody asks it again
+TTL_S = 3_600.0
+CANDIDATES_BYTES = 16 * 1024 * 1024
+_ENTRY_BYTES = 1_000  # of Python objects
+
+_log = logging.getLogger(__name__)
+
+
+class QuestionVector(NamedTuple):
+    """A question's (dimension,) vector, L2-normalised, and whether it came from the cache; or why there is none.
+    `took_ms`: the model's time. `tokens`: vectors of its tokens, where the model gives them."""
+
+    vector: Matrix | None
+    cached: bool = False
+    took_ms: float = 0.0
+    problem: Warn | None = None
+    tokens: Matrix = NO_FLOATS
+
+
+class QuestionVectors:
+    """The model for questions, behind a cache of what it gave lately: the least recently used goes first, and none
+    stays for more than an hour. Threads may share it.
+
+    Where the model fails there is no vector to compare with the stored ones, as vectors of different models never meet:
+    `fallback` then embeds both sides, the question and the texts it is compared with.
+    """
+
+    def __init__(
+        self, embedder: Embedder, fallback: Embedder | None, timer: Callable[[], float], size: int = CACHED
+    ) -> None:
+        """`timer`: seconds, from any start. `fallback`: a model that needs nothing but the text."""
+        self.embedder = embedder
+        self.fallback = fallback
+        self._token_embedder = embedder if isinstance(embedder, TokenEmbedder) else None  # slow to find out
+        self._timer = timer
+        self._size = size
+        self._cache: OrderedDict[str, tuple[float, TextVectors]] = OrderedDict()
+        self._lock = Lock()
+
+    def cached(self, text: str) -> TextVectors | None:
+        """The text's vectors, if they are in the cache and not too old."""
+        key = cache_key(self.embedder.name, text)
+        with self._lock:
+            stored_s, vectors = self._cache.get(key, (0.0, None))
+            if vectors is None:
+                return None
+            if self._timer() - stored_s > TTL_S:
+                del self._cache[key]
+                return None
+            self._cache.move_to_end(key)
+            return vectors
+
+    def embed(self, text: str) -> QuestionVector:
+        """The text's vector. It never raises for what is wrong with the model."""
+        if (cached := self.cached(text)) is not None:
+            return QuestionVector(cached.vector, cached=True, tokens=cached.tokens)
+        began_s = self._timer()
+        found = self._run_model(text)
+        ended_s = self._timer()
+        took_ms = (ended_s - began_s) * 1000
+        if isinstance(found, Warn):
+            _log.warning("%s", found.detail)
+            return QuestionVector(None, took_ms=took_ms, problem=found)
+        if len(found.tokens) <= CACHED_TOKENS:
+            with self._lock:
+                self._cache[cache_key(self.embedder.name, text)] = ended_s, found
+                if len(self._cache) > self._size:
+                    self._cache.popitem(last=False)
+        return QuestionVector(found.vector, took_ms=took_ms, tokens=found.tokens)
+
+    def _run_model(self, text: str) -> TextVectors | Warn:
+        """What the model gives, or what is wrong with it."""
+        name, expected = self.embedder.name, (1, self.embedder.dimension)
+        tokens = NO_FLOATS
+        try:
+            if self._token_embedder is not None:
+                (given,) = self._token_embedder.embed_tokens([text])
+                matrix, tokens = np.array([given.vector], np.float32), np.array(given.tokens, np.float32)
+            else:
+                matrix = np.array(self.embedder.embed([text]), np.float32)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 a model and its runtime raise what they like; the answer does without
+            # Not the error's message: it may quote the question.
+            return self._warn("embedding_fallback", f"{name} failed at a question ({type(error).__name__})")
+        if matrix.shape != expected:
+            return self._warn("wrong_dimension", f"{name} gave an array of {matrix.shape}, not {expected}")
+        if not (np.isfinite(matrix).all() and np.isfinite(tokens).all()):
+            return self._warn("embedding_fallback", f"{name} gave a vector that is not of numbers")
+        for rows in (matrix, tokens):
+            rows.setflags(write=False)
+        return TextVectors(matrix[0], tokens)
+
+    def _warn(self, code: str, what: str) -> Warn:
+        if self.fallback is None:
+            return Warn(code=code, detail=f"{what}; memories were compared by words alone")
+        return Warn(code=code, detail=f"{what}; those that fit best by words were compared by {self.fallback.name}")
+
+
+def cache_key(model: str, text: str) -> str:
+    """`emb:` and the first 24 hexadecimal digits of SHA-256 over model and text."""
+    return "emb:" + hashlib.sha256("\0".join((model, text)).encode()).hexdigest()[:24]
+
+
+class _Cached(NamedTuple):
+    conversation: "ref[Conversation]"
+    columns: Columns
+    size_bytes: int
+
+
+class CandidatesCache:
+    """The columns of questions that are asked again while nothing was written: what a popular question costs most. The
+    least recently used go first, at a budget of bytes. Threads may share it.
+
+    It holds columns, never scores: those depend on the time, the session and use. A conversation is made anew with
+    every change of its owner's memories, so that what is cached for one holds for exactly that version of them.
+    """
+
+    def __init__(self, budget_bytes: int = CANDIDATES_BYTES) -> None:
+        self._budget_bytes = budget_bytes
+        self._cache: OrderedDict[tuple[int, str], _Cached] = OrderedDict()
+        self._lock = Lock()
+        self.total_bytes = 0
+
+    def get(self, conversation: Conversation, text: str) -> Columns | None:
+        """The columns of this question about these very memories, if they are cached."""
+        key = id(conversation), text
+        with self._lock:
+            found = self._cache.get(key)
+            if found is None or found.conversation() is not conversation:  # another one had its address before
+                return None
+            self._cache.move_to_end(key)
+            return found.columns
+
+    def put(self, conversation: Conversation, text: str, columns: Columns) -> None:
+        """Caches the columns, unless they alone are over the budget."""
+        size_bytes = _ENTRY_BYTES + getsizeof(text) + sum(column.nbytes for column in columns.values.values())
+        if size_bytes > self._budget_bytes:
+            return
+        key = id(conversation), text
+        with self._lock:
+            if key in self._cache:
+                self.total_bytes -= self._cache.pop(key).size_bytes
+            self._cache[key] = _Cached(ref(conversation), columns, size_bytes)
+            self.total_bytes += size_bytes
+            while self.total_bytes > self._budget_bytes:
+                self.total_bytes -= self._cache.popitem(last=False)[1].size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The model for questions behind its cache; the candidates of questions asked before; what counts tokens, loaded on
-    first use; and what steps took so far."""
+    """One for a process. `tokens`: gives what counts tokens, which is loaded on first use."""
 
     questions: QuestionVectors
     candidates: CandidatesCache
@@ -31,12 +191,8 @@ class Shared:
         fallback: Embedder | None = None,
         exact_tokens: Callable[[], TokenCounter | None] = lambda: None,
     ) -> Self:
-        """`fallback`: what embeds where the model fails; none, too, where it is the model itself. `exact_tokens`: loads
-        the counter to prefer to the embedder's, if there is one. `timer`: seconds, from any start."""
+        """`timer`: seconds, from any start. `fallback`: what embeds where the model fails; none where it is the model
+        itself. `exact_tokens`: loads the counter to prefer to the embedder's, if there is one."""
         other = None if fallback is None or fallback.name == embedder.name else fallback
-        return cls(
-            QuestionVectors(embedder, other, timer),
-            CandidatesCache(),
-            cache(lambda: counter(exact_tokens(), embedder)),
-            Costs(),
-        )
+        questions = QuestionVectors(embedder, other, timer)
+        return cls(questions, CandidatesCache(), cache(lambda: token_counter(exact_tokens(), embedder)), Costs())

@@ -1,33 +1,33 @@
-"""Steps 3 and 4: the question's vector and the semantic signal, and what stands in for them where the model fails or
-there is no time for it."""
+"""What a question means to each memory: its vector, the semantic signal, and what stands in for them where the model
+fails or there is no time for it."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 from recallflow.embedder import NO_FLOATS, Embedder, Matrix, TextVectors
 from recallflow.operators import redaction
-from recallflow.operators.recall import columns
 from recallflow.operators.recall.bm25 import Column
-from recallflow.operators.recall.columns import Columns
+from recallflow.operators.recall.columns import LEXICAL_WEIGHTS, WEIGHTS, Columns, compute
 from recallflow.operators.recall.question import Question
-from recallflow.operators.recall.question_vectors import QuestionVector
 from recallflow.operators.recall.scene import Places
 from recallflow.operators.recall.shared import Shared
-from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, SPELLING_WEIGHTS, WEIGHTS
 from recallflow.operators.redaction import RowsReader
 from recallflow.responses import Warn
 from recallflow.state.index import OwnerIndex
 
 FALLBACK_CANDIDATES = 200
+NO_COLUMNS = Columns({}, {})
 CACHES = ("question_vector", "candidates")
 
 
-class Signal(NamedTuple):
-    """The columns, and how they came about. `vector`: the question's, where the model gave one; `embedded`: whether
-    vectors of any kind had a part; `hits`: the caches that had them; `took_ms`: the model's time."""
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """The columns, none where the mode does not rank by meaning, and how they came about. `vector`: the question's,
+    where the model gave one; `embedded`: whether vectors of any kind had a part; `hits`: the caches that had them;
+    `took_ms`: the model's time."""
 
-    columns: Columns
+    columns: Columns = NO_COLUMNS
     vector: Matrix | None = None
     embedded: bool = False
     hits: tuple[str, ...] = ()
@@ -38,49 +38,42 @@ class Signal(NamedTuple):
 def read(shared: Shared, index: OwnerIndex, question: Question, permitted: Places, rows: RowsReader) -> Signal:
     """The signal by the question's vector and words. Where the model fails, by its words and, for the memories that fit
     best, by vectors that the fallback makes of question and texts."""
-    questions = shared.questions
-    asked = questions.of(question.own_words)
-    if not asked.cached:
-        shared.costs.took("dense", asked.took_ms)
-    if asked.vector is not None:
-        return _meant(shared, index, question, permitted, asked, asked.vector)
-    signal = worded(shared, index, question, permitted)._replace(took_ms=asked.took_ms)
-    if asked.problem is not None:
-        signal = signal._replace(warnings=(asked.problem,))
-    if questions.fallback is None:
-        return signal
-    dense = _spelt(questions.fallback, signal.columns, index, question, permitted, rows)
-    return signal._replace(columns=Columns(signal.columns.values | {"dense": dense}, SPELLING_WEIGHTS), embedded=True)
-
-
-def _meant(
-    shared: Shared, index: OwnerIndex, question: Question, permitted: Places, asked: QuestionVector, vector: Matrix
-) -> Signal:
+    questions, conversation = shared.questions, index.conversation
+    asked = questions.embed(question.own_words)
     hits = ("question_vector",) if asked.cached else ()
-    if (known := shared.candidates.get(index.conversation, question.text)) is not None:
-        return Signal(known, vector, embedded=True, hits=(*hits, "candidates"), took_ms=asked.took_ms)
-    weights = WEIGHTS[shared.questions.embedder.kind]
-    found = columns.compute(index, question, TextVectors(vector, asked.tokens), weights, permitted)
-    if found.complete:
-        shared.candidates.put(index.conversation, question.text, found)
-    return Signal(found, vector, embedded=True, hits=hits, took_ms=asked.took_ms)
+    if not asked.cached:
+        shared.costs.add("dense", asked.took_ms)
+    if asked.vector is None:
+        columns, fallback = by_words(shared, index, question, permitted), questions.fallback
+        if fallback is not None:
+            dense = _dense_by(fallback, columns, index, question, permitted, rows)
+            columns = Columns(columns.values | {"dense": dense}, WEIGHTS["spelling"])
+        problems = () if asked.problem is None else (asked.problem,)
+        return Signal(columns, embedded=fallback is not None, took_ms=asked.took_ms, warnings=problems)
+    if (known := shared.candidates.get(conversation, question.text)) is not None:
+        return Signal(known, asked.vector, embedded=True, hits=(*hits, "candidates"), took_ms=asked.took_ms)
+    weights = WEIGHTS[questions.embedder.kind]
+    columns = compute(index, question, TextVectors(asked.vector, asked.tokens), weights, permitted)
+    if columns.complete:
+        shared.candidates.put(conversation, question.text, columns)
+    return Signal(columns, asked.vector, embedded=True, hits=hits, took_ms=asked.took_ms)
 
 
-def worded(shared: Shared, index: OwnerIndex, question: Question, permitted: Places) -> Signal:
-    """The signal by the question's words alone."""
+def by_words(shared: Shared, index: OwnerIndex, question: Question, permitted: Places) -> Columns:
+    """The columns by the question's words alone."""
     # No memory is nearer to a vector of zeros than another: what of the columns rests on vectors is 0 everywhere.
     nowhere = TextVectors(np.zeros(shared.questions.embedder.dimension, np.float32), NO_FLOATS)
-    return Signal(columns.compute(index, question, nowhere, LEXICAL_WEIGHTS, permitted))
+    return compute(index, question, nowhere, LEXICAL_WEIGHTS, permitted)
 
 
-def _spelt(
-    fallback: Embedder, by_words: Columns, index: OwnerIndex, question: Question, permitted: Places, rows: RowsReader
+def _dense_by(
+    fallback: Embedder, columns: Columns, index: OwnerIndex, question: Question, permitted: Places, rows: RowsReader
 ) -> Column:
     """(n,) z-scores of the fallback's cosines over the permitted memories that fit best by words; the others are 0."""
-    score = by_words.score()
+    score = columns.score()
     best = permitted[np.argsort(-score[permitted], kind="stable")[:FALLBACK_CANDIDATES]]
-    found = rows([int(slot) for slot in index.conversation.slots[best]])
-    readable = [(place, row) for place, row in zip(best, found, strict=True) if redaction.is_readable(row)]
+    found = zip(best, rows(index.conversation.slots[best].tolist()), strict=True)
+    readable = [(place, row) for place, row in found if redaction.is_readable(row)]
     dense = np.zeros(len(score))
     if readable:
         texts = [f"{row.author}: {row.content}" if row.author else row.content for _, row in readable]

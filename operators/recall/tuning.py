@@ -1,4 +1,4 @@
-"""What a ranking can be tuned by: the query's own numbers come before the tenant's, and those before the defaults."""
+"""How a query wants to be ranked: its own numbers come before the tenant's, and those before the defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,10 +6,17 @@ from types import MappingProxyType
 
 from recallflow.control import RECALL_SETTINGS, RecallSettings, TenantSettings
 from recallflow.decisions import History
+from recallflow.limits import QUERY_CHARACTERS
+from recallflow.parsing import unknown_fields
 from recallflow.queries import K_MAX, K_MIN, WEIGHTS, Decay, Mode, Recall
+from recallflow.responses import Warn
 
 DECAYED_K = 20
 PROXIMITY = "proximity"
+_NOT_YET_OPTIONAL = {
+    "select_categories": "category selection",
+    "check_sufficiency": "the sufficiency check",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,21 @@ class Tuning:
         return self.weights.get(PROXIMITY, 0.0) > 0
 
 
+def validate(query: Recall) -> list[Warn]:
+    """Warnings of what is cut to size, not read, or not done."""
+    warnings = [
+        Warn(code="not_in_this_version", detail=f"{name}: {what} was not applied")
+        for name, what in _NOT_YET_OPTIONAL.items()
+        if getattr(query, name) != Recall.model_fields[name].get_default()
+    ]
+    if not K_MIN <= query.k <= K_MAX:
+        warnings.append(Warn(code="k_clamped", detail=f"k was {query.k}; {K_MIN} to {K_MAX} are answered"))
+    if len(query.query.strip()) > QUERY_CHARACTERS:
+        warnings.append(Warn(code="query_cut", detail=f"only the first {QUERY_CHARACTERS} characters were read"))
+    unknown = unknown_fields(query) + [f"filters.{name}" for name in query.filters.model_extra or {}]
+    return warnings + [Warn(code="unknown_field", detail=f"{name} is not read") for name in unknown]
+
+
 def tenant_settings(decisions: History, tenant_id: str, at_ms: int) -> RecallSettings:
     """What the tenant had set of its rankings by then (epoch ms)."""
     decided = decisions.as_of(tenant_id, "tenant.settings", RECALL_SETTINGS, at_ms)
@@ -35,18 +57,17 @@ def tenant_settings(decisions: History, tenant_id: str, at_ms: int) -> RecallSet
 
 
 def tuned(query: Recall, mode: Mode, tenant: RecallSettings) -> Tuning:
-    """The query's ranking in the mode that answers it (`auto` is decided by then)."""
+    """The query's ranking in the mode that answers it, which is not `auto` any more."""
     k = DECAYED_K if mode == "decayed" and "k" not in query.model_fields_set else min(max(query.k, K_MIN), K_MAX)
     return Tuning(mode, k, _weights(query, mode, tenant), _decay(query.decay, tenant.decay))
 
 
 def _weights(query: Recall, mode: Mode, tenant: RecallSettings) -> Mapping[str, float]:
     """By factor. In `hybrid`, proximity weighs only where the query names entities or weighs it itself."""
-    weights = dict(WEIGHTS.get(mode, {}))
-    of_tenant = [given for name, given in tenant.weights.items() if name == mode]
-    for given in (*of_tenant, query.weights or {}):
-        weights |= {name: weight for name, weight in given.items() if name in weights}
-    if mode == "hybrid" and not query.entity_urns and PROXIMITY not in (query.weights or {}):
+    weights, own = dict(WEIGHTS.get(mode, {})), query.weights or {}
+    of_tenant = next((given for name, given in tenant.weights.items() if name == mode), {})
+    weights |= {name: weight for name, weight in (of_tenant | own).items() if name in weights}
+    if mode == "hybrid" and not query.entity_urns and PROXIMITY not in own:
         weights.pop(PROXIMITY, None)
     return weights
 

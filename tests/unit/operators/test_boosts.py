@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from recallflow.flows.embedded import Processed
-from recallflow.operators.recall.boosts import boosts
+from recallflow.operators.recall.factors import boosts
 from recallflow.operators.recall.modes import rank
 from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.state.rows import Entry

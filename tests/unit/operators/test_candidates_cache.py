@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from recallflow.flows.embedded import Processed
-from recallflow.operators.recall.candidates_cache import CandidatesCache
 from recallflow.operators.recall.columns import Columns
+from recallflow.operators.recall.shared import CandidatesCache
 from recallflow.state.index import Conversation, OwnerIndex
 from recallflow.state.rows import Entry
 

@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 from recallflow.embedder import NO_FLOATS, TextVectors
 from recallflow.operators.recall.bm25 import SQUASH, Column
 from recallflow.operators.recall.bm25 import bm25 as bm25_scores
-from recallflow.operators.recall.columns import Columns, compute
-from recallflow.operators.recall.dates import date_column
+from recallflow.operators.recall.columns import WEIGHTS, Columns, compute, date_column
 from recallflow.operators.recall.question import DateMention, understand
-from recallflow.operators.recall.weights import CONTEXTUAL_WEIGHTS, SPELLING_WEIGHTS, STATIC_WEIGHTS
 from recallflow.state.index import Lengths, OwnerIndex
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME, Entry, Vectors
 
 MODEL = "model"
 RIGHT, UP, LEFT = (1, 0), (0, 1), (-1, 0)
-EVERY: Mapping[str, float] = dict.fromkeys(CONTEXTUAL_WEIGHTS, 1.0)
+EVERY: Mapping[str, float] = dict.fromkeys(WEIGHTS["contextual"], 1.0)
 QUERY = TextVectors(np.array(RIGHT, np.float32), NO_FLOATS)
 
 MakeEntry = Callable[..., Entry]
@@ -345,7 +343,7 @@ def test_the_score_is_the_weighted_sum_of_the_columns() -> None:
     assert columns.contributions(np.array([1, 0])).tolist() == [[1.0, 0.5], [-2.0, 20.0]]
 
 
-@pytest.mark.parametrize("weights", [CONTEXTUAL_WEIGHTS, STATIC_WEIGHTS, SPELLING_WEIGHTS])
+@pytest.mark.parametrize("weights", [WEIGHTS["contextual"], WEIGHTS["static"], WEIGHTS["spelling"]])
 def test_only_weighted_columns_are_part_of_the_sum(make_entry: MakeEntry, weights: Mapping[str, float]) -> None:
     index = said_by(make_entry, "Ann", "Bo")
     question = understand("When did Ann say that, in May 2023?", ["Ann", "Bo"])

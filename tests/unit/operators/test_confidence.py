@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.embedder import Kind
-from recallflow.operators.recall.confidence import CALIBRATIONS, log_odds_of_share, log_total, probabilities
+from recallflow.operators.recall.explain import CALIBRATIONS, log_odds_of_share, log_total, probabilities
 
 SCORES = st.lists(st.floats(-50, 50), min_size=1, max_size=20)
 KINDS: list[Kind] = ["spelling", "static", "contextual"]

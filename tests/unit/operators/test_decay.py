@@ -1,5 +1,6 @@
 """Decay functions by hand, and what is true of all of them."""
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.recall.decay import age_days, recency
+from recallflow.operators.recall.factors import recency
+from recallflow.operators.recall.scene import Scene
 from recallflow.queries import Decay, DecayFunction
+from recallflow.state.rows import Entry
 
 DAY_MS = 24 * 60 * 60 * 1000
 FUNCTIONS: tuple[DecayFunction, ...] = get_args(DecayFunction)
@@ -47,15 +50,27 @@ def test_decay_without_parameters(function: DecayFunction, at_30_days: float) ->
     np.testing.assert_allclose(recency(np.array([30.0]), Decay(function=function)), [at_30_days], rtol=1e-7)
 
 
-def test_age_is_in_days_and_the_future_counts_as_now() -> None:
+@pytest.fixture
+def age_days(make_entry: Callable[..., Entry], make_scene: Callable[..., Scene]) -> Callable[..., list[float]]:
+    """Ages at a time of memories of these event times, which rise."""
+
+    def ages(now_ms: int, *created_ms: int) -> list[float]:
+        entries = [make_entry(seq, episode=0, created_ms=at) for seq, at in enumerate(created_ms)]
+        scene = make_scene("recency", entries, np.zeros(len(entries)), now_ms=now_ms)
+        return [float(age) for age in scene.age_days(scene.allowed)]
+
+    return ages
+
+
+def test_age_is_in_days_and_the_future_counts_as_now(age_days: Callable[..., list[float]]) -> None:
     now_ms = 10 * DAY_MS
-    created_ms = np.array([0, now_ms - DAY_MS // 2, now_ms - 1, now_ms, now_ms + 1, -5 * DAY_MS])
-    assert age_days(created_ms, now_ms).tolist() == [10, 0.5, 1 / DAY_MS, 0, 0, 15]
+    created_ms = [-5 * DAY_MS, 0, now_ms - DAY_MS // 2, now_ms - 1, now_ms, now_ms + 1]
+    assert age_days(now_ms, *created_ms) == [15, 10, 0.5, 1 / DAY_MS, 0, 0]
 
 
-def test_ages_span_the_years_1_to_9999_without_overflow() -> None:
+def test_ages_span_the_years_1_to_9999_without_overflow(age_days: Callable[..., list[float]]) -> None:
     first_ms, last_ms = -62_135_596_800_000, 253_402_300_799_999
-    (age,) = age_days(np.array([first_ms]), last_ms)
+    (age,) = age_days(last_ms, first_ms)
     assert age == pytest.approx(3_652_059, abs=1)  # days from 0001-01-01 to the end of 9999-12-31
     for function in FUNCTIONS:
         assert 0 <= recency(np.array([age]), Decay(function=function))[0] < 0.1

@@ -1,5 +1,6 @@
 """How each mode orders memories, with scores worked out by hand."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.flows.embedded import Processed
+from recallflow.operators.recall.explain import explained
 from recallflow.operators.recall.modes import MODES, rank
-from recallflow.operators.recall.scene import Ranking, Scene, explained
+from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.queries import WEIGHTS, Decay, DecayFunction, Mode
 from recallflow.state.rows import Entry
 from recallflow.state.usage import Usage
@@ -469,7 +471,7 @@ def test_a_score_is_made_of_what_explains_it(
         if told["weights"]:
             total = sum(told["weights"][name] * factor for name, factor in told["factors"].items())
         else:
-            total = np.prod([*told["factors"].values()])
+            total = math.prod(told["factors"].values())
         assert total + sum(told["boosts"].values()) == pytest.approx(score, abs=1e-4)
 
 

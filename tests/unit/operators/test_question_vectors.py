@@ -9,7 +9,7 @@ import pytest
 
 from recallflow.embedder import Kind, Matrix
 from recallflow.errors import EmbedderError
-from recallflow.operators.recall.question_vectors import TTL_S, QuestionVectors, cache_key
+from recallflow.operators.recall.shared import TTL_S, QuestionVectors, cache_key
 
 
 class Model:
@@ -62,7 +62,7 @@ def test_a_key_is_24_digits_of_the_hash_of_model_and_text() -> None:
 
 
 def test_the_model_is_asked_once_for_a_text(vectors: QuestionVectors, model: Model) -> None:
-    first, again = vectors.of("tea?"), vectors.of("tea?")
+    first, again = vectors.embed("tea?"), vectors.embed("tea?")
     assert (first.cached, again.cached, model.asked) == (False, True, ["tea?"])
     assert first.vector is not None
     assert first.vector.tolist() == [4, 0, 0]
@@ -70,7 +70,7 @@ def test_the_model_is_asked_once_for_a_text(vectors: QuestionVectors, model: Mod
 
 
 def test_nobody_can_change_what_is_in_the_cache(vectors: QuestionVectors) -> None:
-    vector = vectors.of("tea?").vector
+    vector = vectors.embed("tea?").vector
     assert vector is not None
     with pytest.raises(ValueError, match="read-only"):
         vector[0] = 9
@@ -78,20 +78,20 @@ def test_nobody_can_change_what_is_in_the_cache(vectors: QuestionVectors) -> Non
 
 def test_the_least_recently_used_goes_first(vectors: QuestionVectors) -> None:
     for text in ("a", "b", "a", "c"):
-        vectors.of(text)
+        vectors.embed(text)
     assert [vectors.cached(text) is not None for text in ("a", "b", "c")] == [True, False, True]
 
 
 def test_an_hour_old_vector_still_serves_and_an_older_one_is_made_anew(
     vectors: QuestionVectors, model: Model, clock: Clock
 ) -> None:
-    vectors.of("tea?")
+    vectors.embed("tea?")
     clock.now_s += TTL_S
-    assert vectors.of("tea?").cached
+    assert vectors.embed("tea?").cached
     clock.now_s += 0.5  # use does not make it younger
-    assert not vectors.of("tea?").cached
+    assert not vectors.embed("tea?").cached
     assert model.asked == ["tea?"] * 2
-    assert vectors.of("tea?").cached
+    assert vectors.embed("tea?").cached
 
 
 def test_the_models_time_is_told(clock: Clock) -> None:
@@ -101,8 +101,8 @@ def test_the_models_time_is_told(clock: Clock) -> None:
             return super().embed(texts)
 
     slow = QuestionVectors(Slow(), None, clock)
-    assert slow.of("tea?").took_ms == pytest.approx(250)
-    assert slow.of("tea?").took_ms == 0
+    assert slow.embed("tea?").took_ms == pytest.approx(250)
+    assert slow.embed("tea?").took_ms == 0
 
 
 @pytest.mark.parametrize("error", [EmbedderError("no model"), RuntimeError("tea?"), KeyError("tea?")])
@@ -110,7 +110,7 @@ def test_a_model_that_fails_is_told_of_and_asked_again_next_time(
     vectors: QuestionVectors, model: Model, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     model.error = error
-    failed = vectors.of("tea?")
+    failed = vectors.embed("tea?")
     assert failed.vector is None
     assert failed.problem is not None
     assert failed.problem.code == "embedding_fallback"
@@ -118,13 +118,13 @@ def test_a_model_that_fails_is_told_of_and_asked_again_next_time(
     assert "tea?" not in failed.problem.detail + caplog.text
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     model.error = None
-    assert vectors.of("tea?").vector is not None
+    assert vectors.embed("tea?").vector is not None
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (1, 2), (2, 3), (0, 3), (3,)])
 def test_vectors_of_another_size_are_told_of(vectors: QuestionVectors, model: Model, shape: tuple[int, ...]) -> None:
     model.answer = np.ones(shape, np.float32)
-    failed = vectors.of("tea?")
+    failed = vectors.embed("tea?")
     assert failed.vector is None
     assert failed.problem is not None
     assert failed.problem.code == "wrong_dimension"
@@ -135,7 +135,7 @@ def test_vectors_of_another_size_are_told_of(vectors: QuestionVectors, model: Mo
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_vector_that_is_not_of_numbers_is_none(vectors: QuestionVectors, model: Model, value: float) -> None:
     model.answer = np.array([[1, value, 0]], np.float32)
-    failed = vectors.of("tea?")
+    failed = vectors.embed("tea?")
     assert failed.vector is None
     assert failed.problem is not None
     assert failed.problem.code == "embedding_fallback"
@@ -144,4 +144,4 @@ def test_a_vector_that_is_not_of_numbers_is_none(vectors: QuestionVectors, model
 def test_where_there_is_no_memory_left_the_flow_stops(vectors: QuestionVectors, model: Model) -> None:
     model.error = MemoryError()
     with pytest.raises(MemoryError):
-        vectors.of("tea?")
+        vectors.embed("tea?")

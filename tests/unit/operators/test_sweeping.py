@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from recallflow.operators.recall.sweeping import Unswept
+from recallflow.operators.recall.moment import Unswept
 
 
 def test_it_rests_until_the_last_one_is_through() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.embedder import Kind
-from recallflow.operators.recall.tokens import Estimate, counter
+from recallflow.operators.recall.context import Estimate, token_counter
 
 
 class Counts:
@@ -43,7 +43,7 @@ def test_an_exact_counter_comes_before_the_embedders_and_that_before_the_estimat
         embed = load_embedder("hash").embed
 
     hashing = load_embedder("hash")
-    assert counter(Counts(), Embedder()).counted_by == "mine"
-    assert counter(None, Embedder()).counted_by == "the embedder"
-    assert counter(None, hashing).counted_by == "estimate"
-    assert counter(Counts(), hashing).counted_by == "mine"
+    assert token_counter(Counts(), Embedder()).counted_by == "mine"
+    assert token_counter(None, Embedder()).counted_by == "the embedder"
+    assert token_counter(None, hashing).counted_by == "estimate"
+    assert token_counter(Counts(), hashing).counted_by == "mine"

@@ -1,4 +1,4 @@
-"""How likely a memory is evidence for the question: the ranking's log-odds, calibrated.
+"""How a memory's score came about, and how likely it is evidence for the question: the ranking's log-odds, calibrated.
 
 The signal is fitted as a softmax, so that share = exp(score - log Σ exp(scores)) is a memory's share of all evidence.
 Of a question with several pieces of evidence each has a share of its own, and a share is too sure or too unsure of
@@ -13,14 +13,12 @@ others.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from recallflow.embedder import Kind
-
-Values = npt.NDArray[np.floating[Any]]
+from recallflow.operators.recall.scene import Ranking, Values
 
 _LEAST = 1e-9  # of a share: keeps its logarithm finite
 
@@ -39,6 +37,23 @@ CALIBRATIONS: Mapping[Kind, Calibration] = MappingProxyType(
         "contextual": Calibration(0.34, 0.88),
     }
 )
+
+
+def explained(ranking: Ranking) -> list[dict[str, dict[str, float]]]:
+    """The fields of each memory's `Explanation`, best first."""
+    count, weights = len(ranking.places), {name: round(weight, 6) for name, weight in ranking.weights.items()}
+    factors, boosts = (
+        np.round(np.array([*parts.values()]).reshape(len(parts), count), 6).T.tolist()
+        for parts in (ranking.factors, ranking.boosts)
+    )
+    return [
+        {
+            "factors": dict(zip(ranking.factors, own, strict=True)),
+            "weights": weights,
+            "boosts": {name: boost for name, boost in zip(ranking.boosts, more, strict=True) if boost},
+        }
+        for own, more in zip(factors, boosts, strict=True)
+    ]
 
 
 def log_total(scores: Values) -> float:
