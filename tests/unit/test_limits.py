@@ -121,3 +121,20 @@ def test_a_memory_is_superseded_by_so_many(
     done = run_flow([*memories, old, supersede(*range(most)), supersede(most), archived, supersede(most)])
     assert [one["outcome"] for one in done.receipts] == ["updated"] * 3
     assert [one["line"] for one in done.rejected] == [most + 4]
+
+
+def test_of_a_long_text_the_beginning_is_found_and_the_whole_is_shown(
+    run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]]
+) -> None:
+    read = "tea " * (limits.READ_CHARACTERS // 4)
+    told = [make_event("memory", id=name, content=read + rest) for name, rest in (("all", "tea"), ("part", "walnut"))]
+    asked = [make_event("recall", query="walnut", mode="relevance"), make_event("memory.get", memory_id="part")]
+    done = run_flow([make_event("memory", id="short", content="walnut", receipt=True), *told, *asked])
+    assert [(one["memory_id"], one["code"]) for one in done.receipts] == [
+        ("short", None), ("all", "READ_IN_PART"), ("part", "READ_IN_PART")
+    ]  # fmt: skip
+    recalled, got = done.responses
+    scores = {memory["id"]: memory["score"] for memory in recalled["memories"]}
+    assert scores["all"] == scores["part"] < scores["short"]
+    assert got["versions"][0]["content"].endswith("walnut")
+    assert f"{limits.READ_CHARACTERS:,}" in DOCUMENTED
