@@ -80,7 +80,8 @@ class Trace(Cuttable):
 
 class ExploredNode(Cuttable):
     """A node; of a memory the key is its id. `expanded`: whether what lies behind it was loaded; a bound, or its being
-    archived or too common, keeps it closed."""
+    archived or too common, keeps it closed. `hops`: the fewest from the nodes asked for. `centrality`: its closeness to
+    all others of the subgraph, 0 to 1 (they are its neighbours)."""
 
     key: str
     kind: str
@@ -89,6 +90,8 @@ class ExploredNode(Cuttable):
     archived: bool
     properties: dict[str, Any]
     expanded: bool
+    hops: int
+    centrality: float
 
 
 class ExploredEdge(Cuttable):

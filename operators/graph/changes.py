@@ -274,5 +274,5 @@ class Changes:
     def follow(self) -> None:
         """What is hot takes in what was staged."""
         staged = self.staged
-        self.writing.follow(staged.known, staged.gone, staged.unsynced, staged.sketches)
+        self.writing.apply(staged.known, staged.gone, staged.unsynced, staged.sketches)
         self._hot.graph.follow(staged.superseded)

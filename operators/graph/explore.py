@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
+import networkx as nx
+
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Subgraph
@@ -33,7 +35,7 @@ def explore(graph: GraphReader, index: OwnerIndex, rows: RowsReader, wanted: Seq
             if "" in joined and isinstance(vertex, int) and vertex in names:
                 links.append(ExploredLink(memory=names[vertex], node=str(other)))
     return Subgraph(
-        nodes=[*_nodes(graph, around, names)],
+        nodes=[*_nodes(graph, around, begin, names)],
         edges=edges,
         links=links,
         memories=[_memory(row) for row in rows([*slots.values()]) if row is not None],
@@ -59,7 +61,14 @@ def _begin(graph: GraphReader, index: OwnerIndex, wanted: Sequence[str]) -> list
     return begin
 
 
-def _nodes(graph: GraphReader, around: Neighbourhood, names: dict[int, str]) -> Iterator[ExploredNode]:
+def _nodes(
+    graph: GraphReader, around: Neighbourhood, begin: Sequence[Vertex], names: dict[int, str]
+) -> Iterator[ExploredNode]:
+    if not around.out:
+        return
+    whole = nx.Graph(around.out)
+    hops = nx.multi_source_dijkstra_path_length(whole, {*begin} & around.out.keys(), weight=_hops)
+    centrality = nx.closeness_centrality(whole)
     for vertex in around.out:
         if isinstance(vertex, int) and vertex not in names:
             continue
@@ -73,7 +82,14 @@ def _nodes(graph: GraphReader, around: Neighbourhood, names: dict[int, str]) -> 
                 archived=node.archived,
                 properties=node.properties,
                 expanded=vertex in around.opened,
+                hops=hops[vertex],
+                centrality=round(centrality[vertex], 6),
             )
+
+
+def _hops(source: Vertex, target: Vertex, _: object) -> int:
+    """From a memory to a node it shares it is no hop; see `neighbourhood`."""
+    return 0 if isinstance(source, int) and isinstance(target, NodeKey) else 1
 
 
 def explored_edge(edge: Edge) -> ExploredEdge:

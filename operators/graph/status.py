@@ -1,4 +1,4 @@
-"""The owner's graph in numbers, and what the tenant's rollout makes of it."""
+"""Counts of an owner's graph, and the state of the tenant's rollout."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from recallflow.graphs import GateState, GraphFailure, GraphReport, RolloutState
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.state.graph import Edge, Node
 
-COUNTED = 5_000  # nodes, and edges; to count more would keep the queries behind this one waiting
+COUNTED = 5_000  # nodes, and as many edges; counting more would hold up the queries behind this one
 
 
 class Whole(Protocol):
-    """A graph that can be gone through (see `OwnerGraph`)."""
+    """The methods of `OwnerGraph` that list everything."""
 
     def nodes(self) -> Iterator[Node]: ...
 
@@ -22,7 +22,8 @@ class Whole(Protocol):
 
 
 def status(graph: Whole, expansions: Expansions, tenant_id: str, at_ms: int) -> GraphReport:
-    """What stands at a time (epoch ms). Nodes are counted by kind, edges by type, each direction of a symmetric one."""
+    """The report for `graph.status` at a time (epoch ms). Nodes are counted by kind, and edges by type, one of a
+    symmetric type in both directions."""
     nodes = Counter(node.kind for node in islice(graph.nodes(), COUNTED))
     edges = Counter(edge.type for edge in islice(graph.all_edges(), COUNTED))
     watched = expansions.watched(tenant_id)

@@ -141,9 +141,23 @@ def test_hops_widen_the_subgraph(make_event: MakeEvent, run_flow: RunFlow) -> No
     assert sizes[0] < sizes[1] <= sizes[2] == sizes[3]
 
 
+def test_a_node_has_its_hops_and_its_centrality(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    """tag:ops – r – topic:dashboard – d: a memory's own nodes are as near as the memory."""
+    found = explored(make_event, run_flow, "tag:ops", hops=3)
+    told = {node["key"]: (node["hops"], node["centrality"]) for node in found["nodes"] if "type" not in node["key"]}
+    assert {key: hops for key, (hops, _) in told.items()} == {"tag:ops": 0, "r": 1, "topic:dashboard": 1, "d": 2}
+    assert told["r"][1] == max(centrality for _, centrality in told.values())
+    assert all(0 < centrality <= 1 for _, centrality in told.values())
+
+
 def test_without_a_node_the_newest_memories_are_shown(make_event: MakeEvent, run_flow: RunFlow) -> None:
     found = explored(make_event, run_flow)
     assert [memory["id"] for memory in found["memories"]] == ["p", "r", "d"]
+
+
+def test_a_user_without_memories_has_an_empty_subgraph(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    (response,) = run_flow([make_event("graph.explore")]).responses
+    assert (response["status"], response["subgraph"]["nodes"], response["subgraph"]["edges"]) == ("ok", [], [])
 
 
 def test_what_is_not_there_is_an_error_that_names_all_of_it(make_event: MakeEvent, run_flow: RunFlow) -> None:
