@@ -43,8 +43,8 @@ class HotGraph:
         unsynced: dict[int, Unsynced | None],
         sketches: dict[int, bytes],
     ) -> None:
-        """Applies what an event changed: nodes that are stored now, nodes that are gone, memories whose graph is still to
-        be written (None: it is written), and sketches (empty: the memory has none any more)."""
+        """Applies what an event changed: nodes that are stored now, nodes that are gone, memories whose graph is still
+        to be written (None: it is written), and sketches (empty: the memory has none any more)."""
         if len(self.known) > KNOWN_NODES:
             self.known.clear()
         self.known.update(known)
