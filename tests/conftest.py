@@ -2,6 +2,8 @@
 commands as processes."""
 
 import contextlib
+import io
+import logging
 import os
 import shutil
 import subprocess
@@ -17,10 +19,12 @@ from hypothesis import settings
 
 from benchmarks.broker import BOOTSTRAP_VARIABLE, BOTH_WAYS, Cluster, connect_or_start
 from benchmarks.locomo import MissingDataError, shared
+from recallflow.cli import main
 from recallflow.decisions import History
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
 from recallflow.state.rows import Entry
+from tests.starts import COMMAND, Starts
 
 # A slow machine is no defect, so there is no deadline. CI tries the same examples every time: a red build is then the
 # change's doing; who runs the tests by hand gets new ones with each run.
@@ -29,8 +33,6 @@ settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 GIVE_UP_S = 300  # a process that says nothing for so long hangs: it is killed, and the test that waits for it fails
-SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
-
 
 BROKER_FOLDERS = {"kafka", "faults"}
 INCLUDE_ALL = "--nothing-left-out"
@@ -135,22 +137,58 @@ def run_flow() -> Callable[..., Processed]:
     return run
 
 
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    """A command sets logging up for its process."""
+    root, ours = logging.getLogger(), logging.getLogger("recallflow")
+    handlers, levels = root.handlers[:], (root.level, ours.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+
+
+@pytest.fixture
+def cli(
+    logging_as_before: None,  # noqa: ARG001
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command to its end, in this process. In one of its own, to be talked to and killed: `start`."""
+
+    def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capfd.readouterr()
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as end:  # argparse
+            code = end.code if isinstance(end.code, int) else 1
+        finally:
+            logging.disable(logging.NOTSET)  # pipe keeps warnings off its stderr
+        said = capfd.readouterr()
+        return subprocess.CompletedProcess(arguments, code, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def starts() -> Iterator[Starts]:
+    """What commands are started by."""
+    with contextlib.closing(Starts()) as made:
+        yield made
+
+
 @pytest.fixture(scope="module")
-def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts a command in a process of its own, to be talked to and killed; all its streams are pipes."""
+def start(starts: Starts) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts a command, or another script, in a process of its own, to be talked to and killed; all its streams are
+    pipes. `before`: what that process does first."""
     with contextlib.ExitStack() as stack:
 
         def begin(
-            *arguments: str | Path, preexec_fn: Callable[[], None] | None = None, **environment: str
+            *arguments: str | Path, script: str = COMMAND, before: str = "", **environment: str
         ) -> subprocess.Popen[bytes]:
-            process = subprocess.Popen(
-                [sys.executable, "-c", SCRIPT, *map(str, arguments)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=os.environ | {"RUST_BACKTRACE": "0"} | environment,
-                preexec_fn=preexec_fn,
-            )
+            surroundings = os.environ | {"RUST_BACKTRACE": "0"} | environment
+            process = starts.start(f"{before}\n{script}", [*map(str, arguments)], surroundings)
             watchdog = threading.Timer(GIVE_UP_S, process.kill)
             watchdog.start()
             stack.callback(_end, process, watchdog)

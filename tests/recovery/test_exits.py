@@ -71,7 +71,7 @@ Broken = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Broken:
+def broken(tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]) -> Broken:
     """Runs `recallflow …` with something in it broken."""
 
     def run(what: str, places: str, *words: str) -> subprocess.CompletedProcess[bytes]:
@@ -83,8 +83,9 @@ def broken(tmp_path: Path) -> Broken:
             "demo": ["demo"],
             "run": ["run", "--state-dir", str(tmp_path / "s"), "--bootstrap-servers", "127.0.0.1:9"],
         }[words[0]]
-        chosen = [sys.executable, "-c", CHILD, what, places, *command, *words[1:]]
-        return subprocess.run(chosen, input=LINES, capture_output=True, timeout=120, check=False)
+        begun = start(what, places, *command, *words[1:], script=CHILD)
+        out, err = begun.communicate(LINES, timeout=120)
+        return subprocess.CompletedProcess(words, begun.returncode, out, err)
 
     return run
 

@@ -2,22 +2,26 @@
 
 import argparse
 import hashlib
+import itertools
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
 
 from recallflow.cli.commands import commands
+from recallflow.state import lock
 from recallflow.state.directory import RESTORING
 from recallflow.state.lock import LOCK
 
 Pipe = Callable[[Path, Sequence[bytes]], list[dict[str, Any]]]
 Start = Callable[..., subprocess.Popen[bytes]]
+Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 OWNER = {"tenant_id": "acme", "user_id": "ann"}
 EVENT = orjson.dumps({"type": "memory", "id": "m", "content": "Tea, please."} | OWNER)
@@ -38,6 +42,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "rebuild": ("state", "rebuild", "--state-dir"),
     "give up": ("state", "rebuild", "--give-up-unanswered", "--bootstrap-servers", NOBODY, "--state-dir"),
 }
+
+
+@pytest.fixture
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time flies for whoever waits for a lock."""
+    seconds = itertools.count()
+    monkeypatch.setattr(lock, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None))
 
 
 def tree(path: Path) -> dict[str, str]:
@@ -67,14 +78,14 @@ def held(tmp_path_factory: pytest.TempPathFactory, start: Start, pipe: Pipe) -> 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_second_command_is_refused_and_changes_nothing(held: tuple[Path, int], start: Start, name: str) -> None:
+@pytest.mark.usefixtures("_hasty")
+def test_a_second_command_is_refused_and_changes_nothing(held: tuple[Path, int], cli: Cli, name: str) -> None:
     folder, holder = held
     places = {"LOG": folder / "log.jsonl", "TARGET": folder / "target", "CHECKPOINT": folder / "copy"}
     before = tree(folder / "s")
-    second = start(*(places.get(word, word) for word in COMMANDS[name]), folder / "s")
-    out, err = second.communicate(b"")
-    said = [line for line in err.decode().splitlines() if " INFO " not in line]
-    assert (second.returncode, out, len(said)) == (1, b"", 1), err.decode()
+    second = cli(*(places.get(word, word) for word in COMMANDS[name]), folder / "s")
+    said = [line for line in second.stderr.splitlines() if " INFO " not in line]
+    assert (second.returncode, second.stdout, len(said)) == (1, "", 1), second.stderr
     assert f"is in use by recallflow pipe (process {holder} on " in said[0]
     assert "since 2" in said[0]
     assert tree(folder / "s") == before
@@ -113,34 +124,26 @@ def test_the_first_goes_on_after_the_second_was_refused(tmp_path: Path, start: S
     assert [answer["status"] for answer in pipe(tmp_path / "s", [GET])] == ["ok"]
 
 
-def test_a_folder_that_is_no_state_directory_stays_as_it_was(tmp_path: Path, start: Start) -> None:
+def test_a_folder_that_is_no_state_directory_stays_as_it_was(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat").write_bytes(b"meow")
     for name in ("pipe", "verify", "info", "rebuild"):
-        command = start(*COMMANDS[name], tmp_path / "photos")
-        assert command.wait() == 1
+        assert cli(*COMMANDS[name], tmp_path / "photos").returncode == 1
     assert tree(tmp_path / "photos") == {"cat": hashlib.sha256(b"meow").hexdigest()}
-    command = start(*COMMANDS["info"], tmp_path / "none")
-    _, err = command.communicate()
-    assert b"is no state directory" in err
+    assert "is no state directory" in cli(*COMMANDS["info"], tmp_path / "none").stderr
     assert not (tmp_path / "none").exists()
 
 
-def test_a_restore_that_was_killed_is_told_and_done_again(held: tuple[Path, int], tmp_path: Path, start: Start) -> None:
+def test_a_restore_that_was_killed_is_told_and_done_again(held: tuple[Path, int], tmp_path: Path, cli: Cli) -> None:
     folder, _ = held
     half = tmp_path / "s"
     half.mkdir()
     (half / RESTORING).write_bytes(b"{")
     (half / "p000").mkdir()
     for name in ("pipe", "verify"):
-        command = start(*COMMANDS[name], half)
-        _, err = command.communicate(b"")
-        assert b"stopped in the middle: restore it again" in err
-    again = start("state", "restore", folder / "copy", "--state-dir", half)
-    assert again.wait() == 0
-    asked = start("pipe", "--state-dir", half)
-    out, _ = asked.communicate(GET + b"\n")
-    assert orjson.loads(out)["status"] == "ok"
+        assert "stopped in the middle: restore it again" in cli(*COMMANDS[name], half).stderr
+    assert cli("state", "restore", folder / "copy", "--state-dir", half).returncode == 0
+    assert orjson.loads(cli("pipe", "--state-dir", half, stdin=GET + b"\n").stdout)["status"] == "ok"
 
 
 def test_a_lock_names_no_text_of_a_user(tmp_path: Path, start: Start) -> None:

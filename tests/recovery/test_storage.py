@@ -2,9 +2,7 @@
 that was acknowledged is lost."""
 
 import re
-import resource
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -47,14 +45,12 @@ def get(number: int) -> bytes:
     return orjson.dumps(query | OWNERS[number % 3])
 
 
-def file_size_limit(limit_bytes: int) -> Callable[[], None]:
-    """For a child process: files end at so many bytes. To the process it looks like a disk that is full."""
-
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
-
-    return limit
+def file_size_limit(limit_bytes: int) -> str:
+    """For a process before it starts: files end at so many bytes. To the process it looks like a disk that is full."""
+    return (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}))"
+    )
 
 
 def one_line(err: bytes) -> str:
@@ -81,7 +77,7 @@ def state_dir(template: Path, tmp_path: Path) -> Path:
 
 def test_a_full_disk_loses_nothing_that_was_acknowledged(start: Start, state_dir: Path, pipe: Pipe) -> None:
     """Each answer acknowledges the events before it; after it they are found again, and the run goes on."""
-    engine = start("pipe", "--state-dir", state_dir, preexec_fn=file_size_limit(LIMIT_BYTES))
+    engine = start("pipe", "--state-dir", state_dir, before=file_size_limit(LIMIT_BYTES))
     acknowledged = 0
     assert engine.stdin is not None
     assert engine.stdout is not None
@@ -106,7 +102,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(start: Start, state_dir
 
 
 def test_a_full_disk_is_told_in_one_line(start: Start, state_dir: Path) -> None:
-    engine = start("pipe", "--state-dir", state_dir, preexec_fn=file_size_limit(LIMIT_BYTES))
+    engine = start("pipe", "--state-dir", state_dir, before=file_size_limit(LIMIT_BYTES))
     _, err = engine.communicate(b"".join(event(n) + b"\n" for n in range(3_000)))
     assert engine.returncode == 1
     assert re.search(r"state partition \d+ could not be written: .* free disk space", one_line(err))
@@ -114,7 +110,7 @@ def test_a_full_disk_is_told_in_one_line(start: Start, state_dir: Path) -> None:
 
 def test_a_full_disk_is_told_while_somebody_is_still_writing(start: Start, state_dir: Path) -> None:
     """The thread that waits for the next line must not keep the process from ending as it should."""
-    engine = start("pipe", "--state-dir", state_dir, preexec_fn=file_size_limit(LIMIT_BYTES))
+    engine = start("pipe", "--state-dir", state_dir, before=file_size_limit(LIMIT_BYTES))
     assert engine.stdin is not None
     assert engine.stderr is not None
     engine.stdin.write(b"".join(event(n) + b"\n" for n in range(1_000)))
@@ -124,7 +120,7 @@ def test_a_full_disk_is_told_while_somebody_is_still_writing(start: Start, state
 
 
 def test_a_recovery_store_that_cannot_be_written_is_told_in_one_line(start: Start, state_dir: Path, pipe: Pipe) -> None:
-    engine = start("pipe", "--state-dir", state_dir, preexec_fn=file_size_limit(STORE_LIMIT_BYTES))
+    engine = start("pipe", "--state-dir", state_dir, before=file_size_limit(STORE_LIMIT_BYTES))
     _, err = engine.communicate(event(0) + b"\n")
     assert engine.returncode == 1
     assert "disk" in one_line(err)
@@ -132,7 +128,7 @@ def test_a_recovery_store_that_cannot_be_written_is_told_in_one_line(start: Star
 
 
 def test_a_state_directory_that_cannot_be_made_is_told_in_one_line(start: Start, tmp_path: Path) -> None:
-    engine = start("pipe", "--state-dir", tmp_path / "s", preexec_fn=file_size_limit(1))
+    engine = start("pipe", "--state-dir", tmp_path / "s", before=file_size_limit(1))
     _, err = engine.communicate(event(0) + b"\n")
     assert engine.returncode == 1
     assert str(tmp_path / "s") in one_line(err)

@@ -1,7 +1,7 @@
 """Whatever comes in on stdin: what is wrong is named with its field and its fix, and all good lines are applied."""
 
 import subprocess
-import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import orjson
@@ -152,24 +152,20 @@ class Piped(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def piped() -> Piped:
+def piped(start: Callable[..., subprocess.Popen[bytes]]) -> Piped:
     """All bad lines in one run, in a process of its own: a good line, a bad line, a good line, …"""
     lines = [event(id="g0")]
     for number, refused in enumerate(REFUSED.values(), 1):
         lines += [refused.line, event(id=f"g{number}")]
     lines += [ask("memory.get", memory_id=f"g{number}") for number in range(len(REFUSED) + 1)]
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; from recallflow.cli import main; sys.exit(main())", "pipe"],
-        input=b"\n".join(lines),
-        capture_output=True,
-        timeout=60,
-    )
+    pipe = start("pipe")
+    out, err = pipe.communicate(b"\n".join(lines))
     names = {2 * number: name for number, name in enumerate(REFUSED, 1)}
     told: dict[str, list[dict[str, Any]]] = {name: [] for name in REFUSED}
-    for line in map(orjson.loads, done.stderr.splitlines()):
+    for line in map(orjson.loads, err.splitlines()):
         told[names[line["line"]]].append(line["error"])
-    answers = map(orjson.loads, done.stdout.splitlines())
-    return Piped(done.returncode, told, [answer["status"] for answer in answers])
+    answers = map(orjson.loads, out.splitlines())
+    return Piped(pipe.returncode, told, [answer["status"] for answer in answers])
 
 
 def test_bad_lines_stop_nothing(piped: Piped) -> None:

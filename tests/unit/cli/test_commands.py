@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,12 +70,12 @@ def assert_one_line(done: subprocess.CompletedProcess[str], code: int, says: str
 
 
 @pytest.fixture(scope="module")
-def demo_answers() -> dict[str, Any]:
+def demo_answers(start: Callable[..., subprocess.Popen[bytes]]) -> dict[str, Any]:
     """The demo's responses, by query id, as a user gets them from a process of its own."""
-    command = [sys.executable, "-c", "import sys; from recallflow.cli import main; sys.exit(main())", "demo", "--json"]
-    done = subprocess.run(command, capture_output=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, b"")
-    return {answer["query_id"]: answer for answer in map(orjson.loads, done.stdout.splitlines())}
+    demo = start("demo", "--json")
+    out, err = demo.communicate()
+    assert (demo.returncode, err) == (0, b"")
+    return {answer["query_id"]: answer for answer in map(orjson.loads, out.splitlines())}
 
 
 def test_the_demo_answers_every_question_within_80_columns(cli: Cli) -> None:

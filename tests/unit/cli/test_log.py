@@ -3,7 +3,7 @@
 import json
 import logging
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,17 +35,7 @@ def test_a_collector_gets_one_object_a_line_also_of_a_traceback() -> None:
     assert told == {"time": "2026-01-01T00:00:00.123Z", "level": "error", "logger": "connectors.kafka.source"}
 
 
-@pytest.fixture
-def _logging_as_before() -> Iterator[None]:
-    root, ours = logging.getLogger(), logging.getLogger("recallflow")
-    handlers, levels = root.handlers[:], (root.level, ours.level)
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    ours.setLevel(levels[1])
-
-
-@pytest.mark.usefixtures("_logging_as_before")
+@pytest.mark.usefixtures("logging_as_before")
 def test_others_are_heard_only_where_something_is_wrong(capfd: pytest.CaptureFixture[str]) -> None:
     set_up("text")
     logging.getLogger("recallflow.flows.kafka").info("ours")
@@ -57,7 +47,6 @@ def test_others_are_heard_only_where_something_is_wrong(capfd: pytest.CaptureFix
     assert "theirs" not in said
 
 
-@pytest.mark.usefixtures("_logging_as_before")
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_what_ends_a_run_is_a_line_like_the_others(cli: Cli, tmp_path: Path, log_format: str) -> None:
     done = cli("run", "--state-dir", tmp_path / "s", "--workers", "0", "--log-format", log_format)

@@ -1,0 +1,142 @@
+"""Commands as processes of their own that cost no start of Python: each is forked from one process that has imported
+everything. To the command it is as if it had been started; it ends as Python ends.
+
+    python starts.py SOCKET      the process that forks: a request names script, words and environment
+"""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn
+
+import orjson
+
+MESSAGE_BYTES = 1 << 20
+COMMAND = "import sys; from recallflow.cli import main; sys.exit(main())"
+
+
+class Started(subprocess.Popen[bytes]):
+    """A process that was forked elsewhere, with its streams as pipes. Somebody beside it waits for its end and says it
+    through `status`, after the process' id."""
+
+    def __init__(self, args: list[str], streams: tuple[int, int, int], status: int) -> None:
+        self.args, self._status = args, os.fdopen(status, "rb", buffering=0)
+        self.stdin, self.stdout, self.stderr = (
+            os.fdopen(stream, mode) for stream, mode in zip(streams, ("wb", "rb", "rb"), strict=True)
+        )
+        self.returncode = None
+        self.pid = int(self._status.readline())
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self.returncode = int(self._status.readline())
+            self._status.close()
+        return self.returncode
+
+    def send_signal(self, sig: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[Any, Any]:  # noqa: A002
+        """Closes its input, behind `input`, and reads what it says until it ends."""
+        give_up_s = None if timeout is None else time.monotonic() + timeout
+        with ThreadPoolExecutor(3) as pool:
+            fed = pool.submit(self._feed, input or b"")
+            read = [pool.submit(stream.read) if stream else None for stream in (self.stdout, self.stderr)]
+            fed.result()
+            out, err = (one.result() if one else None for one in read)
+        self.wait(None if give_up_s is None else max(0, give_up_s - time.monotonic()))
+        return out, err
+
+    def _feed(self, data: bytes) -> None:
+        assert self.stdin is not None
+        try:
+            self.stdin.write(data)
+            self.stdin.close()
+        except (BrokenPipeError, ValueError):  # it is gone, or the test has closed it
+            pass
+
+
+class Starts:
+    """Starts commands, until it is closed."""
+
+    def __init__(self) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        words = [sys.executable, __file__, str(theirs.fileno())]
+        self._process = subprocess.Popen(words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+
+    def start(self, script: str, arguments: list[str], environment: dict[str, str]) -> Started:
+        """Runs a script of Python with these words behind its name."""
+        (stdin, to_it), (from_it, stdout), (errors, stderr), (status, told) = (os.pipe() for _ in range(4))
+        request = {"script": script, "words": ["-c", *arguments], "environment": environment, "folder": str(Path.cwd())}
+        theirs = [stdin, stdout, stderr, told]
+        socket.send_fds(self._requests, [orjson.dumps(request)], theirs)
+        for one in theirs:
+            os.close(one)
+        return Started(arguments, (to_it, from_it, errors), status)
+
+    def close(self) -> None:
+        self._requests.close()
+        self._process.wait()
+
+
+def serve(requests: socket.socket) -> dict[str, Any]:
+    """Forks a process for each request, and returns what was requested in that process alone."""
+    while True:
+        data, streams, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 4)
+        if not data:
+            os._exit(0)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that watch
+        if os.fork() == 0:
+            requests.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            child = os.fork()
+            if child:
+                watch(child, streams)
+            break
+        for stream in streams:
+            os.close(stream)
+    for number, stream in enumerate(streams[:3]):
+        os.dup2(stream, number)
+    for stream in streams:
+        os.close(stream)
+    request: dict[str, Any] = orjson.loads(data)
+    return request
+
+
+def watch(child: int, streams: list[int]) -> NoReturn:
+    *theirs, status = streams
+    for stream in theirs:
+        os.close(stream)
+    os.write(status, b"%d\n" % child)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        os.write(status, b"%d\n" % code)
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    import recallflow.cli.commands  # noqa: F401
+
+    asked = serve(socket.socket(fileno=int(sys.argv[1])))
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    os.chdir(asked["folder"])
+    sys.argv[:] = asked["words"]
+    exec(compile(asked["script"], "<string>", "exec"), {"__name__": "__main__"})
