@@ -9,7 +9,8 @@ from recallflow.operators.graph.extract import Named
 from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Record
-from recallflow.state.tokens import NO_TOKENS, Bytes
+from recallflow.state.arrays import Bytes
+from recallflow.state.tokens import NO_TOKENS
 
 
 class Write(NamedTuple):

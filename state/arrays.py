@@ -1,44 +1,48 @@
-"""A numpy array that grows at its end."""
+"""Arrays by what they hold, and one that grows at its end."""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]  # (n,): slots, places, sequence numbers, sizes
+Unsigned = npt.NDArray[np.uint32]  # (n,): the same, half as large
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]  # (n,)
+Codes = npt.NDArray[np.uint8]  # (rows, bytes of a row)
+Bytes = npt.NDArray[np.int8]  # (tokens, dimension): unit vectors, 127 stands for 1
+
 
 class GrowingArray:
     """Appends in amortised constant time; `view` is the filled part, valid until the next append."""
 
     def __init__(self, dtype: npt.DTypeLike, capacity: int = 64) -> None:
-        self._data: npt.NDArray[Any] = np.zeros(capacity, dtype)
+        self._data: Array = np.zeros(capacity, dtype)
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
     @property
-    def view(self) -> npt.NDArray[Any]:
+    def view(self) -> Array:
         return self._data[: self._size]
 
     @property
     def nbytes(self) -> int:
         return self._data.nbytes
 
-    def append(self, value: Any) -> None:
-        if self._size == len(self._data):
-            self._grow(self._size + 1)
-        self._data[self._size] = value
-        self._size += 1
-
-    def extend(self, values: npt.ArrayLike) -> None:
+    def extend(self, values: npt.ArrayLike, count: int | None = None) -> None:
+        """Appends the values, or one value `count` times."""
         added = np.asarray(values, self._data.dtype)
-        if self._size + len(added) > len(self._data):
-            self._grow(self._size + len(added))
-        self._data[self._size : self._size + len(added)] = added
-        self._size += len(added)
+        end = self._size + (len(added) if count is None else count)
+        if end > len(self._data):
+            self._resize(max(end, 2 * len(self._data)))
+        self._data[self._size : end] = added
+        self._size = end
 
-    def keep(self, mask: npt.NDArray[np.bool_]) -> None:
-        """Takes out the values where `mask`, (len,), does not hold."""
+    def keep(self, mask: Mask) -> None:
+        """Removes the values where `mask`, (len,), does not hold."""
         kept = self.view[mask]
         self._size = len(kept)
         self._data[: self._size] = kept
@@ -48,10 +52,14 @@ class GrowingArray:
         if self._size + more > len(self._data):
             self._resize(self._size + more)
 
-    def _grow(self, needed: int) -> None:
-        self._resize(max(needed, 2 * len(self._data)))
-
     def _resize(self, capacity: int) -> None:
-        grown = np.zeros(capacity, self._data.dtype)
+        grown = np.empty(capacity, self._data.dtype)
         grown[: self._size] = self.view
         self._data = grown
+
+
+def ranges(starts: Ints, sizes: Ints) -> Ints:
+    """The numbers of all ranges [start, start + size), one range after the other."""
+    firsts = sizes.cumsum() - sizes
+    found: Ints = np.arange(sizes.sum()) + np.repeat(starts - firsts, sizes)
+    return found

@@ -5,9 +5,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.embedder import Matrix
+from recallflow.state.arrays import Ints
 from recallflow.state.vectors import VectorIndex
-
-Ints = npt.NDArray[np.int64]
 
 _AT_ONCE = 1_000  # members
 

@@ -7,40 +7,45 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
+import orjson
 
 from recallflow.embedder import Matrix
-from recallflow.state.arrays import GrowingArray
+from recallflow.state.arrays import Array, Bytes, Floats, GrowingArray, Ints, Mask
 from recallflow.state.clusters import Clusters
 from recallflow.state.interner import Interner
 from recallflow.state.lexical import LexicalIndex
 from recallflow.state.rows import Entry, Episode, Vectors
 from recallflow.state.segment import FACTS, NAMED, Segment
-from recallflow.state.tokens import NO_TOKENS, Bytes, TokenIndex
+from recallflow.state.texts import Texts
+from recallflow.state.tokens import NO_TOKENS, TokenIndex
 from recallflow.state.vectors import VectorIndex
-
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 NEVER_MS = np.iinfo(np.int64).max
 ALWAYS_MS = np.iinfo(np.int64).min
 WINDOW = 2  # memories to each side
 WINDOWS = (0, WINDOW)
-_STRINGS_BYTES = 400  # about what an entry's Python objects take
+_FACTS_BYTES = sum(np.dtype(kind).itemsize for kind in FACTS.values())
+_TAGGED_BYTES = 200
 _NOT_IN = -1  # where a slot would be
-_NO_TAGS: list[str] = []
 _FIELDS = {"session": "session_id", "project": "project_id"}  # of an entry, where a column's name is shorter
 
 
-class Facts(dict[str, npt.NDArray[Any]]):
-    """Columns of records by name, each in one piece once it is asked for."""
+class Tags(dict[int, list[str]]):
+    """Tags by slot, of those that have any."""
 
-    def __init__(self, records: npt.NDArray[Any]) -> None:
-        self._records = records
+    def __missing__(self, slot: int) -> list[str]:
+        return []
 
-    def __missing__(self, name: str) -> npt.NDArray[Any]:
-        column: npt.NDArray[Any] = np.ascontiguousarray(self._records[name])
-        self[name] = column
+
+class Facts(dict[str, Array]):
+    """Columns of `FACTS` in conversation order, each put together when it is first asked for."""
+
+    def __init__(self, columns: Mapping[str, Array], slots: Ints) -> None:
+        super().__init__(episode=columns["episode"][slots])  # the one that changes where it stands
+        self._columns, self._slots = columns, slots
+
+    def __missing__(self, name: str) -> Array:
+        column = self[name] = self._columns[name].take(self._slots)
         return column
 
 
@@ -54,17 +59,15 @@ class Conversation:
     itself and as many places to each side as its episode has. `authors`: who wrote any of them, -1 for nobody.
     """
 
-    def __init__(self, facts: npt.NDArray[Any]) -> None:
+    def __init__(self, facts: Mapping[str, Array]) -> None:
         live = np.flatnonzero(facts["live"])
-        episode = facts["episode"][live]
-        alone = episode < 0
-        episode = np.where(alone, -1 - facts["seq"][live], episode)
-        order = np.lexsort((facts["seq"][live], facts["created_ms"][live], episode))
+        episode, seqs = facts["episode"][live], facts["seq"][live]
+        episode = np.where(episode < 0, -1 - seqs, episode)
+        order = np.lexsort((seqs, facts["created_ms"][live], episode))
         self.slots: Ints = live[order]
-        self.places: Ints = np.full(len(facts), -1)
+        self.places: Ints = np.full(len(facts["live"]), -1)
         self.places[self.slots] = np.arange(len(order))
-        # `take` copies records whole, indexing field by field: 25 times slower.
-        self.facts = Facts(facts.take(self.slots))
+        self.facts = Facts(facts, self.slots)
         ordered = episode[order]
         self.size = len(order)
         first = np.ones(self.size, np.bool_)
@@ -89,7 +92,7 @@ class Conversation:
         since = bool((facts["valid_from_ms"] != ALWAYS_MS).any())
         return since or bool(((facts["valid_to_ms"] != NEVER_MS) | (facts["expires_ms"] != NEVER_MS)).any())
 
-    def before(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def before(self, values: Array) -> Array:
         """For each place, the value of the one before it in its episode; 0 where there is none."""
         shifted = np.zeros_like(values)
         shifted[1:] = np.where(self.segment[1:] == self.segment[:-1], values[:-1], 0)
@@ -99,11 +102,11 @@ class Conversation:
 class Lengths(NamedTuple):
     """How many stems each text has, (n,), and all have on average."""
 
-    words: npt.NDArray[np.float64]
+    words: Floats
     mean: float
 
     @classmethod
-    def of(cls, words: npt.NDArray[np.float64]) -> Self:
+    def of(cls, words: Floats) -> Self:
         """With their mean, kept off 0 to divide by."""
         return cls(words, max(float(words.sum()) / max(len(words), 1), 1e-9))
 
@@ -125,9 +128,10 @@ class OwnerIndex:
         """`read_vectors`: those of current memories, by `seq`, as far as segments left them to be read."""
         self._model = model
         self._read_vectors = read_vectors
-        self._facts = GrowingArray(FACTS)
-        self.ids: list[str] = []
-        self.tags: list[list[str]] = []
+        self._facts = {name: GrowingArray(dtype) for name, dtype in FACTS.items()}
+        self.ids = Texts()
+        self._tags = Tags()
+        self._packed_tags: list[tuple[int, bytes]] = []  # of segments, by their first slot
         self.names = Interner()
         self.words = LexicalIndex()
         self.vectors = VectorIndex(dimension)
@@ -144,75 +148,78 @@ class OwnerIndex:
         """Adds memories, or their next versions in place of the ones before; vectors by sequence number and version."""
         seqs = [entry.seq for entry in entries]
         self.remove(*seqs)
-        self._enter(np.array(seqs, np.int64))
+        self._enter(np.array(seqs, np.int64), len(self.ids))
         self._append(entries, vectors)
 
     def append(self, segment: Segment) -> None:
         """Adds memories of which none is in yet, as they were packed."""
-        first, count = len(self.ids), len(segment.facts)
-        self._facts.extend(segment.facts)
-        facts = self._facts.view[first:]
+        first = len(self.ids)
+        for column, values in segment.facts.items():
+            self._facts[column].extend(values, segment.size)
         numbers = np.array([*self.names.numbers(segment.names), -1])  # -1 stays -1
         for column in NAMED:
-            facts[column] = numbers.take(facts[column])
-        for number in self._merged.keys() & set(facts["episode"].tolist()):
-            facts["episode"][facts["episode"] == number] = self._merged[number]
-        self._enter(facts["seq"])
-        self.ids += segment.ids
-        self.tags += [_NO_TAGS] * count
-        for place, tags in segment.tags:
-            self.tags[first + place] = tags
+            self._facts[column].view[first:] = numbers.take(self._facts[column].view[first:])
+        if self._merged:
+            episodes = self._facts["episode"].view[first:]
+            for number in self._merged.keys() & set(episodes.tolist()):
+                episodes[episodes == number] = self._merged[number]
+        self._enter(self._facts["seq"].view[first:], first)
+        self.ids.append(segment.ids, segment.id_ends)
+        self._packed_tags.append((first, segment.tags))
         self.words.append(segment.words)
         self.vectors.append(segment.rows, first)
-        self.tokens.defer(count, segment.token_dimension)
+        self.tokens.defer(segment.size, segment.token_dimension)
         self._cached = _Cached()
 
     def packed(self) -> Segment:
         """All there is in, as another index can append it. Only of one that never took a memory out."""
-        tags = [(slot, tags) for slot, tags in enumerate(self.tags) if tags]
+        ids, id_ends = self.ids.packed()
         rows, words = self.vectors.packed(), self.words.packed()
-        return Segment(self.facts, self.names.strings, self.ids, tags, words, rows, self.tokens.dimension)
+        tags = orjson.dumps([*self.tags.items()])
+        names, dimension = self.names.strings, self.tokens.dimension
+        return Segment(len(self), self.facts, names, ids, id_ends, tags, words, rows, dimension)
 
-    def reserve(self, memories: int, stems: int) -> None:
-        """Makes room for so many more memories with so many stems in all."""
-        self._facts.reserve(memories)
-        self.words.reserve(memories, stems)
+    def reserve(self, memories: int) -> None:
+        """Makes room for so many more memories."""
+        for column in self._facts.values():
+            column.reserve(memories)
         self.vectors.reserve(memories)
 
     def _append(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
+        if not entries:
+            return
+        first = len(self.ids)
         slots: list[int] = []
         rows: list[Matrix] = []
         tokens = [NO_TOKENS] * len(entries)
         for at, entry in enumerate(entries):
             stored = vectors.get((entry.seq, entry.version))
             if stored is not None and stored.model == self._model:
-                slots.append(len(self.ids) + at)
+                slots.append(first + at)
                 rows.append(stored.matrix)
                 tokens[at] = stored.tokens
-        self._facts.extend(self._told(entries))
+        self._append_facts(entries)
         if rows:
             self.vectors.add(np.array(slots, np.int64), np.concatenate(rows))
         self.tokens.add(tokens)
-        self.ids += [entry.id for entry in entries]
-        self.tags += [entry.tags for entry in entries]
+        self.ids.add(entry.id for entry in entries)
+        self._tags.update((first + at, entry.tags) for at, entry in enumerate(entries) if entry.tags)
         self.words.add(f"{entry.author_stems} {entry.stems}".split() for entry in entries)
         self._cached = _Cached()
 
-    def _told(self, entries: Sequence[Entry]) -> npt.NDArray[Any]:
-        """What is known of the memories, column by column: of many, a third of the time."""
-        facts = np.zeros(len(entries), FACTS)
-        if not entries:
-            return facts
-        told: dict[str, tuple[Any, ...]] = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
-        for column in ("seq", "version", "created_ms", "flags", "importance", "confidence"):
-            facts[column] = told[column]
-        facts["live"] = True
-        facts["episode"] = [self._merged.get(number, number) for number in told["episode"]]
-        for column in NAMED:
-            facts[column] = self.names.numbers(told[_FIELDS.get(column, column)])
-        for column, default in (("valid_from_ms", ALWAYS_MS), ("valid_to_ms", NEVER_MS), ("expires_ms", NEVER_MS)):
-            facts[column] = [default if at_ms is None else at_ms for at_ms in told[column]]
-        return facts
+    def _append_facts(self, entries: Sequence[Entry]) -> None:
+        """Appends what is known of the memories, column by column: of many, a third of the time."""
+        said: dict[str, tuple[Any, ...]] = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
+        columns: dict[str, Sequence[Any]] = {
+            name: said[name] for name in ("seq", "version", "created_ms", "flags", "importance", "confidence")
+        }
+        columns |= {name: self.names.numbers(said[_FIELDS.get(name, name)]) for name in NAMED}
+        columns["live"] = (True,) * len(entries)
+        columns["episode"] = [self._merged.get(number, number) for number in said["episode"]]
+        for name, default in (("valid_from_ms", ALWAYS_MS), ("valid_to_ms", NEVER_MS), ("expires_ms", NEVER_MS)):
+            columns[name] = [default if at_ms is None else at_ms for at_ms in said[name]]
+        for name, values in columns.items():
+            self._facts[name].extend(values)
 
     def remove(self, *seqs: int) -> None:
         """Takes memories out, those that are in: many in the time of one."""
@@ -221,7 +228,7 @@ class OwnerIndex:
             slots = [*found.values()]
             self._slot_of_seq.view[[*found]] = _NOT_IN
             self._size -= len(found)
-            self._facts.view["live"][slots] = False
+            self._facts["live"].view[slots] = False
             self.vectors.remove(*slots)
             self._cached = _Cached()
 
@@ -230,8 +237,8 @@ class OwnerIndex:
         self._episodes[episode.number] = episode
         if episode.merged_into is not None:
             into = self._merged.get(episode.merged_into, episode.merged_into)
-            facts = self._facts.view
-            facts["episode"][facts["episode"] == episode.number] = into
+            episodes = self._facts["episode"].view
+            episodes[episodes == episode.number] = into
             self._merged.update({number: into for number, to in self._merged.items() if to == episode.number})
             self._merged[episode.number] = into
         self._cached = _Cached()
@@ -261,12 +268,12 @@ class OwnerIndex:
         self._append(past, vectors)
         self.add(entries, vectors)
 
-    def _enter(self, seqs: Ints) -> None:
-        """Gives memories that are not in the next slots."""
+    def _enter(self, seqs: Ints, first: int) -> None:
+        """Gives memories that are not in the next slots, from `first`."""
         missing = int(seqs.max(initial=-1)) + 1 - len(self._slot_of_seq)
         if missing > 0:
             self._slot_of_seq.extend(np.full(missing, _NOT_IN))
-        self._slot_of_seq.view[seqs] = np.arange(len(self.ids), len(self.ids) + len(seqs))
+        self._slot_of_seq.view[seqs] = np.arange(first, first + len(seqs))
         self._size += len(seqs)
 
     def _read_tokens(self, slots: Ints) -> list[Bytes]:
@@ -284,9 +291,16 @@ class OwnerIndex:
         return None if slot == _NOT_IN else slot
 
     @property
-    def facts(self) -> npt.NDArray[Any]:
-        """Structured array by slot; dead slots included."""
-        return self._facts.view
+    def facts(self) -> dict[str, Array]:
+        """Columns of `FACTS` by slot, as they are until the next change; dead slots included."""
+        return {name: column.view for name, column in self._facts.items()}
+
+    @property
+    def tags(self) -> Tags:
+        for first, packed in self._packed_tags:
+            self._tags.update((first + place, tags) for place, tags in orjson.loads(packed))
+        self._packed_tags.clear()
+        return self._tags
 
     @property
     def conversation(self) -> Conversation:
@@ -331,9 +345,11 @@ class OwnerIndex:
         """What the facts, stems and vectors of its memories are, without what is spare, dead or kept for later: it does
         not depend on how the index came about."""
         stems = int(self.words.lengths()[self.conversation.slots].sum())
-        return len(self) * FACTS.itemsize + stems * self.words.stem_bytes + self.vectors.row_bytes * len(self.vectors)
+        return len(self) * _FACTS_BYTES + stems * self.words.stem_bytes + self.vectors.row_bytes * len(self.vectors)
 
     def size_bytes(self) -> int:
         """What it takes in memory, caches included."""
-        arrays = self._facts.nbytes + self.words.nbytes + self.vectors.nbytes + self.tokens.nbytes
-        return arrays + self._slot_of_seq.nbytes + _STRINGS_BYTES * len(self.ids) + 16 * len(self.ids)
+        facts = sum(column.nbytes for column in self._facts.values())
+        arrays = facts + self.words.nbytes + self.vectors.nbytes + self.tokens.nbytes + self._slot_of_seq.nbytes
+        tags = _TAGGED_BYTES * len(self._tags) + sum(len(packed) for _, packed in self._packed_tags)
+        return arrays + self.ids.nbytes + tags

@@ -7,37 +7,54 @@ next question looks only at what was added since.
 """
 
 import zlib
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import count, islice
+from hashlib import blake2b
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from recallflow.caching import Kept
-from recallflow.state.arrays import GrowingArray
+from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, Unsigned, ranges
 from recallflow.state.segment import Words
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Unsigned = npt.NDArray[np.uint32]
 
 GRAM = 4
 FEATURES = 1 << 16
 _NOWHERE: Unsigned = np.zeros(0, np.uint32)
 _NOTHING = np.zeros(0, np.float32)
 _POSTING_BYTES = 250  # of Python objects
+_STEM_BYTES = 200
 
 
-def spelling(stem: str) -> bytes:
-    """The stem's spelling features as packed uint16: the word itself and its character 4-grams, hashed."""
+def spelling(stem: str) -> tuple[int, bytes]:
+    """The stem's identity, 64 bits that no other stem has, and its spelling features as packed uint16: the word itself
+    and its character 4-grams, hashed."""
     marked = f"<{stem}>"
     grams = {marked, *(marked[i : i + GRAM] for i in range(len(marked) - GRAM + 1))}
-    return np.array(sorted({zlib.crc32(g.encode()) % FEATURES for g in grams}), np.uint16).tobytes()
+    features = np.array(sorted({zlib.crc32(g.encode()) % FEATURES for g in grams}), np.uint16).tobytes()
+    return int.from_bytes(blake2b(stem.encode(), digest_size=8).digest(), "little"), features
 
 
 _spellings = Kept(spelling, 16 * 1024 * 1024)
+
+
+class _Numbers(dict[str, int]):
+    """Numbers of stems, given in the order they are first looked up. `by_identity`: of all there are; the dictionary
+    itself: of those that were looked up. `added`: spelling features of those that got their number here."""
+
+    def __init__(self) -> None:
+        self.by_identity: dict[int, int] = {}
+        self.added: list[bytes] = []
+
+    def __missing__(self, stem: str) -> int:
+        identity, features = _spellings[stem]
+        number = self.by_identity.get(identity)
+        if number is None:
+            number = self.by_identity[identity] = len(self.by_identity)
+            self.added.append(features)
+        self[stem] = number
+        return number
 
 
 def distinct(slots: Unsigned) -> Unsigned:
@@ -69,7 +86,8 @@ class LexicalIndex:
     """Stems of memories by slot. Slots come in rising order."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = defaultdict(count().__next__)  # of stems, given when they are first looked up
+        self._numbers = _Numbers()
+        self._packed: list[Words] = []  # of the last slots, until words are asked for
         self._flat = GrowingArray(np.uint32, 256)
         self._slot_of = GrowingArray(np.uint32, 256)
         self._starts = GrowingArray(np.int64)
@@ -92,59 +110,74 @@ class LexicalIndex:
         spellings = (self._features, self._feature_words, self._feature_counts, self._feature_starts)
         postings = sum(_POSTING_BYTES + posting.slots.nbytes for posting in self._postings.values())
         alike = sum(_POSTING_BYTES + 2 * found.words.nbytes for found in self._alike.values())
-        return sum(array.nbytes for array in (*growing, *spellings)) + 100 * len(self._numbers) + postings + alike
+        packed = sum(array.nbytes for words in self._packed for array in words)
+        stems = _STEM_BYTES * len(self._numbers.by_identity)
+        return sum(array.nbytes for array in (*growing, *spellings)) + stems + postings + alike + packed
 
     def add(self, texts: Iterable[Sequence[str]]) -> None:
         """Appends the next slots: the stems of each, in order."""
+        self._unpack()
         flat: list[int] = []
-        starts: list[int] = []
-        before, known, number = len(self._flat), len(self._numbers), self._numbers.__getitem__
+        lengths: list[int] = []
+        number = self._numbers.__getitem__
         for stems in texts:
-            starts.append(before + len(flat))
             flat += map(number, stems)
-        self._spell([*islice(self._numbers, known, None)])
-        lengths: Ints = np.array([*starts[1:], before + len(flat)], np.int64) - np.array(starts, np.int64)
-        slots = np.arange(len(self._starts), len(self._starts) + len(starts))
-        self._slot_of.extend(np.repeat(slots, lengths))
-        self._starts.extend(starts)
-        self._lengths.extend(lengths)
+            lengths.append(len(stems))
+        if added := self._numbers.added:
+            counts: Ints = np.array([len(packed) // 2 for packed in added], np.int64)
+            self._append_features(counts, np.frombuffer(b"".join(added), np.uint16))
+            added.clear()
+        self._append_slots(np.array(lengths, np.int64))
         self._flat.extend(flat)
 
     def append(self, words: Words) -> None:
-        """Appends the next slots as they were packed."""
-        known, before = len(self._numbers), len(self._flat)
-        numbers = np.fromiter(map(self._numbers.__getitem__, words.stems), np.uint32, len(words.stems))
-        added = numbers >= known
-        counts: Ints = words.counts.astype(np.int64)
-        features = words.features if added.all() else words.features[np.repeat(added, counts)]
-        self._take_features(counts[added], features)
-        lengths: Ints = words.lengths.astype(np.int64)
-        slots = np.arange(len(self._starts), len(self._starts) + len(lengths), dtype=np.uint32)
-        self._slot_of.extend(np.repeat(slots, lengths))
-        self._starts.extend(before + np.cumsum(lengths) - lengths)
-        self._lengths.extend(lengths)
-        self._flat.extend(numbers.take(words.flat) if len(numbers) else words.flat)
+        """Appends the next slots as they were packed. What is given may go with the bytes it was read from."""
+        self._packed.append(Words(*map(np.array, words)))
+
+    def _unpack(self) -> None:
+        """Numbers the stems of packed slots, of all of them at once: each segment has most of the owner's words."""
+        if not self._packed:
+            return
+        packed, self._packed = self._packed, []
+        identities, known = self._numbers.by_identity, len(self._numbers.by_identity)
+        stems = np.concatenate([np.fromiter(identities, np.uint64, known), *(words.stems for words in packed)])
+        _, firsts, numbers = np.unique(stems, return_index=True, return_inverse=True)
+        order = firsts.argsort()
+        by_first = np.empty(len(order), np.uint32)
+        by_first[order] = np.arange(len(order))
+        numbers_of, added = by_first.take(numbers), firsts[order][known:]
+        identities.update(zip(stems[added].tolist(), range(known, len(order)), strict=True))
+        counts: Ints = np.concatenate([words.counts for words in packed], dtype=np.int64)
+        starts, added = counts.cumsum() - counts, added - known
+        features = np.concatenate([words.features for words in packed])
+        self._append_features(counts[added], features[ranges(starts[added], counts[added])])
+        self._append_slots(np.concatenate([words.lengths for words in packed], dtype=np.int64))
+        self._flat.reserve(sum(len(words.flat) for words in packed))
+        ends = [*accumulate((len(words.stems) for words in packed), initial=known)]
+        for words, (start, end) in zip(packed, pairwise(ends), strict=True):
+            self._flat.extend(numbers_of[start:end].take(words.flat))
 
     def packed(self) -> Words:
         """All slots, as another index can append them."""
-        return Words(
-            [*self._numbers], self._flat.view, self._lengths.view, self._feature_counts.view, self._features.view
-        )
+        self._unpack()
+        stems = np.fromiter(self._numbers.by_identity, np.uint64, len(self._numbers.by_identity))
+        return Words(stems, self._flat.view, self._lengths.view, self._feature_counts.view, self._features.view)
 
-    def reserve(self, slots: int, stems: int) -> None:
-        """Makes room for so many more slots with so many stems in all."""
-        for of_slots in (self._starts, self._lengths):
-            of_slots.reserve(slots)
-        for of_stems in (self._flat, self._slot_of):
-            of_stems.reserve(stems)
+    def _append_slots(self, lengths: Ints) -> None:
+        slots = np.arange(len(self._lengths), len(self._lengths) + len(lengths), dtype=np.uint32)
+        self._starts.extend(len(self._slot_of) + lengths.cumsum() - lengths)
+        self._slot_of.extend(np.repeat(slots, lengths))
+        self._lengths.extend(lengths)
 
     def lengths(self) -> Ints:
         """Stems per slot."""
+        self._unpack()
         return self._lengths.view
 
     def occurrences(self, stem: str) -> Unsigned:
         """The slot of each occurrence of the stem, in rising order: a slot that holds it twice comes twice."""
-        number = self._numbers.get(stem)
+        self._unpack()
+        number = self._numbers.by_identity.get(_spellings[stem][0])
         if number is None:
             return _NOWHERE
         flat = self._flat.view
@@ -156,7 +189,7 @@ class LexicalIndex:
 
     def counts(self, stems: Iterable[str]) -> Floats:
         """How often each stem stands in each slot: (stems, slots)."""
-        slots = len(self._starts)
+        slots = len(self.lengths())
         found = [np.bincount(self.occurrences(stem), minlength=slots) for stem in stems]
         return np.array(found, np.float64).reshape(len(found), slots)
 
@@ -165,18 +198,20 @@ class LexicalIndex:
 
         Similarity is the cosine of the two words' sets of spelling features: |a ∩ b| / √(|a|·|b|).
         """
+        self._unpack()
+        words = len(self._numbers.by_identity)
         best = np.zeros((len(stems), len(slots)), np.float32)
-        if not self._numbers or not len(slots) or not stems:
+        if not words or not len(slots) or not stems:
             return best
-        alike = np.zeros((len(stems), len(self._numbers)), np.float32)
-        some = np.zeros(len(self._numbers), np.bool_)
+        alike = np.zeros((len(stems), words), np.float32)
+        some = np.zeros(words, np.bool_)
         for row, stem in enumerate(stems):
             found = self._words_alike(stem)
             alike[row, found.words] = found.similarities
             some[found.words] = True
         flat, slot_of = self._flat.view, self._slot_of.view
-        if 2 * len(slots) < len(self._starts):
-            at = self._places(slots)
+        if 2 * len(slots) < len(self._lengths):
+            at = ranges(self._starts.view[slots], self._lengths.view[slots])
             flat, slot_of = flat.take(at), slot_of.take(at)
         hits = some.take(flat).nonzero()[0]
         if not len(hits):
@@ -184,7 +219,7 @@ class LexicalIndex:
         holding = slot_of.take(hits)
         firsts = np.concatenate([[0], (holding[1:] != holding[:-1]).nonzero()[0] + 1])
         closest = np.maximum.reduceat(alike.take(flat.take(hits), axis=1), firsts, axis=1)
-        column_of = np.full(len(self._starts), -1)
+        column_of = np.full(len(self._lengths), -1)
         column_of[slots] = np.arange(len(slots))
         columns = column_of.take(holding.take(firsts))
         asked = columns >= 0
@@ -193,11 +228,12 @@ class LexicalIndex:
 
     def _words_alike(self, stem: str) -> _Alike:
         """What shares spelling features with a stem."""
-        number, words = self._numbers.get(stem), len(self._numbers)
+        identity, packed = _spellings[stem]
+        number, words = self._numbers.by_identity.get(identity), len(self._numbers.by_identity)
         known = self._alike.get(-1 if number is None else number, _Alike(0, _NOWHERE, _NOTHING))
         if known.looked == words:
             return known
-        features = np.frombuffer(_spellings[stem], np.uint16)
+        features = np.frombuffer(packed, np.uint16)
         start = self._feature_starts.view[known.looked]
         those, of = self._features.view[start:], self._feature_words.view[start:]
         # One look for each of a handful of features: faster than a table of all features there may be.
@@ -213,23 +249,8 @@ class LexicalIndex:
             self._alike[number] = found
         return found
 
-    def _places(self, slots: Ints) -> Ints:
-        """Where the slots' stems stand in the index, one slot after the other."""
-        sizes = self._lengths.view[slots]
-        firsts = sizes.cumsum() - sizes
-        places: Ints = np.arange(sizes.sum()) + np.repeat(self._starts.view[slots] - firsts, sizes)
-        return places
-
-    def _spell(self, added: list[str]) -> None:
-        """Takes in the spelling features of the stems with the next numbers."""
-        if not added:
-            return
-        features = [_spellings[stem] for stem in added]
-        counts = np.array([len(packed) // 2 for packed in features], np.int64)
-        self._take_features(counts, np.frombuffer(b"".join(features), np.uint16))
-
-    def _take_features(self, counts: Ints, features: npt.NDArray[np.uint16]) -> None:
-        """Takes in features, word by word, of the words with the next numbers; `counts`: how many each has."""
+    def _append_features(self, counts: Ints, features: Array) -> None:
+        """Appends spelling features, word by word, of the words with the next numbers; `counts`: how many each has."""
         self._feature_starts.extend(len(self._features) + np.cumsum(counts) - counts)
         self._feature_words.extend(np.repeat(np.arange(len(counts)) + len(self._feature_counts), counts))
         self._feature_counts.extend(counts)

@@ -11,7 +11,8 @@ import orjson
 
 from recallflow.embedder import Matrix
 from recallflow.owner import Owner
-from recallflow.state.tokens import NO_TOKENS, Bytes
+from recallflow.state.arrays import Bytes
+from recallflow.state.tokens import NO_TOKENS
 
 HAS_QUESTION = 1  # the text holds a question mark
 ENDS_ASKING = 2  # the text ends in one

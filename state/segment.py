@@ -2,56 +2,56 @@
 copied. Derived data only.
 
 As bytes: a frame (which format, a sum over all the rest, how long the header is), a header of JSON (what there is only
-now and then, strings), and arrays one behind the other. What does not fit, for whatever reason, is no segment.
+now and then, strings, the type and size of each array), and arrays one after the other, each in the smallest type that
+holds it. What does not fit, for whatever reason, is no segment.
 """
 
 import struct
 import zlib
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
-FACTS = np.dtype(
-    [
-        ("seq", np.int64),
-        ("version", np.int32),
-        ("live", np.bool_),
-        ("created_ms", np.int64),
-        ("episode", np.int64),
-        ("flags", np.uint8),
-        ("author", np.int32),
-        ("kind", np.int32),
-        ("layer", np.int32),
-        ("role", np.int32),
-        ("session", np.int32),
-        ("project", np.int32),
-        ("category", np.int32),
-        ("importance", np.float64),
-        ("confidence", np.float64),
-        ("valid_from_ms", np.int64),
-        ("valid_to_ms", np.int64),
-        ("expires_ms", np.int64),
-    ]
-)
+from recallflow.state.arrays import Array, Codes
+
+# What is known of a memory, column by column. Strings are numbers, -1 for none.
+FACTS = {
+    "seq": np.int64,
+    "version": np.int32,
+    "live": np.bool_,
+    "created_ms": np.int64,
+    "episode": np.int64,
+    "flags": np.uint8,
+    "author": np.int32,
+    "kind": np.int32,
+    "layer": np.int32,
+    "role": np.int32,
+    "session": np.int32,
+    "project": np.int32,
+    "category": np.int32,
+    "importance": np.float64,
+    "confidence": np.float64,
+    "valid_from_ms": np.int64,
+    "valid_to_ms": np.int64,
+    "expires_ms": np.int64,
+}
 NAMED = ("author", "kind", "layer", "role", "session", "project", "category")
 
-# Segments are made again where this changes. It stands for all that shapes them: what is in an array, spelling features
-# (state/lexical.py), vectors in bytes (state/vectors.py).
-VERSION = zlib.crc32(repr((1, FACTS.descr)).encode())
+# Segments are made again where this changes. It stands for all that shapes them: what is in an array, identities and
+# spelling features of stems (state/lexical.py), vectors in bytes (state/vectors.py).
+VERSION = zlib.crc32(repr((2, [*FACTS])).encode())
 _FRAME = struct.Struct("<IIQ")  # version, bytes of the header, sum
+_LIMITS = [np.iinfo(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4")]
 _ALIGNED = 8  # bytes: of what is summed up, and of where an array begins
-
-Array = npt.NDArray[Any]
 
 
 class Words(NamedTuple):
-    """Stems of a stretch of memories. `stems`: each once, in the order of first sight; `flat`: the number in `stems` of
-    each occurrence, memory by memory; `lengths`: occurrences of each memory; `counts`: spelling features of each stem;
+    """Stems of a stretch of memories. `stems`: the identity of each, once; `flat`: the number in `stems` of each
+    occurrence, memory by memory; `lengths`: occurrences in each memory; `counts`: spelling features of each stem;
     `features`: these, stem by stem."""
 
-    stems: list[str]
+    stems: Array
     flat: Array
     lengths: Array
     counts: Array
@@ -63,32 +63,38 @@ class Rows(NamedTuple):
     dimension) bytes; the unit of each row."""
 
     places: Array
-    codes: Array
+    codes: Codes
     units: Array
 
 
 class Segment(NamedTuple):
-    """`facts`: of `FACTS`, all live; `names`: what their numbers stand for; `tags`: by place, of those that have any;
-    `token_dimension`: numbers per token vector, 0 where no memory has any."""
+    """`size`: of how many memories; `facts`: by column of `FACTS`, (size,) or (1,) where all are equal, all live;
+    `names`: what their numbers stand for; `ids`: the bytes of all; `id_ends`: where each one ends; `tags`: JSON of
+    [place, tags] of those that have any; `token_dimension`: numbers per token vector, 0 where no memory has any."""
 
-    facts: Array
+    size: int
+    facts: dict[str, Array]
     names: list[str]
-    ids: list[str]
-    tags: list[tuple[int, list[str]]]
+    ids: Array
+    id_ends: Array
+    tags: bytes
     words: Words
     rows: Rows
     token_dimension: int
 
+    def versions(self) -> dict[int, int]:
+        """The version of each memory, by sequence number."""
+        seqs, versions = (np.broadcast_to(self.facts[column], self.size) for column in ("seq", "version"))
+        return dict(zip(seqs.tolist(), versions.tolist(), strict=True))
+
     def encode(self, model: str) -> bytes:
-        words, rows = self.words, self.rows
-        dimension = rows.codes.shape[1]
-        arrays = [self.facts, words.flat, words.lengths, words.counts, words.features, *rows]
-        parts = [array.astype(dtype, copy=False).tobytes() for array, (_, dtype) in zip(arrays, _ARRAYS, strict=True)]
-        counts = [len(array) for array in arrays]
-        header = orjson.dumps(
-            [model, dimension, self.token_dimension, counts, self.names, self.ids, self.tags, words.stems]
-        )
-        body = b"".join(_padded(part) for part in (header, *parts))
+        facts = [_narrow(column[:1] if (column == column[:1]).all() else column) for column in self.facts.values()]
+        rows, tags = self.rows, np.frombuffer(self.tags, np.uint8)
+        narrow = map(_narrow, (self.id_ends, *self.words[1:], rows.places))
+        arrays = [*facts, self.words.stems, self.ids, tags, *narrow, rows.codes.ravel(), rows.units]
+        kinds = [(array.dtype.str, len(array)) for array in arrays]
+        header = orjson.dumps([model, rows.codes.shape[1], self.size, self.token_dimension, self.names, kinds])
+        body = b"".join(_padded(part) for part in (header, *(array.tobytes() for array in arrays)))
         return _FRAME.pack(VERSION, len(header), _sum(body, len(header))) + body
 
     @classmethod
@@ -97,35 +103,33 @@ class Segment(NamedTuple):
         if len(data) < _FRAME.size or len(data) % _ALIGNED:
             return None
         version, length, total = _FRAME.unpack_from(data)
-        if version != VERSION or total != _sum(memoryview(data)[_FRAME.size :], length):
-            return None
         start = _FRAME.size
-        of_model, of_dimension, token_dimension, counts, names, ids, tags, stems = orjson.loads(
-            memoryview(data)[start : start + length]
-        )
+        if version != VERSION or total != _sum(memoryview(data)[start:], length):
+            return None
+        header = orjson.loads(memoryview(data)[start : start + length])
+        of_model, of_dimension, size, token_dimension, names, kinds = header
         if (of_model, of_dimension) != (model, dimension):
             return None
         start += _whole(length)
-        found = []
-        for count, (name, dtype) in zip(counts, _ARRAYS, strict=True):
-            values = count * dimension if name == "codes" else count
-            found.append(np.frombuffer(data, dtype, values, start))
-            start += _whole(found[-1].nbytes)
-        facts, flat, lengths, per_word, features, places, codes, units = found
-        words = Words(stems, flat, lengths, per_word, features)
-        return cls(facts, names, ids, tags, words, Rows(places, codes.reshape(-1, dimension), units), token_dimension)
+        arrays = []
+        for dtype, count in kinds:
+            arrays.append(np.frombuffer(data, dtype, count, start))
+            start += _whole(arrays[-1].nbytes)
+        facts = dict(zip(FACTS, arrays, strict=False))
+        stems, ids, tags, id_ends, flat, lengths, counts, features, places, codes, units = arrays[len(FACTS) :]
+        words = Words(stems, flat, lengths, counts, features)
+        rows = Rows(places, codes.reshape(-1, dimension), units)
+        return cls(size, facts, names, ids, id_ends, tags.tobytes(), words, rows, token_dimension)
 
 
-_ARRAYS: tuple[tuple[str, npt.DTypeLike], ...] = (
-    ("facts", FACTS),
-    ("flat", np.uint32),
-    ("lengths", np.uint32),
-    ("counts", np.uint32),
-    ("features", np.uint16),
-    ("places", np.uint32),
-    ("codes", np.uint8),
-    ("units", np.float32),
-)
+def _narrow(array: Array) -> Array:
+    """The values in the smallest type that holds them, if they are whole numbers."""
+    if array.dtype.kind in "iu" and len(array):
+        least, most = int(array.min()), int(array.max())
+        for limits in _LIMITS:
+            if limits.min <= least and most <= limits.max:
+                return array.astype(limits.dtype, copy=False)
+    return array
 
 
 def _whole(length: int) -> int:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
 from recallflow.state import keys
+from recallflow.state.arrays import Ints
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Entry, Vectors
@@ -26,8 +26,6 @@ from recallflow.state.segment import VERSION, Segment
 SMALL, LARGE = 128, 2_048  # memories
 MARKED_MOST = 1 / 8  # of a segment's memories: with more it is made again
 BYTES_MOST = 8 * 1024 * 1024  # of a segment; longer texts are rare and read from their entries
-
-Ints = npt.NDArray[np.int64]
 
 
 class Stretch(NamedTuple):
@@ -67,12 +65,10 @@ class Segments:
         marked = self._marked(Stretch(0, next_seq))
         large = Stretch(0, next_seq - next_seq % LARGE)
         small = Stretch(large.end, next_seq - next_seq % SMALL)
-        found = [self._segment(stretch, marked) for stretch in (*large.by(LARGE), *small.by(SMALL))]
-        # With room for the newest, which would otherwise have all the others copied.
-        stems = sum(len(one.words.flat) for one in found)
-        index.reserve(next_seq, stems + stems * SMALL // max(small.end, SMALL))
-        for segment in found:
-            index.append(segment)
+        index.reserve(next_seq)
+        for stretch in (*large.by(LARGE), *small.by(SMALL)):
+            # One at a time: the next one is read to where this one was, and memory that is new to a process is slow.
+            index.append(self._segment(stretch, marked))
         self._add(index, Stretch(small.end, next_seq))
         self._renew(index, marked)
 

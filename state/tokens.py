@@ -7,13 +7,9 @@ memory, and its closest one counts.
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from recallflow.embedder import Matrix
-from recallflow.state.arrays import GrowingArray
-
-Bytes = npt.NDArray[np.int8]
-Ints = npt.NDArray[np.int64]
+from recallflow.state.arrays import Bytes, GrowingArray, Ints
 
 NO_TOKENS: Bytes = np.zeros((0, 0), np.int8)
 ONE = 127  # the byte that stands for 1

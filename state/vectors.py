@@ -10,14 +10,10 @@ from typing import NamedTuple
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 
 from recallflow.embedder import Matrix
-from recallflow.state.arrays import GrowingArray
+from recallflow.state.arrays import Codes, GrowingArray, Ints, Mask
 from recallflow.state.segment import Rows
-
-Slots = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.uint8]
 
 ONE = 127  # the byte that stands for a row's largest number
 _ZERO = 128  # what FAISS stores for a 0
@@ -56,7 +52,7 @@ class VectorIndex:
     def nbytes(self) -> int:
         return len(self) * (self._flat.d + 8) + self._units.nbytes
 
-    def add(self, slots: Slots, matrix: Matrix) -> None:
+    def add(self, slots: Ints, matrix: Matrix) -> None:
         """slots: (rows,), matrix: (rows, dimension) float32, L2-normalised."""
         units = np.abs(matrix).max(axis=1, keepdims=True) / np.float32(ONE)
         codes = np.divide(matrix, units, out=np.zeros(matrix.shape, np.float32), where=units > 0)
@@ -89,7 +85,7 @@ class VectorIndex:
         self._index.remove_ids(faiss.IDSelectorBatch(np.array(slots, np.int64)))
         self._read = None
 
-    def cosines(self, query: Matrix) -> tuple[Matrix, Slots]:
+    def cosines(self, query: Matrix) -> tuple[Matrix, Ints]:
         """All rows' cosines with `query` (dimension,) and their slots, in row order."""
         slots, codes = self._rows()
         products = np.empty(len(codes), np.float32)
@@ -101,7 +97,7 @@ class VectorIndex:
         products *= self._units.view
         return products, slots
 
-    def of(self, slots: Slots) -> Matrix:
+    def of(self, slots: Ints) -> Matrix:
         """The first row of each slot, (len(slots), dimension); zeros for a slot without one."""
         at, there = self._places(slots)
         if not len(self):
@@ -111,7 +107,7 @@ class VectorIndex:
         found *= (self._units.view.take(at) * there)[:, np.newaxis]
         return found
 
-    def _places(self, slots: Slots) -> tuple[Slots, npt.NDArray[np.bool_]]:
+    def _places(self, slots: Ints) -> tuple[Ints, Mask]:
         """The first row of each slot, and whether it has one."""
         # Slots are appended in rising order and removal keeps the order, so the id map is sorted.
         owned = self._rows().slots
@@ -133,5 +129,5 @@ class _Read(NamedTuple):
     """The slot of each row, a copy, and the rows as FAISS stores them, (rows, dimension): its very memory, until the
     next change."""
 
-    slots: Slots
+    slots: Ints
     codes: Codes

@@ -238,8 +238,7 @@ class _OwnerCheck:
         if segment is None:
             yield "does not fit: it is made again at the owner's next question"
         else:
-            versions = segment.facts["version"].tolist()
-            self._segments[rest] = dict(zip(segment.facts["seq"].tolist(), versions, strict=True))
+            self._segments[rest] = segment.versions()
 
     def _take_episode(self, rest: bytes, episode: Episode) -> Iterator[str]:
         self._episodes[keys.sequence(rest)] = episode

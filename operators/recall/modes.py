@@ -219,7 +219,7 @@ def _weighed(
 
 def _by_id(scene: Scene, places: Places) -> Places:
     """Each place's rank by memory id."""
-    slots = scene.index.conversation.slots[places]
+    ids, slots = scene.index.ids.all(), scene.index.conversation.slots[places]
     ranks = np.empty(len(slots), np.int64)
-    ranks[sorted(range(len(slots)), key=lambda at: scene.index.ids[slots[at]])] = np.arange(len(slots))
+    ranks[sorted(range(len(slots)), key=lambda at: ids[slots[at]])] = np.arange(len(slots))
     return ranks
