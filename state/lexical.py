@@ -23,6 +23,7 @@ GRAM = 4
 FEATURES = 1 << 16
 _NOWHERE: Unsigned = np.zeros(0, np.uint32)
 _NOTHING = np.zeros(0, np.float32)
+_AT_ONCE = 32_768  # occurrences
 _POSTING_BYTES = 250  # of Python objects
 _STEM_BYTES = 200
 
@@ -213,7 +214,9 @@ class LexicalIndex:
         if 2 * len(slots) < len(self._lengths):
             at = ranges(self._starts.view[slots], self._lengths.view[slots])
             flat, slot_of = flat.take(at), slot_of.take(at)
-        hits = some.take(flat).nonzero()[0]
+        # In parts that stay in the processor's cache.
+        parts = [some.take(flat[at : at + _AT_ONCE]).nonzero()[0] + at for at in range(0, len(flat), _AT_ONCE)]
+        hits = np.concatenate(parts or [_NOWHERE])
         if not len(hits):
             return best
         holding = slot_of.take(hits)
