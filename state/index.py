@@ -147,7 +147,8 @@ class OwnerIndex:
     def add(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
         """Adds memories, or their next versions in place of the ones before; vectors by sequence number and version."""
         seqs = [entry.seq for entry in entries]
-        self.remove(*seqs)
+        if len(self):
+            self.remove(*seqs)
         self._enter(np.array(seqs, np.int64), len(self.ids))
         self._append(entries, vectors)
 

@@ -7,10 +7,11 @@ next question looks only at what was added since.
 """
 
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from itertools import accumulate, pairwise
-from typing import NamedTuple
+from itertools import accumulate, count, islice, pairwise
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,34 +29,22 @@ _POSTING_BYTES = 250  # of Python objects
 _STEM_BYTES = 200
 
 
-def spelling(stem: str) -> tuple[int, bytes]:
-    """The stem's identity, 64 bits that no other stem has, and its spelling features as packed uint16: the word itself
-    and its character 4-grams, hashed."""
-    marked = f"<{stem}>"
-    grams = {marked, *(marked[i : i + GRAM] for i in range(len(marked) - GRAM + 1))}
-    features = np.array(sorted({zlib.crc32(g.encode()) % FEATURES for g in grams}), np.uint16).tobytes()
-    return int.from_bytes(blake2b(stem.encode(), digest_size=8).digest(), "little"), features
+class Spelling(int):
+    """A stem's identity, 64 bits that no other stem has. `features`: of its spelling, packed uint16: the word itself and
+    its character 4-grams, hashed."""
+
+    features: bytes
+
+    @classmethod
+    def of(cls, stem: str) -> Self:
+        marked = f"<{stem}>"
+        grams = {marked, *(marked[i : i + GRAM] for i in range(len(marked) - GRAM + 1))}
+        found = cls.from_bytes(blake2b(stem.encode(), digest_size=8).digest(), "little")
+        found.features = np.array(sorted({zlib.crc32(g.encode()) % FEATURES for g in grams}), np.uint16).tobytes()
+        return found
 
 
-_spellings = Kept(spelling, 16 * 1024 * 1024)
-
-
-class _Numbers(dict[str, int]):
-    """Numbers of stems, given in the order they are first looked up. `by_identity`: of all there are; the dictionary
-    itself: of those that were looked up. `added`: spelling features of those that got their number here."""
-
-    def __init__(self) -> None:
-        self.by_identity: dict[int, int] = {}
-        self.added: list[bytes] = []
-
-    def __missing__(self, stem: str) -> int:
-        identity, features = _spellings[stem]
-        number = self.by_identity.get(identity)
-        if number is None:
-            number = self.by_identity[identity] = len(self.by_identity)
-            self.added.append(features)
-        self[stem] = number
-        return number
+_spellings = Kept(Spelling.of, 16 * 1024 * 1024)
 
 
 def distinct(slots: Unsigned) -> Unsigned:
@@ -87,7 +76,9 @@ class LexicalIndex:
     """Stems of memories by slot. Slots come in rising order."""
 
     def __init__(self) -> None:
-        self._numbers = _Numbers()
+        # Of stems by identity, given in the order they are first looked up.
+        self._next = count()
+        self._numbers: dict[int, int] = defaultdict(self._next.__next__)
         self._packed: list[Words] = []  # of the last slots, until words are asked for
         self._flat = GrowingArray(np.uint32, 256)
         self._slot_of = GrowingArray(np.uint32, 256)
@@ -112,7 +103,7 @@ class LexicalIndex:
         postings = sum(_POSTING_BYTES + posting.slots.nbytes for posting in self._postings.values())
         alike = sum(_POSTING_BYTES + 2 * found.words.nbytes for found in self._alike.values())
         packed = sum(array.nbytes for words in self._packed for array in words)
-        stems = _STEM_BYTES * len(self._numbers.by_identity)
+        stems = _STEM_BYTES * len(self._numbers)
         return sum(array.nbytes for array in (*growing, *spellings)) + stems + postings + alike + packed
 
     def add(self, texts: Iterable[Sequence[str]]) -> None:
@@ -120,14 +111,14 @@ class LexicalIndex:
         self._unpack()
         flat: list[int] = []
         lengths: list[int] = []
-        number = self._numbers.__getitem__
+        known, number, spelling = len(self._numbers), self._numbers.__getitem__, _spellings.__getitem__
         for stems in texts:
-            flat += map(number, stems)
+            flat += map(number, map(spelling, stems))
             lengths.append(len(stems))
-        if added := self._numbers.added:
-            counts: Ints = np.array([len(packed) // 2 for packed in added], np.int64)
-            self._append_features(counts, np.frombuffer(b"".join(added), np.uint16))
-            added.clear()
+        first_seen: Iterable[Any] = islice(self._numbers, known, None)
+        added = [stem.features for stem in first_seen]
+        counts: Ints = np.array([len(features) // 2 for features in added], np.int64)
+        self._append_features(counts, np.frombuffer(b"".join(added), np.uint16))
         self._append_slots(np.array(lengths, np.int64))
         self._flat.extend(flat)
 
@@ -140,14 +131,14 @@ class LexicalIndex:
         if not self._packed:
             return
         packed, self._packed = self._packed, []
-        identities, known = self._numbers.by_identity, len(self._numbers.by_identity)
-        stems = np.concatenate([np.fromiter(identities, np.uint64, known), *(words.stems for words in packed)])
+        known = len(self._numbers)
+        stems = np.concatenate([np.fromiter(self._numbers, np.uint64, known), *(words.stems for words in packed)])
         _, firsts, numbers = np.unique(stems, return_index=True, return_inverse=True)
         order = firsts.argsort()
         by_first = np.empty(len(order), np.uint32)
         by_first[order] = np.arange(len(order))
         numbers_of, added = by_first.take(numbers), firsts[order][known:]
-        identities.update(zip(stems[added].tolist(), range(known, len(order)), strict=True))
+        self._numbers.update(zip(stems[added].tolist(), islice(self._next, len(added)), strict=True))
         counts: Ints = np.concatenate([words.counts for words in packed], dtype=np.int64)
         starts, added = counts.cumsum() - counts, added - known
         features = np.concatenate([words.features for words in packed])
@@ -161,7 +152,7 @@ class LexicalIndex:
     def packed(self) -> Words:
         """All slots, as another index can append them."""
         self._unpack()
-        stems = np.fromiter(self._numbers.by_identity, np.uint64, len(self._numbers.by_identity))
+        stems = np.fromiter(self._numbers, np.uint64, len(self._numbers))
         return Words(stems, self._flat.view, self._lengths.view, self._feature_counts.view, self._features.view)
 
     def _append_slots(self, lengths: Ints) -> None:
@@ -178,7 +169,7 @@ class LexicalIndex:
     def occurrences(self, stem: str) -> Unsigned:
         """The slot of each occurrence of the stem, in rising order: a slot that holds it twice comes twice."""
         self._unpack()
-        number = self._numbers.by_identity.get(_spellings[stem][0])
+        number = self._numbers.get(_spellings[stem])
         if number is None:
             return _NOWHERE
         flat = self._flat.view
@@ -200,7 +191,7 @@ class LexicalIndex:
         Similarity is the cosine of the two words' sets of spelling features: |a ∩ b| / √(|a|·|b|).
         """
         self._unpack()
-        words = len(self._numbers.by_identity)
+        words = len(self._numbers)
         best = np.zeros((len(stems), len(slots)), np.float32)
         if not words or not len(slots) or not stems:
             return best
@@ -216,9 +207,9 @@ class LexicalIndex:
             flat, slot_of = flat.take(at), slot_of.take(at)
         # In parts that stay in the processor's cache.
         parts = [some.take(flat[at : at + _AT_ONCE]).nonzero()[0] + at for at in range(0, len(flat), _AT_ONCE)]
-        hits = np.concatenate(parts or [_NOWHERE])
-        if not len(hits):
+        if not any(map(len, parts)):
             return best
+        hits = np.concatenate(parts)
         holding = slot_of.take(hits)
         firsts = np.concatenate([[0], (holding[1:] != holding[:-1]).nonzero()[0] + 1])
         closest = np.maximum.reduceat(alike.take(flat.take(hits), axis=1), firsts, axis=1)
@@ -231,12 +222,12 @@ class LexicalIndex:
 
     def _words_alike(self, stem: str) -> _Alike:
         """What shares spelling features with a stem."""
-        identity, packed = _spellings[stem]
-        number, words = self._numbers.by_identity.get(identity), len(self._numbers.by_identity)
+        spelling, words = _spellings[stem], len(self._numbers)
+        number = self._numbers.get(spelling)
         known = self._alike.get(-1 if number is None else number, _Alike(0, _NOWHERE, _NOTHING))
         if known.looked == words:
             return known
-        features = np.frombuffer(packed, np.uint16)
+        features = np.frombuffer(spelling.features, np.uint16)
         start = self._feature_starts.view[known.looked]
         those, of = self._features.view[start:], self._feature_words.view[start:]
         # One look for each of a handful of features: faster than a table of all features there may be.

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from recallflow.state.arrays import Array, Codes
@@ -120,18 +121,19 @@ class Segment(NamedTuple):
         facts = dict(zip(FACTS, arrays, strict=False))
         stems, ids, tags, id_ends, flat, lengths, counts, features, places, codes, units = arrays[len(FACTS) :]
         words = Words(stems, flat, lengths, counts, features)
-        rows = Rows(places, (codes ^ _noise(len(codes))).reshape(-1, dimension), units)
+        codes = np.bitwise_xor(codes, _noise(len(codes))).reshape(-1, dimension)
+        rows = Rows(places, codes, units)
         return cls(size, facts, names, ids, id_ends, tags.tobytes(), words, rows, token_dimension)
 
 
-def _noise(count: int) -> Array:
+def _noise(count: int) -> npt.NDArray[np.uint8]:
     """Bytes that make codes look like noise. RocksDB stores as it is what it cannot make smaller by an eighth, and
     reads that in a fourth of the time."""
     return _noise_of(1 << count.bit_length())[:count]
 
 
 @lru_cache(4)
-def _noise_of(count: int) -> Array:
+def _noise_of(count: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(np.random.RandomState(0).bytes(count), np.uint8)
 
 

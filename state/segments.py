@@ -77,9 +77,6 @@ class Segments:
         if next_seq - self._end < SMALL:
             return 0
         stretch = Stretch(self._end, self._end + SMALL)
-        if self._bytes(stretch) > BYTES_MOST:
-            self._reach(stretch.end)
-            return stretch.size
         if stretch.end % LARGE == 0:
             stretch = Stretch(stretch.end - LARGE, stretch.end)
         self._make(stretch)
@@ -126,13 +123,8 @@ class Segments:
         """Adds memories from their entries and vectors."""
         entries = Entry.decode_all(value for _, value in self._scan(keys.entry, stretch))
         version = {entry.seq: entry.version for entry in entries}
-        index.add(
-            entries,
-            {
-                (seq := keys.sequence(key), version[seq]): Vectors.decode(value)
-                for key, value in self._scan(keys.vectors, stretch)
-            },
-        )
+        stored = ((keys.sequence(key), value) for key, value in self._scan(keys.vectors, stretch))
+        index.add(entries, {(seq, version[seq]): Vectors.decode(value) for seq, value in stored})
 
     def _renew(self, index: OwnerIndex, marked: list[int]) -> None:
         """Puts memories in their current version where they are in an earlier one."""
@@ -151,9 +143,6 @@ class Segments:
 
     def _marked(self, stretch: Stretch) -> list[int]:
         return [keys.sequence(key) for key, _ in self._scan(keys.renewed, stretch)]
-
-    def _bytes(self, stretch: Stretch) -> int:
-        return sum(len(value) for _, value in self._scan(keys.entry, stretch))
 
     def _scan(self, key: Callable[[bytes, int], bytes], stretch: Stretch) -> Iterator[tuple[bytes, bytes]]:
         return self._partition.scan_range(key(self._owner, stretch.first), key(self._owner, stretch.end))
