@@ -30,8 +30,8 @@ _STEM_BYTES = 200
 
 
 class Spelling(int):
-    """A stem's identity, 64 bits that no other stem has. `features`: of its spelling, packed uint16: the word itself and
-    its character 4-grams, hashed."""
+    """A stem's identity, 64 bits that no other stem has. `features`: of its spelling, packed uint16: the word itself
+    and its character 4-grams, hashed."""
 
     features: bytes
 
