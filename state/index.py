@@ -113,6 +113,7 @@ class Lengths(NamedTuple):
 
 @dataclass(slots=True)
 class _Cached:
+    facts: Mapping[str, Array] | None = None
     conversation: Conversation | None = None
     clusters: Clusters | None = None
     lengths: Mapping[int, Lengths] | None = None
@@ -292,9 +293,11 @@ class OwnerIndex:
         return None if slot == _NOT_IN else slot
 
     @property
-    def facts(self) -> dict[str, Array]:
+    def facts(self) -> Mapping[str, Array]:
         """Columns of `FACTS` by slot, as they are until the next change; dead slots included."""
-        return {name: column.view for name, column in self._facts.items()}
+        if self._cached.facts is None:
+            self._cached.facts = {name: column.view for name, column in self._facts.items()}
+        return self._cached.facts
 
     @property
     def tags(self) -> Tags:
