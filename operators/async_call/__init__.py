@@ -10,8 +10,8 @@
 
 How it works:
 
-1. The operator's logic hands an item to the runtime and keeps it. What it keeps is its snapshot, so that whatever had
-   no result by then is called again on resume: a call happens at least once, its result leaves the operator once.
+1. The operator's logic submits a call for an item to the runtime, and keeps the item until its result is there. The
+   items kept are its snapshot, and are called again on resume: a call happens at least once, its result comes out once.
 2. The runtime's calls run on the one asyncio loop thread of the process, at most `capacity` at a time, first come
    first served over all keys, steps and workers. Timeouts, retries and their jitter's randomness stay on that thread.
 3. A finished call makes a `Completion`, and sets an event on which the source waits for its own input anyway. The

@@ -1,4 +1,4 @@
-"""How the worker hears of finished calls: through the source, beside its own items."""
+"""Brings finished calls to the worker: the source emits them beside its own items."""
 
 import threading
 from collections import deque
@@ -19,7 +19,7 @@ WAIT_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """News that a call has finished, as an input of the operator."""
+    """Says that a call has finished: an input of the operator."""
 
     step: int
     key: str
@@ -27,28 +27,28 @@ class Completion:
 
 
 class Completions:
-    """What has finished and was not emitted yet. Any number of runtimes may fill one, and any number of workers drain
-    it: an exchange takes each completion to where it belongs.
+    """The calls that have finished and were not emitted yet. Any number of runtimes may put completions here, and any
+    number of workers emit them: an exchange routes each to the logic of its key.
 
-    `wake` is set with each. A source that waits for input of its own sets the same event when there is some. Who waits
-    on it clears it, and looks at everything it stands for only after that.
+    `wake` is set with each. A source that waits for input of its own sets the same event when there is some. Whoever
+    waits for the event clears it first, and then looks for both input and completions.
     """
 
     def __init__(self, wake: threading.Event | None = None) -> None:
         self.wake = wake or threading.Event()
-        self._news: deque[Completion] = deque()
+        self._finished: deque[Completion] = deque()
 
     def put(self, completion: Completion) -> None:
-        self._news.append(completion)
+        self._finished.append(completion)
         self.wake.set()
 
-    def take(self) -> list[Completion]:
-        taken: list[Completion] = []
+    def pop_all(self) -> list[Completion]:
+        popped: list[Completion] = []
         try:
             while True:
-                taken.append(self._news.popleft())
-        except IndexError:  # and not a look beforehand: another worker may take the last one in between
-            return taken
+                popped.append(self._finished.popleft())
+        except IndexError:  # a check beforehand would not do: another worker may pop the last one in between
+            return popped
 
 
 class WithCompletions(FixedPartitionedSource[X | Completion, S], Generic[X, S]):
@@ -86,13 +86,13 @@ class _Part(StatefulSourcePartition[X | Completion, S], Generic[X, S]):
         self._awake = part.next_awake()
 
     def next_batch(self) -> list[X | Completion]:
-        # The part first: where it has ended, what finished is left for the logics, which drain at the end.
+        # The part comes first: once it has ended, completions stay for the logics, which then wait for all calls.
         items = self._items()
-        finished = self._completions.take()
+        finished = self._completions.pop_all()
         if not items and not finished and self._wait_s:
             self._completions.wake.wait(self._wait_s)
             self._completions.wake.clear()
-            finished = self._completions.take()
+            finished = self._completions.pop_all()
         return [*items, *finished]
 
     def _items(self) -> list[X]:
@@ -103,8 +103,8 @@ class _Part(StatefulSourcePartition[X | Completion, S], Generic[X, S]):
         return items
 
     def next_awake(self) -> datetime | None:
-        # After an empty batch Bytewax would sleep 1 ms; we have waited, and want to hear at once. A part that waits
-        # itself says when it wants to be asked.
+        # After an empty batch Bytewax would sleep for 1 ms, and this part has already waited. A part that itself waits
+        # for `wake` says when it is to be polled next.
         return _LONG_AGO if self._wait_s else self._awake
 
     def snapshot(self) -> S:

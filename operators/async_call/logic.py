@@ -1,4 +1,4 @@
-"""What is kept per key: the items whose results are pending."""
+"""The state per key: the items whose results are pending."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class AsyncCallLogic(StatefulBatchLogic[tuple[str, V] | Completion, Result[V, W]
         self._fn = fn
         self._runtime = runtime
         self._ordered = ordered
-        self._key = ""  # comes with the first item, as Bytewax does not tell it
+        self._key = ""  # each item has it, as Bytewax does not pass it to a logic
         self._calls: dict[int, Call[V, W]] = {}
         self._held: set[int] = set()  # in ordered mode: finished, behind a call that has not
         if resumed is not None:
@@ -72,9 +72,9 @@ class AsyncCallLogic(StatefulBatchLogic[tuple[str, V] | Completion, Result[V, W]
         return call
 
     def _ready(self, finished: list[int]) -> list[int]:
-        """The calls whose results go out now: of those that a completion told of, although others may have finished
-        too, so that outputs follow from inputs and not from how threads are scheduled. A completion that no call waits
-        for is left from an earlier run in this process."""
+        """The calls whose results are emitted now. Only calls with a completion count, although others may have
+        finished too: outputs depend on inputs alone, and not on how threads are scheduled. A completion without a call
+        comes from an earlier run in this process."""
         known = [number for number in finished if number in self._calls]
         if not self._ordered:
             return known
@@ -94,7 +94,7 @@ class AsyncCallLogic(StatefulBatchLogic[tuple[str, V] | Completion, Result[V, W]
             if result is None:
                 again.append(call)
             else:
-                # Told again and not held at once: the step may since have become an unordered one.
+                # A new completion, and not an entry in `_held`: the step may be an unordered one since the snapshot.
                 call.result = result
                 self._runtime.completions.put(call.completion)
         self._runtime.submit(again)

@@ -1,4 +1,4 @@
-"""What comes out: an item with the value its call returned, or with why there is none."""
+"""What the operator emits: an item with the value that its call returned, or with the error."""
 
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar

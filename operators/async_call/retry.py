@@ -1,4 +1,4 @@
-"""When to call again."""
+"""Decides when a failed call is tried again."""
 
 import random
 from collections.abc import Callable
@@ -9,9 +9,10 @@ Backoff = Callable[[int], float]
 
 
 def full_jitter(base_s: float = 0.5, most_s: float = 30.0, draw: Callable[[], float] = random.random) -> Backoff:
-    """Anything up to an exponentially growing bound, so that calls that failed together do not return together.
+    """Waits a random time up to an exponentially growing bound, so that calls that failed together are not tried again
+    together.
 
-    :arg draw: A number in [0, 1). Asked on the loop thread only: a logic's outputs must not depend on chance.
+    :arg draw: Returns a number in [0, 1). Only the loop thread calls it: a logic's outputs must not depend on chance.
     """
     return lambda failures: draw() * min(most_s, base_s * 2 ** min(failures - 1, 30))
 

@@ -1,4 +1,4 @@
-"""The loop thread, and the calls on it."""
+"""The loop thread, and the calls that run on it."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from recallflow.operators.async_call.retry import Retry
 
 @dataclass(slots=True)
 class Call(Generic[V, W]):
-    """One item on its way. The loop thread writes `attempts` and, last, `result`; the logic only reads."""
+    """The call for one item. The loop thread writes `attempts` and, last, `result`; the logic only reads them."""
 
     item: V
     fn: Callable[[V], Awaitable[W]]
@@ -25,7 +25,7 @@ class Call(Generic[V, W]):
 
 @dataclass(slots=True)
 class Counters:
-    """What a runtime has done. Read them from anywhere; they only grow, but for `pending`."""
+    """What a runtime has done. Any thread may read them; all but `pending` only grow."""
 
     submitted: int = 0
     """Items."""
@@ -62,10 +62,10 @@ class _Loop:
 class Runtime:
     """Runs calls, within limits that all steps and workers that use it share. Close it after the dataflow.
 
-    :arg completions: To tell what has finished.
+    :arg completions: Where finished calls are put.
 
-    :arg capacity: Calls under way at most; further ones wait for their turn. A call that waits to be retried keeps its
-        place: a service in trouble gets fewer calls, not more.
+    :arg capacity: The most calls under way; further ones wait for their turn. A call that waits for its next attempt
+        counts too: a service in trouble gets fewer calls, not more.
 
     :arg timeout_s: For each attempt.
 
@@ -95,14 +95,14 @@ class Runtime:
         self.close()
 
     def submit(self, calls: list[Call[Any, Any]]) -> None:
-        """Lets calls begin, in their order. From any thread; returns at once."""
+        """Queues calls, which begin in their order. Any thread may call it; it returns at once."""
         with self._changed:
             self._check_open()
             self.counters.submitted += len(calls)
         self._loop.call_soon_threadsafe(self._admit, calls)
 
     def wait(self, calls: Iterable[Call[Any, Any]]) -> None:
-        """Blocks until all of them have results; it ends, as attempts are bounded and each has a timeout."""
+        """Blocks until all calls have results. It ends, as attempts are bounded and each has a timeout."""
         with self._changed:
             for call in calls:
                 while call.result is None:
@@ -114,7 +114,7 @@ class Runtime:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def close(self) -> None:
-        """Cancels what is under way and forgets what waits. The loop stays for other runtimes."""
+        """Cancels the calls under way and drops those that wait. The loop goes on for other runtimes."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -144,37 +144,13 @@ class Runtime:
 
     async def _run(self, call: Call[Any, Any]) -> None:
         try:
-            result = await self._result(call)
+            result = await self._attempt(call)
         except (Exception, asyncio.CancelledError) as error:
-            # The function cancelled its own task, or the retry policy raised, and no item must hang for that.
+            # The function cancelled its own task, or the retry policy raised: the item fails, and does not hang.
             if self._closed:
                 raise
             result = Failed(call.item, CallError.of(error, call.attempts))
-        # Here and not in a callback of the task, which a loop that is busy would come to much later.
-        self._end(call, result)
-
-    async def _result(self, call: Call[V, W]) -> Result[V, W]:
-        while True:
-            call.attempts += 1
-            self.counters.calls += 1
-            try:
-                return Completed(call.item, await self._attempt(call))
-            except Exception as error:  # noqa: BLE001 whatever the function raises belongs to its item
-                if call.attempts >= self._retry.attempts or not self._retry.when(error):
-                    return Failed(call.item, CallError.of(error, call.attempts))
-            await asyncio.sleep(self._retry.backoff(call.attempts))
-            self.counters.retries += 1
-
-    async def _attempt(self, call: Call[V, W]) -> W:
-        try:
-            async with asyncio.timeout(self._timeout_s) as limit:
-                return await call.fn(call.item)
-        except TimeoutError as error:
-            if limit.expired():
-                raise TimeoutError(f"no result within {self._timeout_s:g} s") from error
-            raise
-
-    def _end(self, call: Call[V, W], result: Result[V, W]) -> None:
+        # All this is done here, as a busy loop would run a callback of the task much later.
         with self._changed:
             call.result = result
             self.counters.finished += 1
@@ -183,3 +159,20 @@ class Runtime:
         self.completions.put(call.completion)
         self._running.remove(cast("asyncio.Task[Any]", asyncio.current_task()))
         self._begin()
+
+    async def _attempt(self, call: Call[V, W]) -> Result[V, W]:
+        """Attempts a call until it returns, or fails in the end."""
+        while True:
+            call.attempts += 1
+            self.counters.calls += 1
+            limit = asyncio.timeout(self._timeout_s)
+            try:
+                async with limit:
+                    return Completed(call.item, await call.fn(call.item))
+            except Exception as raised:  # noqa: BLE001 whatever the function raises belongs to its item
+                late = isinstance(raised, TimeoutError) and limit.expired()
+                error = TimeoutError(f"no result within {self._timeout_s:g} s") if late else raised
+                if call.attempts >= self._retry.attempts or not self._retry.when(error):
+                    return Failed(call.item, CallError.of(error, call.attempts))
+            await asyncio.sleep(self._retry.backoff(call.attempts))
+            self.counters.retries += 1

@@ -1,4 +1,4 @@
-"""The steps a dataflow is built with."""
+"""The steps that a dataflow is built with."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def async_input(
     completions: Completions,
     wait_s: float = WAIT_S,
 ) -> InputOut[X]:
-    """Introduce a source's items into a dataflow, and beside them what async calls have finished.
+    """Introduce a source's items into a dataflow, and beside them the completions of async calls.
 
     :arg step_id: Unique ID.
 
@@ -88,7 +88,7 @@ def async_call(
         return [(key, (key, item)) for key, item in batch]
 
     def of_this_step(batch: list[Completion]) -> list[tuple[str, tuple[str, V] | Completion]]:
-        return [(news.key, news) for news in batch if news.step == step]
+        return [(completion.key, completion) for completion in batch if completion.step == step]
 
     inputs: KeyedStream[tuple[str, V] | Completion] = op.merge(
         "inputs",

@@ -9,7 +9,7 @@ A vertex is open if its links and edges were loaded. A bound may keep it from th
 
 - It is archived.
 - It is a shared node with more memories than `Bounds.members` allows. What most memories share, such as the
-  participants of a chat between two, tells no two of them from the others.
+  participants of a chat between two, does not distinguish any two of them.
 - It is `type:…`, which says what form a memory has and not what it is about.
 
 Edges that do not hold are loaded too, since a trace and an explorer show them, but nothing is loaded behind them.

@@ -1,12 +1,13 @@
-"""Paths from seed memories along the edges: which memories they reach, and with what score.
+"""Paths from seed memories along the edges, and the score of each memory that one of them reaches.
 
-A memory's score is that of the edge that reached it: type weight · weight · confidence / hops. A memory reached through
-a shared node has the edge by which the path came to that node from another node; where it came from a memory, the score
-is that of a link, which has the type `shared_node` and weight and confidence 1.
+    score = type weight · weight · confidence / hops
 
-A path goes on from a vertex if it came there with the fewest hops, and if it is the best of those; the next best goes
-on to the vertices that the best one has passed. No path comes to a vertex twice. Of all paths to a memory the best
-counts: by score, then by fewer hops, then by the key of the vertex before the memory.
+of the last edge. Where a memory is linked to a shared node, the last edge is the one that led from another node to that
+node; without such an edge it is the link itself, of type `shared_node` and with weight and confidence 1.
+
+Each hop extends the paths that reached a vertex in the hop before, at first or, at a shared node, with a stronger edge.
+Of several the best is extended, and the next best to what the best has passed, as no path passes a vertex twice. Of all
+paths to a memory the best counts: by score, then by fewer hops, then by the key of the vertex before the memory.
 """
 
 from collections.abc import Mapping
@@ -66,15 +67,15 @@ class Step(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """The vertices on the way to the last of them. `second`: another way to it, through another last but one. `edge`:
-    the one by which a shared node was reached from another node."""
+    """The vertices from a seed to the last of them. `second`: another path to that one, through another last but one.
+    `edge`: the one that led to it, if it is a shared node, from another node."""
 
     vertices: tuple[Vertex, ...]
     second: tuple[Vertex, ...] | None = None
     edge: Edge | None = None
 
     def avoiding(self, vertex: Vertex) -> tuple[Vertex, ...] | None:
-        """The better of the ways that do not pass a vertex."""
+        """The better of both paths that does not pass a vertex."""
         if vertex not in self.vertices:
             return self.vertices
         return self.second if self.second is not None and vertex not in self.second else None
@@ -96,59 +97,60 @@ def strength(edge: Edge | None) -> float:
 
 
 class Walk:
-    """The best path to each memory within 1 to 3 hops of the seeds is in `best`, by `seq`; seeds that other seeds reach
-    are there too. Each edge that is looked at is appended to `steps`, unless that is None."""
+    """`best`: the best path to each memory within 1 to 3 hops of the seeds, by `seq`; seeds that other seeds reach are
+    among them. Each edge that is looked at is appended to `steps`, unless that is None."""
 
     def __init__(self, scope: Scope, seeds: Seeds, hops: int, steps: list[Step] | None = None) -> None:
         self.scope, self.seeds, self._steps = scope, seeds, steps
         self.around = Neighbourhood(scope, seeds.keys(), hops)
         self.best: dict[int, Reached] = {}
         self._ids: Mapping[Any, str] = seeds
-        self._strongest: dict[NodeKey, float] = {}  # of the paths that went on from a node: strength / hops
+        self._strongest: dict[NodeKey, float] = {}  # strength / hops of the paths extended from a node
         memories = {seq: _Path((seq,)) for seq in seeds}
         nodes: dict[NodeKey, _Path] = {}
         for hop in range(1, self.around.hops + 1):
-            memories, nodes = self._advance(hop, memories, nodes)
+            memories, nodes = self._run_hop(hop, memories, nodes)
 
-    def _advance(
+    def _run_hop(
         self, hops: int, memories: dict[int, _Path], nodes: dict[NodeKey, _Path]
     ) -> tuple[dict[int, _Path], dict[NodeKey, _Path]]:
-        """Goes on from the vertices reached so far. Returns the memories newly reached, best first, and the nodes that
-        an edge from another node led to."""
+        """Extends the paths to what the hop before reached. Returns those to memories that were not reached before,
+        best first, and those to nodes that an edge from another node led to."""
         found: dict[int, _Path] = {}
         beyond: dict[NodeKey, _Path] = {}
         for seq, path in memories.items():
             if seq in self.around.opened:
-                self._go_on(hops, seq, path, found, nodes)
+                self._extend(hops, seq, path, found, nodes)
         for key, path in nodes.items():
             value = strength(path.edge) / hops
             if key in self.around.opened and value > self._strongest.get(key, 0.0):
                 self._strongest[key] = value
-                self._go_on(hops, key, path, found, beyond)
+                self._extend(hops, key, path, found, beyond)
         return dict(sorted(found.items(), key=lambda item: self.best[item[0]].order)), beyond
 
-    def _go_on(
+    def _extend(
         self, hops: int, vertex: Vertex, path: _Path, memories: dict[int, _Path], nodes: dict[NodeKey, _Path]
     ) -> None:
-        """Goes from a vertex along each of its edges: to `memories`, and to `nodes` that paths go on from."""
+        """Extends the path to a vertex by each neighbour: to `memories` and `nodes` whose paths are extended next."""
         for other, edge in self.around.around(vertex):
             score = None
             outcome = self._refusal(other, edge)
             if outcome is None:
-                way = path.avoiding(other)
-                if way is None:
+                before = path.avoiding(other)
+                if before is None:
                     outcome = "already on the path"
                 elif isinstance(other, int):
                     by = edge or path.edge
                     score = strength(by) / hops
-                    found = Reached(other, score, hops, self._ids[way[0]], self.around.opened[vertex], by)
-                    outcome = self._keep(found, _Path((*way, other)), memories)
+                    found = Reached(other, score, hops, self._ids[before[0]], self.around.opened[vertex], by)
+                    outcome = self._keep(found, _Path((*before, other)), memories)
                 else:
                     outcome = "followed"
-                    come = _Path((*way, other), edge=edge if isinstance(vertex, NodeKey) else None)
+                    longer = _Path((*before, other), edge=edge if isinstance(vertex, NodeKey) else None)
                     known = nodes.get(other)
-                    better = known is None or strength(come.edge) > strength(known.edge)
-                    nodes[other] = come if known is None else known.merged(come, better)
+                    nodes[other] = (
+                        known.merged(longer, strength(longer.edge) > strength(known.edge)) if known else longer
+                    )
             if self._steps is not None:
                 self._steps.append(Step(vertex, other, edge, hops, score, outcome))
 
@@ -160,15 +162,14 @@ class Walk:
             return self.around.closed.get(other)
         return None if self.scope.allowed(other) else "not permitted"
 
-    def _keep(self, found: Reached, come: _Path, memories: dict[int, _Path]) -> str:
-        """Keeps the best path to a memory. Paths go on from it, unless it is a seed, after the hop that reached it
-        first."""
+    def _keep(self, found: Reached, path: _Path, memories: dict[int, _Path]) -> str:
+        """Keeps the best path to a memory; those of the hop that reached it first are extended, unless it is a seed."""
         before = self.best.get(found.seq)
         better = before is None or found.order < before.order
         if before is None and found.seq not in self.seeds:
-            memories[found.seq] = come
+            memories[found.seq] = path
         elif found.seq in memories:
-            memories[found.seq] = memories[found.seq].merged(come, better)
+            memories[found.seq] = memories[found.seq].merged(path, better)
         if not better:
             return "another path is better"
         self.best[found.seq] = found

@@ -13,7 +13,7 @@ from recallflow.state.index import OwnerIndex
 HOPS = 3
 MEMBERS = 2_000  # memories of one entity, the newest first; those before them do not count as near
 # A mode that asks for nearness pays for it with every query. The entities' own memories and relations are read first,
-# so that what lies farthest is left unread.
+# so that what lies farthest is not.
 BOUNDS = Bounds(opened=16)
 
 

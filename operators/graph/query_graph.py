@@ -30,8 +30,8 @@ from recallflow.state.index import OwnerIndex
 
 NOWHERE = -1
 SEEDS = 10
-# The signal is log-odds: edges are followed from memories whose odds of being evidence are at least a twentieth of the
-# best one's. What is not about the question leads to more of that.
+# The signal is log-odds: paths begin with memories whose odds of being evidence are at least a twentieth of the best
+# one's. What is not about the question leads to more of that.
 SEED_ODDS = 3.0
 BOOSTED_MAX = 50  # neighbours of the seeds that edges add to the scores of
 
@@ -42,9 +42,9 @@ T = TypeVar("T")
 class QueryGraph:
     """The graph at a query's moment, through the memories that the query permits.
 
-    `semantic`: (n,) the signal of each place. `permitted`: the places that may be in the answer. `now_ms`: when edges
-    must hold. `known_by_ms`: edges that came in later are left out. `warnings`: what the response is to say of the
-    graph. `ran`: whether paths led to other memories, which makes an answer one of the tier `graph`.
+    `semantic`: (n,) the signal of each place. `permitted`: the places that may be in the answer. `now_ms`: the time at
+    which edges must hold. `known_by_ms`: edges ingested later do not count. `warnings`: those for the response. `ran`:
+    whether edges were searched for other memories, which makes an answer one of the tier `graph`.
     """
 
     graph: GraphReader

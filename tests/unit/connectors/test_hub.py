@@ -63,7 +63,7 @@ def test_a_completion_ends_the_rest(make_hub: Callable[..., Hub]) -> None:
     hub.rest("00000")
     assert wake.waits == [True]  # it waited for this very event, and found it set
     assert not wake.is_set()  # cleared before anybody looks, so that the next completion wakes again
-    assert completions.take() == [finished]
+    assert completions.pop_all() == [finished]
 
 
 def test_without_news_a_rest_is_short(make_hub: Callable[..., Hub]) -> None:

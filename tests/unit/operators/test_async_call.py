@@ -199,7 +199,7 @@ def test_completions_wait_for_the_logics_where_the_input_ends() -> None:
     completions.put(Completion(0, "k", 1))
     with pytest.raises(StopIteration):
         part.next_batch()
-    assert completions.take() == [Completion(0, "k", 1)]
+    assert completions.pop_all() == [Completion(0, "k", 1)]
 
 
 # ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -381,7 +381,7 @@ def finished(runtime: Runtime) -> Completion:
     """The next completion, as a source would see it."""
     assert runtime.completions.wake.wait(10)
     runtime.completions.wake.clear()
-    (completion,) = runtime.completions.take()
+    (completion,) = runtime.completions.pop_all()
     return completion
 
 
