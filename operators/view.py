@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from recallflow.operators.episodes import opening
 from recallflow.operators.events import Write
 from recallflow.operators.graph.changes import Changes
-from recallflow.operators.graph.sync import Touched
+from recallflow.operators.graph.write import Touched
 from recallflow.owner import Owner
 from recallflow.state import keys, segments
 from recallflow.state.hot_owner import HotOwner
@@ -211,7 +211,7 @@ class View:
             if self._added:
                 self._hot.index.add([e for e, _ in self._added], {(e.seq, e.version): v for e, v in self._added})
         if self._graph is not None:
-            self._graph.follow()
+            self._graph.publish()
 
     # ------------------------------------------------------------------ parts
 

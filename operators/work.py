@@ -179,7 +179,7 @@ def _merge(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
     def move(taken_id: str, into_id: str) -> None:
         nonlocal moved
         moved = writer.merge_episodes(taken_id, into_id, SHARE)
-        view.graph.settle()
+        view.graph.prune()
 
     synced = pair is None or attempt(view.graph, work.write.record.position, partial(move, *pair))
     return work.next(work.cursor, found=True, synced=True, done=not synced or moved < SHARE)

@@ -145,8 +145,8 @@ class OwnerGraph:
             }
         return self._superseded
 
-    def follow(self, superseded: dict[int, list[Superseded]]) -> None:
-        """What is kept takes in what an event changed; an empty list means that nothing supersedes the memory now."""
+    def publish(self, superseded: dict[int, list[Superseded]]) -> None:
+        """Takes in what an event changed; an empty list means that nothing supersedes the memory now."""
         self._has_stated = None
         self._seqs.clear()
         if self._superseded is not None:
@@ -250,7 +250,7 @@ def _edge(row: EdgeRow, seen_from: NodeKey) -> Edge:
     if row.type in SYMMETRIC and seen_from == target:
         source, target = target, source
     given = row.given
-    told = [statement.properties or {} for statement in row.statements] + ([given.properties] if given else [])
+    stated = [statement.properties or {} for statement in row.statements] + ([given.properties] if given else [])
     return Edge(
         source=source,
         target=target,
@@ -261,7 +261,7 @@ def _edge(row: EdgeRow, seen_from: NodeKey) -> Edge:
         expires_ms=given.expires_ms if given else None,
         archived=row.is_archived,
         ingested_ms=row.ingested_ms,
-        properties={name: value for properties in told for name, value in properties.items()},
+        properties={name: value for properties in stated for name, value in properties.items()},
     )
 
 

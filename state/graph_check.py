@@ -46,8 +46,8 @@ class GraphCheck:
         self._superseded: dict[int, list[Superseded]] = {}
         self._unsynced: dict[int, Unsynced] = {}
 
-    def take(self, table: bytes, rest: bytes, value: bytes) -> None:
-        """One record of one of `TABLES`."""
+    def add(self, table: bytes, rest: bytes, value: bytes) -> None:
+        """Decodes one record of one of `TABLES`."""
         match table:
             case keys.NODE:
                 self._nodes[rest] = NodeRow.decode(value)
@@ -99,8 +99,8 @@ class GraphCheck:
                 yield f"node {name.hex()}: says it is another"
             if name not in (memories if row.key.memory else led_to):
                 yield f"node {name.hex()}: nothing leads to it"
-            if row.told_by is not None and (name, row.told_by) not in self._members:
-                yield f"node {name.hex()}: is told of by memory {row.told_by}, which is not linked to it"
+            if row.described_by is not None and (name, row.described_by) not in self._members:
+                yield f"node {name.hex()}: is described by memory {row.described_by}, which is not linked to it"
         for name in sorted({node for node, _ in self._members} - self._nodes.keys()):
             yield f"links to node {name.hex()}: it is missing"
 

@@ -5,6 +5,7 @@ state it (its evidence), or an event gives it.
 """
 
 import unicodedata
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -34,7 +35,7 @@ class NodeKey(NamedTuple):
         return self.text
 
 
-class Told(NamedTuple):
+class Description(NamedTuple):
     """What a memory tells of a node it belongs to, beside that: given with the memory, not read from its text."""
 
     urn: str | None
@@ -68,7 +69,7 @@ def sketch_of(data: bytes) -> bytes:
 
 
 class NodeRow(NamedTuple):
-    """A node. `name` is the first spelling that came. `told_by` is the `seq` of the memory whose word on URN and
+    """A node. `name` is the first spelling that came. `described_by` is the `seq` of the memory whose word on URN and
     properties counts: the first that tells any; None where no memory does."""
 
     key: NodeKey
@@ -77,7 +78,7 @@ class NodeRow(NamedTuple):
     urn: str | None = None
     properties: dict[str, Any] | None = None
     archived: bool = False
-    told_by: int | None = None
+    described_by: int | None = None
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self), default=tuple)
@@ -87,10 +88,10 @@ class NodeRow(NamedTuple):
         key, *rest = orjson.loads(data)
         return cls(NodeKey(*key), *rest)
 
-    def told(self, told: Told | None, by: int | None) -> "NodeRow":
-        """The node with another word on it, or with none. A URN that is its name stays."""
-        urn = self.name if self.urn == self.name else told and told.urn
-        return self._replace(urn=urn, properties=told and told.properties, told_by=by)
+    def describe(self, description: Description | None, by: int | None) -> "NodeRow":
+        """The node with another description, or with none. A URN that is its name stays."""
+        urn = self.name if self.urn == self.name else description and description.urn
+        return self._replace(urn=urn, properties=description and description.properties, described_by=by)
 
 
 class Statement(NamedTuple):
@@ -156,8 +157,8 @@ class EdgeRow(NamedTuple):
     @property
     def ingested_ms(self) -> int:
         """When it was first stated, of what states it now."""
-        told = [statement.ingested_ms for statement in self.statements]
-        return min([*told, self.given.ingested_ms] if self.given is not None else told)
+        stated = [statement.ingested_ms for statement in self.statements]
+        return min([*stated, self.given.ingested_ms] if self.given is not None else stated)
 
 
 class Neighbour(NamedTuple):
@@ -195,32 +196,32 @@ class Superseded(NamedTuple):
     expires_ms: int | None
 
 
-def encode_neighbours(neighbours: list[Neighbour]) -> bytes:
-    return orjson.dumps([tuple(neighbour) for neighbour in neighbours])
+def encode_rows(rows: Sequence[Neighbour] | Sequence[Superseded]) -> bytes:
+    """All that one record holds of a memory's similar ones, or of those that supersede it."""
+    return orjson.dumps([tuple(row) for row in rows])
 
 
 def decode_neighbours(data: bytes) -> list[Neighbour]:
-    return [Neighbour(*neighbour) for neighbour in orjson.loads(data)]
-
-
-def encode_superseded(by: list[Superseded]) -> bytes:
-    return orjson.dumps([tuple(one) for one in by])
+    """What `encode_rows` made of similar memories."""
+    return [Neighbour(*row) for row in orjson.loads(data)]
 
 
 def decode_superseded(data: bytes) -> list[Superseded]:
-    return [Superseded(*one) for one in orjson.loads(data)]
+    """What `encode_rows` made of superseding memories."""
+    return [Superseded(*row) for row in orjson.loads(data)]
 
 
-def encode_member(role: str, told: Told | None) -> bytes:
+def encode_member(role: str, description: Description | None) -> bytes:
     """A link as the node has it: a role, and rarely more."""
-    return role.encode() if told is None else orjson.dumps([role, *told])
+    return role.encode() if description is None else orjson.dumps([role, *description])
 
 
-def decode_member(data: bytes) -> tuple[str, Told | None]:
+def decode_member(data: bytes) -> tuple[str, Description | None]:
+    """What `encode_member` made."""
     if not data.startswith(b"["):  # no role does
         return data.decode(), None
-    role, *told = orjson.loads(data)
-    return role, Told(*told)
+    role, *description = orjson.loads(data)
+    return role, Description(*description)
 
 
 def node_key(kind: str, name: str) -> str:

@@ -1,23 +1,52 @@
 """What writing an owner's graph needs in memory. All of it is derived: it is built from RocksDB on first touch."""
 
+from copy import copy
+from dataclasses import dataclass, field, fields
+from typing import TypeVar
+
 from recallflow.state import keys
-from recallflow.state.graph_codec import Unsynced, sketch_of
+from recallflow.state.graph_codec import Superseded, Unsynced, sketch_of
 from recallflow.state.partition import Partition
 from recallflow.state.window import WINDOW, SketchWindow
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 KNOWN_NODES = 1_024
 _NODE_BYTES = 250
 
 
+@dataclass(slots=True)
+class Staged:
+    """What one event changes of its owner's graph: records to write (None deletes), and what memory learns of them.
+    `nodes`: see `HotGraph`, None of a node that is gone; `superseded`: see `OwnerGraph`; `unsynced`: None of a memory
+    that is in step again; `sketches`: empty of a memory that has none now; `edges`: how many are new."""
+
+    effects: dict[bytes, bytes | None] = field(default_factory=dict)
+    nodes: dict[str, bytes | None] = field(default_factory=dict)
+    superseded: dict[int, list[Superseded]] = field(default_factory=dict)
+    unsynced: dict[int, Unsynced | None] = field(default_factory=dict)
+    sketches: dict[int, bytes] = field(default_factory=dict)
+    edges: int = 0
+
+    def get(self, partition: Partition, key: bytes) -> bytes | None:
+        """A record as the event leaves it so far."""
+        return self.effects[key] if key in self.effects else partition.get(key)
+
+    def copied(self) -> "Staged":
+        """Another one of the same content."""
+        return Staged(*(copy(getattr(self, one.name)) for one in fields(self))) if self.effects else Staged()
+
+
 class HotGraph:
-    """`known`: node key → its name in stored keys, for some of the nodes that are stored. `unsynced`: `seq` → marker of
+    """`nodes`: node key → its name in stored keys, for some of the nodes that are stored. `unsynced`: `seq` → marker of
     the memories whose graph is still to be written."""
 
     def __init__(self, partition: Partition, owner: bytes) -> None:
         self._partition = partition
         self._owner = owner
         self._window: SketchWindow | None = None
-        self.known: dict[str, bytes] = {}
+        self.nodes: dict[str, bytes] = {}
         # A scan reads only what is committed. That is all of an owner at its first touch: owners are evicted only
         # between batches.
         stored = partition.scan(keys.table(owner, keys.UNSYNCED))
@@ -36,26 +65,16 @@ class HotGraph:
                     self._window.put(keys.sequence(key), sketch)
         return self._window
 
-    def apply(
-        self,
-        known: dict[str, bytes],
-        gone: set[str],
-        unsynced: dict[int, Unsynced | None],
-        sketches: dict[int, bytes],
-    ) -> None:
-        """Applies what an event changed: nodes that are stored now, nodes that are gone, memories whose graph is still
-        to be written (None: it is written), and sketches (empty: the memory has none any more)."""
-        if len(self.known) > KNOWN_NODES:
-            self.known.clear()
-        self.known.update(known)
-        for key in gone:
-            self.known.pop(key, None)
-        for seq, marker in unsynced.items():
-            self.unsynced.pop(seq, None)
-            if marker is not None:
-                self.unsynced[seq] = marker
+    def publish(self, staged: Staged) -> None:
+        """Takes in what an event changed."""
+        if len(self.nodes) > KNOWN_NODES:
+            self.nodes.clear()
+        for key, name in staged.nodes.items():
+            _put(self.nodes, key, name)
+        for seq, marker in staged.unsynced.items():
+            _put(self.unsynced, seq, marker)
         if self._window is not None:
-            for seq, sketch in sketches.items():
+            for seq, sketch in staged.sketches.items():
                 if sketch:
                     self._window.put(seq, sketch)
                 else:
@@ -63,4 +82,11 @@ class HotGraph:
 
     def size_bytes(self) -> int:
         window = self._window.size_bytes() if self._window is not None else 0
-        return window + _NODE_BYTES * len(self.known)
+        return window + _NODE_BYTES * len(self.nodes)
+
+
+def _put(kept: dict[K, V], key: K, value: V | None) -> None:
+    if value is None:
+        kept.pop(key, None)
+    else:
+        kept[key] = value

@@ -33,7 +33,7 @@ class HotOwner:
         self.index: OwnerIndex | None = None
         self._segments: Segments | None = None
         self.past: tuple[object, OwnerIndex] | None = None  # the index of a moment that a question is about right now
-        self._writing: HotGraph | None = None
+        self._hot_graph: HotGraph | None = None
         self._usage: OwnerUsage | None = None
         self._sessions: dict[str | None, list[Episode]] = {}
 
@@ -67,11 +67,11 @@ class HotOwner:
             for episode in changed:
                 self.index.put_episode(episode)
 
-    def writing(self) -> HotGraph:
+    def hot_graph(self) -> HotGraph:
         """What writing the owner's graph keeps in memory."""
-        if self._writing is None:
-            self._writing = HotGraph(self._partition, self.key)
-        return self._writing
+        if self._hot_graph is None:
+            self._hot_graph = HotGraph(self._partition, self.key)
+        return self._hot_graph
 
     def search_index(self, model: str, dimension: int) -> OwnerIndex:
         """The owner's index, loaded from what is committed on first touch."""
@@ -116,9 +116,9 @@ class HotOwner:
     def size_bytes(self) -> int:
         episodes = sum(len(session) for session in self._sessions.values())
         index = self.index.size_bytes() if self.index is not None else 0
-        writing = self._writing.size_bytes() if self._writing is not None else 0
+        hot_graph = self._hot_graph.size_bytes() if self._hot_graph is not None else 0
         usage = self._usage.size_bytes() if self._usage is not None else 0
-        return _OWNER_BYTES + _EPISODE_BYTES * episodes + index + writing + usage + self.graph.size_bytes()
+        return _OWNER_BYTES + _EPISODE_BYTES * episodes + index + hot_graph + usage + self.graph.size_bytes()
 
 
 def settled(standing: list[Episode], changed: list[Episode]) -> list[Episode]:

@@ -196,7 +196,7 @@ class _OwnerCheck:
             case keys.EVENT_ID:
                 bytes.fromhex(value.decode())
             case _ if table in graph_check.TABLES:
-                self._graph.take(table, rest, value)
+                self._graph.add(table, rest, value)
 
     def _take_head(self, value: bytes) -> Iterator[str]:
         self._head = Head.decode(value)

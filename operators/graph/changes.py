@@ -1,7 +1,7 @@
 """What one event changes of its owner's graph: read through, and staged or dropped as a whole.
 
-Nodes, links and edges by their stored records; what they mean is `write.py`'s. Every record is read as the event leaves
-it so far. After a removal `settle` takes away the nodes that nothing leads to any more.
+Nodes, links and edges are read and written as records; `write.py` knows what they mean. Every record is read as the
+event leaves it so far. After a removal, `prune` deletes the nodes that nothing leads to any more.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,27 +9,26 @@ from itertools import islice
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.limits import SUPERSEDED_MAX
+from recallflow.operators.graph import orphans
 from recallflow.operators.graph.extract import Link
-from recallflow.operators.graph.settle import Settling
-from recallflow.operators.graph.staged import Staged
 from recallflow.state import keys
 from recallflow.state.graph_codec import (
     SUPERSEDES,
     SYMMETRIC,
+    Description,
     EdgeRow,
     LinksRow,
     Neighbour,
     NodeKey,
     NodeRow,
     Superseded,
-    Told,
     Unsynced,
     decode_neighbours,
     decode_superseded,
     encode_member,
-    encode_neighbours,
-    encode_superseded,
+    encode_rows,
 )
+from recallflow.state.hot_graph import Staged
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Vectors
@@ -45,10 +44,10 @@ class Changes:
         self._hot = hot
         self._owner = hot.key
         self._change = change
-        self.writing = hot.writing()
+        self.hot_graph = hot.hot_graph()
         self.staged = Staged()
-        self._loosened: dict[bytes, NodeKey] = {}  # nodes that lost a link or an edge
-        self._untold: dict[bytes, NodeKey] = {}  # nodes whose teller went
+        self._detached: orphans.Nodes = {}  # nodes that lost a link or an edge
+        self._undescribed: orphans.Nodes = {}  # nodes whose describing memory lost its link
 
     def get(self, key: bytes) -> bytes | None:
         """A record as the event leaves it so far."""
@@ -59,7 +58,7 @@ class Changes:
         self.staged.effects[key] = value
 
     def seq(self, memory_id: str) -> int | None:
-        """The place of a memory that was remembered before this event, and still is."""
+        """The sequence number of a memory that was remembered before this event, and still is."""
         current = self._hot.current(memory_id)
         return None if current is None or current.forgotten else current.seq
 
@@ -67,8 +66,7 @@ class Changes:
 
     def name(self, key: NodeKey) -> bytes:
         """What stands for a node in stored keys."""
-        known = None if key.memory or key.text in self.staged.gone else self._known(key.text)
-        return self._hot.graph.name(key) if known is None else known
+        return (None if key.memory else self._known(key.text)) or self._hot.graph.name(key)
 
     def node(self, key: NodeKey) -> NodeRow | None:
         """A node's record; a memory has one only while it is archived."""
@@ -76,28 +74,28 @@ class Changes:
         return None if stored is None else NodeRow.decode(stored)
 
     def put_node(self, row: NodeRow) -> None:
+        """Writes a node's record."""
         self.put(keys.node(self._owner, self.name(row.key)), row.encode())
 
     def remove_node(self, key: NodeKey) -> None:
-        """Takes a node's record away."""
+        """Deletes a node's record."""
         self.put(keys.node(self._owner, self.name(key)), None)
 
-    def ensure(self, key: str, kind: str, name: str, is_urn: bool = False) -> bytes:
-        """A node that is no memory, created if need be. Returns what stands for it in stored keys."""
-        staged = self.staged
-        known = self.writing.known.get(key) or staged.known.get(key)
-        if known is not None and key not in staged.gone:
+    def ensure_node(self, key: str, kind: str, name: str, is_urn: bool = False) -> bytes:
+        """Creates a node that is no memory, if it is missing. Returns what stands for it in stored keys."""
+        known = self._known(key)
+        if known is not None:
             return known
         found = self._hot.graph.name(NodeKey(key))
         stored = keys.node(self._owner, found)
         if self.get(stored) is None:
             self.put(stored, NodeRow(NodeKey(key), kind, name, name if is_urn else None).encode())
-        self.staged.gone.discard(key)
-        self.staged.known[key] = found
+        self.staged.nodes[key] = found
         return found
 
     def _known(self, key: str) -> bytes | None:
-        return self.staged.known.get(key) or self.writing.known.get(key)
+        """What stands for a node that is surely stored; None of others."""
+        return self.staged.nodes[key] if key in self.staged.nodes else self.hot_graph.nodes.get(key)
 
     # ------------------------------------------------------------------ links
 
@@ -107,6 +105,7 @@ class Changes:
         return None if stored is None else LinksRow.decode(stored)
 
     def put_links(self, seq: int, row: LinksRow | None) -> None:
+        """Writes what a memory brought into the graph; None deletes it."""
         self.put(keys.links(self._owner, seq), None if row is None else row.encode())
         self.staged.sketches[seq] = row.sketch if row is not None else b""
 
@@ -119,28 +118,29 @@ class Changes:
         """Links a memory to nodes that it was not linked to."""
         (before, behind), effects = keys.member_of(self._owner, seq), self.staged.effects
         for link in links:
-            node = self.ensure(link.key, link.kind, link.name, link.is_urn)
-            effects[before + node + behind] = encode_member(link.role, link.told)
-            if link.told is not None:
-                self._tell(NodeKey(link.key), seq, link.told)
+            node = self.ensure_node(link.key, link.kind, link.name, link.is_urn)
+            effects[before + node + behind] = encode_member(link.role, link.description)
+            if link.description is not None:
+                self._describe(NodeKey(link.key), seq, link.description)
 
     def relink(self, seq: int, link: Link) -> None:
         """The same link once more, in another role or with another word on the node."""
         key, node = NodeKey(link.key), self.name(NodeKey(link.key))
-        member, value = keys.member(self._owner, node, seq), encode_member(link.role, link.told)
+        member, value = keys.member(self._owner, node, seq), encode_member(link.role, link.description)
         if self.get(member) == value:
             return
         self.put(member, value)
-        if link.told is not None:
-            self._tell(key, seq, link.told)
+        if link.description is not None:
+            self._describe(key, seq, link.description)
         else:
-            self._untell(key, seq)
+            self._lose_description(key, seq)
 
     def unlink(self, seq: int, key: str) -> None:
+        """Takes a memory's link to a node away."""
         node = NodeKey(key)
         self.put(keys.member(self._owner, self.name(node), seq), None)
-        self._loosened[self.name(node)] = node
-        self._untell(node, seq)
+        self._detached[self.name(node)] = node
+        self._lose_description(node, seq)
 
     def members(self, key: str, at_most: int | None = None) -> list[int]:
         """So many of the memories linked to a node by earlier events, or all, the newest first."""
@@ -148,15 +148,15 @@ class Changes:
         stored = self._partition.scan(keys.members(self._owner, self.name(NodeKey(key))))
         return [keys.reversed_sequence(member) for member, _ in islice(stored, at_most)]
 
-    def _tell(self, key: NodeKey, seq: int, told: Told) -> None:
+    def _describe(self, key: NodeKey, seq: int, description: Description) -> None:
         row = self.node(key)
-        if row is not None and row.told_by in (None, seq):
-            self.put_node(row.told(told, seq))
+        if row is not None and row.described_by in (None, seq):
+            self.put_node(row.describe(description, seq))
 
-    def _untell(self, key: NodeKey, seq: int) -> None:
+    def _lose_description(self, key: NodeKey, seq: int) -> None:
         row = self.node(key)
-        if row is not None and row.told_by == seq:
-            self._untold[self.name(key)] = key
+        if row is not None and row.described_by == seq:
+            self._undescribed[self.name(key)] = key
 
     # ------------------------------------------------------------------ edges
 
@@ -166,6 +166,7 @@ class Changes:
         return self._partition.keyring.edge(self._owner, self.name(first), self.name(second), kind)
 
     def edge(self, name: bytes) -> EdgeRow | None:
+        """An edge's record."""
         stored = self.get(keys.edge(self._owner, name))
         return None if stored is None else EdgeRow.decode(stored)
 
@@ -182,15 +183,17 @@ class Changes:
         self.put_edge(name, row)
 
     def put_edge(self, name: bytes, row: EdgeRow) -> None:
+        """Writes an edge that is at its ends already."""
         self.put(keys.edge(self._owner, name), row.encode())
         self._supersede(row, stands=not row.is_archived)
 
     def remove_edge(self, name: bytes, row: EdgeRow) -> None:
+        """Deletes an edge, at both its ends."""
         self.put(keys.edge(self._owner, name), None)
         for end in (row.source, row.target):
             self.put(keys.adjacency(self._owner, self.name(end), row.number), None)
             if not end.memory:
-                self._loosened[self.name(end)] = end
+                self._detached[self.name(end)] = end
         self._supersede(row, stands=False)
 
     def edge_names(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
@@ -221,7 +224,7 @@ class Changes:
             raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
         if stands:
             by.append(Superseded(row.source.text, row.ingested_ms, row.given.expires_ms if row.given else None))
-        self.put(key, encode_superseded(by) if by else None)
+        self.put(key, encode_rows(by) if by else None)
         self.staged.superseded[seq] = by
 
     def forget_memory(self, key: NodeKey, seq: int) -> None:
@@ -235,44 +238,44 @@ class Changes:
     # ------------------------------------------------------------------ similar memories
 
     def neighbours(self, seq: int) -> list[Neighbour]:
+        """A memory's similar ones, the closest first."""
         stored = self.get(keys.similar(self._owner, seq))
         return decode_neighbours(stored) if stored else []
 
     def put_neighbours(self, seq: int, neighbours: list[Neighbour]) -> None:
-        self.put(keys.similar(self._owner, seq), encode_neighbours(neighbours) if neighbours else None)
+        """Writes a memory's similar ones, the closest first."""
+        self.put(keys.similar(self._owner, seq), encode_rows(neighbours) if neighbours else None)
 
     # ------------------------------------------------------------------ memories out of step
 
     def unsynced(self) -> dict[int, Unsynced]:
-        """The memories whose graph is still to be written, by their place."""
-        if not self.writing.unsynced and not self.staged.unsynced:
+        """The memories whose graph is still to be written, by their sequence number."""
+        if not self.hot_graph.unsynced and not self.staged.unsynced:
             return {}
-        now = {**self.writing.unsynced, **self.staged.unsynced}
+        now = {**self.hot_graph.unsynced, **self.staged.unsynced}
         return {seq: marker for seq, marker in now.items() if marker is not None}
 
     def put_unsynced(self, seq: int, marker: Unsynced | None) -> None:
+        """Marks a memory whose graph is still to be written; None takes the mark away."""
         self.put(keys.unsynced(self._owner, seq), None if marker is None else marker.encode())
         self.staged.unsynced[seq] = marker
 
     # ------------------------------------------------------------------ end
 
-    def settle(self) -> None:
-        """Takes away the nodes that nothing leads to any more, and finds out who tells of those whose teller went."""
-        if not self._loosened and not self._untold:
-            return
-        self._partition.commit()
-        Settling(self._partition, self._owner, self.staged).settle(self._loosened, self._untold)
-        self._loosened.clear()
-        self._untold.clear()
+    def prune(self) -> None:
+        """Deletes the nodes that nothing leads to any more, and looks for the next description of those that lost
+        theirs."""
+        if self._detached or self._undescribed:
+            self._partition.commit()  # a scan sees committed records only
+            orphans.prune(self._partition, self._owner, self.staged, self._detached, self._undescribed)
+            self._detached, self._undescribed = {}, {}
 
-    def drop(self, staged: Staged | None) -> None:
-        """Back to what was staged before; None is nothing."""
-        self.staged = staged or Staged()
-        self._loosened.clear()
-        self._untold.clear()
+    def drop(self, staged: Staged) -> None:
+        """Goes back to what was staged before."""
+        self.staged = staged
+        self._detached, self._undescribed = {}, {}
 
-    def follow(self) -> None:
-        """What is hot takes in what was staged."""
-        staged = self.staged
-        self.writing.apply(staged.known, staged.gone, staged.unsynced, staged.sketches)
-        self._hot.graph.follow(staged.superseded)
+    def publish(self) -> None:
+        """Takes what was staged into the owner's memory."""
+        self.hot_graph.publish(self.staged)
+        self._hot.graph.publish(self.staged.superseded)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from recallflow.caching import Kept
 from recallflow.function_words import FUNCTION_WORDS
-from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, NodeKey, Told, node_key
+from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 
 READ_CHARACTERS = 20_000  # a pasted document is about what its beginning names
@@ -35,7 +35,7 @@ class Link(NamedTuple):
     kind: str
     name: str
     role: str
-    told: Told | None = None
+    description: Description | None = None
     is_urn: bool = False  # the name is one
 
 
@@ -178,8 +178,8 @@ def links(row: MemoryRow, episode_id: str | None, named: Named) -> dict[str, Lin
         if before is None:
             if len(link.key) > len(link.kind) + 1:  # a blank name is none
                 found[link.key] = link
-        elif link.told is not None and before.told is None:
-            found[link.key] = before._replace(name=link.name, told=link.told)
+        elif link.description is not None and before.description is None:
+            found[link.key] = before._replace(name=link.name, description=link.description)
     return found
 
 
@@ -209,10 +209,12 @@ def _given_entities(row: MemoryRow) -> Iterator[Link]:
     for entity in row.entities:
         name, urn = entity["name"], entity.get("urn")
         properties = {field: value for field, value in entity.items() if field not in ("name", "urn")}
-        told = Told(urn, properties) if urn is not None or properties else None
-        yield _entity(name, ENTITY_KIND)._replace(told=told)
+        told = Description(urn, properties) if urn is not None or properties else None
+        yield _entity(name, ENTITY_KIND)._replace(description=told)
         if urn is not None:
-            yield _entity(urn, ENTITY_KIND, is_urn=True)._replace(told=Told(urn, {"name": name, **properties}))
+            yield _entity(urn, ENTITY_KIND, is_urn=True)._replace(
+                description=Description(urn, {"name": name, **properties})
+            )
     for relation in row.relations:
         yield _entity(relation["source"], ENTITY_KIND)
         yield _entity(relation["target"], ENTITY_KIND)

@@ -88,7 +88,7 @@ def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
 def _give(changes: Changes, edge: GraphEdge, source: End, target: End, ingested_ms: int) -> bool:
     for end in (source, target):
         if not end.key.memory:
-            changes.ensure(end.key.text, end.kind, end.name)
+            changes.ensure_node(end.key.text, end.kind, end.name)
     name = changes.edge_name(source.key, target.key, edge.type)
     before = changes.edge(name)
     row = before if before is not None else changes.new_edge(source.key, target.key, edge.type)
@@ -107,14 +107,14 @@ def _give(changes: Changes, edge: GraphEdge, source: End, target: End, ingested_
 
 def _said(row: EdgeRow, edge: GraphEdge, evidence: int | None, ingested_ms: int) -> EdgeRow:
     """The edge with what is given of it now. Evidence that is no memory's id is kept as its property."""
-    told = {"evidence": edge.evidence} if edge.evidence is not None and evidence is None else {}
+    properties = {"evidence": edge.evidence} if edge.evidence is not None and evidence is None else {}
     before = row.given
     given = Given(
         edge.weight,
         edge.confidence,
         edge.expires_at,
         edge.archived,
-        (before.properties if before else {}) | told,
+        (before.properties if before else {}) | properties,
         before.ingested_ms if before else ingested_ms,
         stands=evidence is None or (before is not None and before.stands),
     )

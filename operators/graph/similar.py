@@ -32,7 +32,7 @@ def link_similar(
     """Links a memory, which has no neighbours yet, to the closest of its owner's newest ones."""
     own: list[Neighbour] = []
     most = most_different(limits.threshold - _ROUNDED_UP)  # the least that rounds up to it
-    near = changes.writing.window(newest).near(sketch, most, newest)
+    near = changes.hot_graph.window(newest).near(sketch, most, newest)
     others = [seq for seq in near if seq != row.seq][: limits.max_k]
     if not others:
         return

@@ -12,17 +12,31 @@ from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, LinksRow, No
 from recallflow.state.rows import MemoryRow, Vectors
 from recallflow.state.window import sketches
 
-# What takes so many times as long as a link: an edge with both its ends, an edge that 200 memories state, and to look
-# for who tells of a node next.
+# What takes so many times as long as a link: an edge with both its ends, an edge that 200 memories state, and a search
+# for the next description of a node.
 _EDGE_WEIGHT = 3
 _STATED_WEIGHT = 6
-_TOLD_WEIGHT = 6
+_DESCRIBED_WEIGHT = 6
+
+
+class Touched(NamedTuple):
+    """A memory that an event changed. `row`: its version now; None where it is forgotten. `episode`: the number of the
+    episode that it joined. `said_anew`: its text or its vector is another than before. `known`: it was there before."""
+
+    memory_id: str
+    seq: int
+    row: MemoryRow | None
+    episode: int
+    vectors: Vectors | None
+    said_anew: bool
+    known: bool = True
 
 
 class Remembered(NamedTuple):
-    """A memory's current version. `episode_id`: the standing episode it belongs to. `sketch`: of its vector; empty
-    where it is still to be made. `known`: the graph may have an earlier version. `said_anew`: the text or the vector is
-    another than the graph has. `newest`: the `seq` of its owner's newest memory."""
+    """A memory's current version, as the graph is to have it. `episode_id`: of the standing episode that it belongs to.
+    `sketch`: of its vector; empty where it is still to be made. `known`: the graph may have an earlier version.
+    `said_anew`: the text or the vector is another than the graph has. `newest`: the sequence number of its owner's
+    newest memory."""
 
     row: MemoryRow
     episode_id: str | None
@@ -35,7 +49,7 @@ class Remembered(NamedTuple):
 
 
 class GraphWriter(Protocol):
-    """Writes memories into a graph. Whatever it raises, the memory itself is stored."""
+    """Writes memories into a graph. Where it fails, the memory itself is stored all the same."""
 
     def remember(self, memory: Remembered) -> None:
         """Puts a memory's nodes, links and edges in, and takes out those it has no more."""
@@ -109,9 +123,9 @@ class Writer:
         weight = _EDGE_WEIGHT * len(changes.edge_names(NodeKey(memory_id, memory=True), at_most))
         if row is None:
             return weight
-        told = sum(role == ENTITY_KIND for role in row.links.values())
+        described = sum(role == ENTITY_KIND for role in row.links.values())
         stated = len(row.relations) + len(row.evidence)
-        return weight + len(row.links) + _TOLD_WEIGHT * told + _STATED_WEIGHT * stated
+        return weight + len(row.links) + _DESCRIBED_WEIGHT * described + _STATED_WEIGHT * stated
 
     def thin(self, memory_id: str, seq: int, at_most: int) -> bool:
         changes, row = self._changes, self._changes.links(seq)
@@ -123,7 +137,7 @@ class Writer:
         if row is not None and withdrawn:
             self._withdraw(withdrawn, memory_id, relation=False)
             changes.put_links(seq, row._replace(evidence=row.evidence[len(withdrawn) :]))
-        changes.settle()
+        changes.prune()
         return bool(edges or withdrawn)
 
     def merge_episodes(self, taken_id: str, into_id: str, at_most: int | None = None) -> int:

@@ -13,6 +13,7 @@ from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.graph_codec import (
+    Description,
     EdgeRow,
     Given,
     LinksRow,
@@ -21,14 +22,12 @@ from recallflow.state.graph_codec import (
     NodeRow,
     Statement,
     Superseded,
-    Told,
     Unsynced,
     decode_member,
     decode_neighbours,
     decode_superseded,
     encode_member,
-    encode_neighbours,
-    encode_superseded,
+    encode_rows,
     node_key,
     sketch_of,
 )
@@ -41,7 +40,7 @@ TIME = st.integers(-(2**40), 2**40)
 SHARE = st.floats(0, 1)
 OBJECT = st.dictionaries(TEXT, st.none() | st.booleans() | st.integers(0, 9) | TEXT, max_size=2)
 NODE_KEYS = st.builds(NodeKey, TEXT, st.booleans())
-TOLD = st.builds(Told, st.none() | TEXT, OBJECT)
+DESCRIPTIONS = st.builds(Description, st.none() | TEXT, OBJECT)
 STATEMENTS = st.builds(Statement, TEXT, SEQ, TIME, st.booleans(), st.booleans(), st.none() | OBJECT)
 GIVEN = st.builds(Given, SHARE, SHARE, st.none() | TIME, st.booleans(), OBJECT, TIME, st.booleans())
 RECORDS = st.one_of(
@@ -70,19 +69,19 @@ def test_a_record_round_trips(record: Any) -> None:
     assert repr(decoded) == repr(record), "the same types in it"
 
 
-@given(role=st.sampled_from(["tag", "entity"]), told=st.none() | TOLD)
-def test_a_link_round_trips(role: str, told: Told | None) -> None:
-    assert decode_member(encode_member(role, told)) == (role, told)
+@given(role=st.sampled_from(["tag", "entity"]), description=st.none() | DESCRIPTIONS)
+def test_a_link_round_trips(role: str, description: Description | None) -> None:
+    assert decode_member(encode_member(role, description)) == (role, description)
 
 
 @given(near=st.lists(st.builds(Neighbour, SEQ, TEXT, SHARE, TIME, st.booleans()), max_size=3))
 def test_similar_memories_round_trip(near: list[Neighbour]) -> None:
-    assert decode_neighbours(encode_neighbours(near)) == near
+    assert decode_neighbours(encode_rows(near)) == near
 
 
 @given(by=st.lists(st.builds(Superseded, TEXT, TIME, st.none() | TIME), max_size=3))
 def test_what_supersedes_round_trips(by: list[Superseded]) -> None:
-    assert decode_superseded(encode_superseded(by)) == by
+    assert decode_superseded(encode_rows(by)) == by
 
 
 @given(sketch=st.binary(max_size=32))
@@ -126,7 +125,7 @@ def without_one(table: bytes, number: int = 0) -> Damage:
 
 def _other_weight(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
     (near,) = decode_neighbours(partition.get(keys.similar(owner, 0)) or b"")
-    return {keys.similar(owner, 0): encode_neighbours([near._replace(weight=0.5)])}
+    return {keys.similar(owner, 0): encode_rows([near._replace(weight=0.5)])}
 
 
 def _other_type(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
@@ -149,9 +148,9 @@ def _other_name(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]
     return {key: NodeRow.decode(value)._replace(key=NodeKey("tag:other")).encode()}
 
 
-def _untold(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
+def _undescribed(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
     key = keys.node(owner, partition.keyring.node(owner, "entity:ann"))
-    return {key: NodeRow.decode(partition.get(key) or b"")._replace(told_by=7).encode()}
+    return {key: NodeRow.decode(partition.get(key) or b"")._replace(described_by=7).encode()}
 
 
 def _cut(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
@@ -174,7 +173,7 @@ def _cut(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
         (_unstated, "nothing states it"),
         (_lonely, "nothing leads to it"),
         (_other_name, "says it is another"),
-        (_untold, "which is not linked to it"),
+        (_undescribed, "which is not linked to it"),
         (lambda _, owner: {keys.links(owner, 7): LinksRow("nobody", {}, [], []).encode()}, "it is not remembered"),
         (_cut, "cannot be decoded"),
     ],

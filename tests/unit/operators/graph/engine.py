@@ -129,7 +129,7 @@ class Engine:
         for key, value in partition.scan(OWNERS + owner):
             _, letter, rest = split(key)
             if letter in TABLES:
-                check.take(letter, rest, value)
+                check.add(letter, rest, value)
         for key, value in partition.scan(table(owner, CURRENT)):
             current = Current.decode(value)
             if not current.forgotten:

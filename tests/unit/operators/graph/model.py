@@ -8,7 +8,7 @@ import numpy as np
 from recallflow.operators.graph.extract import Link, links, read_names, relations
 from recallflow.operators.graph.given import KINDS
 from recallflow.operators.graph.similar import Similarity
-from recallflow.state.graph_codec import SYMMETRIC, NodeKey, Told, node_key
+from recallflow.state.graph_codec import SYMMETRIC, Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 
 Ends = tuple[NodeKey, NodeKey, str]
@@ -19,8 +19,8 @@ class ModelNode:
     kind: str
     name: str
     own_urn: str | None
-    told: Told | None = None
-    told_by: int | None = None
+    description: Description | None = None
+    described_by: int | None = None
     archived: bool = False
 
 
@@ -90,10 +90,10 @@ class Model:
         for key, link in wanted.items():
             node = self.nodes.setdefault(key, ModelNode(link.kind, link.name, link.name if link.is_urn else None))
             self.links[memory_id][key] = link
-            if link.told is not None and node.told_by in (None, row.seq):
-                node.told, node.told_by = link.told, row.seq
-            elif link.told is None and node.told_by == row.seq:
-                node.told = None
+            if link.description is not None and node.described_by in (None, row.seq):
+                node.description, node.described_by = link.description, row.seq
+            elif link.description is None and node.described_by == row.seq:
+                node.description = None
         for key in before.keys() - wanted.keys():
             self._unlink(memory_id, key)
         stated = {}
@@ -116,8 +116,8 @@ class Model:
 
     def _unlink(self, memory_id: str, key: str) -> None:
         del self.links[memory_id][key]
-        if self.nodes[key].told_by == self.rows[memory_id].seq:
-            self.nodes[key].told = None
+        if self.nodes[key].described_by == self.rows[memory_id].seq:
+            self.nodes[key].description = None
 
     def _withdraw(self, memory_id: str) -> None:
         for edge in self.edges.values():
@@ -219,10 +219,10 @@ class Model:
         led_to |= {end.text for ends in self.edges for end in ends[:2] if not end.memory}
         self.nodes = {key: node for key, node in self.nodes.items() if key in led_to}
         for key, node in self.nodes.items():
-            if node.told_by is not None and node.told is None:
-                words = [(self.rows[m].seq, found[key].told) for m, found in self.links.items() if key in found]
+            if node.described_by is not None and node.description is None:
+                words = [(self.rows[m].seq, found[key].description) for m, found in self.links.items() if key in found]
                 told = sorted((seq, word) for seq, word in words if word is not None)[:1]
-                node.told_by, node.told = told[0] if told else (None, None)
+                node.described_by, node.description = told[0] if told else (None, None)
 
 
 def _ends(source: NodeKey, target: NodeKey, kind: str) -> Ends:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.operators.graph.extract import NAMES_MAX, READ_CHARACTERS, Named, links, read_names, relations
-from recallflow.state.graph_codec import NodeKey, Told, node_key
+from recallflow.state.graph_codec import Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 
 
@@ -134,14 +134,16 @@ def test_a_blank_name_is_no_node() -> None:
 def test_who_says_it_counts_before_that_it_is_said() -> None:
     memory = row("then Ann spoke", name="ANN", entities=[{"name": "Ann", "type": "person"}])
     link = links(memory, None, read_names(memory.content))["entity:ann"]
-    assert (link.role, link.name, link.told) == ("author", "Ann", Told(None, {"type": "person"}))
+    assert (link.role, link.name, link.description) == ("author", "Ann", Description(None, {"type": "person"}))
 
 
 def test_a_urn_is_a_node_beside_its_name() -> None:
     memory = row(entities=[{"name": "Churn model", "type": "model", "urn": "urn:x:churn"}])
     found = links(memory, None, Named())
-    assert found["entity:churn model"].told == Told("urn:x:churn", {"type": "model"})
-    assert found["entity:urn:x:churn"].told == Told("urn:x:churn", {"name": "Churn model", "type": "model"})
+    assert found["entity:churn model"].description == Description("urn:x:churn", {"type": "model"})
+    assert found["entity:urn:x:churn"].description == Description(
+        "urn:x:churn", {"name": "Churn model", "type": "model"}
+    )
 
 
 def test_a_relation_may_name_its_ends_by_urn() -> None:

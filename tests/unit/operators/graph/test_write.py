@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.flows.settings import Settings
-from recallflow.operators.graph import settle
+from recallflow.operators.graph import orphans
 from recallflow.state import keys
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.rows import Entry
@@ -142,7 +142,7 @@ def test_the_first_memory_that_tells_anything_of_an_entity_counts(engine: Engine
 def test_who_tells_of_an_entity_next_is_looked_for_among_the_first_memories(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, between: int
 ) -> None:
-    monkeypatch.setattr(settle, "TELLERS_MAX", 3)
+    monkeypatch.setattr(orphans, "DESCRIBERS_MAX", 3)
     person = {"name": "Ann", "type": "person"}
     engine.run(fact("first", entities=[person]), *(fact(f"n{n}", "then Ann came") for n in range(between)))
     engine.run(fact("next", entities=[person | {"type": "pet"}]), event("memory.forget", memory_id="first"))

@@ -153,9 +153,9 @@ def expected_nodes(model: Model) -> dict[str, tuple[Any, ...]]:
         key: (
             node.kind,
             node.name,
-            node.own_urn or (node.told.urn if node.told else None),
+            node.own_urn or (node.description.urn if node.description else None),
             node.archived,
-            node.told.properties if node.told else {},
+            node.description.properties if node.description else {},
         )
         for key, node in model.nodes.items()
     }
