@@ -133,6 +133,6 @@ def warnings(scene: Scene, ranking: Ranking, rows: Rows) -> list[Warn]:
         found.append(
             Warn(code="future_timestamp", detail=f"{ahead} memories lie after the query's time; counted as now")
         )
-    if gone := rows.count(None):
+    if gone := sum(row is None for row in rows):
         found.append(Warn(code="rows_missing", detail=f"{gone} memories were found but are gone from the store"))
     return found + redaction.warn(rows)

@@ -17,7 +17,7 @@ _MONTH_NAMES = (
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
 _SHORT_MONTHS = {name[:3]: number for name, number in _MONTHS.items()} | {"sept": 9}
 _AMBIGUOUS = {"march", "may"}  # ordinary words too
-_LETTERS = re.compile(r"[A-Za-z]+")
+_MONTH = re.compile(rf"(?<![A-Za-z])(?i:{'|'.join([*_MONTHS, *_SHORT_MONTHS])})(?![A-Za-z])")
 _DAY_BEFORE = re.compile(r"\b(\d{1,2})(?:st|nd|rd|th)?(?: of)? $")
 _DAY_AFTER = re.compile(r"^\.? (?:the )?(\d{1,2})(?:st|nd|rd|th)?\b(?![:\d])")
 _BESIDE = 32  # characters before and behind a month's name: more than any day there takes
@@ -152,7 +152,7 @@ def _dates(text: str) -> tuple[DateMention, ...]:
     rest = _ISO_DATE.sub(" ", text)
     years = dict.fromkeys(int(year) for year in _YEAR.findall(rest))
     months = dict.fromkeys(
-        (month, _day(rest, match)) for match in _LETTERS.finditer(rest) if (month := _month(rest, match)) is not None
+        (month, _day(rest, match)) for match in _MONTH.finditer(rest) if (month := _month(rest, match)) is not None
     )
     paired = (DateMention(year, *month) for month, year in product(months, years or [None]))
     found = paired if months else (DateMention(year, None, None) for year in years)

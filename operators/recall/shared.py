@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from sys import getsizeof
 from threading import Lock
-from typing import NamedTuple, Self
+from typing import Generic, NamedTuple, Self, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -30,7 +30,37 @@ TTL_S = 3_600.0
 CANDIDATES_BYTES = 16 * 1024 * 1024
 _ENTRY_BYTES = 1_000  # of Python objects
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 _log = logging.getLogger(__name__)
+
+
+class _Recent(Generic[K, V]):
+    """Values by key within a budget: the least recently used go first. Threads may share it."""
+
+    def __init__(self, budget: int) -> None:
+        self.size = 0
+        self._budget = budget
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: K) -> V | None:
+        with self._lock:
+            if (found := self._values.get(key)) is None:
+                return None
+            self._values.move_to_end(key)
+            return found[0]
+
+    def put(self, key: K, value: V, size: int = 1) -> None:
+        """Keeps the value, unless it alone is over the budget."""
+        if size > self._budget:
+            return
+        with self._lock:
+            self.size += size - self._values.pop(key, (None, 0))[1]
+            self._values[key] = value, size
+            while self.size > self._budget:
+                self.size -= self._values.popitem(last=False)[1][1]
 
 
 class QuestionVector(NamedTuple):
@@ -45,8 +75,7 @@ class QuestionVector(NamedTuple):
 
 
 class QuestionVectors:
-    """The model for questions, behind a cache of what it gave lately: the least recently used goes first, and none
-    stays for more than an hour. Threads may share it.
+    """The model for questions, behind a cache of what it gave within the last hour.
 
     Where the model fails there is no vector to compare with the stored ones, as vectors of different models never meet:
     `fallback` then embeds both sides, the question and the texts it is compared with.
@@ -60,22 +89,12 @@ class QuestionVectors:
         self.fallback = fallback
         self._token_embedder = embedder if isinstance(embedder, TokenEmbedder) else None  # slow to find out
         self._timer = timer
-        self._size = size
-        self._cache: OrderedDict[str, tuple[float, TextVectors]] = OrderedDict()
-        self._lock = Lock()
+        self._cache = _Recent[str, tuple[float, TextVectors]](size)
 
     def cached(self, text: str) -> TextVectors | None:
         """The text's vectors, if they are in the cache and not too old."""
-        key = cache_key(self.embedder.name, text)
-        with self._lock:
-            stored_s, vectors = self._cache.get(key, (0.0, None))
-            if vectors is None:
-                return None
-            if self._timer() - stored_s > TTL_S:
-                del self._cache[key]
-                return None
-            self._cache.move_to_end(key)
-            return vectors
+        stored_s, vectors = self._cache.get(cache_key(self.embedder.name, text)) or (0.0, None)
+        return None if vectors is None or self._timer() - stored_s > TTL_S else vectors
 
     def embed(self, text: str) -> QuestionVector:
         """The text's vector. It never raises for what is wrong with the model."""
@@ -89,10 +108,7 @@ class QuestionVectors:
             _log.warning("%s", found.detail)
             return QuestionVector(None, took_ms=took_ms, problem=found)
         if len(found.tokens) <= CACHED_TOKENS:
-            with self._lock:
-                self._cache[cache_key(self.embedder.name, text)] = ended_s, found
-                if len(self._cache) > self._size:
-                    self._cache.popitem(last=False)
+            self._cache.put(cache_key(self.embedder.name, text), (ended_s, found))
         return QuestionVector(found.vector, took_ms=took_ms, tokens=found.tokens)
 
     def _run_model(self, text: str) -> TextVectors | Warn:
@@ -100,11 +116,11 @@ class QuestionVectors:
         name, expected = self.embedder.name, (1, self.embedder.dimension)
         tokens = NO_FLOATS
         try:
-            if self._token_embedder is not None:
+            if self._token_embedder is None:
+                matrix = np.array(self.embedder.embed([text]), np.float32)
+            else:
                 (given,) = self._token_embedder.embed_tokens([text])
                 matrix, tokens = np.array([given.vector], np.float32), np.array(given.tokens, np.float32)
-            else:
-                matrix = np.array(self.embedder.embed([text]), np.float32)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 a model and its runtime raise what they like; the answer does without
@@ -129,49 +145,30 @@ def cache_key(model: str, text: str) -> str:
     return "emb:" + hashlib.sha256("\0".join((model, text)).encode()).hexdigest()[:24]
 
 
-class _Cached(NamedTuple):
-    conversation: "ref[Conversation]"
-    columns: Columns
-    size_bytes: int
-
-
 class CandidatesCache:
-    """The columns of questions that are asked again while nothing was written: what a popular question costs most. The
-    least recently used go first, at a budget of bytes. Threads may share it.
+    """The columns of questions that are asked again while nothing was written: what a popular question costs most.
 
     It holds columns, never scores: those depend on the time, the session and use. A conversation is made anew with
     every change of its owner's memories, so that what is cached for one holds for exactly that version of them.
     """
 
     def __init__(self, budget_bytes: int = CANDIDATES_BYTES) -> None:
-        self._budget_bytes = budget_bytes
-        self._cache: OrderedDict[tuple[int, str], _Cached] = OrderedDict()
-        self._lock = Lock()
-        self.total_bytes = 0
+        self._cache = _Recent[tuple[int, str], tuple["ref[Conversation]", Columns]](budget_bytes)
+
+    @property
+    def total_bytes(self) -> int:
+        return self._cache.size
 
     def get(self, conversation: Conversation, text: str) -> Columns | None:
         """The columns of this question about these very memories, if they are cached."""
-        key = id(conversation), text
-        with self._lock:
-            found = self._cache.get(key)
-            if found is None or found.conversation() is not conversation:  # another one had its address before
-                return None
-            self._cache.move_to_end(key)
-            return found.columns
+        cached = self._cache.get((id(conversation), text))
+        # Another conversation may have had its address before.
+        return cached[1] if cached is not None and cached[0]() is conversation else None
 
     def put(self, conversation: Conversation, text: str, columns: Columns) -> None:
         """Caches the columns, unless they alone are over the budget."""
         size_bytes = _ENTRY_BYTES + getsizeof(text) + sum(column.nbytes for column in columns.values.values())
-        if size_bytes > self._budget_bytes:
-            return
-        key = id(conversation), text
-        with self._lock:
-            if key in self._cache:
-                self.total_bytes -= self._cache.pop(key).size_bytes
-            self._cache[key] = _Cached(ref(conversation), columns, size_bytes)
-            self.total_bytes += size_bytes
-            while self.total_bytes > self._budget_bytes:
-                self.total_bytes -= self._cache.popitem(last=False)[1].size_bytes
+        self._cache.put((id(conversation), text), (ref(conversation), columns), size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
