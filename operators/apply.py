@@ -30,7 +30,7 @@ from recallflow.operators.graph.archive import archive
 from recallflow.operators.graph.given import relate
 from recallflow.operators.graph.similar import Similarity
 from recallflow.operators.graph.sync import SYNC_FAILED, sync
-from recallflow.operators.graph.write import MakeWriter, Writer
+from recallflow.operators.graph.write import GraphWriter, MakeWriter
 from recallflow.operators.lookups import unsupported
 from recallflow.operators.text import stems
 from recallflow.operators.view import View
@@ -78,7 +78,7 @@ class Rules:
     input_ends: bool = True
     decisions: History = dataclasses.field(default_factory=History)
     similarity: Similarity = dataclasses.field(default_factory=Similarity)
-    graph_writer: MakeWriter = Writer
+    graph_writer: MakeWriter = GraphWriter
     graph_enabled: bool = True
     skips: frozenset[Position] = frozenset()
 

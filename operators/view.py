@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from recallflow.operators.episodes import opening
 from recallflow.operators.events import Write
 from recallflow.operators.graph.changes import Changes
-from recallflow.operators.graph.write import Touched
+from recallflow.operators.graph.write import Forgotten, Remembered
 from recallflow.owner import Owner
 from recallflow.state import keys, segments
 from recallflow.state.hot_owner import HotOwner
@@ -27,7 +27,7 @@ class View:
         self.change = hot.next_change if change is None else change
         self._added: list[tuple[Entry, Vectors | None]] = []
         self._removed: list[int] = []
-        self.touched: list[Touched] = []
+        self.touched: list[Remembered | Forgotten] = []
         self._graph: Changes | None = None
         self._episodes: dict[str | None, list[Episode]] = {}
         self._usage: dict[int, Usage] = {}
@@ -128,7 +128,7 @@ class View:
         effects[keys.vectors(key, row.seq)] = vectors.encode() if vectors else None
         self._added.append((entry, vectors))
         known = row.seq < self._hot.next_seq
-        self.touched.append(Touched(row.id, row.seq, row, entry.episode, vectors, said_anew, known))
+        self.touched.append(Remembered(row, entry.episode, vectors, said_anew, known))
 
     def forget(self, entry: Entry) -> None:
         """Removes every version of a memory. Its id leads to a tombstone, so that a replay does not bring it back, and
@@ -148,7 +148,7 @@ class View:
         self._effects[keys.usage(key, current.seq)] = None
         self._usage[current.seq] = Usage()
         self._removed.append(current.seq)
-        self.touched.append(Touched(entry.id, current.seq, None, -1, None, said_anew=True))
+        self.touched.append(Forgotten(entry.id, current.seq))
 
     def forget_versions(self, entry: Entry, at_most: int) -> bool:
         """Removes so many of a memory's versions between the first and the current one. Returns whether there were

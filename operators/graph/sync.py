@@ -11,8 +11,7 @@ from functools import partial
 from recallflow.errors import InvalidRecord
 from recallflow.operators.events import Analysis
 from recallflow.operators.graph.changes import Changes
-from recallflow.operators.graph.extract import read_names
-from recallflow.operators.graph.write import GraphWriter, Remembered, Touched
+from recallflow.operators.graph.write import Forgotten, GraphWriter, Remembered
 from recallflow.operators.guard import once
 from recallflow.operators.view import View
 from recallflow.records import Position
@@ -62,7 +61,8 @@ def _write(view: View, writer: GraphWriter, analysis: Analysis | None, unsynced:
     for pair in view.merged_episodes():
         writer.merge_episodes(*pair)
     for one in view.touched:
-        _write_memory(view, writer, one, analysis if one.said_anew else None, unsynced.get(one.seq))
+        own = analysis if isinstance(one, Remembered) and one.said_anew else None
+        _write_memory(view, writer, one, own, unsynced.get(one.seq))
     view.graph.prune()
 
 
@@ -70,37 +70,31 @@ def _write_stored(view: View, writer: GraphWriter, seq: int, marker: Unsynced) -
     """Writes a memory that is out of step, as it is stored."""
     current = view.current(marker.id)
     if current is None or current.forgotten:
-        stored = Touched(marker.id, seq, None, -1, None, said_anew=True)
+        _write_memory(view, writer, Forgotten(marker.id, seq), None, marker)
     else:
         row, episode = view.row(marker.id, current.version), view.entry(seq).episode
-        stored = Touched(marker.id, seq, row, episode, view.vectors(seq), said_anew=True)
-    _write_memory(view, writer, stored, None, marker)
+        _write_memory(view, writer, Remembered(row, episode, view.vectors(seq), said_anew=True), None, marker)
     view.graph.prune()
 
 
 def _write_memory(
-    view: View, writer: GraphWriter, one: Touched, analysis: Analysis | None, marker: Unsynced | None
+    view: View,
+    writer: GraphWriter,
+    memory: Remembered | Forgotten,
+    analysis: Analysis | None,
+    marker: Unsynced | None,
 ) -> None:
     """Writes a memory. One that was out of step is not any more; what was to be done beside it is done first."""
     if marker is not None:
-        view.graph.put_unsynced(one.seq, None)
+        view.graph.put_unsynced(memory.seq, None)
         for pair in marker.merged:
             writer.merge_episodes(*pair)
-    if one.row is None:
-        writer.forget(one.memory_id, one.seq)
+    if isinstance(memory, Forgotten):
+        writer.forget(memory.memory_id, memory.seq)
         return
-    writer.remember(
-        Remembered(
-            row=one.row,
-            episode_id=view.episode_id(one.row.session_id, one.episode),
-            named=read_names(one.row.content) if analysis is None else analysis.named,
-            vectors=one.vectors,
-            sketch=b"" if analysis is None else analysis.sketch,
-            known=one.known,
-            said_anew=one.said_anew or marker is not None,
-            newest=view.newest,
-        )
-    )
+    if marker is not None:
+        memory = memory._replace(said_anew=True)
+    writer.remember(memory, analysis, view.episode_id(memory.row.session_id, memory.episode), view.newest)
 
 
 def _mark(view: View, unsynced: dict[int, Unsynced]) -> None:

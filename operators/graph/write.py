@@ -2,11 +2,12 @@
 when it is forgotten."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from recallflow.limits import STATEMENTS_MAX
+from recallflow.operators.events import Analysis
 from recallflow.operators.graph.changes import Changes
-from recallflow.operators.graph.extract import Link, Named, Relation, links, relations
+from recallflow.operators.graph.extract import Link, Relation, links, read_names, relations
 from recallflow.operators.graph.similar import Similarity, link_similar, unlink_similar
 from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, LinksRow, NodeKey, Statement, node_key
 from recallflow.state.rows import MemoryRow, Vectors
@@ -19,65 +20,34 @@ _STATED_WEIGHT = 6
 _DESCRIBED_WEIGHT = 6
 
 
-class Touched(NamedTuple):
-    """A memory that an event changed. `row`: its version now; None where it is forgotten. `episode`: the number of the
-    episode that it joined. `said_anew`: its text or its vector is another than before. `known`: it was there before."""
+class Forgotten(NamedTuple):
+    """A memory that an event forgot."""
 
     memory_id: str
     seq: int
-    row: MemoryRow | None
+
+
+class Remembered(NamedTuple):
+    """The version of a memory that an event made the current one. `episode`: the number of the episode that it joined.
+    `said_anew`: its text or its vector is another than before. `known`: the graph may have an earlier version."""
+
+    row: MemoryRow
     episode: int
     vectors: Vectors | None
     said_anew: bool
     known: bool = True
 
+    @property
+    def memory_id(self) -> str:
+        return self.row.id
 
-class Remembered(NamedTuple):
-    """A memory's current version, as the graph is to have it. `episode_id`: of the standing episode that it belongs to.
-    `sketch`: of its vector; empty where it is still to be made. `known`: the graph may have an earlier version.
-    `said_anew`: the text or the vector is another than the graph has. `newest`: the sequence number of its owner's
-    newest memory."""
-
-    row: MemoryRow
-    episode_id: str | None
-    named: Named
-    vectors: Vectors | None
-    sketch: bytes
-    known: bool
-    said_anew: bool
-    newest: int
+    @property
+    def seq(self) -> int:
+        return self.row.seq
 
 
-class GraphWriter(Protocol):
-    """Writes memories into a graph. Where it fails, the memory itself is stored all the same."""
-
-    def remember(self, memory: Remembered) -> None:
-        """Puts a memory's nodes, links and edges in, and takes out those it has no more."""
-        ...
-
-    def forget(self, memory_id: str, seq: int) -> None:
-        """Takes out all that a memory brought in, and every edge at it."""
-        ...
-
-    def weigh(self, memory_id: str, seq: int, at_most: int) -> int:
-        """Estimates how many records forgetting a memory touches; of its edges, counts so many."""
-        ...
-
-    def thin(self, memory_id: str, seq: int, at_most: int) -> bool:
-        """Takes out so many of the edges at a memory, and of those that it is evidence of. Returns whether there were
-        any."""
-        ...
-
-    def merge_episodes(self, taken_id: str, into_id: str, at_most: int | None = None) -> int:
-        """Makes so many members of one episode, or all, members of another. Returns how many there were."""
-        ...
-
-
-MakeWriter = Callable[[Changes, Similarity], GraphWriter]
-
-
-class Writer:
-    """The graph writer of every flow."""
+class GraphWriter:
+    """Writes memories into a graph, through the changes of one event."""
 
     def __init__(self, changes: Changes, limits: Similarity) -> None:
         self._changes = changes
@@ -85,10 +55,13 @@ class Writer:
 
     # ------------------------------------------------------------------ memories
 
-    def remember(self, memory: Remembered) -> None:
+    def remember(self, memory: Remembered, analysis: Analysis | None, episode_id: str | None, newest: int) -> None:
+        """Puts a memory's nodes, links and edges in, and takes out those it has no more. `analysis`: of its text, where
+        there is one; `episode_id`: of the standing episode that it belongs to; `newest`: the sequence number of its
+        owner's newest memory."""
         changes, row = self._changes, memory.row
         before = changes.links(row.seq) if memory.known else None
-        wanted = links(row, memory.episode_id, memory.named)
+        wanted = links(row, episode_id, read_names(row.content) if analysis is None else analysis.named)
         self._put_links(row.seq, before.links if before else {}, wanted)
         stated = [self._state(row, relation).hex() for relation in relations(row)] if row.relations else []
         evidence = before.evidence if before else []
@@ -99,11 +72,12 @@ class Writer:
                 evidence = []
         sketch = before.sketch if before else b""
         if memory.said_anew and self._limits.max_per_memory:
-            sketch = self._find_similar(memory)
+            sketch = self._find_similar(memory, b"" if analysis is None else analysis.sketch, newest)
         roles = {key: link.role for key, link in wanted.items()}
         changes.put_links(row.seq, LinksRow(row.id, roles, list(dict.fromkeys(stated)), evidence, sketch))
 
     def forget(self, memory_id: str, seq: int) -> None:
+        """Takes out all that a memory brought in, and every edge at it."""
         changes, key = self._changes, NodeKey(memory_id, memory=True)
         before = changes.links(seq)
         if before is not None:
@@ -118,6 +92,7 @@ class Writer:
         changes.forget_memory(key, seq)
 
     def weigh(self, memory_id: str, seq: int, at_most: int) -> int:
+        """Estimates how many records forgetting a memory touches; of its edges, counts so many."""
         changes = self._changes
         row = changes.links(seq)
         weight = _EDGE_WEIGHT * len(changes.edge_names(NodeKey(memory_id, memory=True), at_most))
@@ -128,6 +103,8 @@ class Writer:
         return weight + len(row.links) + _DESCRIBED_WEIGHT * described + _STATED_WEIGHT * stated
 
     def thin(self, memory_id: str, seq: int, at_most: int) -> bool:
+        """Takes out so many of the edges at a memory, and of those that it is evidence of. Returns whether there were
+        any."""
         changes, row = self._changes, self._changes.links(seq)
         edges = [*changes.edges_at(NodeKey(memory_id, memory=True), at_most // _EDGE_WEIGHT)]
         for name, edge in edges:
@@ -141,6 +118,7 @@ class Writer:
         return bool(edges or withdrawn)
 
     def merge_episodes(self, taken_id: str, into_id: str, at_most: int | None = None) -> int:
+        """Makes so many members of one episode, or all, members of another. Returns how many there were."""
         changes, taken = self._changes, node_key(EPISODE_KIND, taken_id)
         into = Link(node_key(EPISODE_KIND, into_id), EPISODE_KIND, into_id, EPISODE_KIND)
         members = changes.members(taken, at_most)
@@ -155,14 +133,15 @@ class Writer:
 
     # ------------------------------------------------------------------ parts
 
-    def _find_similar(self, memory: Remembered) -> bytes:
-        """Brings the memory's neighbours up to date. Returns its sketch."""
+    def _find_similar(self, memory: Remembered, sketch: bytes, newest: int) -> bytes:
+        """Brings the memory's neighbours up to date. Returns the sketch of its vector, made unless it is given."""
+        row, vectors = memory.row, memory.vectors
         if memory.known:
-            unlink_similar(self._changes, memory.row.seq)
-        if memory.vectors is None:
+            unlink_similar(self._changes, row.seq)
+        if vectors is None:
             return b""
-        own = memory.sketch or sketches([memory.vectors.matrix[0]])[0]
-        link_similar(self._changes, memory.row, memory.vectors, own, memory.newest, self._limits)
+        own = sketch or sketches([vectors.matrix[0]])[0]
+        link_similar(self._changes, row, vectors, own, newest, self._limits)
         return own
 
     def _put_links(self, seq: int, before: dict[str, str], wanted: dict[str, Link]) -> None:
@@ -217,3 +196,6 @@ def with_statement(others: Iterable[Statement], said: Statement) -> tuple[Statem
 
 def _is_of(statement: Statement, memory_id: str, relation: bool) -> bool:
     return statement.memory_id == memory_id and statement.relation == relation
+
+
+MakeWriter = Callable[[Changes, Similarity], GraphWriter]

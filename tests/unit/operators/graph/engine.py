@@ -12,7 +12,7 @@ from recallflow.embedder import Kind, Matrix
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item
-from recallflow.operators.graph.write import MakeWriter, Writer
+from recallflow.operators.graph.write import GraphWriter, MakeWriter
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.outputs import DeadLetter, Receipted
@@ -62,7 +62,7 @@ class Engine:
 
     path: Path
     settings: Settings = field(default_factory=lambda: Settings(partitions=1))
-    writer: MakeWriter = Writer
+    writer: MakeWriter = GraphWriter
     number: int = 0
     receipts: list[dict[str, Any]] = field(default_factory=list)
     refused: list[tuple[str, list[str]]] = field(default_factory=list)

@@ -10,10 +10,11 @@ import pytest
 
 from recallflow.errors import StorageError
 from recallflow.flows.settings import Settings
+from recallflow.operators.events import Analysis
 from recallflow.operators.graph.changes import Changes
 from recallflow.operators.graph.similar import Similarity
 from recallflow.operators.graph.sync import FAILURES_MAX, RETRIES, SYNC_FAILED
-from recallflow.operators.graph.write import GraphWriter, Remembered, Writer
+from recallflow.operators.graph.write import GraphWriter, Remembered
 from recallflow.state.graph_codec import NodeKey
 from tests.unit.operators.graph.engine import Engine, event, memory
 
@@ -36,13 +37,13 @@ class Faults:
             raise self.error()
 
 
-class _Failing(Writer):
+class _Failing(GraphWriter):
     def __init__(self, changes: Changes, limits: Similarity, faults: Faults) -> None:
         super().__init__(changes, limits)
         self._faults = faults
 
-    def remember(self, memory: Remembered) -> None:
-        super().remember(memory)
+    def remember(self, memory: Remembered, analysis: Analysis | None, episode_id: str | None, newest: int) -> None:
+        super().remember(memory, analysis, episode_id, newest)
         self._faults.strike(memory.row.id)
 
     def forget(self, memory_id: str, seq: int) -> None:
