@@ -7,9 +7,9 @@ from recallflow.decisions import History
 from recallflow.errors import DecryptionFailed
 from recallflow.graphs import Trace
 from recallflow.operators import lookups, redaction
-from recallflow.operators.events import Ask
+from recallflow.operators.events import Ask, Request
 from recallflow.operators.graph.explore import explore, explored_edge
-from recallflow.operators.graph.rollout import Expansions, Request
+from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.graph.status import status
 from recallflow.operators.graph.trace import trace
 from recallflow.operators.recall.pipeline import Effects, Engine, Recalled, recall

@@ -8,7 +8,7 @@ from recallflow.events import MemoryEvent
 from recallflow.operators.graph.extract import Named
 from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
-from recallflow.records import Record
+from recallflow.records import Position, Record
 from recallflow.state.arrays import Bytes
 from recallflow.state.tokens import NO_TOKENS
 
@@ -34,6 +34,16 @@ class Ask(NamedTuple):
     record: Record
     query: QueryEvent
     owner: Owner
+
+
+class Request(NamedTuple):
+    """A query on its way to its answer: whose memory it asks, its position in the log, the id of its answer, and when
+    it was appended to the log (epoch ms)."""
+
+    owner: Owner
+    position: Position
+    query_id: str
+    at_ms: int
 
 
 class Refused(NamedTuple):

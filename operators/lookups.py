@@ -12,7 +12,7 @@ from recallflow.operators.episodes import is_open
 from recallflow.operators.redaction import Redacted, RowsReader
 from recallflow.operators.text import sentences
 from recallflow.queries import EpisodesList
-from recallflow.responses import EpisodeInfo, MemoryUsage, Response, status_of
+from recallflow.responses import EpisodeInfo, MemoryUsage, Response
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Episode, MemoryRow
 from recallflow.state.usage import Usage
@@ -24,9 +24,8 @@ SUMMARY_CHARACTERS = 500
 def versions(query_id: str, rows: list[MemoryRow]) -> Response:
     """The response of `memory.get` and `memory.history`."""
     shown = [version(row) for row in rows]
-    if warnings := redaction.warn(rows):
-        return Response(query_id=query_id, status=status_of(warnings), versions=shown, warnings=warnings)
-    return Response(query_id=query_id, status="ok", versions=shown)
+    response = Response(query_id=query_id, status="ok", versions=shown)
+    return response.warned(warnings) if (warnings := redaction.warn(rows)) else response
 
 
 def version(row: MemoryRow) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json, to_json
 
 from recallflow.outputs import Answer
-from recallflow.responses import ErrorBody, Response, Warn, status_of
+from recallflow.responses import ErrorBody, Response, Warn
 
 TRUNCATED = "truncated"
 CUT = Warn(code="content_cut", detail="the largest texts were shortened to fit the topic; their parts say so")
@@ -47,10 +47,9 @@ def failed(answer: Answer, reason: str, most_bytes: int) -> Answer:
 
 def _shortened(answer: Answer, most_bytes: int) -> Answer | None:
     """The answer with its largest texts cut, or None where that does not make it fit."""
-    warnings = [*answer.response.warnings, CUT]
-    status = "error" if answer.response.status == "error" else status_of(warnings)
+    warned = answer.response.warned([CUT])
     document = from_json(answer.body)
-    document |= {"status": status, "warnings": [w.model_dump(exclude_unset=True) for w in warnings]}
+    document |= warned.model_dump(include={"status", "warnings"}, exclude_unset=True)
     texts = [*_texts(document)]
     size_bytes = _common_size(sorted((t.size_bytes for t in texts), reverse=True), _size(document) - most_bytes)
     if size_bytes < LEAST_BYTES:
@@ -59,8 +58,7 @@ def _shortened(answer: Answer, most_bytes: int) -> Answer | None:
         if text.size_bytes > size_bytes:
             text.holder[text.name] = _cut(text.holder[text.name], size_bytes)
             text.owner[TRUNCATED] = True
-    response = answer.response.model_copy(update={"warnings": warnings, "status": status})
-    return replace(answer, body=to_json(document), response=response)
+    return replace(answer, body=to_json(document), response=warned)
 
 
 class _Text(NamedTuple):

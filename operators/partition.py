@@ -48,7 +48,7 @@ from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verd
 from recallflow.owner import Owner
 from recallflow.queries import Recall, ReplyTo
 from recallflow.records import Position, Record
-from recallflow.responses import Warn, status_of
+from recallflow.responses import Warn
 from recallflow.state.directory import StateDirectory
 
 STEP = "state"
@@ -297,11 +297,9 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
     ) -> tuple[Answer, Effects | None]:
         warnings = [*warnings, *self._rebuilding(), *self._catching_up()]
         response, effects = self._answerer.answer(ask, query_id)
-        changes: dict[str, object] = {"applied": self._applied()}
         if warnings:
-            told = [*response.warnings, *warnings]
-            changes |= {"warnings": told, "status": status_of(told)}
-        response = response.model_copy(update=changes)
+            response = response.warned(warnings)
+        response = response.model_copy(update={"applied": self._applied()})
         return reply.answer(ask.record.position, 0, key_of(ask), response, reply_to), effects
 
     def _owed(self) -> dict[str, int]:

@@ -182,6 +182,12 @@ class Response(Model):
     applied: list[str] | None = None
     error: ErrorBody | None = None
 
+    def warned(self, warnings: Iterable[Warn]) -> Self:
+        """The response with these warnings too, and the status that all of them give it."""
+        every = [*self.warnings, *warnings]
+        status = "error" if self.status == "error" else status_of(every)
+        return self.model_copy(update={"warnings": every, "status": status})
+
 
 class Receipt(Model):
     """What became of a memory event that asked with `"receipt": true`, or that could not take full effect: then `code`

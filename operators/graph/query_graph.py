@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.errors import InvalidRecord
+from recallflow.operators.events import Request
 from recallflow.operators.graph import entities
 from recallflow.operators.graph.expand import Expansion, boosts, expand
 from recallflow.operators.graph.gate import Compared, Places, Signal, compare
@@ -22,7 +23,7 @@ from recallflow.operators.graph.neighbourhood import HOPS_MIN
 from recallflow.operators.graph.paths import Seeds, Step, Walk
 from recallflow.operators.graph.proximity import proximity
 from recallflow.operators.graph.reader import GraphReader, ReadOnce, Scope
-from recallflow.operators.graph.rollout import STEP, Applied, Expansions, Request
+from recallflow.operators.graph.rollout import STEP, Applied, Expansions
 from recallflow.operators.guard import once
 from recallflow.responses import Warn
 from recallflow.state.graph_codec import NodeKey

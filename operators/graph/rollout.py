@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 from recallflow.control import GateVerdict, Rollout
 from recallflow.decisions import Decision, History
 from recallflow.errors import InvalidRecord
+from recallflow.operators.events import Request
 from recallflow.operators.graph.expand import Expansion, Related
 from recallflow.operators.graph.gate import Compared, Gate, Outcome, Seen, Window
 from recallflow.operators.guard import once
 from recallflow.owner import Owner
-from recallflow.records import Position
 from recallflow.responses import Warn
 
 STEP = "graph"
@@ -36,15 +36,6 @@ Fallback = Literal[
     "graph_expansion_error",
     "rollout_guardrail",
 ]
-
-
-class Request(NamedTuple):
-    """A query that asks for expansion: whose, where it stands in the log, and when the log took it in (epoch ms)."""
-
-    owner: Owner
-    position: Position
-    query_id: str
-    at_ms: int
 
 
 class Applied(NamedTuple):

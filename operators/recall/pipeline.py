@@ -14,8 +14,9 @@ import numpy as np
 from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder
 from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
+from recallflow.operators.events import Request
 from recallflow.operators.graph.query_graph import QueryGraph
-from recallflow.operators.graph.rollout import Applied, Expansions, Request
+from recallflow.operators.graph.rollout import Applied, Expansions
 from recallflow.operators.recall import compose, signal
 from recallflow.operators.recall.context import About, context
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Laps, Step, tier_of

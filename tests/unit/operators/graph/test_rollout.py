@@ -7,10 +7,11 @@ import pytest
 from recallflow.control import GateVerdict, Rollout
 from recallflow.decisions import History
 from recallflow.errors import StorageError
+from recallflow.operators.events import Request
 from recallflow.operators.graph.expand import Expansion, Related
 from recallflow.operators.graph.gate import Compared, Window
 from recallflow.operators.graph.reader import Caps
-from recallflow.operators.graph.rollout import SAID_AGAIN_MS, Applied, Expansions, Fallback, Request
+from recallflow.operators.graph.rollout import SAID_AGAIN_MS, Applied, Expansions, Fallback
 from recallflow.owner import Owner
 from recallflow.records import Position
 
