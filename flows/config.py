@@ -166,8 +166,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
 
 def _refuse_unknown(where: object, unknown: list[str], known: Iterable[str]) -> None:
     if unknown:
-        said = [f"{name} is no setting; the nearest is {_nearest(name, known)}" for name in unknown]
-        raise UsageError(f"{where}: {'; '.join(said)}")
+        problems = [f"{name} is no setting; the nearest is {_nearest(name, known)}" for name in unknown]
+        raise UsageError(f"{where}: {'; '.join(problems)}")
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -208,8 +208,8 @@ def printed(config: Config, origins: Mapping[str, str]) -> str:
 
 
 def _line(name: str, key: str, value: object, origins: Mapping[str, str]) -> str:
-    said = f"{name} = {orjson.dumps(value, default=str).decode()}" if value is not None else f"# {name} is not set"
-    return f"{said}  # {origins[key]}" if key in origins else said
+    line = f"{name} = {orjson.dumps(value, default=str).decode()}" if value is not None else f"# {name} is not set"
+    return f"{line}  # {origins[key]}" if key in origins else line
 
 
 def _masked(name: str, value: str) -> str:

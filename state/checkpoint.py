@@ -1,4 +1,4 @@
-"""Copies of a state directory that are whole or not there. None is made of one that is in use: that is StateInUse."""
+"""Checkpoints: copies of a state directory, whole or not there at all. Copying one in use raises StateInUse."""
 
 import contextlib
 import os
@@ -55,13 +55,13 @@ def checkpoint(state_dir: Path, target: Path) -> None:
 def restore(source: Path, state_dir: Path) -> None:
     """Makes `state_dir`, an empty or new folder, what the checkpoint was; the checkpoint stays as it is.
 
-    The description gets its name last, and without it no command takes the folder for a state directory. The folder is
-    not renamed into place, as an empty folder is often a disk that was mounted there: a restore that was killed leaves
-    a description of another name, and the next one begins anew.
+    The description gets its name last: without it no command opens the folder as a state directory. The folder itself
+    is not renamed, as an empty folder is often a mounted disk. A killed restore leaves a description under another
+    name, and the next restore begins anew.
     """
     fingerprint, secret = describe(source)
     _check_checkpoint(source, fingerprint)
-    if not (state_dir / LOCK).exists():  # else it is ours, and who holds it is told first
+    if not (state_dir / LOCK).exists():  # else it is a state directory, and whoever holds it is named first
         _check_empty(state_dir)
     with _writing(state_dir):
         state_dir.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def _check_empty(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _renamed(target: Path) -> Iterator[Path]:
-    """A folder that is the target in the end, or gone."""
+    """A new folder that becomes the target at the end, or is removed."""
     _check_empty(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -116,7 +116,7 @@ def _renamed(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _writing(target: Path) -> Iterator[None]:
-    """What the system says about a disk, as an error of ours."""
+    """Raises the system's errors about a disk as StorageError."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
@@ -131,7 +131,7 @@ def _copy_database(partition: Partition, folder: Path) -> None:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """Not as a file: what was committed last may still be in the write-ahead log beside it."""
+    """Copies through SQLite, as what was committed last may still be in the write-ahead log beside the file."""
     with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(target)) as new:
         old.backup(new)
 
@@ -146,7 +146,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def _empty(folder: Path) -> None:
-    """What says that a restore was at work goes last, and the lock stays."""
+    """Removes all but the lock; the mark of a restore last, so that a kill meanwhile keeps it."""
     for path in sorted(folder.iterdir(), key=lambda path: path.name == RESTORING):
         if path.name != LOCK:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

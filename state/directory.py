@@ -92,21 +92,23 @@ class StateDirectory:
         return [self.partition(number) for number in range(self.fingerprint.partitions)]
 
     def existing_partitions(self) -> list[Partition]:
-        """The partitions that have a folder, opened. One that is missing stays so: an empty one would pass for it."""
+        """The partitions that have a folder, opened. A lost folder is not made anew: an empty partition would hide the
+        loss."""
         numbers = range(self.fingerprint.partitions)
         return [self.partition(number) for number in numbers if partition_folder(self.path, number).is_dir()]
 
     @property
     def counts(self) -> Counts:
-        """What the partitions hold that are open."""
+        """What the open partitions hold."""
         found = [partition.counts for partition in [*self._partitions.values()]]
         return Counts(sum(one.owners for one in found), sum(one.memories for one in found))
 
     def sync(self) -> None:
-        """Syncs all that was committed. Each partition waits for the disk; together they wait hardly longer than one:
-        sixteen one after the other held up queries for tens of milliseconds at each snapshot."""
-        for _ in self._disk.map(Partition.sync, [p for p in [*self._partitions.values()] if p.unsynced]):
-            pass
+        """Syncs all that was committed. Partitions wait for the disk in parallel, as sixteen in turn held up queries
+        for tens of milliseconds at each snapshot."""
+        unsynced = [partition for partition in [*self._partitions.values()] if partition.unsynced]
+        for _ in self._disk.map(Partition.sync, unsynced):
+            pass  # raises what a partition raised
 
     def hot_owners(self) -> HotOwners:
         """The calling worker's cache of hot owners."""
@@ -114,7 +116,7 @@ class StateDirectory:
 
     @property
     def hot_bytes(self) -> int:
-        """What owners in memory weigh, over all workers."""
+        """Bytes of hot owners, over all workers."""
         return sum(owners.total_bytes for owners in [*self._hot.values()])
 
     def close(self) -> None:
@@ -187,7 +189,7 @@ def _create(path: Path, fingerprint: Fingerprint) -> None:
 
 
 def _check_new(path: Path) -> None:
-    """What a first start that was killed has left is ours."""
+    """Raises StateError for a folder with files of others. Those that a killed first start left are allowed."""
     if (path / RESTORING).exists():
         raise _no_directory(path)
     others = {entry.name for entry in path.iterdir()} - {LOCK, f"{DESCRIPTION}.new"}
@@ -204,7 +206,7 @@ def _using(path: Path) -> Iterator[None]:
 
 
 def _check_whole(folder: Path) -> None:
-    """RocksDB takes a database that lost its CURRENT file for none, and would empty it."""
+    """Raises StorageError where the CURRENT file is lost: RocksDB would see no database there, and empty the folder."""
     if not (folder / "CURRENT").exists() and (any(folder.glob("*.sst")) or any(folder.glob("*.log"))):
         raise StorageError(f"cannot open {folder}: it has lost its CURRENT file; restore a checkpoint")
 

@@ -14,7 +14,7 @@ CHECKSUM = "checksum"
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Written aside, synced, then renamed: a crash leaves the file as it was before, or whole."""
+    """Writes a file beside, syncs it, and renames it: after a crash the old file is there, or the new one."""
     new = path.with_name(path.name + ".new")
     with new.open("wb") as file:
         file.write(data)
@@ -30,15 +30,15 @@ def write_checked(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def read_checked(path: Path) -> dict[str, Any]:
-    """What `write_checked` wrote. Raises FileNotFoundError, and StateError where it is not that any more."""
+    """The fields that `write_checked` wrote. Raises FileNotFoundError, and StateError for a file that is damaged."""
     try:
         fields: dict[str, Any] = orjson.loads(path.read_bytes())
-        told = fields.pop(CHECKSUM, None)
+        stored = fields.pop(CHECKSUM, None)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, AttributeError) as error:
         raise StateError(f"{path} cannot be read ({error}): restore a checkpoint") from error
-    if told != _checksum(fields):
+    if stored != _checksum(fields):
         raise StateError(f"{path} cannot be read (it is not what was written): restore a checkpoint")
     return fields
 

@@ -1,7 +1,7 @@
 """The one seam between what is stored and how it is protected: names become keyed hashes, values are sealed.
 
-Values pass through as they are for now; whatever encrypts them later touches no other module. The secret is drawn once
-per state directory, so that equal names give unrelated keys in another directory.
+Values are not encrypted yet; encryption needs to change no other module. The secret is drawn once per state directory,
+so that equal names have unrelated keys in another directory.
 """
 
 import hashlib
@@ -47,11 +47,11 @@ class Keyring:
 
     def edge(self, owner: bytes, source: bytes, target: bytes, kind: str) -> bytes:
         """The 16-byte key of an edge of a type between two nodes, given as their keys."""
-        said = source + target + kind.encode()
-        return hashlib.blake2b(said, key=self._secret, person=owner, salt=b"edge", digest_size=NAME_BYTES).digest()
+        ends = source + target + kind.encode()
+        return hashlib.blake2b(ends, key=self._secret, person=owner, salt=b"edge", digest_size=NAME_BYTES).digest()
 
     def digest(self, owner: bytes, content: bytes) -> bytes:
-        """A 16-byte fingerprint of content that tells nothing about it without the secret."""
+        """A 16-byte fingerprint of content, which reveals nothing without the secret."""
         return hashlib.blake2b(content, key=self._secret, person=owner, salt=b"content", digest_size=16).digest()
 
     def seal(self, key: bytes, value: bytes) -> bytes:  # noqa: ARG002 the key is associated data once values are encrypted

@@ -19,14 +19,14 @@ read, or deleted, as one range and can never be reached from another owner's pre
                                               another, packed
        W                                      how far segments reach
        Y seq(8)                               memories that changed since their segment was packed
-       X change(8)                            what the episodes remember that no entry tells: explicit ends, and the
-                                              places of forgotten messages
+       X change(8)                            episode marks, what no entry holds of episodes: explicit ends, and
+                                              where forgotten messages stood
        B name(16) change(8)                   category summaries, every one there was
        S name(16) number(8)                   episodes, by session
        D name(16)                             ids of applied events that create no memory: each applies once
        N node(16)                             the graph (docs/graph.md): a node
        L node(16) seq'(8)                     a memory's link to a node, newest first
-       M seq(8)                               all that a memory brought into the graph, so that it can be taken out
+       M seq(8)                               all that a memory brought into the graph, so that it can be removed
        O name(16)                             an edge, by its ends and type
        A node(16) number'(8)                  names of the edges at a node, out of it and into it, newest first
        J seq(8)                               a memory's most similar ones
@@ -37,10 +37,10 @@ read, or deleted, as one range and can never be reached from another owner's pre
        I                                      ids of the owner's latest queries: one asked twice counts once
     02 source name(16) offset(8)              outbox: outputs not yet known to be delivered
     03 source name(16) offset(8)              queries whose effects are in: a query answered again has them once
-    04 owner(16)                              what is done so far for an event that takes several steps
+    04 owner(16)                              progress of an event that is applied in several steps
 
 `owner` and `name` are keyed hashes: no key holds a user's own words. Integers are big-endian, so that byte order is
-number order. `seq` is a memory's place in its owner's order of arrival and never changes; `change` counts an owner's
+number order. `seq` numbers an owner's memories in order of arrival and never changes; `change` counts an owner's
 events that changed something; `number` is the `seq` of the message that opened the episode, or counts edges. A prime
 means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or of another node's key.
 """

@@ -1,7 +1,7 @@
-"""One lock on a whole state directory, taken before anything in it is read or written.
+"""One lock on a whole state directory, acquired before anything in it is read or written.
 
-It is the kernel's (flock): a process that is killed holds it no longer. The file says who holds it; whoever is refused
-has written nothing. RocksDB's own lock on each state partition stays beneath.
+It is a flock, so the kernel releases it when its process dies. The file names the process that holds it. A process that
+is refused has written nothing. Below, RocksDB locks each state partition.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ import orjson
 from recallflow.errors import StateInUse, StorageError
 
 LOCK = "recallflow.lock"
-WAIT_S = 2.0  # after a hand-over the process before may still be on its way out
+WAIT_S = 2.0  # after a hand-over the process before may still be ending
 RETRY_S = 0.05
 
-command: ContextVar[str] = ContextVar("command", default="a program")  # what this process runs, for whoever is refused
+command: ContextVar[str] = ContextVar("command", default="a program")  # what this process runs, for the note
 
 
 @dataclass(slots=True)
@@ -43,11 +43,11 @@ _thread = _Thread()
 
 @contextlib.contextmanager
 def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
-    """Holds a directory that is there, until the thread lets go of it as often as it asked. Raises StateInUse, which
-    says who has it."""
+    """Holds an existing directory. A thread may hold it several times; the last one to end releases it. Raises
+    StateInUse, which names the holder."""
     holding, place = _thread.held, path.resolve()
     if place not in holding:
-        holding[place] = _Held(_taken(path, wait_s))
+        holding[place] = _Held(_acquired(path, wait_s))
     held = holding[place]
     held.times += 1
     try:
@@ -59,7 +59,7 @@ def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
             os.close(held.file)
 
 
-def _taken(path: Path, wait_s: float) -> int:
+def _acquired(path: Path, wait_s: float) -> int:
     try:
         file = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -96,9 +96,9 @@ def _note() -> bytes:
 
 
 def _holder(file: int) -> str:
-    """Who holds the lock, as far as it has said so yet."""
+    """Who holds the lock, if the note is written already."""
     try:
-        said = orjson.loads(os.pread(file, 4_096, 0))
-        return f"{said['command']} (process {said['pid']} on {said['host']}, since {said['since']})"
+        note = orjson.loads(os.pread(file, 4_096, 0))
+        return f"{note['command']} (process {note['pid']} on {note['host']}, since {note['since']})"
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return "another process"

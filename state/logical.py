@@ -46,8 +46,8 @@ def _logical_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, 
         mark = EpisodeMark.decode(value)
         yield "episode mark", [mark.change, mark.session_id, mark.opened is None]
     for _, value in partition.scan(keys.table(owner, keys.CATEGORY_SUMMARY)):
-        told = CategorySummary.decode(value)
-        yield "category summary", [told.change, told.category, told.summary]
+        summary = CategorySummary.decode(value)
+        yield "category summary", [summary.change, summary.category, summary.summary]
     for _, value in partition.scan(keys.table(owner, keys.EPISODE)):
         yield "episode", Episode.decode(value).logical()
     yield from graph_records(partition, owner)

@@ -21,8 +21,8 @@ TELLS_TIME = 4  # the text holds a time expression
 
 @dataclass(slots=True)
 class MemoryRow:
-    """One version of one memory, as told by its events; not to be changed (a frozen one would take three times as long
-    to make). Times in epoch milliseconds.
+    """One version of one memory, out of its events. Nobody changes it (it is not frozen, as that would triple the time
+    to make one). Times in epoch milliseconds.
 
     `created_ms` is the event time; `ingested_ms` the ingestion time of this version. A time that was stamped at the
     edge, because the log does not carry it, is marked as not logged and stays out of the state hash. `change` numbers
@@ -63,10 +63,10 @@ class MemoryRow:
     @classmethod
     def decode(cls, data: bytes) -> "MemoryRow":
         """Raises ValueError for what `encode` did not write."""
-        told = orjson.loads(data)
-        if not isinstance(told, list) or len(told) != len(_COLUMNS):
+        columns = orjson.loads(data)
+        if not isinstance(columns, list) or len(columns) != len(_COLUMNS):
             raise ValueError(f"a memory row is a list of {len(_COLUMNS)} columns")
-        return cls(*told)
+        return cls(*columns)
 
     @property
     def author(self) -> str | None:
@@ -83,7 +83,7 @@ class MemoryRow:
 
 
 _COLUMNS = [column.name for column in fields(MemoryRow)]
-# By place, without their names: less than half the bytes, written in a third of the time and read in a fifth.
+# As a list without names: less than half the bytes, written in a third of the time and read in a fifth.
 _columns = attrgetter(*_COLUMNS)
 
 
@@ -126,7 +126,7 @@ class Entry(NamedTuple):
 
     @classmethod
     def decode_all(cls, encoded: Iterable[bytes]) -> "list[Entry]":
-        """Many, in less time than one by one."""
+        """Decodes many at once, in less time than one by one."""
         return [*map(cls._make, orjson.loads(b"[%b]" % b",".join(encoded)))]
 
 
@@ -134,7 +134,7 @@ class Episode(NamedTuple):
     """The messages of one session up to an inactivity gap.
 
     `ended_ms` is set by an explicit end; whether an episode without one is open is a question of the asking time.
-    An episode that another took in keeps a record that leads there, so that no member has to be rewritten.
+    An episode that was merged into another keeps its record, which names the other: no member has to be rewritten.
     """
 
     number: int
@@ -155,7 +155,7 @@ class Episode(NamedTuple):
 
     @classmethod
     def taken_in_by(cls, data: bytes) -> int | None:
-        """The number of the episode that took the encoded one in, if any did: most need not be decoded for that."""
+        """The number of the episode that the encoded one was merged into, if any. Most need not be decoded for that."""
         return None if data.endswith(_STANDING) else cls.decode(data).merged_into
 
     def logical(self) -> dict[str, Any]:
@@ -166,11 +166,11 @@ class Episode(NamedTuple):
         return fields
 
 
-_STANDING = (b",null,true]", b",null,false]")  # the end of an episode that no other took in
+_STANDING = (b",null,true]", b",null,false]")  # how an episode ends that was not merged
 
 
 class Current(NamedTuple):
-    """Where a memory id leads: its place, its latest version, and the digest of the event that created it."""
+    """What a memory id stands for: its `seq`, its latest version, and the digest of the event that created it."""
 
     seq: int
     version: int
@@ -186,8 +186,8 @@ class Current(NamedTuple):
 
 
 class EpisodeMark(NamedTuple):
-    """What an owner's episodes were shaped by and no entry tells (any more): an explicit end at `ended_ms`, or the
-    place of a forgotten message, as the episode it would have opened."""
+    """What shaped an owner's episodes and stands in no entry: an explicit end at `ended_ms`, or a forgotten message, as
+    the episode that it would have opened."""
 
     change: int
     ingested_ms: int
@@ -205,7 +205,7 @@ class EpisodeMark(NamedTuple):
 
 
 class CategorySummary(NamedTuple):
-    """One summary of a category. The latest counts, but none is lost: an earlier moment had an earlier one."""
+    """One summary of a category. The latest holds; earlier ones are kept for questions about the past."""
 
     change: int
     ingested_ms: int

@@ -1,8 +1,9 @@
-"""The check that what is stored hangs together. It does not work beside a running process: that is StateInUse."""
+"""The check that all records are readable and agree. Raises StateInUse beside a process that uses the directory."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from recallflow.errors import StateError, StateInUse
 from recallflow.owner import state_partition
 from recallflow.state import graph_check, keys
 from recallflow.state.checkpoint import CACHE_BYTES
-from recallflow.state.directory import Fingerprint, StateDirectory, partition_folder
+from recallflow.state.directory import StateDirectory, partition_folder
 from recallflow.state.graph_check import GraphCheck
 from recallflow.state.partition import Counts, Partition
 from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, MemoryRow, Vectors
@@ -41,6 +42,13 @@ TABLES = {
     keys.SESSION: ("sessions", 16),
     keys.ASKED: ("latest queries", 0),
     **graph_check.TABLES,
+}
+# Tables whose records say nothing of others: they need only be decoded.
+_DECODERS: dict[bytes, Callable[[bytes], object]] = {
+    keys.REACH: orjson.loads,
+    keys.CATEGORY_SUMMARY: CategorySummary.decode,
+    keys.USAGE: Usage.decode,
+    keys.EVENT_ID: lambda value: bytes.fromhex(value.decode()),
 }
 _UNDECODABLE = (ValueError, TypeError, KeyError, IndexError, ArithmeticError)
 
@@ -72,8 +80,11 @@ def _verify_partition(directory: StateDirectory, number: int, report: Report) ->
         report.partitions += 1
         before = report.records.copy()
         for owner, records in groupby(partition.everything(), lambda record: _owner_of(record[0])):
-            check = _own_problems if owner is None else _OwnerCheck(directory.fingerprint, owner).problems
-            report.problems.extend(f"p{number:03d}: {found}" for found in check(partition, records, report.records))
+            if owner is None:
+                problems: Iterator[str] = _own_problems(partition, records, report.records)
+            else:
+                problems = _OwnerCheck(directory, partition, owner).problems(records, report.records)
+            report.problems.extend(f"p{number:03d}: {problem}" for problem in problems)
         read = Counts(*(report.records[table] - before[table] for table in ("owners", "entries")))
         if read != partition.counts:
             report.problems.append(f"p{number:03d}: says it holds {partition.counts}, and holds {read}")
@@ -114,7 +125,7 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
             yield f"{key.hex()}: cannot be decoded: {error}"
 
 
-class _Slot(NamedTuple):
+class _Indexed(NamedTuple):
     """What an index entry says of other records."""
 
     name: bytes
@@ -123,27 +134,28 @@ class _Slot(NamedTuple):
 
 
 class _OwnerCheck:
-    """One owner's records: each is decoded as it comes, and what they say of each other is compared at the end."""
+    """The check of one owner's records: each is decoded as it comes, and what they say of each other is compared at the
+    end. Problems name the owner by key: no name and no text of a user."""
 
-    def __init__(self, settings: Fingerprint, owner: bytes) -> None:
-        self._settings = settings
+    def __init__(self, directory: StateDirectory, partition: Partition, owner: bytes) -> None:
+        self._settings = directory.fingerprint
+        self._partition = partition.number
         self._owner = owner
+        self._name = partial(partition.keyring.name, owner)
+        self._key = partition.keyring.owner
+        self._graph = GraphCheck(partition.keyring, owner)
         self._head: Head | None = None
         self._currents: dict[bytes, Current] = {}
         self._versions: dict[bytes, set[int]] = {}
-        self._entries: dict[int, _Slot] = {}
+        self._entries: dict[int, _Indexed] = {}
         self._vectors: set[int] = set()
         self._past: dict[tuple[int, int], bytes] = {}
         self._episodes: dict[int, Episode] = {}
         self._segments: dict[bytes, dict[int, int]] = {}
         self._renewed: set[int] = set()
 
-    def problems(
-        self, partition: Partition, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]
-    ) -> Iterator[str]:
-        """Everything that is wrong, with the owner's key: no name and no text of a user."""
-        self._number, self._keyring = partition.number, partition.keyring
-        self._graph = GraphCheck(self._keyring, self._owner)
+    def problems(self, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]) -> Iterator[str]:
+        """Everything that is wrong with the owner's records, which are counted by table."""
         who = f"owner {self._owner.hex()}"
         for key, value in records:
             _, table, rest = keys.split(key)
@@ -153,7 +165,7 @@ class _OwnerCheck:
                 continue
             counts[name] += 1
             try:
-                found = list(self._take(table, rest, value))
+                found = list(self._read(table, rest, value))
             except _UNDECODABLE as error:
                 found = [f"cannot be decoded: {error}"]
             yield from (f"{who}, {name} {rest.hex()}: {problem}" for problem in found)
@@ -161,89 +173,72 @@ class _OwnerCheck:
 
     # ------------------------------------------------------------------ one record
 
-    def _take(self, table: bytes, rest: bytes, value: bytes) -> Iterator[str]:
+    def _read(self, table: bytes, rest: bytes, value: bytes) -> Iterator[str]:
         match table:
             case keys.HEAD:
-                yield from self._take_head(value)
+                yield from self._read_head(Head.decode(value))
             case keys.CURRENT:
                 self._currents[rest] = Current.decode(value)
             case keys.ROW:
-                yield from self._take_row(rest, MemoryRow.decode(value))
+                yield from self._read_row(rest, MemoryRow.decode(value))
             case keys.ENTRY:
-                yield from self._take_entry(rest, Entry.decode(value))
-            case keys.VECTORS:
-                self._vectors.add(keys.sequence(rest))
-                yield from self._take_vectors(value)
+                entry, seq = Entry.decode(value), keys.sequence(rest)
+                self._entries[seq] = _Indexed(self._name(entry.id), entry.version, entry.episode)
+                if entry.seq != seq:
+                    yield f"says it is entry {entry.seq}"
             case keys.PAST_ENTRY:
-                yield from self._take_past(rest, Entry.decode(value))
-            case keys.PAST_VECTORS:
-                yield from self._take_vectors(value)
+                entry = Entry.decode(value)
+                self._past[keys.seq_and_version(rest)] = self._name(entry.id)
+                if (entry.seq, entry.version) != keys.seq_and_version(rest):
+                    yield f"says it is version {entry.version} of entry {entry.seq}"
+            case keys.VECTORS | keys.PAST_VECTORS:
+                if table == keys.VECTORS:
+                    self._vectors.add(keys.sequence(rest))
+                yield from self._read_vectors(value)
             case keys.SEGMENT:
-                yield from self._take_segment(rest, value)
-            case keys.REACH:
-                orjson.loads(value)
+                segment = Segment.decode(value, self._settings.embedder, self._settings.dimension)
+                if segment is None:
+                    yield "does not fit: it is made again at the owner's next question"
+                else:
+                    self._segments[rest] = segment.versions()
             case keys.RENEWED:
                 self._renewed.add(keys.sequence(rest))
             case keys.EPISODE_LOG:
-                if EpisodeMark.decode(value).change != keys.sequence(rest):
-                    yield f"says it is of change {EpisodeMark.decode(value).change}"
-            case keys.CATEGORY_SUMMARY:
-                CategorySummary.decode(value)
-            case keys.USAGE:
-                Usage.decode(value)
+                if (change := EpisodeMark.decode(value).change) != keys.sequence(rest):
+                    yield f"says it is of change {change}"
             case keys.EPISODE:
-                yield from self._take_episode(rest, Episode.decode(value))
-            case keys.EVENT_ID:
-                bytes.fromhex(value.decode())
+                yield from self._read_episode(rest, Episode.decode(value))
+            case _ if table in _DECODERS:
+                _DECODERS[table](value)
             case _ if table in graph_check.TABLES:
                 self._graph.add(table, rest, value)
 
-    def _take_head(self, value: bytes) -> Iterator[str]:
-        self._head = Head.decode(value)
-        owner = self._head.owner
-        if self._keyring.owner(owner) != self._owner:
+    def _read_head(self, head: Head) -> Iterator[str]:
+        self._head = head
+        if self._key(head.owner) != self._owner:
             yield "names an owner of another key"
-        if state_partition(owner.tenant_id, owner.user_id, self._settings.partitions) != self._number:
+        if state_partition(head.owner.tenant_id, head.owner.user_id, self._settings.partitions) != self._partition:
             yield "belongs to another state partition"
 
-    def _take_row(self, rest: bytes, row: MemoryRow) -> Iterator[str]:
+    def _read_row(self, rest: bytes, row: MemoryRow) -> Iterator[str]:
         name, version = rest[:16], int.from_bytes(rest[16:], "big")
         self._versions.setdefault(name, set()).add(version)
-        if self._keyring.name(self._owner, row.id) != name or row.version != version:
+        if self._name(row.id) != name or row.version != version:
             yield f"says it is version {row.version} of another memory"
 
-    def _take_entry(self, rest: bytes, entry: Entry) -> Iterator[str]:
-        seq = keys.sequence(rest)
-        self._entries[seq] = _Slot(self._keyring.name(self._owner, entry.id), entry.version, entry.episode)
-        if entry.seq != seq:
-            yield f"says it is entry {entry.seq}"
-
-    def _take_past(self, rest: bytes, entry: Entry) -> Iterator[str]:
-        self._past[keys.seq_and_version(rest)] = self._keyring.name(self._owner, entry.id)
-        if (entry.seq, entry.version) != keys.seq_and_version(rest):
-            yield f"says it is version {entry.version} of entry {entry.seq}"
-
-    def _take_vectors(self, value: bytes) -> Iterator[str]:
+    def _read_vectors(self, value: bytes) -> Iterator[str]:
         stored = Vectors.decode(value)
         rows, dimension = stored.matrix.shape
         if dimension != self._settings.dimension or not rows:
             yield f"{rows} of dimension {dimension}, not of {self._settings.dimension}"
-        if len(stored.encode()) != len(value):
-            yield f"{len(value) - len(stored.encode())} bytes too many"
+        if excess := len(value) - len(stored.encode()):
+            yield f"{excess} bytes too many"
         if not np.isfinite(stored.matrix).all():
             yield "not all numbers are finite"
 
-    def _take_segment(self, rest: bytes, value: bytes) -> Iterator[str]:
-        segment = Segment.decode(value, self._settings.embedder, self._settings.dimension)
-        if segment is None:
-            yield "does not fit: it is made again at the owner's next question"
-        else:
-            self._segments[rest] = segment.versions()
-
-    def _take_episode(self, rest: bytes, episode: Episode) -> Iterator[str]:
+    def _read_episode(self, rest: bytes, episode: Episode) -> Iterator[str]:
         self._episodes[keys.sequence(rest)] = episode
-        session = self._keyring.name(self._owner, episode.session_id or "")
-        if episode.number != keys.sequence(rest) or session != rest[:16]:
+        if episode.number != keys.sequence(rest) or self._name(episode.session_id or "") != rest[:16]:
             yield f"says it is episode {episode.number} of another session"
         if episode.last_ms < episode.start_ms:
             yield "ends before it starts"
@@ -255,8 +250,12 @@ class _OwnerCheck:
             yield from (f"id {name.hex()}: {problem}" for problem in self._of_id(name, current))
         for name in self._versions.keys() - self._currents.keys():
             yield f"rows of {name.hex()}: no id leads to them"
-        for seq, slot in self._entries.items():
-            yield from (f"entry {seq}: {problem}" for problem in self._of_entry(seq, slot))
+        for seq, entry in self._entries.items():
+            leading = self._currents.get(entry.name)
+            if leading is None or leading.seq != seq:
+                yield f"entry {seq}: no id leads to it"
+            if entry.episode >= 0 and entry.episode not in self._episodes:
+                yield f"entry {seq}: episode {entry.episode} missing"
         for seq in sorted(self._vectors - self._entries.keys()):
             yield f"vectors {seq}: of no entry"
         for (seq, version), name in self._past.items():
@@ -265,40 +264,33 @@ class _OwnerCheck:
         for number, episode in self._episodes.items():
             if episode.merged_into is not None and episode.merged_into not in self._episodes:
                 yield f"episode {number}: was taken in by {episode.merged_into}, which is missing"
-        for stretch, packed in self._segments.items():
-            yield from (f"segment {stretch.hex()}: {problem}" for problem in self._of_segment(stretch, packed))
-        remembered = {slot.seq: name for name, slot in self._currents.items() if not slot.forgotten}
-        yield from self._graph.problems(remembered)
+        yield from self._of_segments()
+        yield from self._graph.problems({one.seq: name for name, one in self._currents.items() if not one.forgotten})
         yield from self._of_head()
 
     def _of_id(self, name: bytes, current: Current) -> Iterator[str]:
-        versions, slot = self._versions.get(name, set()), self._entries.get(current.seq)
+        versions, entry = self._versions.get(name, set()), self._entries.get(current.seq)
         if current.forgotten:
-            if versions or (slot is not None and slot.name == name):
+            if versions or (entry is not None and entry.name == name):
                 yield "is forgotten, and something is left of it"
             return
-        if missing := sorted(set(range(current.version + 1)) - versions):
+        wanted = set(range(current.version + 1))
+        if missing := sorted(wanted - versions):
             yield f"row of version {', '.join(map(str, missing))} missing"
-        if newer := sorted(versions - set(range(current.version + 1))):
+        if newer := sorted(versions - wanted):
             yield f"row of version {', '.join(map(str, newer))} is newer than the current one"
-        if slot is None or slot.name != name:
+        if entry is None or entry.name != name:
             yield f"entry {current.seq} missing"
-        elif slot.version != current.version:
-            yield f"entry {current.seq} is of version {slot.version}, not {current.version}"
+        elif entry.version != current.version:
+            yield f"entry {current.seq} is of version {entry.version}, not {current.version}"
 
-    def _of_entry(self, seq: int, slot: _Slot) -> Iterator[str]:
-        current = self._currents.get(slot.name)
-        if current is None or current.seq != seq:
-            yield "no id leads to it"
-        if slot.episode >= 0 and slot.episode not in self._episodes:
-            yield f"episode {slot.episode} missing"
-
-    def _of_segment(self, stretch: bytes, packed: Mapping[int, int]) -> Iterator[str]:
-        first, end = keys.sequence(stretch[:8]), keys.sequence(stretch)
-        stored = {seq: slot.version for seq, slot in self._entries.items() if first <= seq < end}
-        differing = sorted({seq for seq, _ in stored.items() ^ packed.items()} - self._renewed)
-        if differing:
-            yield f"does not say the same as the entries of {', '.join(map(str, differing[:3]))}"
+    def _of_segments(self) -> Iterator[str]:
+        for stretch, packed in self._segments.items():
+            first, end = keys.sequence(stretch[:8]), keys.sequence(stretch)
+            stored = {seq: entry.version for seq, entry in self._entries.items() if first <= seq < end}
+            differing = sorted({seq for seq, _ in stored.items() ^ packed.items()} - self._renewed)
+            if differing:
+                yield f"segment {stretch.hex()}: differs from the entries of {', '.join(map(str, differing[:3]))}"
 
     def _of_head(self) -> Iterator[str]:
         """An owner of whom only event ids are kept has no head."""

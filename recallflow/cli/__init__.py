@@ -3,18 +3,18 @@
 import sys
 from collections.abc import Sequence
 
-from recallflow.cli.leaving import leave, stop_while_starting
+from recallflow.cli.ending import end_on_signals, end_process
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code. Where it is what this process is there for (no `arguments`), `run`
-    ends the process."""
+    """Runs one command and returns its exit code. The command `run` ends the process instead, unless `arguments` are
+    given: then the process has other things to do."""
     runs = arguments is None and next((word for word in sys.argv[1:] if not word.startswith("-")), "") == "run"
     if runs:
-        stop_while_starting()
-    from recallflow.cli.commands import perform  # seconds on a busy machine, in which a signal has to be heard
+        end_on_signals()
+    from recallflow.cli.commands import perform  # this import may take seconds, and a signal may come meanwhile
 
     code = perform(arguments)
     if runs:
-        leave(code)
+        end_process(code)
     return code

@@ -11,6 +11,8 @@ from recallflow.cli.log import in_json
 from recallflow.cli.output import native_stderr_aside
 from recallflow.state import lock
 
+DEBUG = "show tracebacks, and what native code writes"
+
 
 def commands() -> argparse.ArgumentParser:
     """The parser of all commands."""
@@ -33,9 +35,8 @@ def perform(arguments: Sequence[str] | None) -> int:
 
 
 def _add_debug(parser: argparse.ArgumentParser) -> None:
-    """Before the command, behind it, or behind its action: wherever somebody types it."""
-    told = "show tracebacks, and what native code writes"
-    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=told)
+    """Adds --debug to a parser and to all below it, so that it may stand anywhere on the command line."""
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=DEBUG)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in dict.fromkeys(action.choices.values()):
@@ -48,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        sys.stdout = None  # whoever read us is gone: nothing is left to flush to
+        sys.stdout = None  # nobody reads any more, and Python would fail to flush at its end
         return 1
     except BaseException as error:  # noqa: BLE001 - a panic of native code is no Exception
         return failed(error, debug=options.debug, as_json=in_json())

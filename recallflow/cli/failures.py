@@ -1,4 +1,4 @@
-"""What a person is told of a failure: one line, with the way out; a traceback only for who asks for it."""
+"""What a person reads of a failure: one line, with the way out; with --debug the traceback as well."""
 
 import contextlib
 import logging
@@ -14,7 +14,7 @@ PACKAGE = "recallflow."
 
 
 def failed(error: BaseException, *, debug: bool, as_json: bool) -> int:
-    """Tells of an error that ends the command, and returns the exit code."""
+    """Prints or logs the error that ends a command, and returns the exit code."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     if as_json:
@@ -25,24 +25,24 @@ def failed(error: BaseException, *, debug: bool, as_json: bool) -> int:
 
 
 def line(error: BaseException) -> str:
-    """What to say of an error, in one line."""
+    """An error in one line."""
     match error:
         case RecallflowError():
-            said = str(error)
+            text = str(error)
         case MemoryError():
-            said = "out of memory: give the process more, or a smaller --cache-bytes"
+            text = "out of memory: give the process more, or a smaller --cache-bytes"
         case OSError() if error.filename is not None:
-            said = f"cannot use {error.filename}: {error.strerror}"
+            text = f"cannot use {error.filename}: {error.strerror}"
         case OSError() if error.strerror is not None:
-            said = f"the system refuses: {error.strerror}"
+            text = f"the system refuses: {error.strerror}"
         case _:
             what = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
-            said = f"a defect of recallflow: {what}{_where(error)}; run again with --debug for the traceback"
-    return " ".join(said.split())
+            text = f"a defect of recallflow: {what}{_where(error)}; run again with --debug for the traceback"
+    return " ".join(text.split())
 
 
 def _where(error: BaseException) -> str:
-    """The innermost line of ours that the error came through."""
+    """The innermost line of recallflow that the error came through."""
     thrown = getattr(error, "__traceback__", None)  # Kafka's client throws an error of its own that is no exception
     for frame, number in reversed([*traceback.walk_tb(thrown)]):
         module = str(frame.f_globals.get("__name__"))
@@ -53,17 +53,17 @@ def _where(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def hooked(debug: bool) -> Iterator[None]:
-    """One line, too, for what goes wrong where nobody can catch it: on a thread, and where Python cleans up."""
+    """Prints one line as well for an error that nobody can catch: on a thread, and while Python cleans up."""
     if debug:
         yield
         return
     before = threading.excepthook, sys.unraisablehook
 
-    def tell(thrown: Any) -> None:
+    def report(thrown: Any) -> None:
         if thrown.exc_value is not None and not isinstance(thrown.exc_value, SystemExit):
             print(f"recallflow: {line(thrown.exc_value)}", file=sys.stderr, flush=True)
 
-    threading.excepthook = sys.unraisablehook = tell
+    threading.excepthook = sys.unraisablehook = report
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Log lines of an engine: when, how bad, who says it, and what; for people or for collectors."""
+"""Log lines of an engine, for people or for collectors: time, level, logger, message."""
 
 import json
 import logging
@@ -10,19 +10,19 @@ class Lines(logging.Formatter):
     """`2026-01-31T12:00:00.123Z WARNING connectors.kafka.trouble: …`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{_time(record)} {record.levelname} {_name(record)}: {_said(self, record)}"
+        return f"{_time(record)} {record.levelname} {_name(record)}: {_message(self, record)}"
 
 
 class JsonLines(logging.Formatter):
     """One object a line, a traceback within its `message`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = {"time": _time(record), "level": record.levelname.lower(), "logger": _name(record)}
-        return json.dumps(told | {"message": _said(self, record)}, ensure_ascii=False)
+        fields = {"time": _time(record), "level": record.levelname.lower(), "logger": _name(record)}
+        return json.dumps(fields | {"message": _message(self, record)}, ensure_ascii=False)
 
 
 def set_up(log_format: str) -> None:
-    """Has everything from here on logged to standard error: ours from INFO on, others' from WARNING on."""
+    """Logs to standard error from here on: recallflow from INFO, libraries from WARNING."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else Lines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
@@ -42,6 +42,6 @@ def _name(record: logging.LogRecord) -> str:
     return record.name.removeprefix("recallflow.")
 
 
-def _said(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    said = record.getMessage()
-    return f"{said}\n{formatter.formatException(record.exc_info)}" if record.exc_info else said
+def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    text = record.getMessage()
+    return f"{text}\n{formatter.formatException(record.exc_info)}" if record.exc_info else text

@@ -70,5 +70,5 @@ def _readable(response: dict[str, Any]) -> str:
 def ranked(memory: dict[str, Any]) -> str:
     """One memory of an answer, over two lines or more."""
     who = memory["name"] or memory["role"] or memory["kind"]
-    said = paragraph(f"{memory['created_at'][:10]} {who}: {memory['content']}", " " * 5, f"{memory['rank']:>3}. ")
-    return said + "\n" + paragraph(f"because: {reasons(memory['why_included']['signals'])}", " " * 5)
+    first = paragraph(f"{memory['created_at'][:10]} {who}: {memory['content']}", " " * 5, f"{memory['rank']:>3}. ")
+    return first + "\n" + paragraph(f"because: {reasons(memory['why_included']['signals'])}", " " * 5)

@@ -50,18 +50,18 @@ def add_settings(parser: argparse.ArgumentParser, *keys: str) -> None:
     """Flags for the settings that a command uses, and the file that they may stand in."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML (default: $RECALLFLOW_CONFIG)")
     for key in keys:
-        flag, metavar, told = _FLAGS[key]
+        flag, metavar, text = _FLAGS[key]
         if (default := _default(key)) not in (None, False, ()):
-            told += f" (default: {default})"
+            text += f" (default: {default})"
         if metavar is None:
-            parser.add_argument(flag, dest=key, action="store_const", const=True, help=told)
+            parser.add_argument(flag, dest=key, action="store_const", const=True, help=text)
         else:
             action = "append" if KEYS[key] == tuple[str, ...] else "store"
-            parser.add_argument(flag, dest=key, action=action, metavar=metavar, help=told)
+            parser.add_argument(flag, dest=key, action=action, metavar=metavar, help=text)
 
 
 def add_kafka(parser: argparse.ArgumentParser, *keys: str) -> None:
-    """The same for a command that goes to Kafka."""
+    """Flags for a command that connects to Kafka."""
     add_settings(parser, *keys, "kafka.bootstrap_servers")
     parser.add_argument("-X", dest="librdkafka", action="append", default=[], metavar="NAME=VALUE",
                         help="any librdkafka option: security.protocol, sasl.*, ssl.*, …")  # fmt: skip
@@ -75,18 +75,18 @@ def add_owner(parser: argparse.ArgumentParser) -> None:
 
 
 def add_control(parser: argparse.ArgumentParser) -> None:
-    """What tenants' operators decided."""
-    told = "JSON lines of control events, each in force from its timestamp on"
-    parser.add_argument("--control", type=Path, metavar="FILE", help=told)
+    """A file of control events, in place of the control topic."""
+    text = "JSON lines of control events, each in force from its timestamp on"
+    parser.add_argument("--control", type=Path, metavar="FILE", help=text)
 
 
 def config(options: argparse.Namespace) -> Config:
-    """What file, environment and flags say, all in one. Raises UsageError."""
+    """The configuration out of file, environment and flags. Raises UsageError."""
     return config_and_origins(options)[0]
 
 
 def config_and_origins(options: argparse.Namespace) -> tuple[Config, dict[str, str]]:
-    """The same, with where each value that somebody gave stands."""
+    """The same, and for each key that somebody gave where it stands."""
     given = vars(options)
     flags = {key: Given(flag, given[key]) for key, (flag, _, _) in _FLAGS.items() if given.get(key) is not None}
     for text in given.get("librdkafka", ()):
@@ -98,7 +98,7 @@ def config_and_origins(options: argparse.Namespace) -> tuple[Config, dict[str, s
 
 
 def decisions(options: argparse.Namespace) -> History:
-    """What stands in the file of control events, if one is named. Raises UsageError with line and field."""
+    """The control events of the file that is named, if any. Raises UsageError with line and field."""
     history, path = History(), options.control
     if path is None:
         return history

@@ -14,8 +14,8 @@ WIDTH = 80
 def native_stderr_aside(*, shown: bool) -> Iterator[None]:
     """Keeps what native code writes to file descriptor 2 from the terminal, unless it is to be shown.
 
-    Bytewax prints a Rust panic whenever a step raises, before the error that is about to be told in one line. Python's
-    own stderr goes on to the terminal.
+    Bytewax prints a Rust panic whenever a step raises, before recallflow prints the error in one line. What Python
+    writes to stderr still reaches the terminal.
     """
     if shown:
         yield
@@ -43,7 +43,7 @@ def paragraph(text: str, indent: str = "", first: str | None = None) -> str:
     )
 
 
-# What each column of the semantic signal says, for people.
+# Columns of the semantic signal, in words for people.
 REASONS = {
     "dense": "similar meaning",
     "word": "similar words",

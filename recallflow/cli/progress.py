@@ -1,7 +1,7 @@
 """How far a log was sent to a topic: kept per log, cluster and topic, in the user's state folder.
 
-A topic that was made anew has another id, and so nothing of the log is in it. One that was emptied is told by what is
-there.
+A topic that was made anew has another id, and so nothing of the log is in it. A topic that was emptied holds fewer
+records than were sent.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ class Progress:
 def state_home(environment: Mapping[str, str]) -> Path:
     """The user's folder for what a program remembers: `$XDG_STATE_HOME`, or `~/.local/state`."""
     given = environment.get("XDG_STATE_HOME", "")
-    if Path(given).is_absolute():  # another one is to be passed over, says the standard
+    if Path(given).is_absolute():  # the standard wants a relative path to be ignored
         return Path(given) / "recallflow"
     try:
         return Path.home() / ".local" / "state" / "recallflow"

@@ -27,9 +27,8 @@ Reject = Callable[[int, DeadLetter], None]
 
 def publish(options: KafkaOptions, topic: str, path: Path, scope: Scope, log_format: LogFormat, name: str,
             reject: Reject) -> str:  # fmt: skip
-    """Sends a log's events. How far it got is remembered per log, cluster and topic (`Progress`), and the same command
-    goes on from there; an event without an id gets its place in the file as one, so that what is sent twice applies
-    once."""
+    """Sends a log's events to a topic, from where an earlier run stopped (`Progress`). An event without an id gets its
+    position in the file as its id, so that an event that is sent twice applies once."""
     progress = Progress(name, Target.of(options, topic))
     done, sent_before = progress.events, progress.sent
     counts: Counter[str] = Counter()
@@ -37,11 +36,11 @@ def publish(options: KafkaOptions, topic: str, path: Path, scope: Scope, log_for
         total=count_log(path, scope, log_format), initial=done, desc=path.name, unit=" events", file=sys.stderr
     ) as bar:
 
-        def reached(settled: int) -> None:
-            bar.update(done + settled - bar.n)
-            if settled - counts["saved"] >= SAVE_EVERY:
-                counts["saved"] = settled
-                progress.save(done + settled, sent_before + max(0, settled - counts["refused"]))
+        def reached(handled: int) -> None:
+            bar.update(done + handled - bar.n)
+            if handled - counts["saved"] >= SAVE_EVERY:
+                counts["saved"] = handled
+                progress.save(done + handled, sent_before + max(0, handled - counts["refused"]))
 
         publisher = Publisher(options, topic, reached)
         for number, value in enumerate(read_log(path, scope, log_format, skip=done), done):

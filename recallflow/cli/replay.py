@@ -35,7 +35,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--embedded", action="store_true", help="into --state-dir, without Kafka")
-    parser.add_argument("--format", type=LogFormat, choices=list(LogFormat), help="default: told from the content")
+    parser.add_argument("--format", type=LogFormat, choices=list(LogFormat), help="default: detected from the content")
     parser.add_argument("--rejects", type=Path, metavar="FILE", help="default: the log's name with .rejects.jsonl")
     parser.add_argument("--dry-run", action="store_true", help="read and check only; nothing is stored")
     add_kafka(parser, *ENGINE, "run.workers", "topics.memory")
@@ -74,12 +74,12 @@ def _replay(embedded: Embedded, path: Path, scope: Scope, log_format: LogFormat,
             return IteratorFeed(read_log(path, scope, log_format, skip=offset))
 
         embedded.run(_topic(path), open_feed, _counter(rejects, counts, bar), rewinds=True, workers=workers)
-    told = f"{path.name}: {counts['events']} events"
+    summary = f"{path.name}: {counts['events']} events"
     if counts["before"]:
-        told += f", {counts['before']} before were there from an earlier run"
+        summary += f", {counts['before']} before were there from an earlier run"
     if counts["rejected"]:
-        told += f"; {counts['rejected']} refused, see {rejects}"
-    print(told)
+        summary += f"; {counts['rejected']} refused, see {rejects}"
+    print(summary)
 
 
 def _counter(rejects: Path, counts: "Counter[str]", bar: "tqdm[None]") -> Delivery:
@@ -100,8 +100,8 @@ def _note(rejects: Path, line: int, letter: DeadLetter) -> None:
         with rejects.open("a+b") as file:
             # A kill may have cut the last line off: it must not spoil the next one.
             torn = file.seek(0, 2) and (file.seek(-1, 2), file.read(1))[1] != b"\n"
-            told = orjson.dumps(rejection(line, letter) | {"record": original})
-            file.write((b"\n" if torn else b"") + told + b"\n")
+            noted = orjson.dumps(rejection(line, letter) | {"record": original})
+            file.write((b"\n" if torn else b"") + noted + b"\n")
     except OSError as error:
         raise RecallflowError(f"cannot write {rejects}: {error.strerror}; give --rejects FILE") from error
 
@@ -128,8 +128,8 @@ def _decoded(path: Path, scope: Scope, log_format: LogFormat) -> Iterator[object
 
 
 def _topic(path: Path) -> str:
-    """Names a file in positions: by where it is and how it begins, so that a log that grew goes on, and another log
-    under the same name does not pass for it."""
+    """The topic that stands for a file in positions, named after its path and first line: a log that grew is read on
+    from its position, and another log under the same name is another topic."""
     with path.open("rb") as file:
         first = file.readline(64 * 1024).rstrip(b"\r\n")
     return "file-" + hashlib.sha256(f"{path.resolve()}\n".encode() + first).hexdigest()[:16]

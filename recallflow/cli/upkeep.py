@@ -1,4 +1,4 @@
-"""`recallflow state verify | checkpoint | restore | rebuild`: looking after a state directory that nobody uses."""
+"""`recallflow state verify | checkpoint | restore | rebuild`: maintenance of a state directory that is not in use."""
 
 import argparse
 from pathlib import Path
@@ -31,7 +31,7 @@ GAVE_UP_QUERIES = (
 
 def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Below `recallflow state`."""
-    verifying = actions.add_parser("verify", help="read everything, and say all that is wrong")
+    verifying = actions.add_parser("verify", help="read everything, and report all that is wrong")
     verifying.add_argument("--json", action="store_true", help="print as JSON")
     verifying.set_defaults(run=run_verify)
     copying = actions.add_parser("checkpoint", help="copy the directory, in a moment")
@@ -66,10 +66,10 @@ def run_verify(options: argparse.Namespace) -> int:
 def run_checkpoint(options: argparse.Namespace) -> int:
     state_dir = config(options).named_state_dir()
     with hold(state_dir):
-        # A copy of what has lost something would be taken for whole.
+        # A copy of a directory that lacks something would pass for a whole one.
         if has_store(state_dir) and (found := behind(state_dir)):
-            said = "; ".join(map(lack, found))
-            raise StateBehind(f"{said}: rebuild first (recallflow state rebuild, recallflow run)")
+            lacking = "; ".join(map(lack, found))
+            raise StateBehind(f"{lacking}: rebuild first (recallflow state rebuild, recallflow run)")
         checkpoint(state_dir, options.target)
     print(f"{options.target}: checkpoint of {state_dir}")
     return 0

@@ -199,4 +199,4 @@ def test_a_segment_that_says_something_else_than_the_entries_is_found(tmp_path: 
                 one.stage({entries: None})
                 one.commit()
                 break
-    assert any("does not say the same as the entries" in problem for problem in verify(tmp_path / "s").problems)
+    assert any("differs from the entries" in problem for problem in verify(tmp_path / "s").problems)

@@ -1,0 +1,40 @@
+"""How a process of `recallflow run` ends."""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from typing import NoReturn
+
+STOPPED = "stopped before it began to work"
+
+
+def end_on_signals() -> None:
+    """SIGTERM and SIGINT end the process at once, with 0, until the flow runs and handles them itself. A start may be
+    cut off at any moment, as nothing is under way yet."""
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+
+
+def _stop(*_: object) -> NoReturn:
+    try:
+        record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, STOPPED, None, None)
+        handlers = logging.getLogger().handlers
+        line = handlers[0].format(record) if handlers else f"recallflow: {STOPPED}"
+        # Not through the stream: the signal may have come while it was being written to, and it allows one writer.
+        os.write(sys.stderr.fileno(), f"{line}\n".encode())
+    finally:
+        os._exit(0)
+
+
+def end_process(code: int) -> NoReturn:
+    """Ends the process without Python's own clean-up, which waits for threads and destroys clients of librdkafka: a
+    client that was abandoned in the middle of a call would hold that up for ever. All that matters is closed by now."""
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.flush()
+    finally:
+        os._exit(code)
