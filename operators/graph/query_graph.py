@@ -77,9 +77,11 @@ class QueryGraph:
         of their neighbours. Only a query that asks for more than one hop has any."""
         if hops <= HOPS_MIN:
             return {}
-        found = self._guarded(
-            lambda: boosts(self._walk(self.seeds(self._best()), hops), BOOSTED_MAX), "neighbours of the candidates"
-        )
+
+        def near() -> dict[int, float]:
+            return boosts(self._walk(self.seeds(_best(self.semantic, self.permitted)), hops), BOOSTED_MAX)
+
+        found = self._guarded(near, "neighbours of the candidates")
         self.ran |= found is not None
         return {int(self._place[seq]): boost for seq, boost in (found or {}).items()}
 
@@ -102,7 +104,7 @@ class QueryGraph:
         applied = self.expansions.run(self.request, compared, late)
         self.warnings += applied.warnings
         self.ran |= applied.ran
-        return applied, self._places([item.seq for item in applied.items])
+        return applied, np.array([self._place[item.seq] for item in applied.items], np.int64)
 
     # ------------------------------------------------------------------ parts
 
@@ -117,7 +119,8 @@ class QueryGraph:
         answered = np.zeros(len(self._place), np.bool_)
         answered[seqs[ranked]] = True
         left_out = self.permitted[~answered[seqs[self.permitted]]]
-        return compare(self.semantic, left_out, self._places([item.seq for item in expansion.items]))
+        added = np.array([self._place[item.seq] for item in expansion.items], np.int64)
+        return compare(self.semantic, left_out, added)
 
     def seeds(self, ranked: Places) -> Seeds:
         """The ranked memories that paths begin with, the best by the signal first."""
@@ -125,14 +128,6 @@ class QueryGraph:
         near = near[np.lexsort((near, -self.semantic[near]))]
         seqs, slots = self.index.conversation.facts["seq"][near], self.index.conversation.slots[near]
         return {int(seq): self.index.ids[slot] for seq, slot in zip(seqs, slots, strict=True)}
-
-    def _best(self) -> Places:
-        """The permitted places with the highest signal, at least as many as there are seeds, best first."""
-        signal = self.semantic[self.permitted]
-        # Not all are sorted: an owner may have very many.
-        floor = np.partition(signal, -SEEDS)[-SEEDS] if len(signal) > SEEDS else -np.inf
-        fit = self.permitted[signal >= floor]
-        return fit[np.argsort(-self.semantic[fit], kind="stable")]
 
     def _walk(self, seeds: Seeds, hops: int, steps: list[Step] | None = None) -> Walk:
         """The walk from the seeds, kept for whoever asks for the same without its steps."""
@@ -157,9 +152,6 @@ class QueryGraph:
             self.warnings.append(Warn(code="graph_failed", detail=f"the graph failed: the answer goes without {what}"))
             return None
 
-    def _places(self, seqs: Sequence[int]) -> Places:
-        return self._place[np.array(seqs, np.int64)] if seqs else np.zeros(0, np.int64)
-
     @cached_property
     def _reader(self) -> ReadOnce:
         return ReadOnce(self.graph)
@@ -183,3 +175,12 @@ class QueryGraph:
             allowed=lambda seq: seq < len(place) and place[seq] != NOWHERE,
             prefer=lambda seq: float(semantic[place[seq]]),
         )
+
+
+def _best(signal: Signal, places: Places) -> Places:
+    """At least as many of the places as there are seeds, those with the highest signal, best first."""
+    values = signal[places]
+    # Not all are sorted: an owner may have very many.
+    floor = np.partition(values, -SEEDS)[-SEEDS] if len(values) > SEEDS else -np.inf
+    fit = places[values >= floor]
+    return fit[np.argsort(-signal[fit], kind="stable")]
