@@ -213,7 +213,7 @@ def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, rules: R
     if analysis is None or (after.content == before.content and event.embedding is None):
         kept = Analysis(entry.stems, entry.flags, None)
         vectors = view.vectors(current.seq)
-        view.put(after, _entry(after, entry.episode, kept), vectors, current.digest, said_anew=False)
+        view.put(after, _entry(after, entry.episode, kept), vectors, current.digest, content_changed=False)
     else:
         view.put(after, _entry(after, entry.episode, analysis), _vectors(analysis, rules), current.digest)
     return "updated"

@@ -113,9 +113,11 @@ class View:
         self._next_seq += 1
         return self._next_seq - 1
 
-    def put(self, row: MemoryRow, entry: Entry, vectors: Vectors | None, digest: str, said_anew: bool = True) -> None:
+    def put(
+        self, row: MemoryRow, entry: Entry, vectors: Vectors | None, digest: str, content_changed: bool = True
+    ) -> None:
         """Stores a version of a memory and makes it the current one; the one before stays for questions about then.
-        `said_anew`: its text or its vector is another than before."""
+        `content_changed`: its text or its vector is another than before."""
         key, name, effects = self._hot.key, self._hot.name(row.id), self._effects
         if row.version > 0:
             before, old = self.entry(row.seq), self.vectors(row.seq)
@@ -128,7 +130,7 @@ class View:
         effects[keys.vectors(key, row.seq)] = vectors.encode() if vectors else None
         self._added.append((entry, vectors))
         known = row.seq < self._hot.next_seq
-        self.touched.append(Remembered(row, entry.episode, vectors, said_anew, known))
+        self.touched.append(Remembered(row, entry.episode, vectors, content_changed, known))
 
     def forget(self, entry: Entry) -> None:
         """Removes every version of a memory. Its id leads to a tombstone, so that a replay does not bring it back, and

@@ -1,4 +1,4 @@
-"""The check that an owner's graph hangs together: no edge dangles, no node is left over, both ends say the same."""
+"""The check that an owner's graph hangs together: no edge dangles, no node is left over, both ends list the same."""
 
 from collections.abc import Iterator, Mapping
 
@@ -81,10 +81,10 @@ class GraphCheck:
     # ------------------------------------------------------------------ parts
 
     def _of_links(self) -> Iterator[str]:
-        said = {
+        linked = {
             (self._name(NodeKey(key)), seq): role for seq, row in self._links.items() for key, role in row.links.items()
         }
-        for node, seq in sorted({place for place, _ in said.items() ^ self._members.items()}):
+        for node, seq in sorted({place for place, _ in linked.items() ^ self._members.items()}):
             yield f"node {node.hex()} and memory {seq}: do not say the same of their link"
         for seq in sorted(self._links.keys() - self._memories.keys()):
             yield f"links of memory {seq}: it is not remembered"
@@ -121,11 +121,11 @@ class GraphCheck:
             yield from self._of_evidence(name, row)
 
     def _of_evidence(self, name: bytes, row: EdgeRow) -> Iterator[str]:
-        for said in row.statements:
-            links = self._links.get(said.seq)
-            known = links is not None and name.hex() in (links.relations if said.relation else links.evidence)
+        for statement in row.statements:
+            links = self._links.get(statement.seq)
+            known = links is not None and name.hex() in (links.relations if statement.relation else links.evidence)
             if not known:
-                yield f"edge {name.hex()}: memory {said.seq} does not know that it is evidence of it"
+                yield f"edge {name.hex()}: memory {statement.seq} does not know that it is evidence of it"
 
     def _of_similar(self) -> Iterator[str]:
         pairs = {(seq, one.seq): (one.weight, one.archived) for seq, found in self._similar.items() for one in found}
@@ -144,8 +144,8 @@ class GraphCheck:
             for row in self._edges.values()
             if row.type == SUPERSEDES and row.source.memory and row.target.memory and not row.is_archived
         }
-        said = {(self._memories.get(seq, b""), one.by) for seq, found in self._superseded.items() for one in found}
-        for name, _ in sorted(stand ^ said):
+        stored = {(self._memories.get(seq, b""), one.by) for seq, found in self._superseded.items() for one in found}
+        for name, _ in sorted(stand ^ stored):
             yield f"memory {name.hex()}: by what it is superseded is not what its edges say"
 
     def _name(self, key: NodeKey) -> bytes:

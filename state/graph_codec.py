@@ -36,7 +36,7 @@ class NodeKey(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What a memory tells of a node it belongs to, beside that: given with the memory, not read from its text."""
+    """How a memory describes a node that it belongs to: given with the memory, not read from its text."""
 
     urn: str | None
     properties: dict[str, Any]
@@ -69,8 +69,8 @@ def sketch_of(data: bytes) -> bytes:
 
 
 class NodeRow(NamedTuple):
-    """A node. `name` is the first spelling that came. `described_by` is the `seq` of the memory whose word on URN and
-    properties counts: the first that tells any; None where no memory does."""
+    """A node. `name` is the first spelling that came. `described_by` is the `seq` of the memory whose description
+    counts: of the first that gives any; None where no memory does."""
 
     key: NodeKey
     kind: str
@@ -95,8 +95,8 @@ class NodeRow(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """That a memory is evidence of an edge: as a `relation` of its own, with `archived` and `properties` as it tells
-    them, or as whoever gives the edge says."""
+    """That a memory is evidence of an edge: as a `relation` of its own, with `archived` and `properties` as it
+    gives them, or because the event that gives the edge says so."""
 
     memory_id: str
     seq: int
@@ -119,8 +119,8 @@ class Given(NamedTuple):
 
 
 class EdgeRow(NamedTuple):
-    """An edge. `number` counts an owner's edges, in the order they came; `archived` is the word of a `graph.archive`,
-    which goes before what the edge's own statements say; None where there is none."""
+    """An edge. `number` counts an owner's edges, in the order they came; `archived` is what a `graph.archive`
+    says, which overrules the edge's own statements; None where there was none."""
 
     source: NodeKey
     target: NodeKey
@@ -185,7 +185,7 @@ class Unsynced(NamedTuple):
     @classmethod
     def decode(cls, data: bytes) -> "Unsynced":
         memory_id, failures, merged = orjson.loads(data)
-        return cls(memory_id, failures, [(taken, into) for taken, into in merged])
+        return cls(memory_id, failures, [(one, into) for one, into in merged])
 
 
 class Superseded(NamedTuple):

@@ -1,33 +1,25 @@
 """What an event takes out of traversal, or puts back (`graph.archive`). Nothing is removed by it."""
 
-from typing import NamedTuple
-
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import GraphArchive, GraphEdge
 from recallflow.operators.graph.changes import Changes
 from recallflow.operators.graph.given import UNKNOWN, named
 from recallflow.state.graph_codec import ENTITY_KIND, MEMORY_KIND, SIMILAR_TO, NodeKey, NodeRow, node_key
 
-
-class Ends(NamedTuple):
-    """An edge that is there: `name` stands for it in stored keys, if anything states it; `similar` are the places of
-    two memories, if their vectors are close."""
-
-    name: bytes | None
-    similar: tuple[int, int] | None
+Ends = tuple[NodeKey, NodeKey]  # source and target
 
 
 def archive(changes: Changes, event: GraphArchive) -> bool:
     """Takes the event's nodes and edges out of traversal, or puts them back, all or none. Returns whether anything
     changed. Raises InvalidRecord."""
     nodes = [_existing(changes, text) for text in event.entities]
-    edges = [_edge(changes, edge) for edge in event.edges]
+    edges = [(_ends(changes, edge), edge.type) for edge in event.edges]
     problems = [FieldProblem(f"entities.{n}", UNKNOWN) for n, key in enumerate(nodes) if key is None]
-    problems += [FieldProblem(f"edges.{n}", "there is no such edge") for n, ends in enumerate(edges) if ends is None]
+    problems += [FieldProblem(f"edges.{n}", "there is no such edge") for n, (ends, _) in enumerate(edges) if not ends]
     if problems:
         raise InvalidRecord("not_found", problems)
     changed = [_archive_node(changes, key, event.archived) for key in nodes if key is not None]
-    changed += [_archive_edge(changes, ends, event.archived) for ends in edges if ends is not None]
+    changed += [_archive_edge(changes, ends, kind, event.archived) for ends, kind in edges if ends is not None]
     return any(changed)
 
 
@@ -41,23 +33,23 @@ def _existing(changes: Changes, text: str) -> NodeKey | None:
     return None
 
 
-def _edge(changes: Changes, edge: GraphEdge) -> Ends | None:
+def _ends(changes: Changes, edge: GraphEdge) -> Ends | None:
+    """The ends of an edge that is there: something states it, or its ends are similar memories."""
     source, target = _existing(changes, edge.source), _existing(changes, edge.target)
     if source is None or target is None:
         return None
-    name = changes.edge_name(source, target, edge.type)
-    stated = changes.edge(name) is not None
-    similar = _similar(changes, source, target) if edge.type == SIMILAR_TO else None
-    return Ends(name if stated else None, similar) if stated or similar else None
+    stated = changes.edge(changes.edge_name(source, target, edge.type)) is not None
+    return (source, target) if stated or _similar(changes, (source, target), edge.type) else None
 
 
-def _similar(changes: Changes, source: NodeKey, target: NodeKey) -> tuple[int, int] | None:
-    if not (source.memory and target.memory):
-        return None
-    one, other = changes.seq(source.text), changes.seq(target.text)
+def _similar(changes: Changes, ends: Ends, kind: str) -> list[tuple[int, int]]:
+    """The sequence numbers of two similar memories, from either end; empty where the ends are none."""
+    if kind != SIMILAR_TO or not all(end.memory for end in ends):
+        return []
+    one, other = (changes.seq(end.text) for end in ends)
     if one is None or other is None or all(neighbour.seq != other for neighbour in changes.neighbours(one)):
-        return None
-    return one, other
+        return []
+    return [(one, other), (other, one)]
 
 
 def _archive_node(changes: Changes, key: NodeKey, archived: bool) -> bool:
@@ -73,12 +65,14 @@ def _archive_node(changes: Changes, key: NodeKey, archived: bool) -> bool:
     return True
 
 
-def _archive_edge(changes: Changes, ends: Ends, archived: bool) -> bool:
+def _archive_edge(changes: Changes, ends: Ends, kind: str, archived: bool) -> bool:
     changed = False
-    if ends.name is not None and (row := changes.edge(ends.name)) is not None and row.is_archived != archived:
-        changes.put_edge(ends.name, row._replace(archived=archived))
+    name = changes.edge_name(*ends, kind)
+    row = changes.edge(name)
+    if row is not None and row.is_archived != archived:
+        changes.put_edge(name, row._replace(archived=archived))
         changed = True
-    for seq, other in (ends.similar, ends.similar[::-1]) if ends.similar else ():
+    for seq, other in _similar(changes, ends, kind):
         before = changes.neighbours(seq)
         after = [one._replace(archived=archived) if one.seq == other else one for one in before]
         if after != before:

@@ -1,4 +1,4 @@
-"""Which of an owner's entities a query is about, and what the graph tells of them."""
+"""Which of an owner's entities a query is about, and what the graph knows of them."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ QUESTION_WORDS = 100  # looked through for names; a text that goes on is no ques
 NAME_WORDS = 5
 CONTEXT_HOPS = 2
 CONTEXT_ENTRIES = 20
-RELATIONSHIPS = 24  # told of one entity, the newest first
+RELATIONSHIPS = 24  # of one entity, the newest first
 
 _WORD = re.compile(r"\w+")
 _SYMBOLS = re.compile(r"[^\w\s]*")
@@ -28,7 +28,7 @@ class Finder:
         self._graph = graph
 
     def given(self, wanted: Sequence[str]) -> list[NodeKey]:
-        """What URNs stand for; a name or a node's key is taken for one."""
+        """What URNs stand for; a name or a node's key counts as one."""
         found: list[NodeKey] = []
         for text in wanted:
             own = self._graph.find(text)
@@ -39,15 +39,15 @@ class Finder:
         """Entities whose names stand in the question as whole words, in the order of the question. A longer name goes
         before the shorter ones in it."""
         words = [match.span() for match in _WORD.finditer(question)][:QUESTION_WORDS]
-        taken = [False] * len(words)
+        used = [False] * len(words)
         found: dict[int, NodeKey] = {}
         for length in range(min(NAME_WORDS, len(words)), 0, -1):
             for first in range(len(words) - length + 1):
-                if any(taken[first : first + length]):
+                if any(used[first : first + length]):
                     continue
                 key = self._called(question, words[first][0], words[first + length - 1][1])
                 if key is not None:
-                    taken[first : first + length] = [True] * length
+                    used[first : first + length] = [True] * length
                     found[first] = key
         return list(dict.fromkeys(found[first] for first in sorted(found)))
 
@@ -105,7 +105,7 @@ def context(graph: GraphReader, entities: Sequence[NodeKey], now_ms: int) -> lis
 def _entry(node: Node, relationships: list[dict[str, str]]) -> dict[str, Any]:
     properties = dict(node.properties)
     return {
-        "name": properties.pop("name", node.name),  # a URN's node tells the name that was given with it
+        "name": properties.pop("name", node.name),  # a URN's node has the name that was given with it
         "type": properties.pop("type", node.kind),
         "properties": properties,
         "relationships": relationships,

@@ -1,4 +1,4 @@
-"""What a memory says that it belongs to: by rule, from its fields and its text, in any language.
+"""Which nodes a memory belongs to: read by rule from its fields and its text, in any language.
 
 A name in a text is a run of capitalised words. A single one counts only inside a sentence: at the beginning of one,
 every word is capitalised. Scripts without case have no such names; there, mentions, tags and URNs are read, and what
@@ -29,7 +29,7 @@ class Named(NamedTuple):
 
 
 class Link(NamedTuple):
-    """That a memory belongs to a node, what the node is called, and what the memory tells of it."""
+    """That a memory belongs to a node, what the node is called, and how the memory describes it."""
 
     key: str
     kind: str
@@ -170,8 +170,8 @@ _NOBODY = node_key(ENTITY_KIND, "")  # what a blank name comes to
 
 
 def links(row: MemoryRow, episode_id: str | None, named: Named) -> dict[str, Link]:
-    """Node key → link, for every node that the memory belongs to. Where it says several things of one node, the first
-    gives the role, and what is told counts before what is only named."""
+    """Node key → link, for every node that the memory belongs to. Where it names one node several times, the first
+    gives the role, and the first that describes the node gives the name."""
     found: dict[str, Link] = {}
     for link in _all_links(row, episode_id, named):
         before = found.get(link.key)
@@ -196,12 +196,12 @@ def _all_links(row: MemoryRow, episode_id: str | None, named: Named) -> Iterator
     if episode_id is not None:
         yield _link(EPISODE_KIND, episode_id)
     if row.name is not None:
-        yield _entity(row.name, "author")
+        yield _link(ENTITY_KIND, row.name, "author")
     yield from _given_entities(row)
     for name in named.entities:
-        yield _entity(name, "mention")
+        yield _link(ENTITY_KIND, name, "mention")
     for urn in named.urns:
-        yield _entity(urn, "mention", is_urn=True)
+        yield _link(ENTITY_KIND, urn, "mention", is_urn=True)
 
 
 def _given_entities(row: MemoryRow) -> Iterator[Link]:
@@ -209,33 +209,27 @@ def _given_entities(row: MemoryRow) -> Iterator[Link]:
     for entity in row.entities:
         name, urn = entity["name"], entity.get("urn")
         properties = {field: value for field, value in entity.items() if field not in ("name", "urn")}
-        told = Description(urn, properties) if urn is not None or properties else None
-        yield _entity(name, ENTITY_KIND)._replace(description=told)
+        description = Description(urn, properties) if urn is not None or properties else None
+        yield _link(ENTITY_KIND, name)._replace(description=description)
         if urn is not None:
-            yield _entity(urn, ENTITY_KIND, is_urn=True)._replace(
+            yield _link(ENTITY_KIND, urn, is_urn=True)._replace(
                 description=Description(urn, {"name": name, **properties})
             )
     for relation in row.relations:
-        yield _entity(relation["source"], ENTITY_KIND)
-        yield _entity(relation["target"], ENTITY_KIND)
+        yield _link(ENTITY_KIND, relation["source"])
+        yield _link(ENTITY_KIND, relation["target"])
 
 
-def _link(kind: str, name: str) -> Link:
-    return _links[kind, name]
+def _make_link(link: tuple[str, str, str, bool]) -> Link:
+    kind, name, role, is_urn = link
+    return Link(node_key(kind, name), kind, name, role, None, is_urn)
 
 
-def _entity(name: str, role: str, is_urn: bool = False) -> Link:
-    return _entities[name, role, is_urn]
+_links = Kept(_make_link, 4 * 1024 * 1024)  # the same few are named over and over
 
 
-def _entity_link(said: tuple[str, str, bool]) -> Link:
-    name, role, is_urn = said
-    return Link(node_key(ENTITY_KIND, name), ENTITY_KIND, name, role, None, is_urn)
-
-
-# The same few are said over and over.
-_links: Kept[tuple[str, str], Link] = Kept(lambda said: Link(node_key(*said), *said, said[0]), 2 * 1024 * 1024)
-_entities = Kept(_entity_link, 2 * 1024 * 1024)
+def _link(kind: str, name: str, role: str | None = None, is_urn: bool = False) -> Link:
+    return _links[kind, name, role or kind, is_urn]
 
 
 def relations(row: MemoryRow) -> list[Relation]:

@@ -93,7 +93,7 @@ def _give(changes: Changes, edge: GraphEdge, source: End, target: End, ingested_
     before = changes.edge(name)
     row = before if before is not None else changes.new_edge(source.key, target.key, edge.type)
     evidence = None if edge.evidence is None else changes.seq(edge.evidence)
-    row = _said(row, edge, evidence, ingested_ms)
+    row = _with_given(row, edge, evidence, ingested_ms)
     if row == before:
         return False
     if before is None:
@@ -105,7 +105,7 @@ def _give(changes: Changes, edge: GraphEdge, source: End, target: End, ingested_
     return True
 
 
-def _said(row: EdgeRow, edge: GraphEdge, evidence: int | None, ingested_ms: int) -> EdgeRow:
+def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, ingested_ms: int) -> EdgeRow:
     """The edge with what is given of it now. Evidence that is no memory's id is kept as its property."""
     properties = {"evidence": edge.evidence} if edge.evidence is not None and evidence is None else {}
     before = row.given
@@ -121,8 +121,8 @@ def _said(row: EdgeRow, edge: GraphEdge, evidence: int | None, ingested_ms: int)
     statements = row.statements
     known = any(not one.relation and one.memory_id == edge.evidence for one in statements)
     if evidence is not None and not known:
-        said = Statement(str(edge.evidence), evidence, ingested_ms, relation=False)
-        statements = with_statement(statements, said)
+        statement = Statement(str(edge.evidence), evidence, ingested_ms, relation=False)
+        statements = with_statement(statements, statement)
     return row._replace(given=given, statements=statements, archived=None)
 
 

@@ -24,7 +24,7 @@ STEP = "graph"
 DEFAULT = "default"
 GATE = "quality gate"
 FEEDBACK_MAX = 10_000  # memories added to answers that feedback is waited for
-SAID_AGAIN_MS = 60_000  # a verdict that has not come back through the log by then is said again
+REPEAT_MS = 60_000  # a verdict that has not come back through the log by then is published again
 FAILURES_KEPT = 10
 
 Mode = Literal["off", "shadow", "canary"]
@@ -62,11 +62,11 @@ class Failure(NamedTuple):
 
 @dataclass(slots=True)
 class Watched:
-    """What one state partition saw of one tenant: its gate, the last failures, and the verdict it said last."""
+    """What one state partition saw of one tenant: its gate, the last failures, and the last verdict it published."""
 
     gate: Gate
     failures: list[Failure] = field(default_factory=list)
-    said: tuple[int, bool] | None = None
+    published: tuple[int, bool] | None = None  # when (epoch ms), and whether it blocks
 
     def failed(self, failure: Failure) -> None:
         self.failures = [*self.failures, failure][-FAILURES_KEPT:]
@@ -154,20 +154,20 @@ class Expansions:
             self.watched(owner.tenant_id).gate.feedback(at_ms, useful)
 
     def verdict(self, tenant_id: str, at_ms: int) -> GateVerdict | None:
-        """What this partition's gate has to say, if that is not what holds already."""
+        """The verdict of this partition's gate, where another one holds."""
         watched = self._tenants.get(tenant_id)
         if watched is None:
             return None
         held = self._blocks(tenant_id, self.name, at_ms)
-        if watched.said is not None:
-            said_ms, said = watched.said
-            if said != held and at_ms < said_ms + SAID_AGAIN_MS:
+        if watched.published is not None:
+            published_ms, blocks = watched.published
+            if blocks != held and at_ms < published_ms + REPEAT_MS:
                 return None  # it is on its way through the log
-            watched.said = None
+            watched.published = None
         blocked = watched.gate.blocks(held)
         if blocked == held:
             return None
-        watched.said = at_ms, blocked
+        watched.published = at_ms, blocked
         return GateVerdict(
             type="gate.verdict",
             tenant_id=tenant_id,

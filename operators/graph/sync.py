@@ -61,7 +61,7 @@ def _write(view: View, writer: GraphWriter, analysis: Analysis | None, unsynced:
     for pair in view.merged_episodes():
         writer.merge_episodes(*pair)
     for one in view.touched:
-        own = analysis if isinstance(one, Remembered) and one.said_anew else None
+        own = analysis if isinstance(one, Remembered) and one.content_changed else None
         _write_memory(view, writer, one, own, unsynced.get(one.seq))
     view.graph.prune()
 
@@ -73,7 +73,7 @@ def _write_stored(view: View, writer: GraphWriter, seq: int, marker: Unsynced) -
         _write_memory(view, writer, Forgotten(marker.id, seq), None, marker)
     else:
         row, episode = view.row(marker.id, current.version), view.entry(seq).episode
-        _write_memory(view, writer, Remembered(row, episode, view.vectors(seq), said_anew=True), None, marker)
+        _write_memory(view, writer, Remembered(row, episode, view.vectors(seq), content_changed=True), None, marker)
     view.graph.prune()
 
 
@@ -93,7 +93,7 @@ def _write_memory(
         writer.forget(memory.memory_id, memory.seq)
         return
     if marker is not None:
-        memory = memory._replace(said_anew=True)
+        memory = memory._replace(content_changed=True)
     writer.remember(memory, analysis, view.episode_id(memory.row.session_id, memory.episode), view.newest)
 
 

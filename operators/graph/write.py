@@ -29,12 +29,12 @@ class Forgotten(NamedTuple):
 
 class Remembered(NamedTuple):
     """The version of a memory that an event made the current one. `episode`: the number of the episode that it joined.
-    `said_anew`: its text or its vector is another than before. `known`: the graph may have an earlier version."""
+    `content_changed`: its text or its vector is another than before. `known`: the graph may have an earlier version."""
 
     row: MemoryRow
     episode: int
     vectors: Vectors | None
-    said_anew: bool
+    content_changed: bool
     known: bool = True
 
     @property
@@ -67,11 +67,11 @@ class GraphWriter:
         evidence = before.evidence if before else []
         if before is not None:
             self._withdraw([name for name in before.relations if name not in stated], row.id, relation=True)
-            if memory.said_anew:
+            if memory.content_changed:
                 self._withdraw(evidence, row.id, relation=False)
                 evidence = []
         sketch = before.sketch if before else b""
-        if memory.said_anew and self._limits.max_per_memory:
+        if memory.content_changed and self._limits.max_per_memory:
             sketch = self._find_similar(memory, b"" if analysis is None else analysis.sketch, newest)
         roles = {key: link.role for key, link in wanted.items()}
         changes.put_links(row.seq, LinksRow(row.id, roles, list(dict.fromkeys(stated)), evidence, sketch))
@@ -117,17 +117,17 @@ class GraphWriter:
         changes.prune()
         return bool(edges or withdrawn)
 
-    def merge_episodes(self, taken_id: str, into_id: str, at_most: int | None = None) -> int:
+    def merge_episodes(self, merged_id: str, into_id: str, at_most: int | None = None) -> int:
         """Makes so many members of one episode, or all, members of another. Returns how many there were."""
-        changes, taken = self._changes, node_key(EPISODE_KIND, taken_id)
+        changes, merged = self._changes, node_key(EPISODE_KIND, merged_id)
         into = Link(node_key(EPISODE_KIND, into_id), EPISODE_KIND, into_id, EPISODE_KIND)
-        members = changes.members(taken, at_most)
+        members = changes.members(merged, at_most)
         for seq in members:
             row = changes.links(seq)
             if row is not None:
-                changes.unlink(seq, taken)
+                changes.unlink(seq, merged)
                 changes.link(seq, [into])
-                roles = {into.key if key == taken else key: role for key, role in row.links.items()}
+                roles = {into.key if key == merged else key: role for key, role in row.links.items()}
                 changes.put_links(seq, row._replace(links=roles))
         return len(members)
 
@@ -160,14 +160,14 @@ class GraphWriter:
         changes = self._changes
         name = changes.edge_name(relation.source, relation.target, relation.type)
         edge = changes.edge(name)
-        said = Statement(row.id, row.seq, row.ingested_ms, True, relation.archived, relation.properties)
+        statement = Statement(row.id, row.seq, row.ingested_ms, True, relation.archived, relation.properties)
         if edge is None:
             edge = changes.new_edge(relation.source, relation.target, relation.type)
-            changes.add_edge(name, edge._replace(statements=(said,)))
+            changes.add_edge(name, edge._replace(statements=(statement,)))
             return name
-        earlier = next((one for one in edge.statements if _is_of(one, row.id, True)), said)
+        earlier = next((one for one in edge.statements if _is_of(one, row.id, True)), statement)
         others = [one for one in edge.statements if not _is_of(one, row.id, True)]
-        statements = with_statement(others, said._replace(ingested_ms=earlier.ingested_ms))
+        statements = with_statement(others, statement._replace(ingested_ms=earlier.ingested_ms))
         if statements != edge.statements:
             changes.put_edge(name, edge._replace(statements=statements))
         return name
@@ -189,9 +189,9 @@ class GraphWriter:
                 self._changes.put_edge(name, edge._replace(given=given, statements=statements))
 
 
-def with_statement(others: Iterable[Statement], said: Statement) -> tuple[Statement, ...]:
+def with_statement(others: Iterable[Statement], statement: Statement) -> tuple[Statement, ...]:
     """Statements in the order of their memories, the newest ones: an edge that everybody states says it once."""
-    return tuple(sorted([*others, said], key=lambda one: (one.seq, one.relation)))[-STATEMENTS_MAX:]
+    return tuple(sorted([*others, statement], key=lambda one: (one.seq, one.relation)))[-STATEMENTS_MAX:]
 
 
 def _is_of(statement: Statement, memory_id: str, relation: bool) -> bool:

@@ -11,7 +11,7 @@ from recallflow.operators.events import Request
 from recallflow.operators.graph.expand import Expansion, Related
 from recallflow.operators.graph.gate import Compared, Window
 from recallflow.operators.graph.reader import Caps
-from recallflow.operators.graph.rollout import SAID_AGAIN_MS, Applied, Expansions, Fallback
+from recallflow.operators.graph.rollout import REPEAT_MS, Applied, Expansions, Fallback
 from recallflow.owner import Owner
 from recallflow.records import Position
 
@@ -182,8 +182,8 @@ def test_a_verdict_on_its_way_is_not_said_again_before_its_time() -> None:
     for _ in range(10):
         run(expansions, compared=BAD)
     assert expansions.verdict(TENANT, 0) is not None
-    assert expansions.verdict(TENANT, SAID_AGAIN_MS - 1) is None
-    assert expansions.verdict(TENANT, SAID_AGAIN_MS) is not None
+    assert expansions.verdict(TENANT, REPEAT_MS - 1) is None
+    assert expansions.verdict(TENANT, REPEAT_MS) is not None
 
 
 def test_any_partitions_gate_blocks_and_only_itself_frees() -> None:
