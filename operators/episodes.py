@@ -1,7 +1,7 @@
 """Zep-style episodes: which messages of a session belong together, as a function of what came before.
 
 A message joins the episode of its session whose span, widened by the gap to both sides, holds its event time. Where
-that is true of two, the message bridges them: the one applied first keeps its id and takes the other in. An explicit
+that is true of two, the message bridges them: they become one, under the id of the one applied first. An explicit
 end keeps later messages out, whatever the gap; a late message from before the end still finds its episode. Open or
 closed is no state: it follows from the asking time.
 """

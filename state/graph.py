@@ -41,8 +41,8 @@ _SEQS_MOST = 10_000
 
 
 class Node(NamedTuple):
-    """A node. `kind`: memory, type, tag, category, topic, repo, entity, episode or condition. An archived node is not
-    to be followed."""
+    """A node. `kind`: memory, type, tag, category, topic, repo, entity, episode or condition. Traversal passes over an
+    archived one."""
 
     key: NodeKey
     kind: str
@@ -82,15 +82,15 @@ class OwnerGraph:
 
     def node(self, key: NodeKey) -> Node | None:
         """The node, or None where there is none (any more)."""
-        stored = self._partition.get(keys.node(self._owner, self.name(key)))
-        if stored is not None:
-            return _node(NodeRow.decode(stored))
+        row = self._row(key)
+        if row is not None:
+            return _node(row)
         return _memory_node(key.text) if key.memory and self._seq(key) is not None else None
 
     def is_archived(self, key: NodeKey) -> bool:
-        """Whether the node was taken out of traversal."""
-        stored = self._partition.get(keys.node(self._owner, self.name(key)))
-        return stored is not None and NodeRow.decode(stored).archived
+        """Whether traversal is to pass over the node."""
+        row = self._row(key)
+        return row is not None and row.archived
 
     def find(self, text: str) -> NodeKey | None:
         """What a text names: a remembered memory's id before a node's key; None where it names neither."""
@@ -128,7 +128,8 @@ class OwnerGraph:
         """Edges out of the node and into it: similar memories, the closest first, then all others, the newest first."""
         stated = self._stated(key, limit)
         pairs = {(edge.source, edge.target) for edge in stated if edge.type == SIMILAR_TO}
-        similar = [edge for edge in self._similar(key) if (edge.source, edge.target) not in pairs]
+        seq = self._seq(key) if key.memory else None
+        similar = [edge for edge in self._similar(key, seq) if (edge.source, edge.target) not in pairs]
         return [*similar, *stated][:limit]
 
     def has_stated(self) -> bool:
@@ -186,7 +187,7 @@ class OwnerGraph:
             yield from (_edge(row, source) for source, _ in directions)
         for key, value in self._scan(keys.LINKS):
             own = NodeKey(LinksRow.decode(value).id, memory=True)
-            for edge in self._similar_of(own, keys.sequence(key)):
+            for edge in self._similar(own, keys.sequence(key)):
                 if (edge.source, edge.target) not in pairs:
                     yield edge
 
@@ -197,8 +198,12 @@ class OwnerGraph:
         keyring = self._partition.keyring
         return keyring.name(self._owner, key.text) if key.memory else keyring.node(self._owner, key.text)
 
+    def _row(self, key: NodeKey) -> NodeRow | None:
+        stored = self._partition.get(keys.node(self._owner, self.name(key)))
+        return None if stored is None else NodeRow.decode(stored)
+
     def _seq(self, key: NodeKey) -> int | None:
-        """The place of a remembered memory. Kept between calls."""
+        """The sequence number of a remembered memory. Kept between calls."""
         if key.text not in self._seqs:
             if len(self._seqs) == _SEQS_MOST:
                 self._seqs.clear()
@@ -214,12 +219,8 @@ class OwnerGraph:
         stored = self._partition.get_many([keys.edge(self._owner, name) for _, name in found])
         return [_edge(EdgeRow.decode(value), key) for value in stored if value is not None]
 
-    def _similar(self, key: NodeKey) -> list[Edge]:
-        seq = self._seq(key) if key.memory else None
-        return [] if seq is None else self._similar_of(key, seq)
-
-    def _similar_of(self, key: NodeKey, seq: int) -> list[Edge]:
-        stored = self._partition.get(keys.similar(self._owner, seq))
+    def _similar(self, key: NodeKey, seq: int | None) -> list[Edge]:
+        stored = None if seq is None else self._partition.get(keys.similar(self._owner, seq))
         return [_similar_edge(key, neighbour) for neighbour in decode_neighbours(stored)] if stored else []
 
     def _memory_ids(self) -> Iterator[str]:

@@ -62,7 +62,7 @@ class HotOwner:
 
     def put_episodes(self, session_id: str | None, changed: list[Episode]) -> None:
         """Takes the new state of the session's episodes into memory."""
-        self._sessions[session_id] = settled(self.episodes(session_id), changed)
+        self._sessions[session_id] = with_changes(self.episodes(session_id), changed)
         if self.index is not None:
             for episode in changed:
                 self.index.put_episode(episode)
@@ -121,7 +121,7 @@ class HotOwner:
         return _OWNER_BYTES + _EPISODE_BYTES * episodes + index + hot_graph + usage + self.graph.size_bytes()
 
 
-def settled(standing: list[Episode], changed: list[Episode]) -> list[Episode]:
+def with_changes(standing: list[Episode], changed: list[Episode]) -> list[Episode]:
     """A session's standing episodes after some of them changed, or came to be. May change `standing` itself."""
     if len(changed) == 1 and standing and standing[-1].number == changed[0].number:
         standing[-1] = changed[0]  # the usual case: the next message of the latest episode

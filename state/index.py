@@ -248,7 +248,7 @@ class OwnerIndex:
     def load_episodes(self, stored: Mapping[int, bytes]) -> None:
         """Fills an empty index with all episodes, by number, as they are stored."""
         self._episodes.update(stored)
-        into = {number: to for number, data in stored.items() if (to := Episode.taken_in_by(data)) is not None}
+        into = {number: to for number, data in stored.items() if (to := Episode.read_merged_into(data)) is not None}
         for number in into:
             way = [number]
             while (to := into.get(way[-1])) is not None and way[-1] not in self._merged:

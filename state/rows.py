@@ -154,7 +154,7 @@ class Episode(NamedTuple):
         return cls._make(orjson.loads(data))
 
     @classmethod
-    def taken_in_by(cls, data: bytes) -> int | None:
+    def read_merged_into(cls, data: bytes) -> int | None:
         """The number of the episode that the encoded one was merged into, if any. Most need not be decoded for that."""
         return None if data.endswith(_STANDING) else cls.decode(data).merged_into
 

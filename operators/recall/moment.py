@@ -17,7 +17,7 @@ from recallflow.operators.episodes import end, join, opening
 from recallflow.owner import Owner
 from recallflow.queries import Recall
 from recallflow.state import keys
-from recallflow.state.hot_owner import HotOwner, settled
+from recallflow.state.hot_owner import HotOwner, with_changes
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, Episode, EpisodeMark, Vectors
 
@@ -165,7 +165,7 @@ def _episodes(
         elif mark.ended_ms is not None and (ended := end(session, mark.ended_ms, gap_ms)) is not None:
             changed = [ended]
         if changed:
-            standing[mark.session_id] = settled(session, changed)
+            standing[mark.session_id] = with_changes(session, changed)
             episodes.update((episode.number, episode) for episode in changed)
     return list(episodes.values()), episode_of
 

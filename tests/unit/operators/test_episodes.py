@@ -441,6 +441,6 @@ def test_what_a_message_changes_is_put_in_its_place_and_the_others_are_left_alon
     hours = [*range(0, count, 2), *range(count - 1, 0, -2)]  # every other one comes late
     for number, hour in enumerate(hours):
         opened = Episode(number, f"e{number}", None, hour * hour_ms, hour * hour_ms)
-        standing = hot_owner.settled(standing, join(standing, opened, 60_000).changed)
+        standing = hot_owner.with_changes(standing, join(standing, opened, 60_000).changed)
     assert [episode.start_ms for episode in standing] == [hour * hour_ms for hour in range(count)]
     assert max(sorted_at_once) <= 2
