@@ -49,8 +49,21 @@ class Neighbourhood:
         self._begin = frozenset(begin)
         self._queued: set[Vertex] = set()
         self._reads = 0
-        self._hop = 1
-        self._load(begin, self.hops)
+        self._hop = HOPS_MIN
+        # In each hop memories are opened first, and then the shared nodes, those that these memories led to among them.
+        memories: list[int] = []
+        nodes: list[NodeKey] = []
+        for vertex in begin:
+            self._add(vertex, memories if isinstance(vertex, int) else nodes)
+        for hop in range(1, self.hops + 1):
+            self._hop = hop
+            next_memories: list[int] = []
+            next_nodes: list[NodeKey] = []
+            for seq in memories:
+                self._open_memory(seq, next_memories, nodes)
+            for key in nodes:
+                self._open_node(key, next_memories, next_nodes)
+            memories, nodes = next_memories, next_nodes
 
     def around(self, vertex: Vertex) -> Iterator[tuple[Vertex, Edge | None]]:
         """Each neighbour, whatever the direction, with the edge to it, or None for a link."""
@@ -60,21 +73,6 @@ class Neighbourhood:
                     yield other, edge
 
     # ------------------------------------------------------------------ loading
-
-    def _load(self, begin: Collection[Vertex], hops: int) -> None:
-        """Opens vertices hop by hop; in each hop the memories first, then the shared nodes, theirs among them."""
-        memories: list[int] = []
-        nodes: list[NodeKey] = []
-        for vertex in begin:
-            self._add(vertex, memories if isinstance(vertex, int) else nodes)
-        for self._hop in range(1, hops + 1):
-            next_memories: list[int] = []
-            next_nodes: list[NodeKey] = []
-            for seq in memories:
-                self._open_memory(seq, next_memories, nodes)
-            for key in nodes:
-                self._open_node(key, next_memories, next_nodes)
-            memories, nodes = next_memories, next_nodes
 
     def _open_memory(self, seq: int, memories: list[int], nodes: list[NodeKey]) -> None:
         if not self._may_read() or not (links := self._graph.links(seq)):

@@ -8,7 +8,7 @@ The ranking names a memory by its place (in conversation order), the graph by it
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -96,22 +96,19 @@ class QueryGraph:
     def expand(self, ranked: Places, hops: int, *, late: bool) -> tuple[Applied, Places]:
         """What goes behind the ranked memories, as far as the rollout lets it, and the places of that. `late`: whether
         the query has no time for it."""
-
-        def compared() -> tuple[Expansion, Compared | None]:
-            expansion = self.expansion(ranked, hops)
-            return expansion, self.compare(ranked, expansion)
-
-        applied = self.expansions.run(self.request, compared, late)
+        applied = self.expansions.run(self.request, partial(self.measured, ranked, hops), late)
         self.warnings += applied.warnings
         self.ran |= applied.ran
         return applied, np.array([self._place[item.seq] for item in applied.items], np.int64)
 
     # ------------------------------------------------------------------ parts
 
-    def expansion(self, ranked: Places, hops: int, steps: list[Step] | None = None) -> Expansion:
-        """What the graph adds behind the ranked memories, whatever the rollout lets through; `steps` as in `Walk`."""
+    def measured(self, ranked: Places, hops: int, steps: list[Step] | None = None) -> tuple[Expansion, Compared | None]:
+        """What the graph adds behind the ranked memories, whatever the rollout lets through, and how that compares with
+        the baseline; `steps` as in `Walk`."""
         answered = {int(seq) for seq in self.index.conversation.facts["seq"][ranked]}
-        return expand(self._walk(self.seeds(ranked), hops, steps), besides=answered)
+        expansion = expand(self._walk(self.seeds(ranked), hops, steps), besides=answered)
+        return expansion, self.compare(ranked, expansion)
 
     def compare(self, ranked: Places, expansion: Expansion) -> Compared | None:
         """What the graph adds, beside what the ranking would have added."""

@@ -15,7 +15,7 @@ STEPS = 1_000
 def trace(graph: QueryGraph, ranked: Places, scores: Signal, hops: int, fallback: Fallback | None) -> Trace:
     """What the graph adds behind the ranked memories, given as places and scores, best first."""
     steps: list[Step] = []
-    expansion = graph.expansion(ranked, hops, steps)
+    expansion, _ = graph.measured(ranked, hops, steps)
     score = dict(zip(graph.index.conversation.facts["seq"][ranked], scores, strict=True))
     return Trace(
         seeds=[TracedMemory(id=id_, score=round(float(score[seq]), 6)) for seq, id_ in graph.seeds(ranked).items()],
