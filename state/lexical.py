@@ -143,10 +143,12 @@ class LexicalIndex:
         starts, added = counts.cumsum() - counts, added - known
         features = np.concatenate([words.features for words in packed])
         self._append_features(counts[added], features[ranges(starts[added], counts[added])])
-        self._append_slots(np.concatenate([words.lengths for words in packed], dtype=np.int64))
-        self._flat.reserve(sum(len(words.flat) for words in packed))
-        ends = [*accumulate((len(words.stems) for words in packed), initial=known)]
+        occurrences = sum(len(words.flat) for words in packed)
+        self._flat.reserve(occurrences)
+        self._slot_of.reserve(occurrences)
+        ends = accumulate((len(words.stems) for words in packed), initial=known)
         for words, (start, end) in zip(packed, pairwise(ends), strict=True):
+            self._append_slots(words.lengths.astype(np.int64))
             self._flat.extend(numbers_of[start:end].take(words.flat))
 
     def packed(self) -> Words:

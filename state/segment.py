@@ -8,6 +8,7 @@ holds it. What does not fit, for whatever reason, is no segment.
 
 import struct
 import zlib
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple, Self
 
@@ -75,7 +76,7 @@ class Segment(NamedTuple):
     [place, tags] of those that have any; `token_dimension`: numbers per token vector, 0 where no memory has any."""
 
     size: int
-    facts: dict[str, Array]
+    facts: Mapping[str, Array]
     names: list[str]
     ids: Array
     id_ends: Array
