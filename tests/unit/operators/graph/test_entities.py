@@ -3,14 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from recallflow.operators.graph.entities import CONTEXT_ENTRIES, Finder, context
 from recallflow.operators.graph.proximity import BOUNDS, proximity
+from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry
+from tests.unit.operators.graph.reference import ANY_EDGES, LINKS, MEMORIES, NODES, reference
 from tests.unit.operators.graph.stub import NOW_MS, StubGraph, edge
 
 MakeEntry = Callable[..., Entry]
@@ -152,6 +156,21 @@ def test_a_relation_between_entities_is_a_hop(make_entry: MakeEntry) -> None:
         edge("m1", "similar_to", "m3"),
     ]
     assert near(make_entry, StubGraph(links, edges), 4, "entity:ann") == [1, 0.5, 0.333333, 0.333333]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LINKS, ANY_EDGES)
+def test_hops_are_those_of_the_shortest_paths_in_networkx(
+    make_entry: MakeEntry, links: dict[str, list[str]], edges: list[Edge]
+) -> None:
+    """A memory is as near as the nodes it is linked to."""
+    hops = nx.single_source_dijkstra_path_length(
+        reference(links, edges),
+        "tag:a",
+        weight=lambda source, target, _: 0 if source in NODES and target in MEMORIES else 1,
+    )
+    expected = [round(1 / (1 + hops[name]), 6) if hops.get(name, 9) <= 3 else 0 for name in MEMORIES]
+    assert near(make_entry, StubGraph(links, edges), len(MEMORIES), "tag:a") == expected
 
 
 def test_proximity_is_to_the_nearest_of_the_entities(make_entry: MakeEntry) -> None:

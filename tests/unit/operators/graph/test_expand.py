@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.operators.graph.expand import BOOST_MOST, boosts, expand
-from recallflow.operators.graph.paths import TYPE_WEIGHTS, strength
+from recallflow.operators.graph.paths import strength
 from recallflow.operators.graph.reader import Bounds
 from recallflow.state.graph import Edge
-from recallflow.state.graph_codec import SYMMETRIC
+from tests.unit.operators.graph.reference import ANY_EDGES, LINKS, MEMORIES, MEMORY, NODES, edges_between, reference
 from tests.unit.operators.graph.stub import NOW_MS, StubGraph, edge, walk
 
 
@@ -269,35 +269,6 @@ def test_hops_are_kept_to_one_to_three(hops: int, limit: int) -> None:
 
 # ── against every path that networkx finds ────────────────────────────────────────────────────────────────────────
 
-KINDS = st.sampled_from([*TYPE_WEIGHTS, "other"])
-MEMORIES, NODES = [f"m{n}" for n in range(5)], ["tag:a", "tag:b"]
-MEMORY = st.sampled_from(MEMORIES)
-
-
-def stored_as(one: Edge) -> object:
-    """Of equal type and ends there is one edge; of a symmetric type whichever end is the source."""
-    ends = one.source, one.target
-    return one.type, frozenset(ends) if one.type in SYMMETRIC else ends
-
-
-def edges_between(ends: st.SearchStrategy[str]) -> st.SearchStrategy[list[Edge]]:
-    weights = {"weight": st.sampled_from([0.5, 1.0, 2.0]), "confidence": st.sampled_from([0.5, 1.0])}
-    one = st.builds(edge, ends, KINDS, ends, archived=st.booleans(), **weights)
-    return st.lists(one, max_size=8, unique_by=stored_as)
-
-
-EDGES = edges_between(MEMORY)
-LINKS = st.fixed_dictionaries({name: st.lists(st.sampled_from(NODES), unique=True) for name in MEMORIES})
-
-
-def reference(links: dict[str, list[str]], edges: list[Edge]) -> nx.MultiGraph:
-    """The graph as the definition has it: edges that hold, in both directions, and links."""
-    model = nx.MultiGraph()
-    model.add_nodes_from(links)
-    model.add_edges_from((memory, node, {"edge": None}) for memory, nodes in links.items() for node in nodes)
-    model.add_edges_from((str(one.source), str(one.target), {"edge": one}) for one in edges if not one.archived)
-    return model
-
 
 def paths(model: nx.MultiGraph, target: str, hops: int) -> Iterator[tuple[int, float]]:
     """Hops and score of each path from `m0` to another memory that comes to nothing twice."""
@@ -313,7 +284,7 @@ def paths(model: nx.MultiGraph, target: str, hops: int) -> Iterator[tuple[int, f
             yield length, round(strength(scored) / length, 9)
 
 
-@given(LINKS, edges_between(st.sampled_from([*MEMORIES, *NODES])), st.integers(1, 3))
+@given(LINKS, ANY_EDGES, st.integers(1, 3))
 def test_the_memories_reached_are_those_that_networkx_has_paths_to(
     links: dict[str, list[str]], edges: list[Edge], hops: int
 ) -> None:
@@ -339,7 +310,7 @@ def test_neighbours_are_boosted_depth_by_depth() -> None:
     assert [{*boosts(found, limit)} for limit in (0, 1, 2, 3)] == [set(), {3}, {1, 3}, {1, 2, 3}]
 
 
-@given(EDGES, st.lists(MEMORY, min_size=1, max_size=3, unique=True), st.integers(1, 3))
+@given(edges_between(MEMORY), st.lists(MEMORY, min_size=1, max_size=3, unique=True), st.integers(1, 3))
 def test_boosts_are_bounded(edges: list[Edge], begun: list[str], hops: int) -> None:
     graph = StubGraph({name: ["tag:tea"] for name in MEMORIES}, edges)
     found = boosts(walk(graph, *begun, hops=hops), 1)

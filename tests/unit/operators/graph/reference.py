@@ -1,0 +1,38 @@
+"""Small graphs drawn at random, and the same graphs in networkx: what the definition says, without bounds."""
+
+import networkx as nx
+from hypothesis import strategies as st
+
+from recallflow.operators.graph.paths import TYPE_WEIGHTS
+from recallflow.state.graph import Edge
+from recallflow.state.graph_codec import SYMMETRIC
+from tests.unit.operators.graph.stub import edge
+
+KINDS = st.sampled_from([*TYPE_WEIGHTS, "other"])
+MEMORIES, NODES = [f"m{n}" for n in range(5)], ["tag:a", "tag:b"]
+MEMORY = st.sampled_from(MEMORIES)
+
+
+def stored_as(one: Edge) -> object:
+    """Of equal type and ends there is one edge; of a symmetric type whichever end is the source."""
+    ends = one.source, one.target
+    return one.type, frozenset(ends) if one.type in SYMMETRIC else ends
+
+
+def edges_between(ends: st.SearchStrategy[str]) -> st.SearchStrategy[list[Edge]]:
+    weights = {"weight": st.sampled_from([0.5, 1.0, 2.0]), "confidence": st.sampled_from([0.5, 1.0])}
+    one = st.builds(edge, ends, KINDS, ends, archived=st.booleans(), **weights)
+    return st.lists(one, max_size=8, unique_by=stored_as)
+
+
+ANY_EDGES = edges_between(st.sampled_from([*MEMORIES, *NODES]))
+LINKS = st.fixed_dictionaries({name: st.lists(st.sampled_from(NODES), unique=True) for name in MEMORIES})
+
+
+def reference(links: dict[str, list[str]], edges: list[Edge]) -> nx.MultiGraph:
+    """The graph as the definition has it: edges that hold, in both directions, and links."""
+    model = nx.MultiGraph()
+    model.add_nodes_from([*MEMORIES, *NODES])
+    model.add_edges_from((memory, node, {"edge": None}) for memory, nodes in links.items() for node in nodes)
+    model.add_edges_from((str(one.source), str(one.target), {"edge": one}) for one in edges if not one.archived)
+    return model
