@@ -132,6 +132,8 @@ def watch(child: int, streams: list[int]) -> NoReturn:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
+    import openai  # noqa: F401
+
     import recallflow.cli.commands  # noqa: F401
 
     asked = serve(socket.socket(fileno=int(sys.argv[1])))
@@ -139,4 +141,4 @@ if __name__ == "__main__":
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
     sys.argv[:] = asked["words"]
-    exec(compile(asked["script"], "<string>", "exec"), {"__name__": "__main__"})
+    exec(compile(asked["script"], "<string>", "exec"))  # in this module: what it pickles is found in __main__

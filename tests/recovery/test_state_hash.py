@@ -31,7 +31,7 @@ Comparable = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 QUERIES = ("recall", "memory.get", "memory.history", "episodes.list", "user.stats")
 CHANGES = ("memory.update", "memory.forget", "memory.feedback", "graph.edges", "graph.archive", "episode.end")
 CREATIONS = ("message", "memory")
-REPLAYED_LINES = 6_000
+REPLAYED_LINES = 4_000
 
 
 class Whole(NamedTuple):
