@@ -70,22 +70,22 @@ class Router:
 
     def _failed(self, answer: Answer, reason: str) -> Outgoing:
         """What stands in for an answer that the brokers refuse."""
-        told = outputs.failed(answer, f"the answer could not be sent: {reason}", self._room_bytes(answer))
-        return _outgoing(answer, answer.key, told.body)
+        error = outputs.failed(answer, f"the answer could not be sent: {reason}", self._room_bytes(answer))
+        return _outgoing(answer, answer.key, error.body)
 
 
 def letter(output: DeadLetter, most_bytes: int) -> Outgoing:
     """A refused record as it was, with the reason; of one too large, what fits, and what the whole was."""
     record = output.record
-    own, told = _own_headers(record.headers, most_bytes // HEADERS_SHARE)
+    own, missing = _own_headers(record.headers, most_bytes // HEADERS_SHARE)
     if record.key is not None and len(record.key) > KEY_BYTES:
-        told |= {"error.key_size": str(len(record.key))}
+        missing |= {"error.key_size": str(len(record.key))}
     value = None if record.tombstone else record.value
-    whole = _outgoing(output, record.key, value, (*own, *error_headers(output, told)))
+    whole = _outgoing(output, record.key, value, (*own, *error_headers(output, missing)))
     whole = replace(whole, instead=partial(_remark, output))
     if len(record.value) <= whole.room_bytes(most_bytes):
         return whole
-    cut = replace(whole, headers=(*own, *error_headers(output, told | _whole(record.value))))
+    cut = replace(whole, headers=(*own, *error_headers(output, missing | _whole(record.value))))
     return replace(cut, value=record.value[: cut.room_bytes(most_bytes)])
 
 
@@ -95,9 +95,9 @@ def _remark(output: DeadLetter, reason: str) -> Outgoing:
     return _outgoing(output, output.record.key or str(output.position).encode(), b"", headers)
 
 
-def error_headers(output: DeadLetter, told: dict[str, str]) -> Headers:
-    """Why a record was refused, and `told` of what is not here of it. They come after the record's own, which may have
-    the same names. The time is the record's, so that a replay says the same."""
+def error_headers(output: DeadLetter, missing: dict[str, str]) -> Headers:
+    """Headers that say why a record was refused, and what of it is `missing` here. They come after the record's own,
+    which may have the same names. The time is the record's, so that a replay writes the same."""
     why = {
         "error.code": output.error.code,
         "error.detail": str(output.error).encode()[:DETAIL_BYTES].decode(errors="ignore"),
@@ -105,7 +105,7 @@ def error_headers(output: DeadLetter, told: dict[str, str]) -> Headers:
         "error.source": str(output.position),
         "error.time": str(output.record.append_ms),
     }
-    return tuple((name, value.encode()) for name, value in (why | told).items())
+    return tuple((name, value.encode()) for name, value in (why | missing).items())
 
 
 def _own_headers(headers: Headers | None, most_bytes: int) -> tuple[Headers, dict[str, str]]:

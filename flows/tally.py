@@ -45,7 +45,7 @@ class Tally:
             case Verdict():
                 self.outputs["verdict"] += 1
         if output.number == 0 and output.position.topic == self._query_topic:
-            self._settle(output)
+            self._count_answered(output)
 
     def _observe_response(self, response: Response) -> None:
         self.responses[response.status] += 1
@@ -56,7 +56,8 @@ class Tally:
             self.processed[bisect_left(BOUNDS_S, taken_s)] += 1
             self.processed_s += taken_s
 
-    def _settle(self, output: Answer | Receipted | DeadLetter | Verdict) -> None:
-        """Each query's first output has number 0. Those that an earlier run set aside were never counted."""
+    def _count_answered(self, output: Answer | Receipted | DeadLetter | Verdict) -> None:
+        """The first output of a query has number 0. Queries that wait since an earlier run were never counted as
+        waiting."""
         if output.position.offset >= self._first_offsets.get(output.position.source, 0):
             self.waiting -= 1
