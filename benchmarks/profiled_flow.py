@@ -43,7 +43,7 @@ STEPS: list[tuple[Any, str, str]] = [
     (engine, "decode", "decode"),
     (engine, "authorise", "authorise"),
     (engine, "prepare", "prepare: words and vectors"),
-    (engine, "partition_key", "key"),
+    (engine, "by_partition", "key"),
     (PartitionLogic, "on_batch", "state: apply"),
     (Partition, "commit", "state: WriteBatch to RocksDB"),
     (PartitionLogic, "snapshot", "state: snapshot"),

@@ -25,6 +25,7 @@ from recallflow import limits
 from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
+from recallflow.operators.events import Batch
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.outputs import DeadLetter, Output
@@ -84,7 +85,7 @@ class Worker:
 
         records = [self._record(event) for event in events]
         items = timed(lambda: prepare(self._embedder, [decode(record) for record in records]))
-        outputs += timed(lambda: list(self._logic.on_batch([("000", item) for item in items])[0]))
+        outputs += timed(lambda: list(self._logic.on_batch([Batch(0, items)])[0]))
         while self._logic.notify_at() is not None:
             outputs += timed(lambda: list(self._logic.on_notify()[0]))
         return calls, outputs

@@ -18,6 +18,7 @@ NAMES = ("hash", "static", "minilm")
 
 _WORD = re.compile(r"\w+")
 _GRAM = 4
+_BLOCK = 128  # texts at a time: their sums stay in the processor's cache
 
 
 def load_embedder(name: str, model_path: Path | None = None) -> Embedder:
@@ -45,6 +46,12 @@ class HashEmbedder:
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         """Bucket sums are whole numbers, so a row is exact whatever batch it is in."""
+        rows = np.zeros((len(texts), self.dimension), np.float32)
+        for start in range(0, len(texts), _BLOCK):
+            rows[start : start + _BLOCK] = self._embed(texts[start : start + _BLOCK])
+        return rows
+
+    def _embed(self, texts: Sequence[str]) -> Any:
         words = [[_buckets[word] for word in _WORD.findall(text.lower())] for text in texts]
         sizes = [sum(map(len, row)) for row in words]
         parts = [part for row in words for part in row]
@@ -55,8 +62,7 @@ class HashEmbedder:
         sums = np.bincount(row_of + buckets, weights, len(texts) * self.dimension).astype(np.float64)
         sums = sums.reshape(len(texts), self.dimension)
         norms = np.sqrt((sums * sums).sum(axis=1, keepdims=True))
-        unit: Matrix = np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0).astype(np.float32)
-        return unit
+        return np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0)
 
 
 def _buckets_of(word: str) -> Any:

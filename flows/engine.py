@@ -13,10 +13,10 @@ from recallflow.embedder import Embedder
 from recallflow.operators.apply import Rules
 from recallflow.operators.authorise import authorise
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Item, Tagged
+from recallflow.operators.events import Batch, Item
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
-from recallflow.operators.snapshot import partition_key
+from recallflow.operators.snapshot import by_partition
 from recallflow.outputs import Output
 from recallflow.records import Record
 from recallflow.state.directory import StateDirectory
@@ -31,7 +31,7 @@ def build(
     embedder: Embedder,
     rules: Rules,
     *,
-    decode: Callable[[Record], Tagged] = decode,
+    decode: Callable[[Record], Item] = decode,
     behind: Callable[[], str] = lambda: "",
 ) -> KeyedStream[Output]:
     """decode → authorise → prepare → state partition; what comes out goes to whatever sink the caller has.
@@ -40,18 +40,13 @@ def build(
 
     `decode`: for a caller that looks at what comes in. `behind`: what answers do not know yet.
     """
-    partitions = directory.fingerprint.partitions
 
-    def keyed(item: Item) -> tuple[str, tuple[str, Item]]:
-        key = partition_key(item, partitions)
-        return key, (key, item)
+    def prepared(records: list[Record]) -> list[tuple[str, Batch]]:
+        events = [authorise(decode(record)) for record in records]
+        return by_partition(prepare(embedder, events), directory.fingerprint.partitions)
 
-    records = op.input("records", flow, source)
-    events = op.map("decode", records, decode)
-    allowed = op.map("authorise", events, authorise)
-    items = op.flat_map_batch("prepare", allowed, lambda batch: prepare(embedder, batch))
-    by_partition = op.map("key", items, keyed)
+    batches = op.flat_map_batch("prepare", op.input("records", flow, source), prepared)
     logic = PartitionLogic.builder(
         directory, embedder, rules, fallback=load_embedder("hash"), exact_tokens=load_tiktoken, behind=behind
     )
-    return op.stateful_batch("state", by_partition, logic)
+    return op.stateful_batch("state", batches, logic)

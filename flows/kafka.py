@@ -42,7 +42,7 @@ from recallflow.flows.repeats import check_repeats
 from recallflow.flows.router import Router
 from recallflow.flows.tally import Tally
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Refused, Tagged
+from recallflow.operators.events import Item, Refused
 from recallflow.outputs import Done, Output
 from recallflow.records import Record
 from recallflow.state.directory import REWIND, Fingerprint, StateDirectory, hold
@@ -212,7 +212,7 @@ class KafkaFlow:
 
         flow = Dataflow(FLOW_ID)
 
-        def decoded(record: Record) -> Tagged:
+        def decoded(record: Record) -> Item:
             item = decode(record, self.skips)
             if not isinstance(item, Refused) and not record.silent:
                 running.misplaced.notice(record, item.owner.record_key)

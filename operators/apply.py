@@ -25,7 +25,7 @@ from recallflow.events import (
 from recallflow.fields import Model
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators.episodes import end, join_or_open
-from recallflow.operators.events import Analysis, Prepared, event_time
+from recallflow.operators.events import Analysis, Write, event_time
 from recallflow.operators.graph.archive import archive
 from recallflow.operators.graph.given import relate
 from recallflow.operators.graph.similar import Similarity
@@ -83,37 +83,46 @@ class Rules:
     skips: frozenset[Position] = frozenset()
 
 
-def apply(view: View, prepared: Prepared, rules: Rules, work: Work | None = None) -> Receipt:
-    """Applies one event through its view; `work` is what was done for it before, in steps. Raises InvalidRecord; the
-    view is then dropped, and nothing has changed."""
-    event, position = prepared.write.event, prepared.write.record.position
+def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> Receipt | None:
+    """Applies one event through its view; `work` is what was done for it before, in steps. Returns a receipt where the
+    event asks for one, or could not take full effect. Raises InvalidRecord; the view is then dropped, and nothing has
+    changed."""
+    event, position = write.event, write.record.position
     digest = view.digest(_content(event))
     if isinstance(event, Message | Memory):
         memory_id: str | None = event.id or str(position)
-        outcome = _create(view, prepared, event, event.id or str(position), digest, rules)
+        outcome = _create(view, write, event, event.id or str(position), digest, rules)
     else:
         memory_id = event.memory_id if isinstance(event, MemoryUpdate | MemoryForget | MemoryFeedback) else None
-        outcome = _once(view, prepared, digest, rules, work)
-    receipt = Receipt(id=event.id or str(position), position=str(position), outcome=outcome, memory_id=memory_id)
-    synced = sync(view, rules.graph_writer(view.graph, rules.similarity), prepared.analysis, position)
+        outcome = _once(view, write, digest, rules, work)
+    missing: tuple[str, str] | None = None
+    synced = sync(view, rules.graph_writer(view.graph, rules.similarity), write.analysis, position)
     if not synced or (work is not None and not work.synced):
-        return receipt.model_copy(update={"code": SYNC_FAILED, "detail": _OUT_OF_STEP})
-    if prepared.analysis is not None and prepared.analysis.cut and outcome in ("created", "updated"):
-        return receipt.model_copy(update={"code": READ_IN_PART, "detail": _READ_IN_PART})
-    return receipt
+        missing = SYNC_FAILED, _OUT_OF_STEP
+    elif write.analysis is not None and write.analysis.cut and outcome in ("created", "updated"):
+        missing = READ_IN_PART, _READ_IN_PART
+    if missing is None and not event.receipt:
+        return None
+    code, detail = missing or (None, None)
+    return Receipt(
+        id=event.id or str(position),
+        position=str(position),
+        outcome=outcome,
+        memory_id=memory_id,
+        code=code,
+        detail=detail,
+    )
 
 
 # ---------------------------------------------------------------------- creation
 
 
-def _create(
-    view: View, prepared: Prepared, event: Message | Memory, memory_id: str, digest: str, rules: Rules
-) -> Outcome:
+def _create(view: View, write: Write, event: Message | Memory, memory_id: str, digest: str, rules: Rules) -> Outcome:
     known = view.current(memory_id)
     if known is not None:
         return _repeated(known.digest, digest, "id")
-    row = _row(view, event, memory_id, event_time(prepared.write))
-    analysis = prepared.analysis or Analysis("", 0, None)
+    row = _row(view, event, memory_id, event_time(write))
+    analysis = write.analysis or Analysis("", 0, None)
     episode = _join_episode(view, row, rules) if isinstance(event, Message) else NO_EPISODE
     view.put(row, _entry(row, episode, analysis), _vectors(analysis, rules), digest)
     return "created"
@@ -155,32 +164,32 @@ def _join_episode(view: View, message: MemoryRow, rules: Rules) -> int:
 # ---------------------------------------------------------------------- change
 
 
-def _once(view: View, prepared: Prepared, digest: str, rules: Rules, work: Work | None) -> Outcome:
+def _once(view: View, write: Write, digest: str, rules: Rules, work: Work | None) -> Outcome:
     """Applies an event that creates no memory; under an id of its own it takes effect one time only."""
-    event = prepared.write.event
+    event = write.event
     if event.id is None:
-        return _change(view, prepared, rules, work)
+        return _change(view, write, rules, work)
     before = view.was_applied(event.id)
     if before is not None:
         return _repeated(before, digest, "id")
-    outcome = _change(view, prepared, rules, work)
+    outcome = _change(view, write, rules, work)
     view.mark_applied(event.id, digest)
     return outcome
 
 
-def _change(view: View, prepared: Prepared, rules: Rules, work: Work | None) -> Outcome:
+def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcome:
     if work is not None:
         return "forgotten" if work.found else "unchanged"
-    event = prepared.write.event
+    event = write.event
     match event:
         case MemoryUpdate():
-            return _update(view, event, prepared.analysis, rules)
+            return _update(view, event, write.analysis, rules)
         case MemoryForget():
             return _forget(view, event)
         case MemoryFeedback():
             return _judge(view, event)
         case EpisodeEnd():
-            return _end_episode(view, event, event_time(prepared.write)[0], rules)
+            return _end_episode(view, event, event_time(write)[0], rules)
         case GraphEdges():
             return "updated" if relate(view.graph, event, view.ingested_ms) else "unchanged"
         case GraphArchive():

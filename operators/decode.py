@@ -1,10 +1,9 @@
 """A record → a valid event, or a refusal that names every wrong field."""
 
 from collections.abc import Container
-from functools import partial
 
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.operators.events import Ask, Refused, Tagged, Write
+from recallflow.operators.events import Ask, Item, Refused, Write
 from recallflow.operators.guard import twice
 from recallflow.parsing import QUERY_TYPES, parse, raw_query
 from recallflow.records import Position, Record
@@ -12,19 +11,19 @@ from recallflow.records import Position, Record
 STEP = "decode"
 
 
-def decode(record: Record, skips: Container[Position] = ()) -> Tagged:
+def decode(record: Record, skips: Container[Position] = ()) -> Item:
     """A record that is no valid event, that our own code fails at, or that an operator wants passed over (`skips`),
     comes out as `Refused`."""
-    if record.position in skips:
+    if skips and record.position in skips:
         skipped = InvalidRecord("skipped", [FieldProblem("", "passed over unread, as run --skip said")])
         return Refused(record, skipped, STEP)
     try:
-        return twice(STEP, record.position, partial(_tagged, record))
+        return twice(STEP, record.position, _event_of, record)
     except InvalidRecord as error:
         return Refused(record, error, STEP, _query_id(record))
 
 
-def _tagged(record: Record) -> Write | Ask:
+def _event_of(record: Record) -> Write | Ask:
     event = parse(record.value)
     if event.type in QUERY_TYPES:  # type: ignore[attr-defined]
         return Ask(record, event, event.owner)  # type: ignore[arg-type]

@@ -13,12 +13,30 @@ from recallflow.state.arrays import Bytes
 from recallflow.state.tokens import NO_TOKENS
 
 
+class Analysis(NamedTuple):
+    """What was read from a memory's text, before the state and away from it.
+
+    `vectors`: (1, dimension) float32, of the whole memory; None where it has no text. `tokens`: vectors of its tokens
+    in bytes, where the model gives them. `named`: what it names, and the sketch of its vector, for the graph. `cut`:
+    only the beginning of the text was read.
+    """
+
+    stems: str
+    flags: int
+    vectors: Matrix | None
+    tokens: Bytes = NO_TOKENS
+    named: Named = Named()
+    sketch: bytes = b""
+    cut: bool = False
+
+
 class Write(NamedTuple):
-    """A valid memory event."""
+    """A valid memory event; once prepared, with the analysis of the text it brings, if it brings one."""
 
     record: Record
     event: MemoryEvent
     owner: Owner
+    analysis: Analysis | None = None
 
 
 def event_time(write: Write) -> tuple[int, bool]:
@@ -58,31 +76,11 @@ class Refused(NamedTuple):
     query_id: str | None = None
 
 
-Tagged = Write | Ask | Refused
+Item = Write | Ask | Refused
 
 
-class Analysis(NamedTuple):
-    """What was read from a memory's text, before the state and away from it.
+class Batch(NamedTuple):
+    """Items of one state partition, in order."""
 
-    `vectors`: (1, dimension) float32, of the whole memory; None where it has no text. `tokens`: vectors of its tokens
-    in bytes, where the model gives them. `named`: what it names, and the sketch of its vector, for the graph. `cut`:
-    only the beginning of the text was read.
-    """
-
-    stems: str
-    flags: int
-    vectors: Matrix | None
-    tokens: Bytes = NO_TOKENS
-    named: Named = Named()
-    sketch: bytes = b""
-    cut: bool = False
-
-
-class Prepared(NamedTuple):
-    """A memory event with the analysis of the text it brings, if it brings one."""
-
-    write: Write
-    analysis: Analysis | None
-
-
-Item = Prepared | Ask | Refused
+    partition: int
+    items: list[Item]

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import Self
 
 import orjson
@@ -30,7 +31,7 @@ from recallflow.operators.answer import Answerer
 from recallflow.operators.apply import Rules, apply
 from recallflow.operators.decode import decode
 from recallflow.operators.effects import Marks, leave
-from recallflow.operators.events import Ask, Item, Prepared, Refused, Write
+from recallflow.operators.events import Ask, Batch, Item, Refused, Write
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.outbox import Kept
@@ -39,7 +40,7 @@ from recallflow.operators.prepare import prepare
 from recallflow.operators.queue import Queue
 from recallflow.operators.recall.pipeline import Effects
 from recallflow.operators.recall.shared import Shared
-from recallflow.operators.reply import key_of, record_of
+from recallflow.operators.reply import key_of
 from recallflow.operators.snapshot import Snapshot
 from recallflow.operators.view import View
 from recallflow.operators.waiting import Waiting, decode_record, encode_record
@@ -62,7 +63,7 @@ class Clocks:
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000  # epoch, for the deadlines of waiting queries
 
 
-class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
+class PartitionLogic(StatefulBatchLogic[Batch, Output, Snapshot]):
     """One state partition's events in order. Built without knowing which partition it is: the number comes with the
     first item, or with the snapshot."""
 
@@ -109,13 +110,13 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
 
     # ------------------------------------------------------------------ Bytewax's calls
 
-    def on_batch(self, values: list[tuple[str, Item]]) -> tuple[Iterable[Output], bool]:
+    def on_batch(self, values: list[Batch]) -> tuple[Iterable[Output], bool]:
         if not self._opened:
-            self._open(int(values[0][0]))
+            self._open(values[0].partition)
         outputs: list[Output] = []
         done: dict[str, list[int]] = {}
-        for _, item in values:
-            position = record_of(item).position
+        for item in chain.from_iterable(batch.items for batch in values):
+            position = item.record.position
             self._received[position.source] = position.offset
             outputs += self._take(item)
             done.setdefault(position.source, []).append(position.offset)
@@ -177,34 +178,34 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
                 return self._ask(item)
             case Refused():
                 return self._refuse(item)
-            case Prepared():
+            case Write():
                 return self._write(item)
 
-    def _write(self, item: Prepared) -> list[Output]:
-        record = item.write.record
+    def _write(self, write: Write) -> list[Output]:
+        record = write.record
         if self._partition.is_applied(record.position):
             return [] if record.silent else [*outbox.kept(self._partition, record)]
         view: View | None = None
-        drop = partial(self._drop, item.write.owner)
-        work = self._queue.taken(item.write)
+        drop = partial(self._drop, write.owner)
+        work = self._queue.taken(write)
         try:
-            self._check_topic(item)
+            self._check_topic(write)
             if work is not None and work.error is not None:
                 raise work.error
-            if work is None and twice(STEP, record.position, partial(self._queue.begin, item), drop):
+            if work is None and twice(STEP, record.position, self._queue.begin, write, undo=drop):
                 return []
-            view, outputs = twice(STEP, record.position, partial(self._apply, item, work), drop)
+            view, outputs = twice(STEP, record.position, self._apply, write, work, undo=drop)
             view.stage()
         except InvalidRecord as error:
             outputs = [DeadLetter(record, 0, error, STEP)]
-        self._queue.end(item.write.owner)
+        self._queue.end(write.owner)
         self._move(record.position)
         if not record.silent:
             outbox.keep(self._partition, record.position, outputs)
         if view is not None:
             with suppress(InvalidRecord):  # it is applied, whatever memory makes of it
-                once(STEP, record.position, view.follow, drop)
-            self._hear(item.write)
+                once(STEP, record.position, view.follow, undo=drop)
+            self._hear(write)
         return [] if record.silent else [*outputs]
 
     def _hear(self, write: Write) -> None:
@@ -213,13 +214,13 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
             event, at_ms = write.event, write.record.append_ms
             self._answerer.expansions.feedback(write.owner, event.memory_id, event.useful, at_ms)
 
-    def _apply(self, item: Prepared, work: Work | None) -> tuple[View, list[Kept]]:
+    def _apply(self, write: Write, work: Work | None) -> tuple[View, list[Kept]]:
         change = None if work is None else work.change
-        view = View(self._partition, self._answerer.hot_owner(item.write.owner), item.write, change)
-        receipt = apply(view, item, self._rules, work)
-        if not item.write.event.receipt and receipt.code is None:
+        view = View(self._partition, self._answerer.hot_owner(write.owner), write, change)
+        receipt = apply(view, write, self._rules, work)
+        if receipt is None:
             return view, []
-        return view, [Receipted(item.write.record.position, 0, key_of(item), receipt.model_dump_json().encode())]
+        return view, [Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode())]
 
     def _drop(self, owner: Owner) -> None:
         """Takes an owner out of memory, who may be half changed there; the store has all of the events before."""
@@ -248,9 +249,9 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         if position.topic != self._rules.query_topic:
             self._partition.move(position)
 
-    def _check_topic(self, item: Prepared) -> None:
-        if item.write.record.position.topic == self._rules.query_topic:
-            problem = f"{item.write.event.type} changes memory: send it to the memory topic, where its order holds"
+    def _check_topic(self, write: Write) -> None:
+        if write.record.position.topic == self._rules.query_topic:
+            problem = f"{write.event.type} changes memory: send it to the memory topic, where its order holds"
             raise InvalidRecord("invalid_event", [FieldProblem("type", problem)])
 
     def _ask(self, ask: Ask) -> list[Output]:
@@ -269,9 +270,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         for it."""
         self._partition.commit()
         with suppress(InvalidRecord):  # where our own code fails at it, the answer says so
-            if not self._rules.input_ends and once(
-                STEP, ask.record.position, partial(self._pasts.begin, ask, warnings)
-            ):
+            if not self._rules.input_ends and once(STEP, ask.record.position, self._pasts.begin, ask, warnings):
                 return []
         return self._answer_now(ask, warnings)
 
@@ -280,15 +279,14 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         reply_to: ReplyTo | None = None
         try:
             reply_to = reply.checked(ask.query.reply_to, self._rules.reply_topics)
-            respond = partial(self._respond, ask, query_id, warnings, reply_to)
-            answer, effects = twice(STEP, record.position, respond, drop)
+            answer, effects = twice(STEP, record.position, self._respond, ask, query_id, warnings, reply_to, undo=drop)
         except InvalidRecord as error:
             failed = self._failed(ask, 0, query_id, error, reply_to, self._catching_up())
             return [failed] if error.code != "internal_error" else [failed, DeadLetter(record, 1, error, STEP)]
         if effects is not None:
             with suppress(InvalidRecord):  # it is answered, whatever becomes of its effects
                 hot = self._answerer.hot_owner(ask.owner)
-                once(STEP, record.position, partial(leave, self._partition, self._marks, hot, ask, effects), drop)
+                once(STEP, record.position, leave, self._partition, self._marks, hot, ask, effects, undo=drop)
         verdict = self._answerer.expansions.verdict(ask.owner.tenant_id, record.append_ms) if _expands(ask) else None
         return [answer] if verdict is None else [answer, Verdict(record.position, 2, record.append_ms, verdict)]
 
@@ -327,7 +325,7 @@ class PartitionLogic(StatefulBatchLogic[tuple[str, Item], Output, Snapshot]):
         warnings: Iterable[Warn] = (),
     ) -> Answer:
         response = reply.failure(query_id, error, self._applied(), warnings)
-        return reply.answer(record_of(item).position, number, key_of(item), response, reply_to)
+        return reply.answer(item.record.position, number, key_of(item), response, reply_to)
 
     def _settle(self, give_up: bool = False) -> list[Output]:
         """Ends a batch: commits, answers waiting queries whose positions are there or whose time is up, and lets go of

@@ -6,7 +6,6 @@ question itself, which is asked anew after a kill.
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 from recallflow.embedder import Embedder
@@ -67,7 +66,7 @@ class Pasts:
         code fails at a step, without it: then its answer says so."""
         asked = self._asked[0]
         try:
-            once(STEP, asked.ask.record.position, partial(self._step, asked))
+            once(STEP, asked.ask.record.position, self._step, asked)
         except InvalidRecord:
             return self._asked.popleft()
         return self._asked.popleft() if self._hot_owner(asked.ask.owner).past is not None else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from recallflow.embedder import Embedder, Matrix, TextVectors, embed_texts
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Memory, MemoryEmbedding, MemoryUpdate, Message
 from recallflow.limits import READ_CHARACTERS
-from recallflow.operators.events import Analysis, Item, Prepared, Refused, Tagged, Write
+from recallflow.operators.events import Analysis, Item, Refused, Write
 from recallflow.operators.graph.extract import read_names
 from recallflow.operators.guard import once
 from recallflow.operators.text import read
@@ -20,74 +20,75 @@ from recallflow.state.window import sketches
 STEP = "embed"
 
 
-def prepare(embedder: Embedder, batch: Sequence[Tagged]) -> list[Item]:
+def prepare(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
     """Adds an analysis to every event that brings text; the order stays. One call of the model for the whole batch;
     where our own code or the model's fails, for each event alone. Raises EmbedderError."""
     if not batch:
         return []
     with suppress(InvalidRecord):
-        return once(STEP, batch[0].record.position, partial(_prepared, embedder, batch))
-    return [_alone(embedder, item) for item in batch]
+        return once(STEP, batch[0].record.position, _prepared, embedder, batch)
+    return [_prepared_alone(embedder, item) for item in batch]
 
 
-def _alone(embedder: Embedder, item: Tagged) -> Item:
+def _prepared_alone(embedder: Embedder, item: Item) -> Item:
     try:
-        (prepared,) = once(STEP, item.record.position, partial(_prepared, embedder, [item]))
+        (prepared,) = once(STEP, item.record.position, _prepared, embedder, [item])
     except InvalidRecord as error:
         return Refused(item.record, error, STEP)
     return prepared
 
 
-def _prepared(embedder: Embedder, batch: Sequence[Tagged]) -> list[Item]:
+def _prepared(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
     checked = [check_dimension(embedder, item) if isinstance(item, Write) else item for item in batch]
-    texts = [_embeddable(item) if isinstance(item, Write) else None for item in checked]
-    embedded = embed_texts(embedder, [text for text in texts if text is not None])
+    texts = [_Text.of(item) if isinstance(item, Write) else None for item in checked]
+    embedded = embed_texts(embedder, [text.shown for text in texts if text is not None and text.shown])
     sketched = iter(zip(embedded, sketches([found.vector for found in embedded]), strict=True))
-    return [
-        Prepared(item, _analyse(item, *((None, b"") if text is None else next(sketched))))
-        if isinstance(item, Write)
-        else item
-        for item, text in zip(checked, texts, strict=True)
-    ]
+    prepared: list[Item] = []
+    for item, text in zip(checked, texts, strict=True):
+        if isinstance(item, Write) and text is not None:
+            vectors, sketch = next(sketched) if text.shown else (None, b"")
+            item = Write(item.record, item.event, item.owner, _analyse(item, text, vectors, sketch))
+        prepared.append(item)
+    return prepared
 
 
-def _text(write: Write) -> tuple[str | None, str] | None:
-    """Author and text of an event that brings a memory's text."""
-    event = write.event
-    if isinstance(event, Message):
-        return event.name or event.role, event.text()
-    if isinstance(event, Memory):
-        return event.name, event.content
-    if isinstance(event, MemoryUpdate) and event.content is not None:
-        return None, event.content  # the author is the stored memory's: known only to the state
-    return None
+class _Text(NamedTuple):
+    """The text that an event brings. `shown`: what stands for the memory, as a chat shows it: `author: text`; empty
+    where there is nothing to embed."""
+
+    whole: str
+    shown: str
+
+    @classmethod
+    def of(cls, write: Write) -> "_Text | None":
+        event = write.event
+        author: str | None = None  # of an update the stored memory's, known only to the state
+        if isinstance(event, Message):
+            author, text = event.name or event.role, event.text()
+        elif isinstance(event, Memory):
+            author, text = event.name, event.content
+        elif isinstance(event, MemoryUpdate) and event.content is not None:
+            text = event.content
+        else:
+            return None
+        if not text or text.isspace():
+            return cls(text, "")
+        read_part = text[:READ_CHARACTERS]
+        return cls(text, f"{author}: {read_part}" if author else read_part)
 
 
-def _embeddable(write: Write) -> str | None:
-    """The text that stands for a memory, as a chat shows it: `author: text`."""
-    found = _text(write)
-    if found is None or not found[1].strip():
-        return None
-    author, text = found[0], found[1][:READ_CHARACTERS]
-    return f"{author}: {text}" if author else text
-
-
-def _analyse(write: Write, embedded: TextVectors | None, sketch: bytes) -> Analysis | None:
-    found = _text(write)
-    if found is None:
-        return None
-    _, text = found
+def _analyse(write: Write, text: _Text, embedded: TextVectors | None, sketch: bytes) -> Analysis:
     given = _given(write)
     vectors = _unit(given) if given is not None else None if embedded is None else embedded.vector[np.newaxis]
-    reading = read(text[:READ_CHARACTERS])
+    reading = read(text.whole[:READ_CHARACTERS])
     return Analysis(
         stems=" ".join(reading.stems),
         flags=reading.flags,
         vectors=vectors,
         tokens=NO_TOKENS if embedded is None or not len(embedded.tokens) else to_bytes(embedded.tokens),
-        named=read_names(text),
+        named=read_names(text.whole),
         sketch=sketch if given is None else b"",  # that of a given vector is made where it is used
-        cut=len(text) > READ_CHARACTERS,
+        cut=len(text.whole) > READ_CHARACTERS,
     )
 
 

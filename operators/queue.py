@@ -11,9 +11,8 @@ from functools import partial
 
 from recallflow.errors import InvalidRecord
 from recallflow.operators.apply import Rules
-from recallflow.operators.events import Item, Prepared, Refused, Write
+from recallflow.operators.events import Item, Refused, Write
 from recallflow.operators.guard import twice
-from recallflow.operators.reply import record_of
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, is_large, may_be_large, step
 from recallflow.owner import Owner
@@ -66,7 +65,7 @@ class Queue:
 
     def records(self) -> list[Record]:
         """What waits, for the snapshot."""
-        return [record_of(item) for item in self._held]
+        return [item.record for item in self._held]
 
     def is_at_work(self, owner: Owner) -> bool:
         """Whether steps are left to be taken for an owner."""
@@ -80,16 +79,15 @@ class Queue:
     def _places(self, item: Item) -> list[str | Owner]:
         """Where an item has its place in a line: its owner's, and its log's, but for logs of questions only, whose
         positions say nothing."""
-        position, owner = record_of(item).position, _owner(item)
+        position, owner = item.record.position, _owner(item)
         log = [] if position.topic == self._rules.query_topic else [position.source]
         return [*log, *([] if owner is None else [owner])]
 
     # ------------------------------------------------------------------ work
 
-    def begin(self, item: Prepared) -> bool:
+    def begin(self, write: Write) -> bool:
         """Whether the event needs steps; then it waits for them. They are marked as begun: a question that comes after
         a kill, but before the event, waits as well."""
-        write = item.write
         hot = self._hot_owner(write.owner)
         if not may_be_large(hot, write):
             return False
@@ -98,7 +96,7 @@ class Queue:
         if not is_large(view, writer, write, self._rules.episode_gap_ms):
             return False
         self._put(write.owner, Work(write, view.change))
-        self.hold(item, first=True)
+        self.hold(write, first=True)
         return True
 
     def taken(self, write: Write) -> Work | None:
@@ -120,7 +118,7 @@ class Queue:
             if not work.done:
                 position = work.write.record.position
                 try:
-                    twice(STEP, position, partial(self._step, owner), partial(drop, owner))
+                    twice(STEP, position, self._step, owner, undo=partial(drop, owner))
                 except InvalidRecord as error:
                     work.done, work.error = True, error
                 return
@@ -141,6 +139,4 @@ class Queue:
 
 
 def _owner(item: Item) -> Owner | None:
-    if isinstance(item, Refused):
-        return None
-    return item.write.owner if isinstance(item, Prepared) else item.owner
+    return None if isinstance(item, Refused) else item.owner

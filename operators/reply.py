@@ -3,24 +3,19 @@
 from collections.abc import Iterable, Mapping
 
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.operators.events import Item, Prepared, Refused
+from recallflow.operators.events import Item, Refused
 from recallflow.outputs import Answer
 from recallflow.queries import ReplyTo
-from recallflow.records import Position, Record
+from recallflow.records import Position
 from recallflow.responses import ErrorBody, Response, Warn
-
-
-def record_of(item: Item) -> Record:
-    """The record that an item came as."""
-    return item.write.record if isinstance(item, Prepared) else item.record
 
 
 def key_of(item: Item) -> bytes:
     """The record's key; where it has none, the owner's as a producer would have made it."""
-    record = record_of(item)
-    if record.key is not None or isinstance(item, Refused):
-        return record.key or b""
-    return (item.write.owner if isinstance(item, Prepared) else item.owner).record_key
+    key = item.record.key
+    if key is not None or isinstance(item, Refused):
+        return key or b""
+    return item.owner.record_key
 
 
 def checked(wanted: ReplyTo | None, known: Mapping[str, int] | None) -> ReplyTo | None:

@@ -13,7 +13,7 @@ from recallflow.connectors.kafka.outgoing import Outgoing
 from recallflow.flows.router import Router
 from recallflow.flows.topics import Topics
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Ask, Item
+from recallflow.operators.events import Ask, Batch, Item
 from recallflow.operators.partition import Clocks, PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.outputs import Done
@@ -54,7 +54,7 @@ class Reference:
         self._directory.close()
 
     def _feed(self, logic: PartitionLogic, partition: int, items: list[Item]) -> None:
-        outputs, _ = logic.on_batch([(f"{partition:03d}", item) for item in items])
+        outputs, _ = logic.on_batch([Batch(partition, items)])
         for output in outputs:
             if not isinstance(output, Done):
                 part, outgoing = self._router.route(output)

@@ -117,11 +117,13 @@ class Changes:
     def link(self, seq: int, links: Iterable[Link]) -> None:
         """Links a memory to nodes that it was not linked to."""
         (before, behind), effects = keys.member_of(self._owner, seq), self.staged.effects
-        for link in links:
-            node = self.ensure_node(link.key, link.kind, link.name, link.is_urn)
-            effects[before + node + behind] = encode_member(link.role, link.description)
-            if link.description is not None:
-                self._describe(NodeKey(link.key), seq, link.description)
+        staged, stored = self.staged.nodes, self.hot_graph.nodes
+        for key, kind, name, role, description, is_urn in links:
+            node = None if key in staged else stored.get(key)
+            node = node or self.ensure_node(key, kind, name, is_urn)
+            effects[before + node + behind] = encode_member(role, description)
+            if description is not None:
+                self._describe(NodeKey(key), seq, description)
 
     def relink(self, seq: int, link: Link) -> None:
         """The same link once more, in another role or with another word on the node."""

@@ -49,7 +49,7 @@ def attempt(changes: Changes, position: Position, work: Callable[[], object]) ->
     """Whether the work succeeded; where it did not, it left nothing."""
     before = changes.staged.copied()
     try:
-        once(STEP, position, work, partial(changes.drop, before))
+        once(STEP, position, work, undo=partial(changes.drop, before))
     except InvalidRecord as error:
         if error.code != "internal_error":
             raise

@@ -60,7 +60,7 @@ on_batch = PartitionLogic.on_batch
 
 def mortal(self, values):
     global left
-    left -= len(values)
+    left -= sum(len(batch.items) for batch in values)
     if left <= 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return on_batch(self, values)

@@ -14,6 +14,7 @@ from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.errors import DecryptionFailed, EmbedderError
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
+from recallflow.operators.events import Batch
 from recallflow.operators.partition import Clocks, PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.redaction import REDACTED
@@ -83,7 +84,7 @@ class Engine:
         ]
         self._offset += len(events)
         items = prepare(self._model, [decode(record) for record in records])
-        outputs, _ = self._logic.on_batch([("000", item) for item in items])
+        outputs, _ = self._logic.on_batch([Batch(0, items)])
         return [orjson.loads(output.body) for output in outputs if isinstance(output, Answer)]
 
 

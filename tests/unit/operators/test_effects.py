@@ -15,6 +15,7 @@ from recallflow.flows.settings import Settings
 from recallflow.operators import partition
 from recallflow.operators.decode import decode
 from recallflow.operators.effects import IDS_MOST, RETURNED_MOST, Marks
+from recallflow.operators.events import Batch
 from recallflow.operators.partition import Clocks, PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.snapshot import Snapshot
@@ -67,7 +68,7 @@ class Logs:
             records = [Record(Position(topic, 0, n), line, NOW_MS, silent=silent) for n, line in numbered]
             items = prepare(EMBEDDER, [decode(record) for record in records])
             if items:
-                outputs, _ = self._logic.on_batch([("000", item) for item in items])
+                outputs, _ = self._logic.on_batch([Batch(0, items)])
                 responses += [orjson.loads(output.body) for output in outputs if isinstance(output, Answer)]
         return responses
 

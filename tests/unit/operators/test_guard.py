@@ -14,6 +14,7 @@ from recallflow.errors import EmbedderError, StorageError
 from recallflow.flows.settings import Settings
 from recallflow.operators import answer, decode, partition
 from recallflow.operators.apply import apply
+from recallflow.operators.events import Batch
 from recallflow.operators.partition import Clocks, PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.pipeline import recall
@@ -90,7 +91,7 @@ class Engine:
     def run(self, lines: Sequence[bytes], **record: Any) -> list[Output]:
         records = [Record(Position("log", 0, n), line, 0, b"acme/ann", **record) for n, line in enumerate(lines)]
         items = prepare(self._plant, [decode.decode(record) for record in records])
-        outputs, _ = self._logic.on_batch([("000", item) for item in items])
+        outputs, _ = self._logic.on_batch([Batch(0, items)])
         return [output for output in outputs if not isinstance(output, Done)]
 
 

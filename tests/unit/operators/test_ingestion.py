@@ -14,6 +14,7 @@ from recallflow.embedder import Kind, Matrix
 from recallflow.flows.embedded import Processed
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
+from recallflow.operators.events import Batch
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.outputs import Answer
@@ -46,7 +47,7 @@ class Log:
     def append(self, at_ms: int, event: dict[str, Any]) -> list[dict[str, Any]]:
         record = Record(Position("log", 0, self._number), orjson.dumps(event), at_ms)
         self._number += 1
-        outputs, _ = self._logic.on_batch([("000", item) for item in prepare(Flat(), [decode(record)])])
+        outputs, _ = self._logic.on_batch([Batch(0, prepare(Flat(), [decode(record)]))])
         return [orjson.loads(output.body) for output in outputs if isinstance(output, Answer)]
 
     def again(self) -> None:

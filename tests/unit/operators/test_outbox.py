@@ -10,6 +10,7 @@ import pytest
 from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
+from recallflow.operators.events import Batch
 from recallflow.operators.partition import Clocks, PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.snapshot import Snapshot
@@ -45,7 +46,7 @@ class Engine:
         """Takes in events; returns what came out: the offset, and a receipt or an error's code."""
         records = [Record(Position("memories", 0, at), orjson.dumps(self._event(at)), append_ms=at) for at in offsets]
         items = prepare(EMBEDDER, [decode(record) for record in records])
-        outputs, _ = self._logic.on_batch([("000", item) for item in items])
+        outputs, _ = self._logic.on_batch([Batch(0, items)])
         told = []
         for output in outputs:
             match output:

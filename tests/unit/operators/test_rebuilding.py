@@ -10,6 +10,7 @@ import orjson
 from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
+from recallflow.operators.events import Batch
 from recallflow.operators.partition import Clocks, PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.snapshot import Snapshot
@@ -44,7 +45,7 @@ def feed(logic: PartitionLogic, make_event: MakeEvent, offsets: range, *, silent
         )
         for at in offsets
     ]
-    logic.on_batch([("000", item) for item in prepare(EMBEDDER, [decode(record) for record in records])])
+    logic.on_batch([Batch(0, prepare(EMBEDDER, [decode(record) for record in records]))])
 
 
 def ask(
@@ -53,7 +54,7 @@ def ask(
     """How many memories were found, the status, and the warnings."""
     asked = query or make_event("recall", 99, query="bike")
     record = Record(Position("queries", 0, 0), orjson.dumps(asked), append_ms=99)
-    outputs, _ = logic.on_batch([("000", item) for item in prepare(EMBEDDER, [decode(record)])])
+    outputs, _ = logic.on_batch([Batch(0, prepare(EMBEDDER, [decode(record)]))])
     response = next(output.response for output in outputs if isinstance(output, Answer))
     return len(response.memories or []), response.status, [(w.code, w.detail) for w in response.warnings]
 

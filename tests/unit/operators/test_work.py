@@ -11,6 +11,7 @@ from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
 from recallflow.operators import past, queue, work
 from recallflow.operators.decode import decode
+from recallflow.operators.events import Batch
 from recallflow.operators.partition import Clocks, PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall import moment
@@ -60,7 +61,7 @@ class Engine:
         records = [Record(Position(topic, 0, n), line, n, headers=(("h", b"1"),)) for n, line in numbered]
         items = prepare(EMBEDDER, [decode(record) for record in records])
         if items:
-            self.outputs += self._logic.on_batch([("000", item) for item in items])[0]
+            self.outputs += self._logic.on_batch([Batch(0, items)])[0]
 
     @property
     def is_due(self) -> bool:

@@ -10,6 +10,7 @@ from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
 from recallflow.operators import queue, work
 from recallflow.operators.decode import decode
+from recallflow.operators.events import Batch
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.outputs import Answer, DeadLetter, Done, Output
@@ -40,7 +41,7 @@ def test_no_snapshot_knows_of_a_line_whose_outputs_are_still_to_come(
             """The outputs of some lines, in order, and what a snapshot holds then."""
             records = [Record(Position("log", 0, first + n), orjson.dumps(e), n) for n, e in enumerate(events)]
             items = prepare(EMBEDDER, [decode(record) for record in records])
-            outputs = [*logic.on_batch([("000", item) for item in items])[0]]
+            outputs = [*logic.on_batch([Batch(0, items)])[0]]
             return outputs, [*logic.snapshot().held]
 
         take(*messages, first=0)

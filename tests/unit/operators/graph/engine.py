@@ -11,7 +11,7 @@ import orjson
 from recallflow.embedder import Kind, Matrix
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Item
+from recallflow.operators.events import Batch, Item
 from recallflow.operators.graph.write import GraphWriter, MakeWriter
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
@@ -72,7 +72,7 @@ class Engine:
 
     def run(self, *events: dict[str, Any]) -> list[dict[str, Any]]:
         """One batch. Returns its receipts; refusals are kept as code and wrong fields."""
-        outputs, _ = self._logic.on_batch([("000", item) for item in self._items(events)])
+        outputs, _ = self._logic.on_batch([Batch(0, self._items(events))])
         self.number += len(events)
         receipts = []
         for output in outputs:
@@ -152,4 +152,4 @@ class Engine:
         rules = replace(self.settings.rules(embedder), graph_writer=self.writer)
         self.directory = StateDirectory.open(self.path, self.settings.fingerprint(embedder), CACHE_BYTES)
         self._logic = PartitionLogic.builder(self.directory, embedder, rules)(None)
-        self._logic.on_batch([("000", item) for item in prepare(embedder, [decode(_QUESTION)])])  # opens the partition
+        self._logic.on_batch([Batch(0, prepare(embedder, [decode(_QUESTION)]))])  # opens the partition
