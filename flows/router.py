@@ -10,7 +10,7 @@ from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
 from recallflow.connectors.kafka.partitioner import partition_of
 from recallflow.flows.topics import Topics
-from recallflow.operators import outputs
+from recallflow.operators.answers import fit
 from recallflow.outputs import Answer, DeadLetter, Output, Receipted, Verdict
 from recallflow.records import Position
 
@@ -36,7 +36,7 @@ class Router:
         """The output as it will be sent: an answer larger than its topic takes is shortened."""
         if not isinstance(output, Answer):
             return output
-        return outputs.fitted(output, self._room_bytes(output))
+        return fit.fitted(output, self._room_bytes(output))
 
     def route(self, output: Answer | Receipted | DeadLetter | Verdict) -> tuple[str, Outgoing]:
         """The sink part that a fitted output goes to, and the record to send."""
@@ -70,7 +70,7 @@ class Router:
 
     def _failed(self, answer: Answer, reason: str) -> Outgoing:
         """What stands in for an answer that the brokers refuse."""
-        error = outputs.failed(answer, f"the answer could not be sent: {reason}", self._room_bytes(answer))
+        error = fit.failed(answer, f"the answer could not be sent: {reason}", self._room_bytes(answer))
         return _outgoing(answer, answer.key, error.body)
 
 

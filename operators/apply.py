@@ -25,13 +25,12 @@ from recallflow.events import (
 from recallflow.fields import Model
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators.episodes import end, join_or_open
-from recallflow.operators.events import Analysis, Write, event_time
+from recallflow.operators.events import Analysis, Write, event_time, unsupported
 from recallflow.operators.graph.archive import archive
 from recallflow.operators.graph.given import relate
 from recallflow.operators.graph.similar import Similarity
 from recallflow.operators.graph.sync import SYNC_FAILED, sync
 from recallflow.operators.graph.write import GraphWriter, MakeWriter
-from recallflow.operators.lookups import unsupported
 from recallflow.operators.text import stems
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, to_forget

@@ -1,9 +1,9 @@
-"""What flows between the steps: one stream of tagged events up to the state."""
+"""What flows between the steps: one stream of items up to the state."""
 
 from typing import NamedTuple
 
 from recallflow.embedder import Matrix
-from recallflow.errors import InvalidRecord
+from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryEvent
 from recallflow.operators.graph.extract import Named
 from recallflow.owner import Owner
@@ -31,7 +31,7 @@ class Analysis(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A valid memory event; once prepared, with the analysis of the text it brings, if it brings one."""
+    """A valid memory event. Once prepared, it has the analysis of the text it brings, if it brings one."""
 
     record: Record
     event: MemoryEvent
@@ -52,6 +52,16 @@ class Ask(NamedTuple):
     record: Record
     query: QueryEvent
     owner: Owner
+
+    @property
+    def query_id(self) -> str:
+        """The id that the answer names: the query's own, or else its position."""
+        return self.query.id or str(self.record.position)
+
+    @property
+    def asked_ms(self) -> int:
+        """The time that the query is asked at: its own, or when the log took it in."""
+        return self.record.append_ms if self.query.timestamp is None else self.query.timestamp
 
 
 class Request(NamedTuple):
@@ -84,3 +94,18 @@ class Batch(NamedTuple):
 
     partition: int
     items: list[Item]
+
+
+def key_of(item: Item) -> bytes:
+    """The Kafka key of what comes out for an item: its record's own; where that has none, the owner's."""
+    key = item.record.key
+    if key is not None or isinstance(item, Refused):
+        return key or b""
+    return item.owner.record_key
+
+
+def unsupported(kind: str) -> InvalidRecord:
+    """The refusal of an event that is valid, and that this version does not act on."""
+    return InvalidRecord(
+        "unsupported", [FieldProblem("type", f"{kind} is in the contract, but not in this version yet")]
+    )

@@ -4,48 +4,53 @@ An event that comes again after a crash was applied already: computed anew, its 
 look like a duplicate of itself). So what it put out is stored with its effects, and sent again as it was.
 """
 
+from collections.abc import Sequence
+
 import orjson
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.outputs import DeadLetter, Receipted
 from recallflow.records import Position, Record
 from recallflow.state import keys
-from recallflow.state.partition import Partition
+from recallflow.state.partition import Partition, Values
 
 Kept = Receipted | DeadLetter
 
 
-def key_of(partition: Partition, position: Position) -> bytes:
+def encode(partition: Partition, position: Position, outputs: Sequence[Kept]) -> Values:
+    """The record that keeps an event's outputs, to be staged together with its effects; none for no outputs."""
+    if not outputs:
+        return {}
+    return {_key(partition, position): orjson.dumps([_encode_one(output) for output in outputs])}
+
+
+def read(partition: Partition, record: Record) -> list[Kept]:
+    """What the event at the record's position put out when it was applied; empty once it is known to be delivered."""
+    stored = partition.get(_key(partition, record.position))
+    return [_decode_one(fields, record) for fields in orjson.loads(stored)] if stored else []
+
+
+def delivered(partition: Partition, offsets: dict[str, int]) -> Values:
+    """What to delete: the outputs up to the given offset of each source."""
+    stale: Values = {}
+    for source, offset in offsets.items():
+        name = partition.keyring.name(b"", source)
+        found = partition.scan_range(keys.outbox(name, 0), keys.outbox(name, offset + 1))
+        stale |= {key: None for key, _ in found}
+    return stale
+
+
+def _key(partition: Partition, position: Position) -> bytes:
     return keys.outbox(partition.keyring.name(b"", position.source), position.offset)
 
 
-def keep(partition: Partition, position: Position, outputs: list[Kept]) -> None:
-    """Stores an event's outputs in the transaction that holds its effects."""
-    if outputs:
-        partition.stage({key_of(partition, position): orjson.dumps([_encode(output) for output in outputs])})
-
-
-def kept(partition: Partition, record: Record) -> list[Kept]:
-    """What the event at the record's position put out when it was applied; empty once it is known to be delivered."""
-    stored = partition.get(key_of(partition, record.position))
-    return [_decode(fields, record) for fields in orjson.loads(stored)] if stored else []
-
-
-def prune(partition: Partition, delivered: dict[str, int]) -> None:
-    """Drops outputs up to the given offset of each source."""
-    for source, offset in delivered.items():
-        name = partition.keyring.name(b"", source)
-        stale = partition.scan_range(keys.outbox(name, 0), keys.outbox(name, offset + 1))
-        partition.stage(dict.fromkeys((key for key, _ in stale), None))
-
-
-def _encode(output: Kept) -> list[object]:
+def _encode_one(output: Kept) -> list[object]:
     if isinstance(output, Receipted):
         return ["receipt", output.number, output.key.decode(), output.body.decode()]
     return ["dead", output.number, output.step, output.error.code, [tuple(f) for f in output.error.fields]]
 
 
-def _decode(fields: list[object], record: Record) -> Kept:
+def _decode_one(fields: list[object], record: Record) -> Kept:
     match fields:
         case ["receipt", int(number), str(key), str(body)]:
             return Receipted(record.position, number, key.encode(), body.encode())

@@ -1,12 +1,15 @@
 """What Bytewax keeps of the state step, and under which key."""
 
+import base64
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from recallflow.checked import Checked
 from recallflow.operators.events import Batch, Item, Refused
 from recallflow.owner import state_partition
+from recallflow.records import Position, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +25,53 @@ class Snapshot(Checked):
     owed: dict[str, int]
     held: tuple[bytes, ...] = ()
 
-
-def partition_of(item: Item, partitions: int) -> int:
-    """The state partition of an item. A refused record goes where its log's key says, so that its position moves for
-    the user who waits for it."""
-    if isinstance(item, Refused):
-        tenant_id, _, user_id = (item.record.key or b"").decode(errors="replace").partition("/")
-        return state_partition(tenant_id, user_id, partitions)
-    return state_partition(item.owner.tenant_id, item.owner.user_id, partitions)
+    @classmethod
+    def empty(cls, partition: int) -> "Snapshot":
+        """What a state partition begins with."""
+        return cls(partition, {}, {}, (), {})
 
 
 def by_partition(items: Iterable[Item], partitions: int) -> list[tuple[str, Batch]]:
     """Items in a batch for each state partition, under its Bytewax key: zero-padded, so that keys sort as numbers."""
     batches: dict[int, list[Item]] = defaultdict(list)
     for item in items:
-        batches[partition_of(item, partitions)].append(item)
+        batches[_partition_of(item, partitions)].append(item)
     return [(f"{number:03d}", Batch(number, found)) for number, found in batches.items()]
+
+
+def _partition_of(item: Item, partitions: int) -> int:
+    """A refused record goes where its log's key says, so that its position moves for the user who waits for it."""
+    if isinstance(item, Refused):
+        tenant_id, _, user_id = (item.record.key or b"").decode(errors="replace").partition("/")
+        return state_partition(tenant_id, user_id, partitions)
+    return state_partition(item.owner.tenant_id, item.owner.user_id, partitions)
+
+
+def encode_record(record: Record) -> list[Any]:
+    """A record as JSON has it."""
+    headers = None if record.headers is None else [[name, _text(value)] for name, value in record.headers]
+    flags = record.append_logged, record.silent, record.tombstone
+    return [*record.position, _text(record.value), record.append_ms, _text(record.key), headers, *flags]
+
+
+def decode_record(encoded: list[Any]) -> Record:
+    """What `encode_record` gave."""
+    topic, partition, offset, value, append_ms, key, headers, append_logged, silent, tombstone = encoded
+    return Record(
+        position=Position(topic, partition, offset),
+        value=base64.b64decode(value),
+        append_ms=append_ms,
+        key=_bytes(key),
+        append_logged=append_logged,
+        headers=None if headers is None else tuple((name, _bytes(text)) for name, text in headers),
+        silent=silent,
+        tombstone=tombstone,
+    )
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)

@@ -7,9 +7,10 @@ from recallflow.operators.events import Write
 from recallflow.operators.graph.changes import Changes
 from recallflow.operators.graph.write import Forgotten, Remembered
 from recallflow.owner import Owner
+from recallflow.records import Position
 from recallflow.state import keys, segments
 from recallflow.state.hot_owner import HotOwner
-from recallflow.state.partition import Partition
+from recallflow.state.partition import Counts, Partition, Values
 from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, MemoryRow, Vectors
 from recallflow.state.usage import Usage
 
@@ -22,7 +23,7 @@ class View:
         """`change`: the owner's that the event is, where a step of it was taken before."""
         self._partition = partition
         self._hot = hot
-        self._effects: dict[bytes, bytes | None] = {}
+        self._staged: Values = {}
         self._next_seq = hot.next_seq
         self.change = hot.next_change if change is None else change
         self._added: list[tuple[Entry, Vectors | None]] = []
@@ -73,7 +74,6 @@ class View:
 
     def entries(self, first: int) -> Iterator[Entry]:
         """Current memories from a sequence number on, in order of arrival."""
-        self._partition.commit()  # a scan sees committed records only
         end = keys.after(keys.table(self._hot.key, keys.ENTRY))
         return (Entry.decode(value) for _, value in self._partition.scan_range(keys.entry(self._hot.key, first), end))
 
@@ -118,7 +118,7 @@ class View:
     ) -> None:
         """Stores a version of a memory and makes it the current one; the one before stays for questions about then.
         `content_changed`: its text or its vector is another than before."""
-        key, name, effects = self._hot.key, self._hot.name(row.id), self._effects
+        key, name, effects = self._hot.key, self._hot.name(row.id), self._staged
         if row.version > 0:
             before, old = self.entry(row.seq), self.vectors(row.seq)
             effects[keys.past_entry(key, row.seq, before.version)] = before.encode()
@@ -143,11 +143,11 @@ class View:
             opened = opening(self.owner, first)
             self._mark(EpisodeMark(first.change, first.ingested_ms, first.session_id, None, opened))
         self._forget_versions(name, current.seq, self._versions(name, current.version))
-        self._effects |= dict.fromkeys([*segments.of_memory(key, current.seq), keys.renewed(key, current.seq)])
-        self._effects[keys.entry(key, current.seq)] = None
-        self._effects[keys.vectors(key, current.seq)] = None
-        self._effects[keys.current(key, name)] = current._replace(forgotten=True).encode()
-        self._effects[keys.usage(key, current.seq)] = None
+        self._staged |= dict.fromkeys([*segments.of_memory(key, current.seq), keys.renewed(key, current.seq)])
+        self._staged[keys.entry(key, current.seq)] = None
+        self._staged[keys.vectors(key, current.seq)] = None
+        self._staged[keys.current(key, name)] = current._replace(forgotten=True).encode()
+        self._staged[keys.usage(key, current.seq)] = None
         self._usage[current.seq] = Usage()
         self._removed.append(current.seq)
         self.touched.append(Forgotten(entry.id, current.seq))
@@ -165,7 +165,7 @@ class View:
         key = keys.usage(self._hot.key, current.seq)
         stored = self._partition.get(key)
         usage = (Usage.decode(stored) if stored else Usage()).judged(useful)
-        self._effects[key] = usage.encode()
+        self._staged[key] = usage.encode()
         self._usage[current.seq] = usage
 
     def end_episode(self, session_id: str | None, at_ms: int, ended: Episode) -> None:
@@ -176,33 +176,38 @@ class View:
     def put_summary(self, category: str, summary: str) -> None:
         """Stores a category's new summary."""
         key = keys.category_summary(self._hot.key, self._hot.name(category), self.change)
-        self._effects[key] = CategorySummary(self.change, self.ingested_ms, category, summary).encode()
+        self._staged[key] = CategorySummary(self.change, self.ingested_ms, category, summary).encode()
 
     def put_episodes(self, session_id: str | None, changed: list[Episode]) -> None:
         session = self._hot.session_key(session_id)
         for episode in changed:
-            self._effects[keys.episode(self._hot.key, session, episode.number)] = episode.encode()
+            self._staged[keys.episode(self._hot.key, session, episode.number)] = episode.encode()
         self._episodes[session_id] = changed
 
     def mark_applied(self, event_id: str, digest: str) -> None:
-        self._effects[keys.event_id(self._hot.key, self._hot.name(event_id))] = digest.encode()
+        self._staged[keys.event_id(self._hot.key, self._hot.name(event_id))] = digest.encode()
 
     # ------------------------------------------------------------------ end
 
-    def stage(self) -> None:
-        """The event succeeded: its effects join the transaction."""
-        graph = {} if self._graph is None else self._graph.staged.effects
-        if self._effects or graph:
+    def stage(self, beside: Values, position: Position | None = None) -> None:
+        """The event succeeded: its effects join the transaction, with what is to be written `beside` them and the
+        position that is applied with it."""
+        staged = self._staged
+        if self._graph is not None:
+            staged |= self._graph.staged.effects
+        created = 0
+        if staged:
             head = Head(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms)
-            self._effects[keys.head(self._hot.key)] = head.encode()
-            self._partition.stage(self._effects)
+            staged[keys.head(self._hot.key)] = head.encode()
             created = sum(entry.version == 0 for entry, _ in self._added)
-            self._partition.count(int(self._hot.next_change == 0), created - len(self._removed))
-            self._partition.stage(graph)
+        owners = int(self._hot.next_change == 0 and bool(staged))
+        self._partition.stage(
+            staged | beside if beside else staged, position, Counts(owners, created - len(self._removed))
+        )
 
-    def follow(self) -> None:
-        """What is hot takes in what was staged."""
-        if self._effects:
+    def publish(self) -> None:
+        """What is hot takes over what was staged."""
+        if self._staged:
             self._hot.next_seq, self._hot.next_change = self._next_seq, self.change + 1
             self._hot.clock_ms = self._clock_ms
         for session_id, changed in self._episodes.items():
@@ -221,16 +226,15 @@ class View:
         """The first versions that are there of a memory, and one more than so many."""
         if at_most == 0:
             return [0]
-        self._partition.commit()  # a scan sees committed records only
         prefix = keys.table(self._hot.key, keys.ROW) + name
         return [keys.version(key) for key in self._partition.first_keys(prefix, at_most + 1)]
 
     def _forget_versions(self, name: bytes, seq: int, versions: list[int]) -> None:
         key = self._hot.key
         for version in versions:
-            self._effects[keys.row(key, name, version)] = None
-            self._effects[keys.past_entry(key, seq, version)] = None
-            self._effects[keys.past_vectors(key, seq, version)] = None
+            self._staged[keys.row(key, name, version)] = None
+            self._staged[keys.past_entry(key, seq, version)] = None
+            self._staged[keys.past_vectors(key, seq, version)] = None
 
     def _first_entry(self, entry: Entry) -> Entry:
         """The entry that a memory was created with."""
@@ -248,7 +252,7 @@ class View:
         return Episode.decode(stored)
 
     def _mark(self, mark: EpisodeMark) -> None:
-        self._effects[keys.episode_log(self._hot.key, mark.change)] = mark.encode()
+        self._staged[keys.episode_log(self._hot.key, mark.change)] = mark.encode()
 
 
 def _ingestion(write: Write, clock_ms: int | None) -> tuple[int, bool, int | None]:

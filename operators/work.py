@@ -22,8 +22,8 @@ from recallflow.operators.episodes import join
 from recallflow.operators.events import Write, event_time
 from recallflow.operators.graph.sync import attempt, sync
 from recallflow.operators.graph.write import GraphWriter
+from recallflow.operators.snapshot import decode_record, encode_record
 from recallflow.operators.view import View
-from recallflow.operators.waiting import decode_record, encode_record
 from recallflow.records import Record
 from recallflow.state.graph_codec import EPISODE_KIND, node_key
 from recallflow.state.hot_owner import HotOwner

@@ -1,10 +1,10 @@
 """The owners a worker keeps in memory, within a byte budget, least recently used out first."""
 
 from collections import OrderedDict
-from collections.abc import Callable
 
 from recallflow.owner import Owner
 from recallflow.state.hot_owner import HotOwner
+from recallflow.state.partition import Partition
 
 PACKED_MOST = 2_048  # memories between two batches
 
@@ -23,17 +23,22 @@ class HotOwners:
         self._touched: set[Owner] = set()
         self._total_bytes = 0
 
-    def get(self, owner: Owner, load: Callable[[], HotOwner]) -> HotOwner:
+    def of(self, partition: Partition) -> "Owners":
+        """Those of one state partition."""
+        return Owners(self, partition)
+
+    def get(self, partition: Partition, owner: Owner) -> HotOwner:
         """The owner, loaded on first touch."""
-        if owner in self._owners:
-            self._owners.move_to_end(owner)
+        hot = self._owners.get(owner)
+        if hot is None:
+            hot = self._owners[owner] = HotOwner(partition, owner)
         else:
-            self._owners[owner] = load()
+            self._owners.move_to_end(owner)
         self._touched.add(owner)
-        return self._owners[owner]
+        return hot
 
     def drop(self, owner: Owner) -> None:
-        """Takes the owner out of memory, if it is there: it is loaded again from what is committed by then."""
+        """Takes the owner out of memory, if it is there: it is loaded again from the store."""
         if self._owners.pop(owner, None) is not None:
             self._touched.discard(owner)
             self._total_bytes -= self._weights.pop(owner, 0)
@@ -63,3 +68,19 @@ class HotOwners:
 
     def __len__(self) -> int:
         return len(self._owners)
+
+
+class Owners:
+    """The owners of one state partition, as whoever applies or answers reaches them."""
+
+    def __init__(self, hot_owners: HotOwners, partition: Partition) -> None:
+        self._hot_owners = hot_owners
+        self._partition = partition
+
+    def get(self, owner: Owner) -> HotOwner:
+        """The owner, loaded on first touch."""
+        return self._hot_owners.get(self._partition, owner)
+
+    def drop(self, owner: Owner) -> None:
+        """Takes an owner out of memory who may be half changed there; the store has all of the events before."""
+        self._hot_owners.drop(owner)

@@ -59,7 +59,6 @@ class HotGraph:
             self._window = SketchWindow()
             first = keys.links(self._owner, max(0, newest - WINDOW + 1))
             end = keys.after(keys.table(self._owner, keys.LINKS))
-            self._partition.commit()  # a scan reads only what is committed
             for key, value in self._partition.scan_range(first, end):
                 if sketch := sketch_of(value):
                     self._window.put(keys.sequence(key), sketch)

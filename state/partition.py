@@ -37,6 +37,11 @@ class Counts(NamedTuple):
     memories: int
 
 
+NOTHING = Counts(0, 0)
+
+Values = dict[bytes, bytes | None]  # to be stored, by key; None deletes
+
+
 class SharedMemory:
     """The block cache and the write buffers that all partitions of a process share."""
 
@@ -59,13 +64,17 @@ class SharedMemory:
 
 
 class Partition:
-    """RocksDB of one state partition. Writes gather in a transaction and become one WriteBatch at `commit`."""
+    """RocksDB of one state partition. Writes gather in a transaction and become one WriteBatch at `commit`.
+
+    What is staged holds whole events, with their positions, at any time. So it may be committed at any time, and each
+    read of more than one record commits it first: it sees what was staged before it.
+    """
 
     def __init__(self, path: Path, number: int, keyring: Keyring, memory: SharedMemory, lock_wait_s: float) -> None:
         self.number = number
         self.keyring = keyring
         self._db: Any = _open(path, memory.options(), lock_wait_s)
-        self._pending: dict[bytes, bytes | None] = {}
+        self._pending: Values = {}
         self._written = self._synced = 0  # commits: all, and those that a power cut leaves
         self._failed = False
         # rocksdict's stubs have these two the wrong way.
@@ -84,13 +93,6 @@ class Partition:
         """Whether the event at this position was applied before, in this run or an earlier one."""
         return position.offset <= self.applied.get(position.source, -1)
 
-    def move(self, position: Position) -> None:
-        """Counts the position as applied; durable with the next commit, together with the effects."""
-        source = position.source
-        if position.offset > self.applied.get(source, -1):
-            self.applied[source] = position.offset
-            self._moved.add(source)
-
     # ------------------------------------------------------------------ one event's effects
 
     def get(self, key: bytes) -> bytes | None:
@@ -101,12 +103,14 @@ class Partition:
         return None if value is None else self.keyring.open(key, value)
 
     def get_many(self, wanted: list[bytes]) -> list[bytes | None]:
-        """Committed values, in the order of `wanted`, in one batched read."""
+        """Values in the order of `wanted`, in one batched read."""
+        self.commit()
         stored: list[bytes | None] = self._read(wanted)
         return [v if v is None else self.keyring.open(k, v) for k, v in zip(wanted, stored, strict=True)]
 
     def get_large(self, key: bytes) -> bytes | None:
-        """A committed value that is read whole once and would only push others out of the block cache."""
+        """A value that is read whole once and would only push others out of the block cache."""
+        self.commit()
         try:
             value = self._db.get(key, read_opt=self._past_cache)
         except Exception as error:
@@ -116,38 +120,33 @@ class Partition:
     def keep(self, derived: Mapping[bytes, bytes | None]) -> None:
         """Writes derived records (None deletes) at once, beside the transaction, and not to RocksDB's log: a process
         that is killed may lose them, all of one call or none. Raises StorageError."""
-        batch = WriteBatch(raw_mode=True)
-        for key, value in derived.items():
-            if value is None:
-                batch.delete(key)
-            else:
-                batch.put(key, self.keyring.seal(key, value))
-        self._write(batch, self._unlogged)
+        self._write(self._batch(derived), self._unlogged)
 
-    def stage(self, effects: dict[bytes, bytes | None]) -> None:
-        """Takes one event's effects (None deletes) into the transaction: all of them, after the event succeeded."""
-        self._pending.update(effects)
-
-    def count(self, owners: int, memories: int) -> None:
-        """Adds what one event brought or took, to be written with its effects."""
-        if owners or memories:
-            self.counts = Counts(self.counts.owners + owners, self.counts.memories + memories)
+    def stage(self, values: Values, position: Position | None = None, brought: Counts = NOTHING) -> None:
+        """Takes what an event changes into the transaction: all of it in one call, after the event succeeded, with the
+        position that is applied by it, and the owners and memories that it brought or took."""
+        self._pending.update(values)
+        if position is not None and position.offset > self.applied.get(source := position.source, -1):
+            self.applied[source] = position.offset
+            self._moved.add(source)
+        if brought != NOTHING:
+            self.counts = Counts(self.counts.owners + brought.owners, self.counts.memories + brought.memories)
             self._counted = True
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Committed records under a prefix, in key order."""
+        """Records under a prefix, in key order."""
         return self.scan_range(prefix, keys.after(prefix))
 
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Committed records with first ≤ key < end, in key order."""
+        """Records with first ≤ key < end, in key order, as the events so far left them."""
         return self._walk(first, end, back=False)
 
     def scan_back(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Committed records under a prefix, the last key first."""
+        """Records under a prefix, the last key first."""
         return self._walk(prefix, keys.after(prefix), back=True)
 
     def first_keys(self, prefix: bytes, at_most: int) -> list[bytes]:
-        """The first committed keys under a prefix, in order; their values are not opened."""
+        """The first keys under a prefix, in order; their values are not opened."""
         options = _up_to(keys.after(prefix))
         cursor = self._cursor(options, prefix)
         found: list[bytes] = []
@@ -168,6 +167,7 @@ class Partition:
 
     def _cursor(self, options: ReadOptions, first: bytes, back: bool = False) -> Any:
         """Whoever asks for it holds on to the options: without them it would not know where to end."""
+        self.commit()
         try:
             cursor = self._db.iter(options)
             cursor.seek_to_last() if back else cursor.seek(first)
@@ -182,7 +182,7 @@ class Partition:
             raise self._unreadable(error) from error
 
     def everything(self) -> Iterator[tuple[bytes, bytes]]:
-        """All committed records, the partition's own included."""
+        """All records, the partition's own included."""
         return self.scan_range(b"", keys.END)
 
     def _read(self, wanted: bytes | list[bytes]) -> Any:
@@ -202,22 +202,26 @@ class Partition:
         """Writes effects and applied positions as ONE WriteBatch, wholly or not at all. Raises StorageError."""
         if not self._pending and not self._moved:
             return
-        batch, seal = WriteBatch(raw_mode=True), self.keyring.seal
-        put, delete = batch.put, batch.delete
-        for key, value in self._pending.items():
-            if value is None:
-                delete(key)
-            else:
-                put(key, seal(key, value))
+        batch = self._batch(self._pending)
         for source in self._moved:
             batch.put(keys.applied(source), b"%d" % self.applied[source])
         if self._counted:
-            put(keys.COUNTS, seal(keys.COUNTS, orjson.dumps(tuple(self.counts))))
+            batch.put(keys.COUNTS, self.keyring.seal(keys.COUNTS, orjson.dumps(tuple(self.counts))))
         self._write(batch, self._logged)
         self._counted = False
         self._pending.clear()
         self._moved.clear()
         self._written += 1
+
+    def _batch(self, values: Mapping[bytes, bytes | None]) -> WriteBatch:
+        batch, seal = WriteBatch(raw_mode=True), self.keyring.seal
+        put, delete = batch.put, batch.delete
+        for key, value in values.items():
+            if value is None:
+                delete(key)
+            else:
+                put(key, seal(key, value))
+        return batch
 
     def _write(self, batch: WriteBatch, options: WriteOptions) -> None:
         try:

@@ -14,7 +14,7 @@ from recallflow.flows.router import Router
 from recallflow.flows.topics import Topics
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask, Batch, Item
-from recallflow.operators.partition import Clocks, PartitionLogic
+from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.outputs import Done
 from recallflow.records import Record
@@ -32,7 +32,7 @@ class Reference:
         self._embedder = load_embedder(SETTINGS.embedder)
         self._directory = StateDirectory.open(folder, SETTINGS.fingerprint(self._embedder), SETTINGS.cache_bytes)
         rules = SETTINGS.rules(self._embedder, topics.queries, {topics.responses: OUTPUT_PARTITIONS}, input_ends=False)
-        build = PartitionLogic.builder(self._directory, self._embedder, rules, Clocks())
+        build = PartitionLogic.builder(self._directory, self._embedder, rules)
         self._logics = [build(None) for _ in range(MEMORY_PARTITIONS)]
         self._router = Router(topics, lambda *_: OUTPUT_PARTITIONS, dict.fromkeys(topics.outputs(), UNTOLD_BYTES))
         self.outputs: dict[Key, Found] = {}

@@ -146,7 +146,6 @@ class Changes:
 
     def members(self, key: str, at_most: int | None = None) -> list[int]:
         """So many of the memories linked to a node by earlier events, or all, the newest first."""
-        self._partition.commit()  # a scan sees committed records only
         stored = self._partition.scan(keys.members(self._owner, self.name(NodeKey(key))))
         return [keys.reversed_sequence(member) for member, _ in islice(stored, at_most)]
 
@@ -200,7 +199,6 @@ class Changes:
 
     def edge_names(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
         """Names of so many of the edges that earlier events left at a node, or of all."""
-        self._partition.commit()
         stored = self._partition.scan(keys.adjacency_of(self._owner, self.name(key)))
         return [name for _, name in islice(stored, at_most)]
 
@@ -268,7 +266,6 @@ class Changes:
         """Deletes the nodes that nothing leads to any more, and looks for the next description of those that lost
         theirs."""
         if self._detached or self._undescribed:
-            self._partition.commit()  # a scan sees committed records only
             orphans.prune(self._partition, self._owner, self.staged, self._detached, self._undescribed)
             self._detached, self._undescribed = {}, {}
 

@@ -6,29 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.errors import DecryptionFailed, EmbedderError
-from recallflow.flows.settings import Settings
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Batch
-from recallflow.operators.partition import Clocks, PartitionLogic
-from recallflow.operators.prepare import prepare
 from recallflow.operators.redaction import REDACTED
-from recallflow.outputs import Answer
-from recallflow.records import Position, Record
+from recallflow.operators.step import Clocks
 from recallflow.responses import WARNINGS
 from recallflow.state import keys
-from recallflow.state.directory import StateDirectory
 from recallflow.state.keyring import Keyring
+from tests.unit.operators.harness import MEMORIES, Harness, answers
 
 MakeEvent = Callable[..., dict[str, Any]]
 Ask = Callable[..., dict[str, Any]]
 
-SETTINGS = Settings(partitions=1)
 ROOT = Path(__file__).parents[3]
 SAID = {
     "ferry": "The ferry to Porto leaves at nine",
@@ -64,28 +56,11 @@ class Model:
         return self.clock_s
 
 
-class Engine:
-    """One state partition, without Bytewax."""
+class Engine(Harness):
+    """What a log puts out in answers."""
 
-    def __init__(self, path: Path, model: Model, fallback: Embedder | None) -> None:
-        self.directory = StateDirectory.open(path, SETTINGS.fingerprint(model), SETTINGS.cache_bytes)
-        clocks = Clocks(timer=model.timer, now_ms=lambda: 0)
-        self._logic = PartitionLogic.builder(self.directory, model, SETTINGS.rules(model), clocks, fallback=fallback)(
-            None
-        )
-        self._model = model
-        self._offset = 0
-
-    def run(self, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The responses."""
-        records = [
-            Record(Position("log", 0, n), orjson.dumps(event), 0, b"acme/ann")
-            for n, event in enumerate(events, self._offset)
-        ]
-        self._offset += len(events)
-        items = prepare(self._model, [decode(record) for record in records])
-        outputs, _ = self._logic.on_batch([Batch(0, items)])
-        return [orjson.loads(output.body) for output in outputs if isinstance(output, Answer)]
+    def ask(self, *events: dict[str, Any]) -> list[dict[str, Any]]:
+        return answers(self.run(MEMORIES, *events))
 
 
 @pytest.fixture
@@ -98,25 +73,27 @@ def make_engine(tmp_path: Path, model: Model) -> Iterator[Callable[..., Engine]]
     engines: list[Engine] = []
 
     def make(fallback: Embedder | None = None) -> Engine:
-        engines.append(Engine(tmp_path / str(len(engines)), model, fallback))
+        clocks = Clocks(timer=model.timer, now_ms=lambda: 0)
+        path, record = tmp_path / str(len(engines)), {"append_ms": 0, "key": b"acme/ann"}
+        engines.append(Engine(path, model, one_log=True, clocks=clocks, fallback=fallback, record=record))
         return engines[-1]
 
     yield make
     for engine in engines:
-        engine.directory.close()
+        engine.stop()
 
 
 @pytest.fixture
 def engine(make_engine: Callable[..., Engine], make_event: MakeEvent) -> Engine:
     """An engine that falls back to hash vectors, and knows four messages."""
     engine = make_engine(load_embedder("hash"))
-    engine.run(told(make_event))
+    engine.ask(*told(make_event))
     return engine
 
 
 @pytest.fixture
 def ask(engine: Engine, make_event: MakeEvent) -> Ask:
-    return lambda query, /, **fields: engine.run([make_event("recall", 900_000, query=query, **fields)])[0]
+    return lambda query, /, **fields: engine.ask(make_event("recall", 900_000, query=query, **fields))[0]
 
 
 def told(make_event: MakeEvent) -> list[dict[str, Any]]:
@@ -176,9 +153,9 @@ def test_without_a_fallback_words_alone_decide(
     make_engine: Callable[..., Engine], make_event: MakeEvent, model: Model
 ) -> None:
     engine = make_engine()
-    engine.run(told(make_event))
+    engine.ask(*told(make_event))
     model.error = RuntimeError()
-    (response,) = engine.run([make_event("recall", 900_000, query="Who plays the violin?", mode="relevance")])
+    (response,) = engine.ask(make_event("recall", 900_000, query="Who plays the violin?", mode="relevance"))
     assert (codes(response), ids(response)[0]) == (["embedding_fallback"], "violin")
     assert response["computation_tier"] == "fast"
     assert "hash" not in response["warnings"][0]["detail"]
@@ -204,9 +181,9 @@ def test_the_fallback_reads_the_texts_of_the_best_200_only(
 
     counting = Counting()
     engine = make_engine(counting)
-    engine.run([make_event("message", n, content=f"Tea number {n}") for n in range(230)])
+    engine.ask(*(make_event("message", n, content=f"Tea number {n}") for n in range(230)))
     model.error = RuntimeError()
-    engine.run([make_event("recall", 900_000, query="Which tea?")])
+    engine.ask(make_event("recall", 900_000, query="Which tea?"))
     assert counting.texts == 1 + 200
 
 
@@ -313,7 +290,7 @@ def test_what_is_known_of_a_redacted_memory_is_shown(
         "confidence": 0.25,
         "session_id": "s",
     }
-    engine.run([make_event("memory", 5_000, id="m", content="Ship the alarm", **told_so)])
+    engine.ask(make_event("memory", 5_000, id="m", content="Ship the alarm", **told_so))
     lose(keys.ROW, "alarm")
     (memory,) = [found for found in ask("alarm")["memories"] if found["id"] == "m"]
     assert {name: memory[name] for name in told_so} == told_so
@@ -321,10 +298,10 @@ def test_what_is_known_of_a_redacted_memory_is_shown(
 
 
 def test_lookups_redact_too(engine: Engine, make_event: MakeEvent, lose: Callable[[bytes, str], None]) -> None:
-    engine.run([make_event("memory.update", 0, memory_id="violin", content="Ann sold her viola")])
+    engine.ask(make_event("memory.update", 0, memory_id="violin", content="Ann sold her viola"))
     lose(keys.ROW, "violin in")
     asked = [make_event(kind, 900_000, memory_id="violin") for kind in ("memory.history", "memory.get")]
-    history, latest = engine.run(asked)
+    history, latest = engine.ask(*asked)
     assert history["versions"][0] == {"id": "violin", "seq": 1, "version": 0, "content": REDACTED, "summary": REDACTED}
     assert history["versions"][1]["content"] == "Ann sold her viola"
     assert (history["status"], codes(history)) == ("degraded", ["decryption_failed"])
@@ -335,7 +312,7 @@ def test_an_episodes_summary_does_without_what_cannot_be_opened(
     engine: Engine, make_event: MakeEvent, lose: Callable[[bytes, str], None]
 ) -> None:
     lose(keys.ROW, "violin")
-    (listed,) = engine.run([make_event("episodes.list", 900_000)])
+    (listed,) = engine.ask(make_event("episodes.list", 900_000))
     summaries = {episode["session_id"]: episode["summary"] for episode in listed["episodes"]}
     assert (summaries["violin"], summaries["kettle"]) == ("", "Ann: The kettle is broken again")
 
@@ -353,12 +330,10 @@ def test_the_fallback_does_not_compare_what_cannot_be_opened(
 def test_rules_and_summaries_that_cannot_be_opened_are_not_in_the_context(
     engine: Engine, make_event: MakeEvent, ask: Ask, lose: Callable[[bytes, str], None]
 ) -> None:
-    engine.run(
-        [
-            make_event("memory", 0, id="r", layer="rule", content="Never ring the alarm"),
-            make_event("memory", 0, id="q", layer="rule", content="Never shout"),
-            make_event("category.summary", 0, category="work", summary="They ship"),
-        ]
+    engine.ask(
+        make_event("memory", 0, id="r", layer="rule", content="Never ring the alarm"),
+        make_event("memory", 0, id="q", layer="rule", content="Never shout"),
+        make_event("category.summary", 0, category="work", summary="They ship"),
     )
     lose(keys.ROW, "alarm")
     response = ask("Who plays the violin?", k=1, max_tokens=500)

@@ -4,88 +4,42 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.embedded import Processed
-from recallflow.flows.settings import Settings
-from recallflow.operators import partition
-from recallflow.operators.decode import decode
-from recallflow.operators.effects import IDS_MOST, RETURNED_MOST, Marks
-from recallflow.operators.events import Batch
-from recallflow.operators.partition import Clocks, PartitionLogic
-from recallflow.operators.prepare import prepare
+from recallflow.operators.answers import queries
+from recallflow.operators.answers.effects import IDS_MOST, RETURNED_MOST, Marks
 from recallflow.operators.snapshot import Snapshot
-from recallflow.outputs import Answer
-from recallflow.records import Position, Record
+from recallflow.operators.step import Clocks
 from recallflow.state import keys
-from recallflow.state.directory import StateDirectory
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.logical import state_hash
 from recallflow.state.partition import Partition
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers
 
 MakeEvent = Callable[..., dict[str, Any]]
 MakeQuery = Callable[..., dict[str, Any]]
 RunFlow = Callable[..., Processed]
 Used = Callable[..., list[dict[str, Any]]]
 
-SETTINGS = Settings(partitions=1)
-EMBEDDER = load_embedder("hash")
 NOW_MS = 1_000_000
-MEMORIES, QUERIES = "memories", "queries"
 
 
-class Logs:
-    """The state step on two logs, without Bytewax: killed and continued from any snapshot there was."""
+class Logs(Harness):
+    """Logs of one time: taken in, one batch each, and answered."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lines: dict[str, list[bytes]] = {MEMORIES: [], QUERIES: []}
-        self._open(None)
-
-    def _open(self, snapshot: Snapshot | None) -> None:
-        fingerprint = SETTINGS.fingerprint(EMBEDDER)
-        self.directory = StateDirectory.open(self._path, fingerprint, SETTINGS.cache_bytes)
-        rules = SETTINGS.rules(EMBEDDER, query_topic=QUERIES, input_ends=False)
         clocks = Clocks(timer=lambda: 0.0, now_ms=lambda: NOW_MS)
-        self._logic = PartitionLogic.builder(self.directory, EMBEDDER, rules, clocks)(snapshot)
-        self._read = dict.fromkeys(self._lines, 0)
-        if snapshot is not None:
-            self._read |= {s.removesuffix(":0"): offset + 1 for s, offset in snapshot.received.items()}
+        super().__init__(path, clocks=clocks, record={"append_ms": NOW_MS})
 
-    def write(self, topic: str, *events: dict[str, Any]) -> None:
-        self._lines[topic] += [orjson.dumps(event) for event in events]
-
-    def run(self, *, silent: bool = False) -> list[dict[str, Any]]:
-        """Takes in all there is to read, one batch a log; returns the responses."""
-        responses = []
-        for topic, lines in self._lines.items():
-            numbered = list(enumerate(lines))[self._read[topic] :]
-            self._read[topic] = len(lines)
-            records = [Record(Position(topic, 0, n), line, NOW_MS, silent=silent) for n, line in numbered]
-            items = prepare(EMBEDDER, [decode(record) for record in records])
-            if items:
-                outputs, _ = self._logic.on_batch([Batch(0, items)])
-                responses += [orjson.loads(output.body) for output in outputs if isinstance(output, Answer)]
-        return responses
-
-    def snapshot(self) -> Snapshot:
-        return self._logic.snapshot()
-
-    def kill(self, snapshot: Snapshot | None) -> None:
-        """Begins again from a snapshot, with all that was committed since."""
-        self.directory.close()
-        self._open(snapshot)
+    def answer(self, *, silent: bool = False) -> list[dict[str, Any]]:
+        """Takes in all there is to read; returns the responses."""
+        return [response for topic in self.lines for response in answers(self.read(topic, silent=silent))]
 
     def marks(self) -> int:
-        return len(list(self.directory.partition(0).scan(keys.EFFECTS)))
-
-    def table(self, table: bytes) -> list[bytes]:
-        stored = self.directory.partition(0).scan(keys.OWNERS)
-        return [value for key, value in stored if keys.split(key)[1] == table]
+        return sum(key.startswith(keys.EFFECTS) for key, _ in self.records())
 
 
 @pytest.fixture
@@ -98,7 +52,7 @@ def make_logs(tmp_path: Path) -> Iterator[Callable[[], Logs]]:
 
     yield make
     for logs in made:
-        logs.directory.close()
+        logs.stop()
 
 
 @pytest.fixture
@@ -128,7 +82,7 @@ def used(make_event: MakeEvent, run_flow: RunFlow) -> Used:
 
 def counts(logs: Logs, make_event: MakeEvent, *names: str) -> list[int]:
     logs.write(QUERIES, *(make_event("memory.get", memory_id=name) for name in names))
-    return [response["usage"]["count"] for response in logs.run()[-len(names) :]]
+    return [response["usage"]["count"] for response in logs.answer()[-len(names) :]]
 
 
 # ── what is counted ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -195,10 +149,10 @@ def test_one_user_s_query_ids_are_not_another_s(make_event: MakeEvent, ask: Make
 
 def test_what_is_forgotten_leaves_no_usage(logs: Logs, make_event: MakeEvent, ask: MakeQuery) -> None:
     logs.write(QUERIES, ask())
-    logs.run()
+    logs.answer()
     assert len(logs.table(keys.USAGE)) == 1
     logs.write(MEMORIES, make_event("memory.forget", memory_id="a"))
-    logs.run()
+    logs.answer()
     assert logs.table(keys.USAGE) == []
 
 
@@ -211,7 +165,7 @@ def test_a_session_remembers_the_newest_it_returned(make_logs: Callable[[], Logs
         *(make_event("recall", 500, query="tea", k=50, session_id="s", filters=filters) for filters in asked),
         make_event("recall", 500, query="tea", k=50, session_id="s", filters=asked[1]),
     )
-    logs.run()
+    logs.answer()
     (returned,) = logs.table(keys.SESSION)
     seqs = [int.from_bytes(returned[at : at + 8], "little") for at in range(0, len(returned), 8)]
     assert len(seqs) == RETURNED_MOST
@@ -220,10 +174,10 @@ def test_a_session_remembers_the_newest_it_returned(make_logs: Callable[[], Logs
 
 
 def test_usage_is_no_part_of_the_state_hash(logs: Logs, ask: MakeQuery) -> None:
-    logs.run()
+    logs.answer()
     before = state_hash(logs.directory)
     logs.write(QUERIES, ask(), ask(session_id="s", id="q"))
-    logs.run()
+    logs.answer()
     assert state_hash(logs.directory) == before
 
 
@@ -234,13 +188,13 @@ def test_an_answer_is_given_whatever_becomes_of_its_effects(
         hot.usage().count([0], 5)
         raise KeyError
 
-    logs.run()
+    logs.answer()
     with monkeypatch.context() as patch:
-        patch.setattr(partition, "leave", half_way)
+        patch.setattr(queries, "stage_effects", half_way)
         logs.write(QUERIES, ask(), ask())
-        assert [len(response["memories"]) for response in logs.run()] == [1, 1]
+        assert [len(response["memories"]) for response in logs.answer()] == [1, 1]
     logs.write(QUERIES, ask())
-    (response,) = logs.run()
+    (response,) = logs.answer()
     assert response["explanations"]["a"]["factors"]["usage"] == 0  # what was counted half-way went with the owner
     assert counts(logs, make_event, "a") == [1]
 
@@ -284,9 +238,9 @@ def test_a_new_version_keeps_what_was_counted(make_event: MakeEvent, ask: MakeQu
 def test_a_rebuild_brings_feedback_back_and_answers_nothing(logs: Logs, make_event: MakeEvent, ask: MakeQuery) -> None:
     logs.write(MEMORIES, make_event("memory.feedback", memory_id="a", useful=True))
     logs.write(QUERIES, ask())
-    assert logs.run(silent=True) == []
+    assert logs.answer(silent=True) == []
     logs.write(QUERIES, make_event("memory.get", memory_id="a"))
-    (response,) = logs.run()
+    (response,) = logs.answer()
     assert response["usage"] == {"count": 0, "last_accessed_at": None, "useful": 1, "not_useful": 0}
 
 
@@ -298,12 +252,12 @@ def test_a_rebuild_brings_feedback_back_and_answers_nothing(logs: Logs, make_eve
 def test_a_query_answered_again_after_a_kill_counts_once(
     logs: Logs, make_event: MakeEvent, ask: MakeQuery, snapshots: int, fields: dict[str, Any]
 ) -> None:
-    logs.run()
+    logs.answer()
     snapshot = logs.snapshot() if snapshots else None
     logs.write(QUERIES, ask(**fields), ask(query="green tea"))
-    before = logs.run()
+    before = logs.answer()
     logs.kill(snapshot)
-    again = logs.run()
+    again = logs.answer()
     assert [r["memories"][0]["id"] for r in again] == [r["memories"][0]["id"] for r in before] == ["a", "b"]
     assert counts(logs, make_event, "a", "b") == [1, 1]
 
@@ -312,19 +266,19 @@ def test_a_query_that_waited_counts_once_however_late_it_is_answered(
     logs: Logs, make_event: MakeEvent, ask: MakeQuery
 ) -> None:
     logs.write(QUERIES, ask(wait_for="memories:0:2", wait_timeout_ms=60_000))
-    assert logs.run() == []
+    assert logs.answer() == []
     snapshots = [logs.snapshot() for _ in range(5)]
     logs.write(MEMORIES, make_event("message", id="c", content="a tandem"))
     logs.write(QUERIES, ask(query="green tea"))
-    assert len(logs.run()) == 2
+    assert len(logs.answer()) == 2
     logs.kill(snapshots[-1])
-    assert len(logs.run()) == 2  # the one that waited is in the snapshot, the other in the log
+    assert len(logs.answer()) == 2  # the one that waited is in the snapshot, the other in the log
     assert counts(logs, make_event, "a", "b", "c") == [1, 1, 0]
 
 
 def test_marks_go_when_no_snapshot_that_asks_for_them_is_left(logs: Logs, ask: MakeQuery) -> None:
     logs.write(QUERIES, ask(), ask())
-    logs.run()
+    logs.answer()
     kept = []
     for _ in range(4):
         logs.snapshot()
@@ -335,12 +289,12 @@ def test_marks_go_when_no_snapshot_that_asks_for_them_is_left(logs: Logs, ask: M
 
 def test_marks_found_at_the_start_count_as_of_then(logs: Logs, ask: MakeQuery) -> None:
     logs.write(QUERIES, ask())
-    logs.run()
+    logs.answer()
     snapshot = logs.snapshot()
     logs.snapshot()
     logs.kill(snapshot)
     logs.write(QUERIES, ask())
-    logs.run()
+    logs.answer()
     kept = []
     for _ in range(3):
         snapshot = logs.snapshot()
@@ -362,7 +316,7 @@ def test_kills_change_nothing(
     snapshots: list[Snapshot | None] = [None]
     for logs in (killed, whole):
         logs.write(MEMORIES, make_event("message", id="first", content="a red bike with tea"))
-        logs.run()
+        logs.answer()
     told = 0
     for step, number in steps:
         event: tuple[str, dict[str, Any]] | None = None
@@ -387,13 +341,13 @@ def test_kills_change_nothing(
         if event is not None:
             killed.write(*event)
             whole.write(*event)
-        killed.run()
-        whole.run()
+        killed.answer()
+        whole.answer()
     final = [make_event("recall", 900, query="bike", k=10, session_id=f"s{n}") for n in range(2)]
     for logs in (killed, whole):
         logs.write(QUERIES, *final)
-    one, other = (logs.run()[-2:] for logs in (killed, whole))
+    one, other = (logs.answer()[-2:] for logs in (killed, whole))
     assert [answer["explanations"] for answer in one] == [answer["explanations"] for answer in other]
     assert killed.table(keys.USAGE) == whole.table(keys.USAGE)
     for logs in (killed, whole):
-        logs.directory.close()
+        logs.stop()

@@ -11,27 +11,21 @@ import pytest
 from recallflow.connectors.embedders import load_embedder
 from recallflow.embedder import Matrix
 from recallflow.errors import EmbedderError, StorageError
-from recallflow.flows.settings import Settings
-from recallflow.operators import answer, decode, partition
+from recallflow.operators import decode, writes
+from recallflow.operators.answers import answer
 from recallflow.operators.apply import apply
-from recallflow.operators.events import Batch
-from recallflow.operators.partition import Clocks, PartitionLogic
-from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.pipeline import recall
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
 from recallflow.parsing import parse
-from recallflow.records import Position, Record
-from recallflow.state.directory import StateDirectory
 from recallflow.state.index import OwnerIndex
 from recallflow.state.logical import state_hash
+from tests.unit.operators.harness import MEMORIES, Harness
 
 MakeEvent = Callable[..., dict[str, Any]]
 
 SECRET = "walnut"
 STEPS = ["decode", "embed", "state"]
 HALF_WAY = ["index"]  # what comes before it is done by then; the other steps fail at their end
-SETTINGS = Settings(partitions=1)
-CLOCKS = Clocks(timer=lambda: 0.0, now_ms=lambda: 0)
 
 
 class Plant:
@@ -70,36 +64,20 @@ class Plant:
         return self.embedder.embed(texts)
 
 
-class Engine:
-    """The steps of the flow on one state partition, without Bytewax: what a batch of lines puts out."""
+class Engine(Harness):
+    """One log, read from its first line in each life: what a batch of lines puts out."""
 
-    def __init__(self, path: Path, plant: Plant) -> None:
-        self._path, self._plant = path, plant
-        self.start()
-
-    def start(self) -> None:
-        fingerprint = SETTINGS.fingerprint(self._plant.embedder)
-        self.directory = StateDirectory.open(self._path, fingerprint, SETTINGS.cache_bytes)
-        rules = SETTINGS.rules(self._plant)
-        self._logic = PartitionLogic.builder(self.directory, self._plant, rules, CLOCKS)(None)
-
-    def crash(self) -> None:
-        """Begins again with what is committed, from before the first record."""
-        self.directory.close()
-        self.start()
-
-    def run(self, lines: Sequence[bytes], **record: Any) -> list[Output]:
-        records = [Record(Position("log", 0, n), line, 0, b"acme/ann", **record) for n, line in enumerate(lines)]
-        items = prepare(self._plant, [decode.decode(record) for record in records])
-        outputs, _ = self._logic.on_batch([Batch(0, items)])
-        return [output for output in outputs if not isinstance(output, Done)]
+    def put(self, lines: Sequence[bytes], **record: Any) -> list[Output]:
+        self.lines[MEMORIES].clear()
+        self.rewind(MEMORIES)
+        return [output for output in self.run(MEMORIES, *lines, **record) if not isinstance(output, Done)]
 
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
     plant = Plant()
     monkeypatch.setattr(decode, "parse", plant.wrap("decode", parse))
-    monkeypatch.setattr(partition, "apply", plant.wrap("state", apply))
+    monkeypatch.setattr(writes, "apply", plant.wrap("state", apply))
     monkeypatch.setattr(answer, "recall", plant.wrap("recall", recall))
     monkeypatch.setattr(OwnerIndex, "add", plant.wrap("index", OwnerIndex.add))
     return plant
@@ -110,12 +88,12 @@ def make_engine(tmp_path: Path, plant: Plant) -> Iterator[Callable[[str], Engine
     engines: list[Engine] = []
 
     def make(name: str) -> Engine:
-        engines.append(Engine(tmp_path / name, plant))
+        engines.append(Engine(tmp_path / name, plant, one_log=True, record={"append_ms": 0, "key": b"acme/ann"}))
         return engines[-1]
 
     yield make
     for engine in engines:
-        engine.directory.close()
+        engine.stop()
 
 
 @pytest.fixture
@@ -174,10 +152,10 @@ def test_a_record_that_our_code_fails_at_is_refused_and_the_others_do_not_notice
     make_engine: Callable[[str], Engine], plant: Plant, lines: list[bytes], step: str
 ) -> None:
     reference = make_engine("reference")
-    expected = reference.run([b"{" if n == 2 else line for n, line in enumerate(lines)])
+    expected = reference.put([b"{" if n == 2 else line for n, line in enumerate(lines)])
     plant.fail(step)
     engine = make_engine("engine")
-    outputs = engine.run(lines)
+    outputs = engine.put(lines)
     assert told(outputs) == told(expected)
     (letter,) = letters(outputs)
     assert (letter.record.value, letter.position.offset, letter.number) == (lines[2], 2, 0)
@@ -191,11 +169,11 @@ def test_neither_the_dead_letter_nor_the_log_tells_what_was_said(
 ) -> None:
     plant.error.__cause__ = ValueError(SECRET)
     plant.fail(step)
-    (letter,) = letters(engine.run(lines))
+    (letter,) = letters(engine.put(lines))
     assert "KeyError" in str(letter.error)
     assert SECRET not in str(letter.error)
     (*_, last) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert last.getMessage().startswith(f"log:0:2: our own code failed in step {step}\n")
+    assert last.getMessage().startswith(f"memories:0:2: our own code failed in step {step}\n")
     assert "raise self.error" in caplog.text
     assert "ValueError" in caplog.text
     assert "KeyError" in caplog.text
@@ -207,9 +185,9 @@ def test_what_fails_once_is_tried_again(
     make_engine: Callable[[str], Engine], plant: Plant, lines: list[bytes], make_event: MakeEvent, step: str
 ) -> None:
     lines = [*lines, orjson.dumps(make_event("recall", 900_000, id="q3", query=f"Whose {SECRET}?"))]
-    expected = make_engine("reference").run(lines)
+    expected = make_engine("reference").put(lines)
     plant.fail(step, times=1)
-    outputs = make_engine("engine").run(lines)
+    outputs = make_engine("engine").put(lines)
     assert (told(outputs), letters(outputs)) == (told(expected), [])
 
 
@@ -220,11 +198,11 @@ def test_after_a_crash_a_refusal_stands(
 ) -> None:
     """Were the record applied in the second run, or refused for nothing, it would have come out as both, or as none."""
     plant.fail(step)
-    first, before = engine.run(lines), state_hash(engine.directory)
+    first, before = engine.put(lines), state_hash(engine.directory)
     if healed:
         plant.heal()
-    engine.crash()
-    again = engine.run(lines)
+    engine.kill()
+    again = engine.put(lines)
     assert [described(letter) for letter in letters(again)] == [described(letter) for letter in letters(first)]
     assert receipts(again) == receipts(first)
     assert state_hash(engine.directory) == before
@@ -232,10 +210,10 @@ def test_after_a_crash_a_refusal_stands(
 
 @pytest.mark.parametrize("step", STEPS)
 def test_after_a_crash_what_was_applied_stands(engine: Engine, plant: Plant, lines: list[bytes], step: str) -> None:
-    first, before = engine.run(lines[:4]), state_hash(engine.directory)
+    first, before = engine.put(lines[:4]), state_hash(engine.directory)
     plant.fail(step)
-    engine.crash()
-    assert engine.run(lines[:4]) == first
+    engine.kill()
+    assert engine.put(lines[:4]) == first
     assert state_hash(engine.directory) == before
 
 
@@ -243,10 +221,10 @@ def test_a_record_that_is_read_again_for_a_rebuild_is_refused_in_silence(
     engine: Engine, plant: Plant, lines: list[bytes]
 ) -> None:
     plant.fail("state")
-    assert engine.run(lines, silent=True) == []
+    assert engine.put(lines, silent=True) == []
     plant.heal()
-    engine.crash()
-    assert letters(engine.run(lines)) == []
+    engine.kill()
+    assert letters(engine.put(lines)) == []
 
 
 # ── what is in memory ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -257,19 +235,19 @@ def test_an_index_that_a_write_left_half_changed_is_built_again(
 ) -> None:
     """The memory is stored by then: what is kept does not depend on what was asked before."""
     lines = [orjson.dumps(make_event("user.stats", 0)), *lines]  # from here on there is an index to change
-    expected = make_engine("reference").run(lines)
+    expected = make_engine("reference").put(lines)
     plant.fail("index", times=1)
     engine = make_engine("engine")
-    outputs = engine.run(lines)
+    outputs = engine.put(lines)
     assert (told(outputs), letters(outputs)) == (told(expected), [])
 
 
 def test_an_index_that_a_query_left_half_built_is_built_again(
     make_engine: Callable[[str], Engine], plant: Plant, lines: list[bytes]
 ) -> None:
-    expected = make_engine("reference").run(lines)
+    expected = make_engine("reference").put(lines)
     plant.fail("index", times=2)  # at the first query, and when it is tried again
-    outputs = make_engine("engine").run(lines)
+    outputs = make_engine("engine").put(lines)
     failed, *rest = [out for out in told(outputs) if out[3].get("query_id")]
     assert failed[3]["error"]["code"] == "internal_error"
     assert rest == [out for out in told(expected) if out[3].get("query_id")][1:]
@@ -285,7 +263,7 @@ def test_a_query_that_our_code_fails_at_is_answered_with_an_error_and_kept(
     query = orjson.dumps(make_event("recall", 900_000, id="q", query=f"Whose {SECRET}?"))
     other = orjson.dumps(make_event("recall", 900_000, id="other", query="Whose violin?"))
     plant.fail(step)
-    outputs = engine.run([lines[0], query, other])
+    outputs = engine.put([lines[0], query, other])
     (letter,) = letters(outputs)
     assert (letter.record.value, letter.error.code) == (query, "internal_error")
     _, failed, answered = told(outputs)
@@ -308,4 +286,4 @@ def test_what_the_surroundings_are_to_blame_for_stops_the_flow(
     plant.fail(step)
     query = make_event("recall", 900_000, query=f"Whose {SECRET}?")
     with pytest.raises(type(error)):
-        engine.run([*lines, orjson.dumps(query)])
+        engine.put([*lines, orjson.dumps(query)])

@@ -1,25 +1,15 @@
 """When an event came in: the log's time, on a clock that is its owner's own."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.embedder import Kind, Matrix
 from recallflow.flows.embedded import Processed
-from recallflow.flows.settings import Settings
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Batch
-from recallflow.operators.partition import PartitionLogic
-from recallflow.operators.prepare import prepare
-from recallflow.outputs import Answer
-from recallflow.records import Position, Record
-from recallflow.state.directory import StateDirectory
+from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness, answers
 
 FAR_MS = 253_402_214_400_000  # in the year 9999
 OTHERS = [{"tenant_id": "globex"}, {"user_id": "bob"}, {"environment": "staging"}]
@@ -28,47 +18,18 @@ MakeEvent = Callable[..., dict[str, Any]]
 RunFlow = Callable[..., Processed]
 
 
-class Flat:
-    name, dimension = "flat", 4
-    kind: Kind = "spelling"
-
-    def embed(self, texts: Sequence[str]) -> Matrix:
-        return np.tile(np.array([1, 0, 0, 0], np.float32), (len(texts), 1))
-
-
-class Log:
-    """One state partition that reads a log which tells when it took each record in."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._number = 0
-        self._open()
+class Log(Harness):
+    """A log that tells when it took each record in."""
 
     def append(self, at_ms: int, event: dict[str, Any]) -> list[dict[str, Any]]:
-        record = Record(Position("log", 0, self._number), orjson.dumps(event), at_ms)
-        self._number += 1
-        outputs, _ = self._logic.on_batch([Batch(0, prepare(Flat(), [decode(record)]))])
-        return [orjson.loads(output.body) for output in outputs if isinstance(output, Answer)]
-
-    def again(self) -> None:
-        """Another process goes on."""
-        self.close()
-        self._open()
-
-    def close(self) -> None:
-        self._directory.close()
-
-    def _open(self) -> None:
-        settings = Settings(partitions=1)
-        self._directory = StateDirectory.open(self._path, settings.fingerprint(Flat()), 1 << 20)
-        self._logic = PartitionLogic.builder(self._directory, Flat(), settings.rules(Flat()))(None)
+        return answers(self.run(MEMORIES, event, append_ms=at_ms))
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    found = Log(tmp_path / "s")
+    found = Log(tmp_path / "s", FlatEmbedder(), one_log=True)
     yield found
-    found.close()
+    found.stop()
 
 
 def known(responses: list[dict[str, Any]]) -> list[set[str]]:
@@ -106,18 +67,18 @@ def test_a_logs_clock_is_its_owners_too(log: Log, make_event: MakeEvent, other: 
 def test_on_a_log_an_owners_ingestion_never_goes_back_wherever_the_process_ends(
     tmp_path_factory: pytest.TempPathFactory, make_event: MakeEvent, steps: list[tuple[int, str, bool]]
 ) -> None:
-    log = Log(tmp_path_factory.mktemp("log") / "s")
+    log = Log(tmp_path_factory.mktemp("log") / "s", FlatEmbedder(), one_log=True)
     latest = dict[str, int]()
     for number, (at_ms, user, restart) in enumerate(steps):
         if restart:
-            log.again()
+            log.restart()
         told = make_event("memory", 50 - number, id=f"m{number}", content="tea") | {"user_id": user}
         log.append(at_ms, told)
         latest[user] = max(latest.get(user, 0), at_ms)
         asked = make_event("memory.get", memory_id=f"m{number}") | {"user_id": user}
         (answer,) = log.append(0, asked)
         assert answer["versions"][0]["ingested_at"] == f"1970-01-01T00:00:00.{latest[user]:03d}Z".replace(".000Z", "Z")
-    log.close()
+    log.stop()
 
 
 @pytest.mark.parametrize("mode", ["relevance", "hybrid", "episode"])

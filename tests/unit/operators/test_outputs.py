@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
-from recallflow.operators.outputs import LEAST_BYTES, fitted
+from recallflow.operators.answers.fit import LEAST_BYTES, fitted
 from recallflow.outputs import Answer
 from recallflow.records import Position
 from recallflow.responses import Response

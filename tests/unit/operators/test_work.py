@@ -1,116 +1,66 @@
 """What an event does to very many memories is done in steps: nobody sees half of it, and kills change nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from recallflow.connectors.embedders import load_embedder
-from recallflow.flows.settings import Settings
-from recallflow.operators import past, queue, work
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Batch
-from recallflow.operators.partition import Clocks, PartitionLogic
-from recallflow.operators.prepare import prepare
+from recallflow.operators import large, queue, work
+from recallflow.operators.answers import past
 from recallflow.operators.recall import moment
 from recallflow.operators.snapshot import Snapshot
-from recallflow.outputs import Answer, DeadLetter, Output, Receipted
-from recallflow.records import Position, Record
+from recallflow.outputs import Output
+from recallflow.records import Record
 from recallflow.state import keys
-from recallflow.state.directory import StateDirectory
 from recallflow.state.graph_codec import decode_neighbours
-from recallflow.state.logical import state_hash
 from recallflow.state.verify import verify
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, receipts
 
 MakeEvent = Callable[..., dict[str, Any]]
 
-SETTINGS = Settings(partitions=1)
-EMBEDDER = load_embedder("hash")
-MEMORIES, QUERIES = "memories", "queries"
 MINUTE_MS = 60_000
 GONE, LEFT = 9, 4  # messages of Ann's that are forgotten, and that are not
 
 
-class Engine:
-    """The state step on two logs, without Bytewax: told when to go on, and killed anywhere."""
+class Engine(Harness):
+    """Keeps what came out of two logs, and the last snapshot."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._snapshot: Snapshot | None = None
-        self._read = {MEMORIES: 0, QUERIES: 0}
-        self._lines: dict[str, list[bytes]] = {MEMORIES: [], QUERIES: []}
         self.outputs: list[Output] = []
-        self._open()
+        self.last: Snapshot | None = None
+        super().__init__(path, record={"headers": (("h", b"1"),)})
 
-    def _open(self) -> None:
-        self.directory = StateDirectory.open(self._path, SETTINGS.fingerprint(EMBEDDER), SETTINGS.cache_bytes)
-        rules = SETTINGS.rules(EMBEDDER, query_topic=QUERIES, input_ends=False)
-        clocks = Clocks(timer=lambda: 0.0, now_ms=lambda: 0)
-        self._logic = PartitionLogic.builder(self.directory, EMBEDDER, rules, clocks)(self._snapshot)
+    def take(self, records: Iterable[Record]) -> list[Output]:
+        self.outputs += (found := super().take(records))
+        return found
 
-    def write(self, topic: str, *events: dict[str, Any]) -> None:
-        """Takes in events, in a batch of their own."""
-        self._lines[topic] += [orjson.dumps(event) for event in events]
-        self.read(topic)
+    def advance(self) -> list[Output]:
+        self.outputs += (found := super().advance())
+        return found
 
-    def read(self, topic: str) -> None:
-        numbered = list(enumerate(self._lines[topic]))[self._read[topic] :]
-        self._read[topic] = len(self._lines[topic])
-        records = [Record(Position(topic, 0, n), line, n, headers=(("h", b"1"),)) for n, line in numbered]
-        items = prepare(EMBEDDER, [decode(record) for record in records])
-        if items:
-            self.outputs += self._logic.on_batch([Batch(0, items)])[0]
-
-    @property
-    def is_due(self) -> bool:
-        return self._logic.notify_at() is not None
-
-    def go_on(self) -> None:
-        """Between two batches, as Bytewax does."""
-        self.outputs += self._logic.on_notify()[0]
-
-    def go_on_to_the_end(self) -> None:
-        for _ in range(1_000):
-            if not self.is_due:
-                return
-            self.go_on()
-        raise AssertionError("it never comes to an end")
-
-    def snapshot(self) -> None:
-        self._snapshot, self._kept = self._logic.snapshot(), dict(self._read)
-
-    def kill(self) -> None:
-        """Begins again from the last snapshot, with all that was committed since."""
-        del self._logic  # and with it what reads the store
-        self.directory.close()
-        self._read = dict(self._kept) if self._snapshot is not None else {MEMORIES: 0, QUERIES: 0}
-        self._open()
+    def snapshot(self) -> Snapshot:
+        self.last = super().snapshot()
+        return self.last
 
     def answers(self) -> dict[str, list[str]]:
         """Query id → the memories in its answer."""
-        told = [orjson.loads(output.body) for output in self.outputs if isinstance(output, Answer)]
-        return {one["query_id"]: sorted({memory["id"] for memory in one.get("memories", [])}) for one in told}
+        return {
+            one["query_id"]: sorted({memory["id"] for memory in one.get("memories", [])})
+            for one in answers(self.outputs)
+        }
 
     def receipts(self) -> dict[str, str]:
         """Position → outcome."""
-        told = [orjson.loads(output.body) for output in self.outputs if isinstance(output, Receipted)]
-        return {one["position"]: one["outcome"] for one in told}
+        return {one["position"]: one["outcome"] for one in receipts(self.outputs)}
 
     def problems(self) -> list[str]:
         """What of the stored state does not hang together."""
-        del self._logic
-        self.directory.close()
-        found = verify(self._path).problems
-        self._open()
+        self.stop()
+        found = verify(self.path).problems
+        self.start()
         return found
-
-    def hash(self) -> str:
-        return state_hash(self.directory)
-
-    def records(self) -> list[tuple[bytes, bytes]]:
-        return [*self.directory.partition(0).everything()]
 
 
 @pytest.fixture
@@ -130,7 +80,7 @@ def make_engine(tmp_path: Path) -> Iterator[Callable[[], Engine]]:
 
     yield make
     for engine in made:
-        engine.directory.close()
+        engine.stop()
 
 
 @pytest.fixture
@@ -199,10 +149,10 @@ def test_the_state_is_that_of_one_step(
         monkeypatch.setattr(work, "LOOKED_AT", looked_at)
         monkeypatch.setattr(work, "SHARE", share)
         engine = make_engine()
-        engine.write(MEMORIES, *said)
-        engine.write(MEMORIES, large, behind)
+        engine.run(MEMORIES, *said)
+        engine.run(MEMORIES, large, behind)
         waited.append(engine.is_due)
-        engine.go_on_to_the_end()
+        engine.advance_to_end()
         (outcome,) = engine.receipts().values()
         assert outcome == ("created" if kind == "message" else "forgotten")
         hashes.append(engine.hash())
@@ -218,24 +168,24 @@ def test_nobody_sees_half_of_it_and_what_comes_behind_waits_in_order(
 ) -> None:
     engine = make_engine()
     other = make_event("message", id="bob1", user_id="bob", content="tea")
-    engine.write(MEMORIES, *said, other)
-    engine.write(QUERIES, ask(make_event, "before"))
-    engine.write(
+    engine.run(MEMORIES, *said, other)
+    engine.run(QUERIES, ask(make_event, "before"))
+    engine.run(
         MEMORIES,
         make_event("memory.forget", filter=FORGET),
         make_event("message", 61 * MINUTE_MS, id="new", session_id="gone", content="tea"),
         make_event("memory.update", memory_id="gone1", content="late", receipt=True),
     )
     for number in range(3):
-        engine.write(QUERIES, ask(make_event, f"during{number}"), ask(make_event, f"bob{number}", user_id="bob"))
+        engine.run(QUERIES, ask(make_event, f"during{number}"), ask(make_event, f"bob{number}", user_id="bob"))
     answers = engine.answers()
     assert set(answers) == {"before", "bob0", "bob1", "bob2"}
     assert answers["bob2"] == ["bob1"]
-    engine.go_on_to_the_end()
+    engine.advance_to_end()
     answers = engine.answers()
     assert len(answers["before"]) == GONE + LEFT
     assert [answers[f"during{number}"] for number in range(3)] == [sorted(["new", *LEFT_IDS])] * 3
-    refused = [output for output in engine.outputs if isinstance(output, DeadLetter)]
+    refused = letters(engine.outputs)
     assert [(one.error.code, one.record.headers) for one in refused] == [("not_found", (("h", b"1"),))]
 
 
@@ -256,20 +206,20 @@ def test_a_kill_between_two_steps_changes_nothing(
     behind = make_event("message", 61 * MINUTE_MS, id="new", session_id="gone", content="tea", receipt=True)
 
     def run(engine: Engine, kill: bool) -> None:
-        engine.write(MEMORIES, *said)
+        engine.run(MEMORIES, *said)
         if snapshot_after == "memories":
             engine.snapshot()
-        engine.write(MEMORIES, large, behind)
+        engine.run(MEMORIES, large, behind)
         assert engine.is_due
         if snapshot_after == "the event":
             engine.snapshot()
         for _ in range(steps):
-            engine.go_on()
+            engine.advance()
         if kill:
-            engine.kill()
-            engine.write(QUERIES, ask(make_event, "killed"))  # comes before the memories are read again
+            engine.kill(engine.last)
+            engine.run(QUERIES, ask(make_event, "killed"))  # comes before the memories are read again
             engine.read(MEMORIES)
-        engine.go_on_to_the_end()
+        engine.advance_to_end()
 
     whole, killed = make_engine(), make_engine()
     run(whole, kill=False)
@@ -291,10 +241,10 @@ def test_a_forget_with_an_id_spares_what_came_after_it(
     engine = make_engine()
     forget = make_event("memory.forget", id="f", filter={"older_than": 90 * MINUTE_MS}, receipt=True)
     new = [make_event("message", n, id=f"new{n}", content="tea") for n in range(GONE)]
-    engine.write(MEMORIES, *said, forget, *new, forget, forget | {"filter": FORGET})
-    engine.go_on_to_the_end()
+    engine.run(MEMORIES, *said, forget, *new, forget, forget | {"filter": FORGET})
+    engine.advance_to_end()
     assert [*engine.receipts().values()] == ["forgotten", "duplicate"]
-    engine.write(QUERIES, ask(make_event, "q"))
+    engine.run(QUERIES, ask(make_event, "q"))
     assert engine.answers()["q"] == sorted(event["id"] for event in new)
 
 
@@ -303,16 +253,16 @@ def test_steps_whose_event_never_comes_again_keep_nobody_waiting(
     make_engine: Callable[[], Engine], make_event: MakeEvent, said: list[dict[str, Any]]
 ) -> None:
     engine = make_engine()
-    engine.write(MEMORIES, *said)
+    engine.run(MEMORIES, *said)
     engine.snapshot()
-    engine.write(MEMORIES, make_event("memory.forget", filter=FORGET))
-    engine._lines[MEMORIES][-1] = orjson.dumps(make_event("message", id="other", content="tea"))  # lines fed anew
-    engine.kill()
-    engine.write(QUERIES, ask(make_event, "q"))
-    engine.go_on_to_the_end()
+    engine.run(MEMORIES, make_event("memory.forget", filter=FORGET))
+    engine.lines[MEMORIES][-1] = orjson.dumps(make_event("message", id="other", content="tea"))  # lines fed anew
+    engine.kill(engine.last)
+    engine.run(QUERIES, ask(make_event, "q"))
+    engine.advance_to_end()
     assert engine.answers()["q"] == LEFT_IDS
     engine.read(MEMORIES)
-    engine.write(QUERIES, ask(make_event, "r"))
+    engine.run(QUERIES, ask(make_event, "r"))
     assert engine.answers()["r"] == [*LEFT_IDS, "other"]
     assert not [key for key, _ in engine.records() if key.startswith(keys.WORK)]
 
@@ -328,13 +278,13 @@ def test_where_our_own_code_fails_at_a_step_the_event_is_refused_and_the_owner_g
         raise ArithmeticError
 
     engine = make_engine()
-    engine.write(MEMORIES, *said)
-    monkeypatch.setattr(queue, "step", fail)
-    engine.write(MEMORIES, make_event("memory.forget", filter=FORGET), make_event("message", id="new", content="tea"))
-    engine.go_on_to_the_end()
-    refused = [output for output in engine.outputs if isinstance(output, DeadLetter)]
+    engine.run(MEMORIES, *said)
+    monkeypatch.setattr(large, "step", fail)
+    engine.run(MEMORIES, make_event("memory.forget", filter=FORGET), make_event("message", id="new", content="tea"))
+    engine.advance_to_end()
+    refused = letters(engine.outputs)
     assert [one.error.code for one in refused] == ["internal_error"]
-    engine.write(QUERIES, ask(make_event, "q"))
+    engine.run(QUERIES, ask(make_event, "q"))
     assert "new" in engine.answers()["q"]
 
 
@@ -355,18 +305,18 @@ def test_nothing_is_left_of_what_was_forgotten(
         monkeypatch.setattr(work, "LOOKED_AT", 4)
         monkeypatch.setattr(work, "SHARE", 3)
     engine = make_engine()
-    engine.write(MEMORIES, *said)
-    engine.write(QUERIES, ask(make_event, "q"), ask(make_event, "r", session_id="gone"))  # usage is counted
+    engine.run(MEMORIES, *said)
+    engine.run(QUERIES, ask(make_event, "q"), ask(make_event, "r", session_id="gone"))  # usage is counted
     gone = {json[3]: json[0] for key, value in engine.records() if _table(key) == keys.ENTRY
             if (json := orjson.loads(value))[3].startswith("gone")}  # fmt: skip
     assert len(gone) == GONE
     numbered = (keys.ENTRY, keys.VECTORS, keys.PAST_ENTRY, keys.PAST_VECTORS, keys.USAGE, keys.LINKS, keys.SIMILAR)
     assert {_table(key) for key, _ in engine.records() if _seq(key) in gone.values()} >= {*numbered, keys.MEMBER}
     if how == "by id":
-        engine.write(MEMORIES, *(make_event("memory.forget", memory_id=one) for one in gone))
+        engine.run(MEMORIES, *(make_event("memory.forget", memory_id=one) for one in gone))
     else:
-        engine.write(MEMORIES, make_event("memory.forget", filter=FORGET))
-    engine.go_on_to_the_end()
+        engine.run(MEMORIES, make_event("memory.forget", filter=FORGET))
+    engine.advance_to_end()
     names = _names(engine, gone)
     for key, value in engine.records():
         table = _table(key)
@@ -419,22 +369,22 @@ def test_the_past_is_built_in_steps_and_is_that_of_the_questions_place_in_line(
     kill: bool,
 ) -> None:
     whole = make_engine()
-    whole.write(MEMORIES, *said)
+    whole.run(MEMORIES, *said)
     question = make_event("recall", 60 * MINUTE_MS, id="past", query="tea?", k=50, **about)
-    whole.write(QUERIES, question)
+    whole.run(QUERIES, question)
     monkeypatch.setattr(moment, "AT_ONCE", 3)
     monkeypatch.setattr(past, "AT_ONCE", 3)
     engine = make_engine()
-    engine.write(MEMORIES, *said)
-    engine.write(QUERIES, question, make_event("recall", 60 * MINUTE_MS, id="now", query="tea?", k=50))
+    engine.run(MEMORIES, *said)
+    engine.run(QUERIES, question, make_event("recall", 60 * MINUTE_MS, id="now", query="tea?", k=50))
     assert [*engine.answers()] == ["now"]
     if kill:
-        engine.go_on()
+        engine.advance()
         engine.snapshot()
-        engine.kill()
+        engine.kill(engine.last)
     else:
-        engine.write(MEMORIES, make_event("memory", 61 * MINUTE_MS, id="later", content="tea"))
-    engine.go_on_to_the_end()
+        engine.run(MEMORIES, make_event("memory", 61 * MINUTE_MS, id="later", content="tea"))
+    engine.advance_to_end()
     (expected,) = whole.answers().values()
     assert engine.answers()["past"] == expected
     assert len(expected) > 1

@@ -154,7 +154,7 @@ def test_applied_positions_of_hostile_topics_come_back_after_a_restart(
     with Partition(path, 0, Keyring(bytes(32)), SharedMemory(), 0.0) as partition:
         for topic in topics:
             for number in (0, 10):
-                partition.move(Position(topic, number, 7 + number))
+                partition.stage({}, Position(topic, number, 7 + number))
         partition.commit()
     with Partition(path, 0, Keyring(bytes(32)), SharedMemory(), 0.0) as partition:
         assert partition.applied == moved

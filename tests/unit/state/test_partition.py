@@ -1,4 +1,4 @@
-"""A database that cannot be read says so, whatever way it is read."""
+"""A database that cannot be read says so, whatever way it is read; what was staged is read as if it were stored."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from recallflow.errors import StorageError
+from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.keyring import Keyring
 from recallflow.state.partition import Partition, SharedMemory
@@ -53,3 +54,37 @@ def test_a_database_that_was_closed_cannot_be_read(damaged: Partition) -> None:
     damaged.close()
     with pytest.raises(StorageError, match="cannot be read"):
         list(damaged.scan(keys.OWNERS))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda partition: dict(partition.scan(keys.OWNERS)),
+        lambda partition: dict(partition.scan_range(keys.OWNERS, keys.END)),
+        lambda partition: dict([*partition.scan_back(keys.OWNERS)][::-1]),
+        lambda partition: {key: partition.get(key) for key in partition.first_keys(keys.OWNERS, 3)},
+        lambda partition: {
+            key: value for key, value in zip(KEYS[:4], partition.get_many(KEYS[:4]), strict=True) if value is not None
+        },
+        lambda partition: {key: value for key in KEYS[:4] if (value := partition.get_large(key)) is not None},
+    ],
+)
+def test_every_read_sees_what_was_staged_before_it(
+    tmp_path: Path, read: Callable[[Partition], dict[bytes, bytes]]
+) -> None:
+    with Partition(tmp_path / "p000", 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0) as partition:
+        partition.stage({KEYS[0]: b"old", KEYS[1]: b"gone", KEYS[2]: b"stays"})
+        assert read(partition) == {KEYS[0]: b"old", KEYS[1]: b"gone", KEYS[2]: b"stays"}
+        partition.stage({KEYS[0]: b"new", KEYS[1]: None, KEYS[3]: b"added"})
+        assert read(partition) == {KEYS[0]: b"new", KEYS[2]: b"stays", KEYS[3]: b"added"}
+
+
+def test_a_read_in_the_middle_of_a_batch_splits_no_event(tmp_path: Path) -> None:
+    """A scan commits what is staged: of each event its position, too."""
+    path, position = tmp_path / "p000", Position("log", 0, 7)
+    with Partition(path, 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0) as partition:
+        partition.stage({KEYS[0]: b"told"}, position)
+        list(partition.scan(keys.OWNERS))
+    with Partition(path, 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0) as partition:  # nobody called `commit`
+        assert partition.get(KEYS[0]) == b"told"
+        assert partition.is_applied(position)

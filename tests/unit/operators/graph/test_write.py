@@ -105,9 +105,9 @@ def test_a_hub_is_not_written_again_for_each_of_its_memories(engine: Engine, mon
     partition, written = engine.directory.partition(0), list[bytes]()
     stage = partition.stage
 
-    def noted(effects: dict[bytes, bytes | None]) -> None:
-        written.extend(effects)
-        stage(effects)
+    def noted(values: dict[bytes, bytes | None], *beside: Any) -> None:
+        written.extend(values)
+        stage(values, *beside)
 
     monkeypatch.setattr(partition, "stage", noted)
     engine.run(*(fact(f"m{n}", "then Ann came", tags=["hot"]) for n in range(50)))

@@ -17,7 +17,7 @@ from recallflow.operators.recall.pipeline import Effects
 from recallflow.records import Record
 from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner
-from recallflow.state.partition import Partition
+from recallflow.state.partition import Partition, Values
 from recallflow.state.usage import encode_seqs
 
 RETURNED_MOST = 200  # memories remembered as returned in one session, the newest
@@ -34,7 +34,7 @@ class Marks:
         # By the snapshots between which they were marked, the oldest first.
         self._generations = deque[dict[bytes, bytes]]([{}, {}, dict(partition.scan(keys.EFFECTS))])
 
-    def mark(self, record: Record) -> dict[bytes, bytes | None] | None:
+    def mark(self, record: Record) -> Values | None:
         """Marks the query; returns what is to be stored together with its effects, or None where they are in."""
         keyring, position = self._partition.keyring, record.position
         key = keys.effects(keyring.name(b"", position.source), position.offset)
@@ -47,13 +47,13 @@ class Marks:
         self._generations[-1][key] = content
         return {key: content}
 
-    def age(self) -> dict[bytes, bytes | None]:
+    def next_generation(self) -> Values:
         """A snapshot is taken: what is to be deleted of marks that nobody will ask for again."""
         self._generations.append({})
         return dict.fromkeys(self._generations.popleft())
 
 
-def leave(partition: Partition, marks: Marks, hot: HotOwner, ask: Ask, effects: Effects) -> None:
+def stage_effects(partition: Partition, marks: Marks, hot: HotOwner, ask: Ask, effects: Effects) -> None:
     """Stages what an answer leaves behind, unless it is in."""
     staged = marks.mark(ask.record)
     if staged is None:
@@ -62,12 +62,12 @@ def leave(partition: Partition, marks: Marks, hot: HotOwner, ask: Ask, effects: 
         counted = hot.usage().count(effects.seqs, effects.at_ms)
         staged |= {keys.usage(hot.key, seq): record for seq, record in zip(effects.seqs, counted, strict=True)}
         if effects.session_id is not None:
-            returned = _followed_by(hot.returned(effects.session_id).tolist(), effects.seqs)
+            returned = _latest_last(hot.returned(effects.session_id).tolist(), effects.seqs)
             staged[keys.session(hot.key, hot.name(effects.session_id))] = encode_seqs(returned)
     partition.stage(staged)
 
 
-def _is_new(partition: Partition, hot: HotOwner, query_id: str, staged: dict[bytes, bytes | None]) -> bool:
+def _is_new(partition: Partition, hot: HotOwner, query_id: str, staged: Values) -> bool:
     """Whether none of the owner's latest queries had this id, which then is one of them."""
     key, name = keys.asked(hot.key), hot.name(query_id)[:_ID_BYTES]
     known = partition.get(key) or b""
@@ -77,7 +77,7 @@ def _is_new(partition: Partition, hot: HotOwner, query_id: str, staged: dict[byt
     return True
 
 
-def _followed_by(before: list[int], seqs: Sequence[int]) -> list[int]:
+def _latest_last(before: list[int], seqs: Sequence[int]) -> list[int]:
     """The latest last, each once."""
     again = set(seqs)
     return [*(seq for seq in before if seq not in again), *seqs][-RETURNED_MOST:]

@@ -52,12 +52,6 @@ def missing(memory_id: str) -> InvalidRecord:
     return InvalidRecord("not_found", [FieldProblem("memory_id", f"no current memory has the id {memory_id!r}")])
 
 
-def unsupported(kind: str) -> InvalidRecord:
-    return InvalidRecord(
-        "unsupported", [FieldProblem("type", f"{kind} is in the contract, but not in this version yet")]
-    )
-
-
 def episodes(index: OwnerIndex, rows: RowsReader, query: EpisodesList, now_ms: int, gap_ms: int) -> list[EpisodeInfo]:
     """Episodes that still have members, newest first."""
     members = _members(index)

@@ -5,7 +5,6 @@ question itself, which is asked anew after a kill.
 """
 
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple
 
 from recallflow.embedder import Embedder
@@ -13,11 +12,10 @@ from recallflow.errors import InvalidRecord
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build
-from recallflow.owner import Owner
 from recallflow.queries import Recall
 from recallflow.records import Record
 from recallflow.responses import Warn
-from recallflow.state.hot_owner import HotOwner
+from recallflow.state.hot import Owners
 from recallflow.state.index import OwnerIndex
 
 STEP = "state"
@@ -35,8 +33,8 @@ class Asked(NamedTuple):
 class Pasts:
     """The questions of one state partition whose past is being built, one after the other."""
 
-    def __init__(self, hot_owner: Callable[[Owner], HotOwner], embedder: Embedder, episode_gap_ms: int) -> None:
-        self._hot_owner = hot_owner
+    def __init__(self, owners: Owners, embedder: Embedder, episode_gap_ms: int) -> None:
+        self._owners = owners
         self._embedder = embedder
         self._episode_gap_ms = episode_gap_ms
         self._asked: deque[Asked] = deque()
@@ -50,10 +48,10 @@ class Pasts:
 
     def begin(self, ask: Ask, warnings: list[Warn]) -> bool:
         """Whether a question takes steps; then it is set aside until they are taken."""
-        query, hot = ask.query, self._hot_owner(ask.owner)
+        query, hot = ask.query, self._owners.get(ask.owner)
         if not isinstance(query, Recall) or hot.next_change <= AT_ONCE:
             return False
-        moment = Moment.of(query, ask.record.append_ms if query.timestamp is None else query.timestamp)
+        moment = Moment.of(query, ask.asked_ms)
         if moment.is_of_present:
             return False
         steps = build(hot, moment, self._embedder.name, self._embedder.dimension, self._episode_gap_ms)
@@ -69,14 +67,14 @@ class Pasts:
             once(STEP, asked.ask.record.position, self._step, asked)
         except InvalidRecord:
             return self._asked.popleft()
-        return self._asked.popleft() if self._hot_owner(asked.ask.owner).past is not None else None
+        return self._asked.popleft() if self._owners.get(asked.ask.owner).past is not None else None
 
     def _step(self, asked: Asked) -> None:
         try:
             next(asked.steps)
         except StopIteration as ended:
-            self._hot_owner(asked.ask.owner).past = asked.moment, ended.value
+            self._owners.get(asked.ask.owner).past = asked.moment, ended.value
 
     def end(self, asked: Asked) -> None:
         """The question is answered: nobody else asks about its past."""
-        self._hot_owner(asked.ask.owner).past = None
+        self._owners.get(asked.ask.owner).past = None

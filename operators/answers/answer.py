@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from functools import partial
 
-from recallflow.decisions import History
+from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed
 from recallflow.graphs import Trace
-from recallflow.operators import lookups, redaction
-from recallflow.operators.events import Ask, Request
+from recallflow.operators import redaction
+from recallflow.operators.answers import lookups
+from recallflow.operators.apply import Rules
+from recallflow.operators.events import Ask, Request, unsupported
 from recallflow.operators.graph.explore import explore, explored_edge
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.graph.status import status
@@ -15,7 +17,6 @@ from recallflow.operators.graph.trace import trace
 from recallflow.operators.recall.pipeline import Effects, Engine, Recalled, recall
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.tuning import tenant_settings
-from recallflow.owner import Owner
 from recallflow.queries import (
     EpisodesList,
     GraphExplore,
@@ -30,7 +31,7 @@ from recallflow.queries import (
 from recallflow.responses import Response
 from recallflow.state import keys
 from recallflow.state.graph_codec import NodeKey
-from recallflow.state.hot import HotOwners
+from recallflow.state.hot import Owners
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
@@ -46,29 +47,26 @@ class Answerer:
     def __init__(
         self,
         partition: Partition,
-        hot_owners: HotOwners,
+        owners: Owners,
         shared: Shared,
-        episode_gap_ms: int,
+        rules: Rules,
         timer: Callable[[], float],
-        decisions: History,
         expansions: Expansions,
     ) -> None:
         self._partition = partition
-        self._hot_owners = hot_owners
-        self._decisions = decisions
-        self.expansions = expansions
-        self._engine = Engine(shared, self._rows, episode_gap_ms, timer, expansions)
+        self._owners = owners
+        self._decisions = rules.decisions
+        self._expansions = expansions
+        self._engine = Engine(shared, self._rows, rules.episode_gap_ms, timer, expansions)
 
-    def hot_owner(self, owner: Owner) -> HotOwner:
-        return self._hot_owners.get(owner, lambda: HotOwner(self._partition, owner))
+    @property
+    def embedder(self) -> Embedder:
+        """The model for questions."""
+        return self._engine.embedder
 
-    def keep_segments(self) -> None:
-        """At a batch's end: see `HotOwners`."""
-        self._hot_owners.keep_segments(self._engine.embedder.name, self._engine.embedder.dimension)
-
-    def answer(self, ask: Ask, query_id: str) -> tuple[Response, Effects | None]:
+    def answer(self, ask: Ask) -> tuple[Response, Effects | None]:
         """One query's response, and what it leaves behind. Raises InvalidRecord where there is no answer to give."""
-        query, request = ask.query, Request(ask.owner, ask.record.position, query_id, ask.record.append_ms)
+        query, request = ask.query, Request(ask.owner, ask.record.position, ask.query_id, ask.record.append_ms)
         if isinstance(query, Recall):
             found = self._recall(query, request)
             return found.response, found.effects
@@ -76,7 +74,7 @@ class Answerer:
 
     def _recall(self, query: Recall, request: Request) -> Recalled:
         tenant = tenant_settings(self._decisions, request.owner.tenant_id, request.at_ms)
-        return recall(self._engine, self.hot_owner(request.owner), query, request, _asked_ms(query, request), tenant)
+        return recall(self._engine, self._owners.get(request.owner), query, request, _asked_ms(query, request), tenant)
 
     def _trace(self, query: GraphTrace, request: Request) -> Trace:
         asked = Recall(
@@ -93,11 +91,11 @@ class Answerer:
             explain=False,
         )
         found = self._recall(asked, request)
-        held_back = self.expansions.held_back(request.owner.tenant_id, request.at_ms)
+        held_back = self._expansions.held_back(request.owner.tenant_id, request.at_ms)
         return trace(found.graph, found.ranking.places, found.ranking.scores, query.traversal_depth, held_back)
 
     def _look_up(self, query: QueryEvent, request: Request) -> Response:
-        hot, query_id, now_ms = self.hot_owner(request.owner), request.query_id, _asked_ms(query, request)
+        hot, query_id, now_ms = self._owners.get(request.owner), request.query_id, _asked_ms(query, request)
         match query:
             case MemoryGet():
                 *_, latest = self._versions(hot, query.memory_id)
@@ -113,7 +111,7 @@ class Answerer:
                 found = lookups.episodes(index, rows, query, now_ms, self._engine.episode_gap_ms)
                 return Response(query_id=query_id, status="ok", episodes=found)
             case GraphStatus():
-                report = status(hot.graph, self.expansions, hot.owner.tenant_id, request.at_ms)
+                report = status(hot.graph, self._expansions, hot.owner.tenant_id, request.at_ms)
                 return Response(query_id=query_id, status="ok", graph_status=report)
             case GraphTrace():
                 return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, request))
@@ -123,7 +121,7 @@ class Answerer:
                 return Response(query_id=query_id, status="ok", subgraph=subgraph)
             case UserStats():
                 return Response(query_id=query_id, status="ok", stats=lookups.stats(self._index(hot), now_ms))
-        raise lookups.unsupported(query.type)
+        raise unsupported(query.type)
 
     def _versions(self, hot: HotOwner, memory_id: str) -> list[MemoryRow]:
         """All versions of a memory, oldest first. Raises InvalidRecord where there is none."""

@@ -1,21 +1,12 @@
-"""What a query's answer looks like on its way out: where it goes, under which key, and as which bytes."""
+"""What a query's answer looks like on its way out: where it goes, and as which bytes."""
 
 from collections.abc import Iterable, Mapping
 
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.operators.events import Item, Refused
 from recallflow.outputs import Answer
 from recallflow.queries import ReplyTo
 from recallflow.records import Position
 from recallflow.responses import ErrorBody, Response, Warn
-
-
-def key_of(item: Item) -> bytes:
-    """The record's key; where it has none, the owner's as a producer would have made it."""
-    key = item.record.key
-    if key is not None or isinstance(item, Refused):
-        return key or b""
-    return item.owner.record_key
 
 
 def checked(wanted: ReplyTo | None, known: Mapping[str, int] | None) -> ReplyTo | None:
@@ -41,4 +32,5 @@ def answer(position: Position, number: int, key: bytes, response: Response, repl
 def failure(query_id: str, error: InvalidRecord, applied: Iterable[str], warnings: Iterable[Warn] = ()) -> Response:
     """The response to a query that there is no answer to."""
     response = Response(query_id=query_id, status="error", error=ErrorBody.of(error), applied=[*applied])
-    return response.model_copy(update={"warnings": told}) if (told := [*warnings]) else response
+    given = [*warnings]
+    return response.model_copy(update={"warnings": given}) if given else response

@@ -1,0 +1,187 @@
+"""Queries in their turn: answered at once, or when what they wait for is there.
+
+A query reads what is applied; what its answer leaves behind joins the transaction. One that waits for a position is set
+aside until the position is applied or its time is up; one about the past of a large owner, until that is built.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from recallflow.errors import InvalidRecord
+from recallflow.operators.answers import reply
+from recallflow.operators.answers.answer import Answerer
+from recallflow.operators.answers.effects import Marks, stage_effects
+from recallflow.operators.answers.past import Pasts
+from recallflow.operators.answers.waiting import Waiting
+from recallflow.operators.apply import Rules
+from recallflow.operators.events import Ask, Item, Refused, key_of
+from recallflow.operators.graph.rollout import Expansions
+from recallflow.operators.guard import once, twice
+from recallflow.operators.recall.pipeline import Effects
+from recallflow.outputs import Answer, DeadLetter, Output, Verdict
+from recallflow.owner import Owner
+from recallflow.queries import Recall, ReplyTo
+from recallflow.records import Record
+from recallflow.responses import Warn
+from recallflow.state.hot import Owners
+from recallflow.state.partition import Partition
+
+STEP = "state"
+
+
+class Queries:
+    """The queries of one state partition."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        owners: Owners,
+        answerer: Answerer,
+        expansions: Expansions,
+        rules: Rules,
+        now_ms: Callable[[], int],
+        behind: Callable[[], str],
+    ) -> None:
+        """`now_ms`: epoch milliseconds, for the deadlines of waiting queries. `behind`: what of the log answers do not
+        know yet."""
+        self._partition = partition
+        self._owners = owners
+        self._answerer = answerer
+        self._expansions = expansions
+        self._rules = rules
+        self._now_ms = now_ms
+        self._behind = behind
+        self._marks = Marks(partition)
+        self._pasts = Pasts(owners, answerer.embedder, rules.episode_gap_ms)
+        self._waiting: list[Waiting] = []
+        self._lost: dict[str, int] = {}
+
+    # ------------------------------------------------------------------ turns
+
+    def ask(self, ask: Ask) -> list[Output]:
+        """Answers a query, or sets it aside."""
+        if ask.record.silent:
+            return []
+        waiting = Waiting.of(ask)
+        if waiting is None or not waiting.missing(self._partition.applied):
+            return self._begin(ask, [])
+        if self._rules.input_ends:  # line by line: what is not applied at its turn is behind it, or nowhere
+            return self._begin(ask, waiting.stale(self._partition.applied))
+        self._waiting.append(waiting)
+        return []
+
+    def advance(self, is_at_work: Callable[[Owner], bool], end: bool) -> list[Output]:
+        """Answers those whose past is built, whose positions are applied, or whose time is up; all of them at the `end`
+        of the input."""
+        outputs: list[Output] = []
+        if self._pasts and (asked := self._pasts.advance()) is not None:
+            outputs += self._answer(asked.ask, asked.warnings)
+            self._pasts.end(asked)
+        if not self._waiting:
+            return outputs
+        now_ms, waiting = self._now_ms(), self._waiting
+        self._waiting = []
+        for query in waiting:
+            missing = query.missing(self._partition.applied) and now_ms < query.deadline_ms
+            if is_at_work(query.ask.owner) or (missing and not end):
+                self._waiting.append(query)
+            else:
+                outputs += self._begin(query.ask, query.stale(self._partition.applied))
+        return outputs
+
+    def due_ms(self) -> int | None:
+        """When `advance` has something to do, in epoch milliseconds; 0 is at once."""
+        return 0 if self._pasts else min((query.deadline_ms for query in self._waiting), default=None)
+
+    def failure(self, refused: Refused) -> Answer:
+        """The answer to a query that was refused before it came here; its dead letter is the first output."""
+        return self._failure(refused, 1, str(refused.query_id), refused.error)
+
+    # ------------------------------------------------------------------ snapshots
+
+    def waiting(self) -> list[Record]:
+        """The queries that wait for a position."""
+        return [query.ask.record for query in self._waiting]
+
+    def held(self) -> list[Record]:
+        """The queries that wait for a past to be built: they are asked anew."""
+        return self._pasts.records()
+
+    def resume(self, waiting: list[Item], lost: dict[str, int]) -> None:
+        """Goes on with what a snapshot holds. `lost`: how far each source was applied before state was lost."""
+        self._waiting = [found for item in waiting if isinstance(item, Ask) and (found := Waiting.of(item)) is not None]
+        if len(self._waiting) < len(waiting):
+            raise ValueError("a snapshot holds a waiting query that is none")
+        self._lost = lost
+        self._lost = self.owed()
+
+    def owed(self) -> dict[str, int]:
+        """The sources of which this state partition had applied more than it has now, and how much."""
+        applied = self._partition.applied
+        return {source: offset for source, offset in self._lost.items() if applied.get(source, -1) < offset}
+
+    def forget_marks(self) -> None:
+        """A snapshot is taken: marks of the answers before the last one but one are not asked for any more."""
+        self._partition.stage(self._marks.next_generation())
+
+    # ------------------------------------------------------------------ answers
+
+    def _begin(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
+        """Answers a query; one about the past of a large owner is set aside until that is built, unless its line waits
+        for it."""
+        if not self._rules.input_ends:
+            with suppress(InvalidRecord):  # where our own code fails at it, the answer says so
+                if once(STEP, ask.record.position, self._pasts.begin, ask, warnings):
+                    return []
+        return self._answer(ask, warnings)
+
+    def _answer(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
+        record, drop = ask.record, partial(self._owners.drop, ask.owner)
+        reply_to: ReplyTo | None = None
+        try:
+            reply_to = reply.checked(ask.query.reply_to, self._rules.reply_topics)
+            answer, effects = twice(STEP, record.position, self._respond, ask, warnings, reply_to, undo=drop)
+        except InvalidRecord as error:
+            failed = self._failure(ask, 0, ask.query_id, error, reply_to, self._catching_up())
+            return [failed] if error.code != "internal_error" else [failed, DeadLetter(record, 1, error, STEP)]
+        if effects is not None:
+            with suppress(InvalidRecord):  # it is answered, whatever becomes of its effects
+                once(STEP, record.position, self._stage_effects, ask, effects, undo=drop)
+        if not isinstance(ask.query, Recall) or ask.query.strategy != "hybrid_graph":
+            return [answer]
+        verdict = self._expansions.verdict(ask.owner.tenant_id, record.append_ms)
+        return [answer] if verdict is None else [answer, Verdict(record.position, 2, record.append_ms, verdict)]
+
+    def _respond(self, ask: Ask, warnings: list[Warn], reply_to: ReplyTo | None) -> tuple[Answer, Effects | None]:
+        response, effects = self._answerer.answer(ask)
+        if warnings := [*warnings, *self._rebuilding(), *self._catching_up()]:
+            response = response.warned(warnings)
+        response = response.model_copy(update={"applied": self._applied()})
+        return reply.answer(ask.record.position, 0, key_of(ask), response, reply_to), effects
+
+    def _stage_effects(self, ask: Ask, effects: Effects) -> None:
+        stage_effects(self._partition, self._marks, self._owners.get(ask.owner), ask, effects)
+
+    def _failure(
+        self,
+        item: Item,
+        number: int,
+        query_id: str,
+        error: InvalidRecord,
+        reply_to: ReplyTo | None = None,
+        warnings: list[Warn] | None = None,
+    ) -> Answer:
+        response = reply.failure(query_id, error, self._applied(), warnings or [])
+        return reply.answer(item.record.position, number, key_of(item), response, reply_to)
+
+    def _rebuilding(self) -> list[Warn]:
+        applied = self._partition.applied
+        behind = [f"{source} is {end - applied.get(source, -1)} records behind" for source, end in self.owed().items()]
+        return [Warn(code="rebuilding", detail="; ".join(behind))] if behind else []
+
+    def _catching_up(self) -> list[Warn]:
+        return [Warn(code="catching_up", detail=behind)] if (behind := self._behind()) else []
+
+    def _applied(self) -> list[str]:
+        return [f"{source}:{offset}" for source, offset in sorted(self._partition.applied.items())]

@@ -1,0 +1,84 @@
+"""Events that are applied in steps, as their work is larger than one event's share (`work.py`)."""
+
+from functools import partial
+
+from recallflow.errors import InvalidRecord
+from recallflow.operators.apply import Rules
+from recallflow.operators.events import Write
+from recallflow.operators.guard import twice
+from recallflow.operators.view import View
+from recallflow.operators.work import Work, is_large, may_be_large, step
+from recallflow.owner import Owner
+from recallflow.state import keys
+from recallflow.state.hot import Owners
+from recallflow.state.partition import Partition, Values
+
+STEP = "state"
+
+
+class LargeEvents:
+    """The large events of one state partition, one an owner at most. What is done of them is stored with each step."""
+
+    def __init__(self, partition: Partition, owners: Owners, rules: Rules) -> None:
+        self._partition = partition
+        self._owners = owners
+        self._rules = rules
+        stored = [Work.decode(value) for _, value in partition.scan(keys.WORK)]
+        self._works = {work.write.owner: work for work in stored}
+
+    def __bool__(self) -> bool:
+        """Whether there is a step to do."""
+        return any(not work.done for work in self._works.values())
+
+    def is_at_work(self, owner: Owner) -> bool:
+        """Whether steps of an owner's event are still to be done."""
+        work = self._works.get(owner)
+        return work is not None and not work.done
+
+    def begin(self, write: Write) -> bool:
+        """Whether the event needs steps; then they are marked as begun: a question that comes after a kill, but before
+        the event, waits as well."""
+        hot = self._owners.get(write.owner)
+        if not may_be_large(hot, write):
+            return False
+        view = View(self._partition, hot, write)
+        writer = self._rules.graph_writer(view.graph, self._rules.similarity)
+        if not is_large(view, writer, write, self._rules.episode_gap_ms):
+            return False
+        work = Work(write, view.change)
+        self._partition.stage({self._key(write.owner): work.encode()})
+        self._works[write.owner] = work
+        return True
+
+    def advance(self) -> None:
+        """Does one step of one event."""
+        for owner, work in self._works.items():
+            if not work.done:
+                position = work.write.record.position
+                try:
+                    twice(STEP, position, self._step, owner, undo=partial(self._owners.drop, owner))
+                except InvalidRecord as error:
+                    work.done, work.error = True, error
+                return
+
+    def done(self, write: Write) -> Work | None:
+        """The work that was done for this event, if it took steps."""
+        work = self._works.get(write.owner)
+        return work if work is not None and work.is_of(write.record) else None
+
+    def end(self, owner: Owner) -> Values:
+        """An event of the owner is applied: what to delete, as nothing is left to remember of steps. Also of those of
+        another event, whose log is gone."""
+        return {} if self._works.pop(owner, None) is None else {self._key(owner): None}
+
+    def _step(self, owner: Owner) -> None:
+        work = self._works[owner]
+        view = View(self._partition, self._owners.get(owner), work.write, work.change)
+        writer = self._rules.graph_writer(view.graph, self._rules.similarity)
+        after = step(view, writer, work, self._rules.episode_gap_ms)
+        view.stage({self._key(owner): after.encode()})
+        self._works[owner] = after
+        view.publish()
+
+    def _key(self, owner: Owner) -> bytes:
+        return keys.work(self._owners.get(owner).key)

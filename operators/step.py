@@ -1,0 +1,189 @@
+"""The state step: everything stateful happens here, one item after the other, in one atomic write a batch.
+
+1. A memory event is applied (`writes.py`); a query is answered, or waits (`answers/queries.py`). An item that comes
+   behind one that takes several steps is held until those are through (`queue.py`).
+2. At the end of the batch all effects, outputs to keep and positions become one WriteBatch; then owners over the byte
+   budget leave memory.
+3. A snapshot syncs the database first, so that the database is always at or ahead of what Bytewax remembers.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from recallflow.errors import StateBehind
+from recallflow.operators import outbox
+from recallflow.operators.answers.answer import Answerer
+from recallflow.operators.answers.queries import Queries
+from recallflow.operators.apply import Rules
+from recallflow.operators.decode import decode
+from recallflow.operators.events import Ask, Item, Refused, Write
+from recallflow.operators.graph.rollout import Expansions
+from recallflow.operators.prepare import prepare
+from recallflow.operators.queue import Queue
+from recallflow.operators.recall.shared import Shared
+from recallflow.operators.snapshot import Snapshot, decode_record, encode_record
+from recallflow.operators.writes import Writes
+from recallflow.outputs import Done, Output
+from recallflow.records import Record
+from recallflow.state.directory import StateDirectory
+from recallflow.state.partition import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The times that partition logic is given: neither changes what is stored or how it ranks."""
+
+    timer: Callable[[], float] = time.perf_counter  # seconds, for processing_time_ms
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000  # epoch, for the deadlines of waiting queries
+
+
+class StateStep:
+    """One state partition, from a snapshot on."""
+
+    def __init__(
+        self,
+        directory: StateDirectory,
+        shared: Shared,
+        rules: Rules,
+        clocks: Clocks,
+        behind: Callable[[], str],
+        resumed: Snapshot,
+    ) -> None:
+        """`behind`: what of the log answers do not know yet. Raises StateBehind where the store lacks what the snapshot
+        says is applied."""
+        self._directory, self._rules = directory, rules
+        self._partition = directory.partition(resumed.partition)
+        if not directory.rebuilding:
+            _check_not_behind(self._partition, resumed)
+        self._hot_owners = directory.hot_owners()
+        owners = self._hot_owners.of(self._partition)
+        self._embedder = shared.questions.embedder
+        expansions = Expansions(rules.decisions, resumed.partition, enabled=rules.graph_enabled)
+        self._writes = Writes(self._partition, owners, rules, expansions)
+        answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions)
+        self._queries = Queries(self._partition, owners, answerer, expansions, rules, clocks.now_ms, behind)
+        self._queue = Queue(self._writes.is_at_work, rules.query_topic)
+        self._received = dict(resumed.received)
+        self._resume(resumed)
+        # Up to where each source was through at the last two snapshots: the older one's epoch is surely committed by
+        # the next.
+        self._through: tuple[dict[str, int], dict[str, int]] = ({}, self._through_now())
+
+    # ------------------------------------------------------------------ batches
+
+    def apply(self, items: Iterable[Item]) -> list[Output]:
+        """One batch: what its items put out, and then what is through."""
+        outputs: list[Output] = []
+        offsets: dict[str, list[int]] = defaultdict(list)
+        for item in items:
+            position = item.record.position
+            offsets[position.source].append(position.offset)
+            if self._queue.must_wait(item):
+                self._queue.hold(item)
+            else:
+                outputs += self._apply(item)
+        self._received |= {source: found[-1] for source, found in offsets.items()}
+        outputs += self.advance()
+        # A log that ends is answered line by line: nobody else is there to have a turn, and what is through is through
+        # before a snapshot says so.
+        while self._rules.input_ends and self._has_steps():
+            outputs += self.advance()
+        outputs += [Done(source, tuple(found)) for source, found in offsets.items()]
+        return outputs
+
+    def advance(self, *, end: bool = False) -> list[Output]:
+        """Ends a batch, or comes between two: one step of what takes several, what no longer has to wait, and one
+        commit of it all. At the `end` of the input nothing comes any more that a query could wait for."""
+        outputs: list[Output] = []
+        if self._has_steps():
+            self._writes.advance()
+            for item in self._queue.released():
+                outputs += self._apply(item)
+        outputs += self._queries.advance(self._writes.is_at_work, end)
+        self._partition.commit()
+        self._hot_owners.keep_segments(self._embedder.name, self._embedder.dimension)
+        self._hot_owners.shrink()
+        return outputs
+
+    def end(self) -> list[Output]:
+        """The input has come to an end. A topic never does: its queries wait on."""
+        return self.advance(end=self._rules.input_ends)
+
+    def due_ms(self) -> int | None:
+        """When `advance` is to be called without a batch, in epoch milliseconds; 0 is at once."""
+        return 0 if self._has_steps() else self._queries.due_ms()
+
+    def _has_steps(self) -> bool:
+        return bool(self._queue) or self._writes.has_steps
+
+    def _apply(self, item: Item) -> Sequence[Output]:
+        match item:
+            case Ask():
+                return self._queries.ask(item)
+            case Refused():
+                letters = self._writes.refuse(item)
+                return [*letters, self._queries.failure(item)] if letters and item.query_id is not None else letters
+            case Write():
+                outputs = self._writes.apply(item)
+                if outputs is not None:
+                    return outputs
+                self._queue.hold(item, first=True)
+                return []
+
+    # ------------------------------------------------------------------ snapshots
+
+    def snapshot(self) -> Snapshot:
+        """What to resume from. All that it says is applied is synced, and survives a power cut."""
+        self._partition.commit()
+        self._directory.sync()  # of all partitions, at the first snapshot of an epoch
+        # Nobody misses these deletions if they are lost.
+        self._partition.stage(outbox.delivered(self._partition, self._through[0]))
+        self._queries.forget_marks()
+        self._partition.commit()
+        self._through = (self._through[1], self._through_now())
+        seal = self._partition.keyring.seal
+        return Snapshot(
+            partition=self._partition.number,
+            applied=dict(self._partition.applied),
+            received=dict(self._received),
+            waiting=tuple(seal(b"waiting", orjson.dumps(encode_record(one))) for one in self._queries.waiting()),
+            owed=self._queries.owed(),
+            held=tuple(seal(b"held", orjson.dumps(encode_record(one))) for one in self._held()),
+        )
+
+    def _resume(self, resumed: Snapshot) -> None:
+        def records(label: bytes, sealed: Iterable[bytes]) -> list[Record]:
+            return [decode_record(orjson.loads(self._partition.keyring.open(label, one))) for one in sealed]
+
+        # A run that is killed while it rebuilds leaves snapshots that know less than the first one did.
+        lost = resumed.applied | resumed.owed
+        self._queries.resume([decode(record) for record in records(b"waiting", resumed.waiting)], lost)
+        held = [decode(record, self._rules.skips) for record in records(b"held", resumed.held)]
+        for item in prepare(self._embedder, held):
+            self._queue.hold(item)
+
+    def _held(self) -> list[Record]:
+        """What was received and is not through: it comes again with the snapshot."""
+        return [*self._queue.records(), *self._queries.held()]
+
+    def _through_now(self) -> dict[str, int]:
+        """Up to where each source is through."""
+        through = dict(self._received)
+        for record in self._held():
+            source, offset = record.position.source, record.position.offset
+            through[source] = min(through.get(source, offset - 1), offset - 1)
+        return through
+
+
+def _check_not_behind(partition: Partition, resumed: Snapshot) -> None:
+    for source, offset in resumed.applied.items():
+        stored = partition.applied.get(source, -1)
+        if stored < offset:
+            raise StateBehind(
+                f"state partition {resumed.partition} has applied {source} up to {stored}, but the recovery store "
+                f"says {offset}: events would be missing. Read them again: recallflow state rebuild"
+            )

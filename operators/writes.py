@@ -1,0 +1,118 @@
+"""Memory events: each is applied once, and counts as applied together with what it puts out.
+
+1. An event at or below the applied position of its source was applied before a crash: nothing changes, and what it put
+   out then is put out again, from the outbox.
+2. It is applied through a view of its own; what it changes counts only if it succeeds. Where our own code fails at an
+   event, it is refused, and its owner read from the store again.
+3. Effects, outputs to keep and the position are staged in one call: whatever is committed holds whole events.
+4. What is hot takes over what was staged.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.operators import outbox
+from recallflow.operators.apply import Rules, apply
+from recallflow.operators.events import Refused, Write, key_of
+from recallflow.operators.graph.rollout import Expansions
+from recallflow.operators.guard import once, twice
+from recallflow.operators.large import STEP, LargeEvents
+from recallflow.operators.outbox import Kept
+from recallflow.operators.view import View
+from recallflow.operators.work import Work
+from recallflow.outputs import DeadLetter, Receipted
+from recallflow.owner import Owner
+from recallflow.records import Position, Record
+from recallflow.state.hot import Owners
+from recallflow.state.partition import Partition
+
+
+class Writes:
+    """What changes the memories of one state partition."""
+
+    def __init__(self, partition: Partition, owners: Owners, rules: Rules, expansions: Expansions) -> None:
+        self._partition = partition
+        self._owners = owners
+        self._rules = rules
+        self._expansions = expansions
+        self._large = LargeEvents(partition, owners, rules)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether `advance` has anything to do."""
+        return bool(self._large)
+
+    def is_at_work(self, owner: Owner) -> bool:
+        """Whether steps of an owner's event are still to be done."""
+        return self._large.is_at_work(owner)
+
+    def advance(self) -> None:
+        """Does one step of one event that takes several."""
+        self._large.advance()
+
+    def apply(self, write: Write) -> Sequence[Kept] | None:
+        """Applies an event. Returns what it puts out; None where it takes steps, and is to be applied after them."""
+        record, owner = write.record, write.owner
+        if self._partition.is_applied(record.position):
+            return self._again(record)
+        drop, view = partial(self._owners.drop, owner), None
+        outputs: Sequence[Kept]
+        try:
+            self._check_topic(write)
+            work = self._large.done(write)
+            if work is None and twice(STEP, record.position, self._large.begin, write, undo=drop):
+                return None
+            view, outputs = twice(STEP, record.position, self._applied, write, work, undo=drop)
+        except InvalidRecord as error:
+            outputs = [DeadLetter(record, 0, error, STEP)]
+        ended = self._large.end(owner)
+        kept = ended if record.silent else ended | outbox.encode(self._partition, record.position, outputs)
+        position = self._counted(record.position)
+        if view is None:
+            self._partition.stage(kept, position)
+        else:
+            view.stage(kept, position)
+            with suppress(InvalidRecord):  # it is applied, whatever memory makes of it
+                once(STEP, record.position, view.publish, undo=drop)
+            if write.event.type == "memory.feedback":  # also about the answers that the graph added the memory to
+                self._expansions.feedback(owner, write.event.memory_id, write.event.useful, record.append_ms)
+        return [] if record.silent else outputs
+
+    def refuse(self, item: Refused) -> Sequence[Kept]:
+        """Passes over a record that cannot be applied."""
+        record = item.record
+        letters = [DeadLetter(record, 0, item.error, item.step)]
+        # What a record's own fields say comes out the same again; our own code may fail at it once and not again, and
+        # an operator says --skip once.
+        if item.error.code in ("internal_error", "skipped") and item.query_id is None:
+            if self._partition.is_applied(record.position):
+                return self._again(record)
+            kept = {} if record.silent else outbox.encode(self._partition, record.position, letters)
+        else:
+            kept = {}
+        self._partition.stage(kept, self._counted(record.position))
+        return [] if record.silent else letters
+
+    def _again(self, record: Record) -> Sequence[Kept]:
+        return [] if record.silent else outbox.read(self._partition, record)
+
+    def _applied(self, write: Write, work: Work | None) -> tuple[View, Sequence[Kept]]:
+        if work is not None and work.error is not None:
+            raise work.error
+        change = None if work is None else work.change
+        view = View(self._partition, self._owners.get(write.owner), write, change)
+        receipt = apply(view, write, self._rules, work)
+        if receipt is None:
+            return view, ()
+        return view, [Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode())]
+
+    def _counted(self, position: Position) -> Position | None:
+        """Positions are about memories: a query leaves nothing behind that a rebuild would have to read again."""
+        return None if position.topic == self._rules.query_topic else position
+
+    def _check_topic(self, write: Write) -> None:
+        if write.record.position.topic == self._rules.query_topic:
+            problem = f"{write.event.type} changes memory: send it to the memory topic, where its order holds"
+            raise InvalidRecord("invalid_event", [FieldProblem("type", problem)])

@@ -1,0 +1,179 @@
+"""The state step without Bytewax: lines of two logs in, outputs out; resumed from any snapshot, and killed anywhere."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from recallflow.connectors.embedders import load_embedder
+from recallflow.embedder import Embedder, Kind, Matrix
+from recallflow.flows.settings import Settings
+from recallflow.operators.decode import decode
+from recallflow.operators.events import Batch
+from recallflow.operators.partition import PartitionLogic
+from recallflow.operators.prepare import prepare
+from recallflow.operators.snapshot import Snapshot
+from recallflow.operators.step import Clocks
+from recallflow.outputs import Answer, DeadLetter, Output, Receipted
+from recallflow.records import Position, Record
+from recallflow.state import keys
+from recallflow.state.directory import StateDirectory
+from recallflow.state.logical import state_hash
+
+MEMORIES, QUERIES = "memories", "queries"
+HASHING = load_embedder("hash")
+CLOCKS = Clocks(timer=lambda: 0.0, now_ms=lambda: 0)
+
+Event = Mapping[str, Any]
+
+
+class FlatEmbedder:
+    """All texts lie in one direction; a test that is about vectors brings its own."""
+
+    name, dimension = "flat", 4
+    kind: Kind = "spelling"
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        return np.tile(np.array([1, 0, 0, 0], np.float32), (len(texts), 1))
+
+
+class Harness:
+    """One state partition on a directory of its own. The logs `memories` and `queries` stay, whoever is killed; with
+    `one_log`, all is in `memories`, which ends."""
+
+    def __init__(
+        self,
+        path: Path,
+        embedder: Embedder = HASHING,
+        *,
+        settings: Settings | None = None,
+        one_log: bool = False,
+        rules: Mapping[str, Any] | None = None,
+        clocks: Clocks = CLOCKS,
+        fallback: Embedder | None = None,
+        behind: Callable[[], str] = lambda: "",
+        append_ms: Callable[[int], int] = lambda offset: offset,
+        record: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`rules` and `record`: fields of the rules, and of every record, that are other than usual. `append_ms` of an
+        offset."""
+        self.path = path
+        self.lines: dict[str, list[bytes]] = {MEMORIES: [], QUERIES: []}
+        self._read = dict.fromkeys(self.lines, 0)
+        self._embedder = embedder
+        self._settings = settings or Settings(partitions=1)
+        chosen = self._settings.rules(embedder, None if one_log else QUERIES, input_ends=one_log)
+        self._rules = replace(chosen, **rules or {})
+        self._clocks, self._fallback, self._behind = clocks, fallback, behind
+        self._append_ms, self._record = append_ms, record or {}
+        self.start()
+
+    # ------------------------------------------------------------------ lives
+
+    def start(self, snapshot: Snapshot | None = None, *, rebuilding: bool = False) -> None:
+        """Begins from a snapshot, on all that was committed until now; logs are read from there."""
+        fingerprint = self._settings.fingerprint(self._embedder)
+        self.directory = StateDirectory.open(self.path, fingerprint, self._settings.cache_bytes)
+        self.directory.rebuilding = rebuilding
+        build = PartitionLogic.builder(
+            self.directory, self._embedder, self._rules, self._clocks, fallback=self._fallback, behind=self._behind
+        )
+        self._logic = build(snapshot)
+        if snapshot is not None:
+            self._read |= {source.rpartition(":")[0]: offset + 1 for source, offset in snapshot.received.items()}
+
+    def stop(self) -> None:
+        del self._logic  # and with it what reads the store
+        self.directory.close()
+
+    def restart(self, **rules: Any) -> None:
+        """Another process goes on behind what was read."""
+        self._rules = replace(self._rules, **rules)
+        self.stop()
+        self.start()
+
+    def kill(self, snapshot: Snapshot | None = None) -> None:
+        """Begins again from a snapshot, with all that was committed since."""
+        self.stop()
+        self._read = dict.fromkeys(self.lines, 0)
+        self.start(snapshot)
+
+    def snapshot(self) -> Snapshot:
+        return self._logic.snapshot()
+
+    # ------------------------------------------------------------------ batches
+
+    def write(self, topic: str, *events: Event | bytes) -> None:
+        """Appends to a log."""
+        self.lines[topic] += [event if isinstance(event, bytes) else orjson.dumps(event) for event in events]
+
+    def rewind(self, topic: str, offset: int = 0) -> None:
+        """What was read of a log is read again, from this offset on."""
+        self._read[topic] = offset
+
+    def read(self, topic: str, at_most: int | None = None, **record: Any) -> list[Output]:
+        """What comes out for a batch of what is in a log and was not read. `record`: fields of the records."""
+        first = self._read[topic]
+        lines = self.lines[topic][first : None if at_most is None else first + at_most]
+        self._read[topic] = first + len(lines)
+        return self.take(self._made(topic, number, line, record) for number, line in enumerate(lines, first))
+
+    def run(self, topic: str, *events: Event | bytes, **record: Any) -> list[Output]:
+        """Appends to a log and reads it, in a batch."""
+        self.write(topic, *events)
+        return self.read(topic, **record)
+
+    def take(self, records: Iterable[Record]) -> list[Output]:
+        """What comes out for a batch."""
+        items = prepare(self._embedder, [decode(record) for record in records])
+        return [*self._logic.on_batch([Batch(0, items)])[0]] if items else []
+
+    def _made(self, topic: str, number: int, line: bytes, fields: Mapping[str, Any]) -> Record:
+        record = Record(Position(topic, 0, number), line, self._append_ms(number))
+        return record._replace(**{**self._record, **fields})
+
+    # ------------------------------------------------------------------ between batches
+
+    @property
+    def is_due(self) -> bool:
+        return self._logic.notify_at() is not None
+
+    def advance(self) -> list[Output]:
+        """Between two batches, as Bytewax does."""
+        return [*self._logic.on_notify()[0]]
+
+    def advance_to_end(self) -> list[Output]:
+        outputs: list[Output] = []
+        for _ in range(1_000):
+            if not self.is_due:
+                return outputs
+            outputs += self.advance()
+        raise AssertionError("it never comes to an end")
+
+    # ------------------------------------------------------------------ what is stored
+
+    def hash(self) -> str:
+        return state_hash(self.directory)
+
+    def records(self) -> list[tuple[bytes, bytes]]:
+        return [*self.directory.partition(0).everything()]
+
+    def table(self, table: bytes) -> list[bytes]:
+        """The values of one of the owners' tables."""
+        stored = self.directory.partition(0).scan(keys.OWNERS)
+        return [value for key, value in stored if keys.split(key)[1] == table]
+
+
+def answers(outputs: Iterable[Output]) -> list[dict[str, Any]]:
+    return [orjson.loads(output.body) for output in outputs if isinstance(output, Answer)]
+
+
+def receipts(outputs: Iterable[Output]) -> list[dict[str, Any]]:
+    return [orjson.loads(output.body) for output in outputs if isinstance(output, Receipted)]
+
+
+def letters(outputs: Iterable[Output]) -> list[DeadLetter]:
+    return [output for output in outputs if isinstance(output, DeadLetter)]
