@@ -1,12 +1,12 @@
-"""Work that is larger than one event's share, in steps: what an event does to very many records.
+"""Events that change very many records: they are applied in steps, none of which keeps its worker for long.
 
-A forget may be about very many memories, or about one of very many edges or versions; a message may close the gap
-between two episodes, and then all members of one of them go over to the other.
+A forget may be about very many memories, or about one that has very many edges or versions. A message may close the gap
+between two episodes: then all members of one of them become members of the other.
 
-No step takes longer than a batch may. What is done so far, and for which event, is written with each step, so that a
-killed process goes on where it was. The event itself is applied when its steps are through: until then its position has
-not moved, and whatever comes behind it in its log or is about its owner waits (`queue.py`): nobody sees half of it.
-Where steps begin and end follows from what is stored: the state is the same whoever is killed when.
+Each step also stores how far the work is, so that a process that was killed continues there. The event itself is
+applied after its last step. Until then its position does not move, and `queue.py` holds whatever comes behind it in its
+log and whatever is about its owner, so that nobody sees half of it. Where a step ends depends only on what is stored:
+the state is the same, whenever a process was killed.
 """
 
 from collections.abc import Iterator
@@ -29,17 +29,18 @@ from recallflow.state.graph_codec import EPISODE_KIND, node_key
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.rows import Entry, Episode
 
-# Of one step, on a busy core each well below 100 ms.
-LOOKED_AT = 4_000  # memories
-SHARE = 4_000  # links and other records, as `GraphWriter.weigh` counts them
-_MEMORY_WEIGHT = 8  # what a memory takes beside its links, and how many of its past versions take as long as one link
+# One step does at most so much: on a busy core each takes well below 100 ms.
+LOOKED_AT = 4_000  # memories that it reads
+SHARE = 4_000  # links and other records that it changes, as `GraphWriter.weigh` counts them
+_MEMORY_WEIGHT = 8  # a memory without links weighs as much as so many links
+_VERSIONS_A_LINK = 8  # so many past versions weigh as much as one link
 
 
 @dataclass(slots=True)
 class Work:
-    """What is done so far for an event. `change`: the owner's, one for all steps; `cursor`: the first
-    memory that was not looked at; `found`: any was forgotten; `synced`: the graph is in step. `done`: the event may be
-    applied now; `error`: why it cannot be."""
+    """How far the steps of an event are. `change`: the event's number among its owner's, the same in all steps.
+    `cursor`: the sequence number from which memories are still to be read. `found`: a memory was forgotten. `synced`:
+    the graph was written wherever it was tried. `done`: the event can be applied now. `error`: why it cannot be."""
 
     write: Write
     change: int
@@ -50,21 +51,22 @@ class Work:
     error: InvalidRecord | None = None
 
     def is_of(self, record: Record) -> bool:
-        """Whether this is the record. Lines that are fed anew may give its position to another one."""
+        """Whether the work is for this record. Lines that are fed anew may give its position to another one."""
         own = self.write.record
         return (own.position, own.value) == (record.position, record.value)
 
     def next(self, cursor: int, *, found: bool, synced: bool, done: bool) -> "Work":
-        """After one more step."""
+        """The work after one more step."""
         return replace(self, cursor=cursor, found=self.found or found, synced=self.synced and synced, done=done)
 
     def encode(self) -> bytes:
-        """For the store: an error is found again."""
-        told = encode_record(self.write.record)
-        return orjson.dumps([told, self.change, self.cursor, self.found, self.synced, self.done])
+        """The work as it is stored, without its error: the next attempt fails the same way."""
+        record = encode_record(self.write.record)
+        return orjson.dumps([record, self.change, self.cursor, self.found, self.synced, self.done])
 
     @classmethod
     def decode(cls, data: bytes) -> "Work":
+        """What `encode` made."""
         record, *rest = orjson.loads(data)
         write = decode(decode_record(record))
         if not isinstance(write, Write):
@@ -73,7 +75,7 @@ class Work:
 
 
 def may_be_large(hot: HotOwner, write: Write) -> bool:
-    """Whether an event is of the kind that may need steps: most are not, and need not be looked at further."""
+    """Whether an event might need steps. Most cannot, which costs little to find out."""
     if isinstance(write.event, Message):
         episodes = hot.episodes(write.event.session_id)
         return len(episodes) > 1 and event_time(write)[0] < episodes[-1].start_ms
@@ -81,8 +83,7 @@ def may_be_large(hot: HotOwner, write: Write) -> bool:
 
 
 def is_large(view: View, writer: GraphWriter, write: Write, gap_ms: int) -> bool:
-    """Whether an event that was not applied before needs steps: there is more to look at, or to do, than one step
-    takes."""
+    """Whether an event needs steps: it was not applied before, and does more than fits into one step."""
     event = write.event
     if isinstance(event, Message):
         if event.id is not None and view.current(event.id) is not None:
@@ -93,7 +94,7 @@ def is_large(view: View, writer: GraphWriter, write: Write, gap_ms: int) -> bool
         return False
     share = 0
     for looked_at, entry in enumerate(_candidates(view, event, 0)):
-        if matches(entry, event):
+        if _matches(entry, event):
             share += _weight(writer, entry)
         if share > SHARE or looked_at == LOOKED_AT:
             return True
@@ -101,12 +102,12 @@ def is_large(view: View, writer: GraphWriter, write: Write, gap_ms: int) -> bool
 
 
 def to_forget(view: View, event: MemoryForget) -> list[Entry]:
-    """The memories that an event forgets, where one step is enough."""
-    return [entry for entry in _candidates(view, event, 0) if matches(entry, event)]
+    """The memories that an event forgets; all of them fit into one step."""
+    return [entry for entry in _candidates(view, event, 0) if _matches(entry, event)]
 
 
 def step(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
-    """Does the next part of what the event does."""
+    """Does the next step of an event's work."""
     if isinstance(work.write.event, MemoryForget):
         return _forget(view, writer, work, work.write.event)
     return _merge(view, writer, work, gap_ms)
@@ -116,13 +117,14 @@ def step(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
 
 
 def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) -> Work:
-    """Forgets memories up to a step's share. One that is more than that alone is thinned out first."""
+    """Forgets memories up to a step's share. A memory that weighs more than the share is thinned out first, over as
+    many steps as it takes."""
     cursor, left, done = work.cursor, SHARE, True
     for looked_at, entry in enumerate(_candidates(view, event, work.cursor)):
         if looked_at == LOOKED_AT:
             done = False
             break
-        if matches(entry, event):
+        if _matches(entry, event):
             weight = _weight(writer, entry)
             if weight > left and (left < SHARE or _thin(view, writer, work, entry)):
                 done = False
@@ -135,14 +137,14 @@ def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) ->
 
 
 def _candidates(view: View, event: MemoryForget, cursor: int) -> Iterator[Entry]:
-    """Entries of the memories that are to be looked at next."""
+    """The memories that the event may be about, from the cursor on."""
     if event.memory_id is None:
         return view.entries(cursor)
     current = view.current(event.memory_id)
     return iter([] if current is None or current.forgotten else [view.entry(current.seq)])
 
 
-def matches(entry: Entry, event: MemoryForget) -> bool:
+def _matches(entry: Entry, event: MemoryForget) -> bool:
     """Whether a memory is the one named, or fulfils all conditions of the filter."""
     wanted = event.filter
     if wanted is None:
@@ -156,29 +158,29 @@ def matches(entry: Entry, event: MemoryForget) -> bool:
 
 
 def _weight(writer: GraphWriter, entry: Entry) -> int:
-    """Estimates how many records forgetting a memory touches."""
-    return _MEMORY_WEIGHT + entry.version // _MEMORY_WEIGHT + writer.weigh(entry.id, entry.seq, SHARE)
+    """Estimates what it costs to forget a memory, in links."""
+    return _MEMORY_WEIGHT + entry.version // _VERSIONS_A_LINK + writer.weigh(entry.id, entry.seq, SHARE)
 
 
 def _thin(view: View, writer: GraphWriter, work: Work, entry: Entry) -> bool:
-    """Removes a step's share of a memory's edges and past versions. Returns whether there were any; where our own code
-    fails at it, the memory is forgotten with all it has."""
+    """Removes a step's share of a memory's edges and past versions. Returns False where there were none, or where our
+    own code failed at it: then the memory is forgotten with all it has."""
     position = work.write.record.position
     attempt(view.graph, position, partial(writer.thin, entry.id, entry.seq, SHARE))
-    return view.forget_versions(entry, SHARE * _MEMORY_WEIGHT) or bool(view.graph.staged.effects)
+    return view.forget_versions(entry, SHARE * _VERSIONS_A_LINK) or bool(view.graph.staged.effects)
 
 
 # ---------------------------------------------------------------------- merging episodes
 
 
 def _merge(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
-    """Moves members of one episode over to the other. What is left of them moves with the event itself."""
+    """Makes a step's share of one episode's members those of the other. The event itself moves the rest."""
     pair = _merged(view, work.write, gap_ms)
     moved = 0
 
-    def move(taken_id: str, into_id: str) -> None:
+    def move(merged_id: str, into_id: str) -> None:
         nonlocal moved
-        moved = writer.merge_episodes(taken_id, into_id, SHARE)
+        moved = writer.merge_episodes(merged_id, into_id, SHARE)
         view.graph.prune()
 
     synced = pair is None or attempt(view.graph, work.write.record.position, partial(move, *pair))
@@ -186,11 +188,11 @@ def _merge(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
 
 
 def _merged(view: View, write: Write, gap_ms: int) -> tuple[str, str] | None:
-    """Ids of the episode that a message has taken in by another one, and of that one."""
+    """The ids of two episodes where a message merges them: the merged one's, and that of the one that stands."""
     if not isinstance(write.event, Message):
         return None
     at_ms, logged = event_time(write)
     session_id = write.event.session_id
     moment = Episode(view.newest + 1, "", session_id, at_ms, at_ms, logged=logged)
-    into, *taken = join(view.episodes(session_id), moment, gap_ms).changed
-    return (taken[0].id, into.id) if taken else None
+    into, *merged = join(view.episodes(session_id), moment, gap_ms).changed
+    return (merged[0].id, into.id) if merged else None
