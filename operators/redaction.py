@@ -26,7 +26,7 @@ def version(memory_id: str, seq: int, number: int) -> Redacted:
 
 
 def memory(index: OwnerIndex, slot: int) -> Redacted:
-    """The memory of a slot as far as the index tells. It knows of an author, not whether that is a name or a role."""
+    """The memory of a slot as far as the index knows it: an author, but not whether that is a name or a role."""
     fact, strings = {name: column[slot] for name, column in index.facts.items()}, index.names.strings
 
     def text(column: str) -> str | None:

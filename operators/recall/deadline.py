@@ -1,4 +1,4 @@
-"""How long the steps of a query took, and which optional ones a query close to its deadline goes without."""
+"""How long the steps of a query last, and which optional ones a query close to its deadline omits."""
 
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -26,7 +26,7 @@ class Laps:
         self._began_s = self._last_s = timer()
 
     def lap(self, step: str) -> float:
-        """Ends the step that ran since the last call; returns how long it took, in ms."""
+        """Ends the step that ran since the last call; returns its duration in ms."""
         now_s = self._timer()
         took_ms = self.stages_ms[step] = round((now_s - self._last_s) * 1000, 3)
         self._last_s = now_s
@@ -54,7 +54,7 @@ class Costs:
         return self._mean_ms.get(step, 0.0)
 
     def drop(self, ahead: Collection[Step], left_ms: float) -> list[Step]:
-        """Chooses which of the optional steps ahead to go without, so that the others and the rest end in time."""
+        """Chooses which of the optional steps ahead to omit, so that the others and the rest end in time."""
         kept = {step: self.expected_ms(step) for step in ahead}
         dropped: list[Step] = []
         for step in DROPPED_FIRST:

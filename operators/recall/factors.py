@@ -29,7 +29,7 @@ from recallflow.state.usage import Records
 # log-odds. Stretching the signal to 0..1 over the batch instead would make its worth depend on the batch's size
 # (docs/decisions/0003).
 LOG_ODDS_UNIT = 1.0
-SPREAD_FLOOR = 0.05  # a factor that varies less over the batch does not tell its memories apart
+SPREAD_FLOOR = 0.05  # a factor that varies less over the batch does not distinguish its memories
 USAGE_DAYS = 30.0
 CONFIDENCE_VOICES = 2.0  # how many voices of feedback count as much as the confidence given
 PERSONALISATION = 0.10

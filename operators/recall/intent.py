@@ -66,5 +66,5 @@ def intent_of(question: Question) -> Intent:
 
 
 def mode_for(asked: Mode, intent: Intent) -> Mode:
-    """The mode that answers a query: the one it asks for, or by intent where it leaves the choice to us."""
+    """The mode that answers a query: the one it asks for, or by intent where it asks for `auto`."""
     return MODES[intent] if asked == "auto" else asked

@@ -42,7 +42,7 @@ def relevance(scene: Scene) -> Ranking:
 def by_recency(scene: Scene) -> Ranking:
     """By a decay function of age; what was said last comes first."""
     scores = recency(scene.age_days(scene.allowed), scene.tuning.decay)
-    # A step, or ages beyond a float's reach, leave ties: the event time decides, then the order of arrival.
+    # A step, or ages beyond a float's reach, make ties: the event time decides, then the order of arrival.
     created_ms, seq = scene.fact("created_ms", scene.allowed), scene.fact("seq", scene.allowed)
     order = np.lexsort((-seq, -created_ms, -scores))[: scene.tuning.k]
     return Ranking(scene.allowed[order], scores[order], {"recency": scores[order]}, {"recency": 1.0})

@@ -20,7 +20,7 @@ _AMBIGUOUS = {"march", "may"}  # ordinary words too
 _MONTH = re.compile(rf"(?<![A-Za-z])(?i:{'|'.join([*_MONTHS, *_SHORT_MONTHS])})(?![A-Za-z])")
 _DAY_BEFORE = re.compile(r"\b(\d{1,2})(?:st|nd|rd|th)?(?: of)? $")
 _DAY_AFTER = re.compile(r"^\.? (?:the )?(\d{1,2})(?:st|nd|rd|th)?\b(?![:\d])")
-_BESIDE = 32  # characters before and behind a month's name: more than any day there takes
+_BESIDE = 32  # characters before and behind a month's name: more than any day there has
 _ISO_DATE = re.compile(r"\b((?:19|20)\d\d)-(\d\d)-(\d\d)\b")
 _YEAR = re.compile(r"\b((?:19|20)\d\d)\b")
 _ASKS_WHEN = re.compile(
@@ -93,7 +93,7 @@ def _named(text: str, participants: Iterable[str]) -> dict[str, str]:
         first_names[first.lower()] = first_names.get(first.lower(), 0) + 1
     found: dict[str, tuple[int, str]] = {}
     lowered = text.lower()
-    # Longest first, and what was found is taken out: "Ann Smith" does not name Ann as well.
+    # Longest first, and what was found is blanked out: "Ann Smith" does not name Ann as well.
     for participant in sorted(spellings, key=lambda name: (-len(name), name)):
         for form in spellings[participant]:
             shared = form != participant and first_names[form.lower()] > 1
@@ -109,8 +109,8 @@ def _named(text: str, participants: Iterable[str]) -> dict[str, str]:
 
 
 def _stands_in(name: str, text: str) -> bool:
-    """Whether the name is in the text as a word of its own. What most participants are asked is asked without a
-    pattern of their own: to make one takes a thousand times as long."""
+    """Whether the name is in the text as a word of its own. For most participants it is not, and to find that out
+    without a pattern is a thousand times faster than to make one."""
     at = text.find(name)
     while at >= 0:
         end = at + len(name)

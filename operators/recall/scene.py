@@ -24,7 +24,7 @@ NO_SEQS: Places = np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class Ranking:
-    """Places best first, with their scores and what the scores are made of (all arrays follow `places`):
+    """Places best first, with their scores and what the scores are made of (all arrays in the order of `places`):
     Σ weight · factor + Σ boosts; without weights, the product of the factors."""
 
     places: Places
@@ -63,7 +63,7 @@ class Scene:
     def best(self, count: int) -> Places:
         """The `count` allowed places with the highest signal, best first; earlier places first among equals."""
         signal, among = self.semantic[self.allowed], self.allowed
-        if count < len(signal) // 4:  # sorting all of a large owner's memories would take longer than finding them
+        if count < len(signal) // 4:  # of a large owner, to find them is faster than to sort all
             among = np.flatnonzero(signal >= np.partition(signal, -count)[-count])
             signal, among = signal[among], self.allowed[among]
         return among[np.argsort(-signal, kind="stable")[:count]]

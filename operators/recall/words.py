@@ -3,7 +3,7 @@
 Units are the tokens of a model that gives token vectors, compared by their inner product, or else words, compared by
 their spelling. What answers a question often stands a message or two away from the words it asks with, so that a
 memory's neighbours in its episode may lend theirs, at 0.95 of their worth. With m(u, p) for how close the unit u comes
-in the memory at place p, a column is the mean of these over the units, weighted by what each tells, as a z-score:
+in the memory at place p, a column is the mean of these over the units, weighted by what each is worth, as a z-score:
 
     word          m(u, p)
     word_before   the best of m(u, p) and 0.95·m(u, q) for q up to 4 before p
@@ -77,10 +77,9 @@ def columns(index: OwnerIndex, units: Units, places: Places) -> dict[str, Column
     typical = sample(size)
     asked = np.union1d(places, typical)
     values = _values(index, units, asked)
+    at, of_typical = (values.take(np.searchsorted(asked, those), axis=1) for those in (places, typical))
     found = np.zeros((len(NAMES), size))
-    found[:, places] = standard(
-        values.take(np.searchsorted(asked, places), axis=1), values.take(np.searchsorted(asked, typical), axis=1)
-    )
+    found[:, places] = standard(at, of_typical)
     return dict(zip(NAMES, found, strict=True))
 
 
