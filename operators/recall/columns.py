@@ -18,6 +18,7 @@ base = 0.1·z(cosine) + sq(BM25).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -71,16 +72,18 @@ CUT = Cut(above=2_000, best=200)  # benchmarks/candidate_cut.py: answers are tho
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Column name → (n,) values, and the weights of their sum. `complete`: whether they are the same whatever is
-    permitted."""
+    permitted; `first`: the first ones, and their sum, where that is known."""
 
     values: dict[str, Column]
     weights: Mapping[str, float]
     complete: bool = True
+    first: tuple[int, Column] | None = None
 
     def score(self) -> Column:
         """(n,) weighted sum, in log-odds of being evidence."""
-        total: Column = np.zeros(len(next(iter(self.values.values()))))
-        for name, column in self.values.items():
+        count, known = self.first or (0, np.zeros(len(next(iter(self.values.values())))))
+        total: Column = known.copy()
+        for name, column in islice(self.values.items(), count, None):
             total += self.weights[name] * column
         return total
 
@@ -107,22 +110,20 @@ def compute(
     asked = (conversation.facts["flags"] & HAS_QUESTION) != 0
     columns |= {"dense": dense, "window": lexical[WINDOW]}
     columns["answers"] = conversation.before(np.where(asked, DENSE_IN_BASE * dense + lexical[0], 0.0))
+    every = np.arange(conversation.size)
+    chosen = every if permitted is None else permitted
     found = Columns({name: column for name, column in columns.items() if name in weights}, weights)
-    chosen = _worked_out(found, dense, np.arange(conversation.size) if permitted is None else permitted, cut)
+    complete = conversation.size <= cut.above
+    if complete:
+        chosen = every
+    elif len(chosen) > cut.best:  # the best by the other columns, with the cosine in place of late interaction
+        found = replace(found, first=(len(found.values), found.score()))
+        late = sum(weights.get(name, 0.0) for name in words.NAMES)
+        score = (found.score() + STANDS_IN * late * dense)[chosen]
+        chosen = np.sort(chosen[np.argpartition(-score, cut.best)[: cut.best]])
     values = words.columns(index, words.units(index, question, query), chosen)
     wanted = {name: column for name, column in values.items() if name in weights}
-    return replace(found, values=found.values | wanted, complete=conversation.size <= cut.above)
-
-
-def _worked_out(found: Columns, dense: Column, permitted: Places, cut: Cut) -> Places:
-    """The places that late interaction is worked out for, rising."""
-    if len(dense) <= cut.above:
-        return np.arange(len(dense))
-    if len(permitted) <= cut.best:
-        return permitted
-    late = sum(found.weights.get(name, 0.0) for name in words.NAMES)
-    score = (found.score() + STANDS_IN * late * dense)[permitted]
-    return np.sort(permitted[np.argpartition(-score, cut.best)[: cut.best]])
+    return Columns(found.values | wanted, weights, complete, found.first)
 
 
 def _dense(index: OwnerIndex, query: TextVectors) -> Column:

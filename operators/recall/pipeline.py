@@ -1,8 +1,8 @@
-"""The way from a recall query to its response, from top to bottom. The numbers are the steps of docs/recall.md.
+"""A recall query's way to its response, from top to bottom. The numbers are the twelve steps of docs/recall.md.
 
 Each step gives a frozen value that the next ones need: `Asked → Understood → Candidates → Ranked → Expanded →
-Composed`. Step 2 (authorise) is a step of the dataflow before the state: everything here is about an owner whom the
-query may ask.
+Composed`. Step 1 (validate) only warns, and is part of composing. Step 2 (authorise) is a step of the dataflow before
+the state: everything here is about an owner whom the query may ask.
 """
 
 from collections.abc import Callable
@@ -76,15 +76,15 @@ class Recalled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A valid query (step 1), the moment it is about, and the owner's index of then. `warnings`: of what is cut to
-    size; `laps`: how long the steps took so far."""
+    """A query on its way: the moment it is about, and the owner's index of then. `laps`: how long the steps took so
+    far."""
 
     engine: Engine
     hot: HotOwner
     query: Recall
+    request: Request
     moment: Moment
     index: OwnerIndex
-    warnings: list[Warn]
     laps: Laps
 
     def rows(self, slots: list[int]) -> list[MemoryRow | None]:
@@ -92,10 +92,9 @@ class Asked:
         return self.engine.rows(self.hot, self.index, slots)
 
 
-@dataclass(frozen=True, slots=True)
-class Understood:
-    """Step 3: what is asked, how it is to be ranked, and which optional steps there is no time for. `at_ms`: when that
-    was known, since the query's beginning."""
+class Understood(NamedTuple):
+    """Step 3: what is asked, how it is to be ranked, and which optional steps there is no time for; at so many ms from
+    the query's beginning."""
 
     question: Question
     intent: Intent
@@ -104,16 +103,14 @@ class Understood:
     at_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(NamedTuple):
     """Step 4: the places that may be in the answer, and what the question means to each."""
 
     permitted: Places
     signal: Signal
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(NamedTuple):
     """Steps 6, 7 and 9: the scene that was ranked, and the order; and the graph, as this query may use it."""
 
     scene: Scene
@@ -121,8 +118,7 @@ class Ranked:
     graph: QueryGraph
 
 
-@dataclass(frozen=True, slots=True)
-class Expanded:
+class Expanded(NamedTuple):
     """Steps 8, 5 and 10: the ranked places, then those that the graph adds behind them, with their rows, opened."""
 
     places: Places
@@ -130,8 +126,7 @@ class Expanded:
     applied: Applied | None
 
 
-@dataclass(frozen=True, slots=True)
-class Composed:
+class Composed(NamedTuple):
     """Step 11: what the response shows. `optional`: its fields that a query has to ask for."""
 
     memories: list[RecalledMemory]
@@ -147,18 +142,20 @@ def recall(
 ) -> Recalled:
     """One query's answer, ranked as the tenant and the query have it; asked at `asked_ms`. Raises InvalidRecord for
     what cannot be answered."""
-    laps = Laps(engine.timer)
-    moment, embedder = Moment.of(query, asked_ms), engine.embedder
+    laps, moment, embedder = Laps(engine.timer), Moment.of(query, asked_ms), engine.embedder
     index = index_at(hot, moment, embedder.name, embedder.dimension, engine.episode_gap_ms)
-    asked = Asked(engine, hot, query, moment, index, validate(query), laps)
+    asked = Asked(engine, hot, query, request, moment, index, laps)
     laps.lap("index")
     understood = _understand(asked, tenant)
     candidates = _find_candidates(asked, understood)
-    ranked = _rank(asked, understood, candidates, request)
+    ranked = _rank(asked, understood, candidates)
     expanded = _expand(asked, understood, ranked)
     composed = _compose(asked, understood, candidates, ranked, expanded)
-    response = _respond(asked, understood, candidates, ranked, expanded, composed, request.query_id)
-    effects = _effects(asked, ranked, expanded, asked_ms) if moment.is_now else None
+    response = _respond(asked, understood, candidates, ranked, expanded, composed)
+    effects = None
+    if moment.is_now:
+        seqs = zip(ranked.scene.fact("seq", expanded.places).tolist(), expanded.rows, strict=True)
+        effects = Effects(tuple(seq for seq, row in seqs if row is not None), query.session_id, asked_ms)
     return Recalled(response, effects, ranked.ranking, ranked.graph)
 
 
@@ -194,7 +191,7 @@ def _find_candidates(asked: Asked, understood: Understood) -> Candidates:
     return Candidates(permitted, found)
 
 
-def _rank(asked: Asked, understood: Understood, candidates: Candidates, request: Request) -> Ranked:
+def _rank(asked: Asked, understood: Understood, candidates: Candidates) -> Ranked:
     query, moment, index, hot = asked.query, asked.moment, asked.index, asked.hot
     permitted, columns, tuning = candidates.permitted, candidates.signal.columns, understood.tuning
     semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
@@ -206,7 +203,7 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates, request:
         now_ms=moment.now_ms,
         known_by_ms=moment.known_by_ms,
         expansions=asked.engine.expansions,
-        request=request,
+        request=asked.request,
     )
     session_id = query.session_id if moment.is_now else None
     scene = Scene(
@@ -248,7 +245,7 @@ def _compose(
     query, index, columns, ranking = asked.query, asked.index, candidates.signal.columns, ranked.ranking
     count, target_ms = len(ranking.places), query.sla_target_ms
     rows = expanded.rows[:count]
-    warnings = [*asked.warnings]
+    warnings = validate(query)
     if understood.dropped:
         detail = f"went without {' and '.join(understood.dropped)} to be done within {target_ms:g} ms"
         warnings.append(Warn(code="deadline", detail=detail))
@@ -279,7 +276,6 @@ def _respond(
     ranked: Ranked,
     expanded: Expanded,
     composed: Composed,
-    query_id: str,
 ) -> Response:
     """The response, with what it says of how the answer came about."""
     found, applied, laps = candidates.signal, expanded.applied, asked.laps
@@ -298,7 +294,7 @@ def _respond(
     if applied is not None and applied.routing is not None:
         routing["graph"] = applied.routing
     return Response(
-        query_id=query_id,
+        query_id=asked.request.query_id,
         status=status_of(composed.warnings),
         memories=composed.memories,
         query_intent=understood.intent,
@@ -312,13 +308,6 @@ def _respond(
         warnings=composed.warnings,
         **composed.optional,
     )
-
-
-def _effects(asked: Asked, ranked: Ranked, expanded: Expanded, asked_ms: int) -> Effects:
-    """Step 12."""
-    seqs = ranked.scene.fact("seq", expanded.places).tolist()
-    returned = (seq for seq, row in zip(seqs, expanded.rows, strict=True) if row is not None)
-    return Effects(tuple(returned), asked.query.session_id, asked_ms)
 
 
 def participants(index: OwnerIndex) -> list[str]:

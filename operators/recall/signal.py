@@ -1,7 +1,7 @@
 """What a question means to each memory: its vector, the semantic signal, and what stands in for them where the model
 fails or there is no time for it."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ NO_COLUMNS = Columns({}, {})
 CACHES = ("question_vector", "candidates")
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(NamedTuple):
     """The columns, none where the mode does not rank by meaning, and how they came about. `vector`: the question's,
     where the model gave one; `embedded`: whether vectors of any kind had a part; `hits`: the caches that had them;
     `took_ms`: the model's time."""
