@@ -102,9 +102,9 @@ class Answerer:
                 used = lookups.usage(self._usage(hot, latest.seq))
                 return lookups.versions(query_id, [latest]).model_copy(update={"usage": used})
             case MemoryHistory():
-                told = lookups.versions(query_id, self._versions(hot, query.memory_id))
+                history = lookups.versions(query_id, self._versions(hot, query.memory_id))
                 edges = hot.graph.edges(NodeKey(query.memory_id, memory=True), HISTORY_EDGES)
-                return told.model_copy(update={"edges": [explored_edge(edge) for edge in edges]})
+                return history.model_copy(update={"edges": [explored_edge(edge) for edge in edges]})
             case EpisodesList():
                 index = self._index(hot)
                 rows = partial(self._rows, hot, index)

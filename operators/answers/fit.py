@@ -37,8 +37,8 @@ def fitted(answer: Answer, most_bytes: int) -> Answer:
 def failed(answer: Answer, reason: str, most_bytes: int) -> Answer:
     """An error in the place of an answer that cannot be sent; without `applied` where that alone is too much."""
     error = ErrorBody(code="too_large", message=reason, fields=[])
-    told = Response(query_id=answer.response.query_id, status="error", error=error)
-    for response in (told.model_copy(update={"applied": answer.response.applied}), told):
+    failed_response = Response(query_id=answer.response.query_id, status="error", error=error)
+    for response in (failed_response.model_copy(update={"applied": answer.response.applied}), failed_response):
         body = response.model_dump_json(exclude_unset=True, exclude_none=True).encode()
         if len(body) <= most_bytes:
             break
