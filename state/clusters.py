@@ -5,7 +5,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.embedder import Matrix
-from recallflow.state.arrays import Ints
+from recallflow.state.arrays import Ints, ranges
 from recallflow.state.vectors import VectorIndex
 
 _AT_ONCE = 1_000  # members
@@ -33,9 +33,8 @@ class Clusters:
 
     def _learn(self, missing: Ints) -> None:
         sizes = self._ends[missing] - self._starts[missing]
-        firsts = np.cumsum(sizes) - sizes
-        members = np.arange(sizes.sum()) + np.repeat(self._starts[missing] - firsts, sizes)
-        sums = np.add.reduceat(self._vectors.of(self._slots[members]), firsts, axis=0)
+        members = self._slots[ranges(self._starts[missing], sizes)]
+        sums = np.add.reduceat(self._vectors.of(members), sizes.cumsum() - sizes, axis=0)
         norms = np.linalg.norm(sums, axis=1, keepdims=True)
         self._centroids[missing] = np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0)
         self._known[missing] = True

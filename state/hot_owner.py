@@ -61,7 +61,7 @@ class HotOwner:
         return self._sessions[session_id]
 
     def put_episodes(self, session_id: str | None, changed: list[Episode]) -> None:
-        """Takes the new state of the session's episodes into memory."""
+        """Applies the new state of some of the session's episodes."""
         self._sessions[session_id] = with_changes(self.episodes(session_id), changed)
         if self.index is not None:
             for episode in changed:
@@ -99,7 +99,7 @@ class HotOwner:
         return self._usage
 
     def put_usage(self, changed: Mapping[int, Usage]) -> None:
-        """Takes new usage of memories, by `seq`, into memory."""
+        """Applies new usage of memories, by `seq`."""
         if self._usage is not None:
             for seq, usage in changed.items():
                 self._usage.put(seq, usage)
@@ -129,10 +129,10 @@ def with_changes(standing: list[Episode], changed: list[Episode]) -> list[Episod
     # As episodes do not overlap, only those that begin within what changed can be other ones now.
     begins = attrgetter("start_ms")
     first = bisect_left(standing, min(map(begins, changed)), key=begins)
-    behind = bisect_right(standing, max(episode.last_ms for episode in changed), lo=first, key=begins)
+    end = bisect_right(standing, max(episode.last_ms for episode in changed), lo=first, key=begins)
     numbers = {episode.number for episode in changed}
-    kept = [episode for episode in standing[first:behind] if episode.number not in numbers]
-    standing[first:behind] = _standing([*kept, *changed])
+    kept = [episode for episode in standing[first:end] if episode.number not in numbers]
+    standing[first:end] = _standing([*kept, *changed])
     return standing
 
 

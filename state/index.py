@@ -2,7 +2,6 @@
 on first touch, kept up to date with each event. Derived data only: whatever is here can be built again from RocksDB."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -50,12 +49,12 @@ class Facts(dict[str, Array]):
 
 
 class Conversation:
-    """Live memories in the order they were said: by episode, then event time, then arrival.
+    """Live memories in conversation order: by episode, then event time, then arrival.
 
     `slots`: (n,) the slot of each place; `places`: (slots,) the place of each slot, -1 for a dead one; `facts`: what is
     known of each place's memory. Memories outside any episode are episodes of one. `starts`, `ends`: first place of
-    each episode, and the one behind its last; `segment`: each place's episode, counted from 0; `opens`: whether a place
-    is the first of a real episode. `windows`: for each reach, the bounds [low, high) of each place's neighbourhood,
+    each episode, and the place after its last; `segment`: each place's episode, counted from 0; `opens`: whether a
+    place is the first of a real episode. `windows`: for each reach, the bounds [low, high) of each place's neighbourhood,
     itself and as many places to each side as its episode has. `authors`: who wrote any of them, -1 for nobody.
     """
 
@@ -111,17 +110,9 @@ class Lengths(NamedTuple):
         return cls(words, max(float(words.sum()) / max(len(words), 1), 1e-9))
 
 
-@dataclass(slots=True)
-class _Cached:
-    facts: Mapping[str, Array] | None = None
-    conversation: Conversation | None = None
-    clusters: Clusters | None = None
-    lengths: Mapping[int, Lengths] | None = None
-
-
 class OwnerIndex:
-    """Facts, words and vectors of one owner's current memories, by slot. A slot is never used again; a removed memory
-    leaves a dead one behind until the index is built anew."""
+    """Facts, words and vectors of one owner's current memories, by slot. A slot is never used again: that of a removed
+    memory stays dead until the index is built anew."""
 
     def __init__(
         self, model: str, dimension: int, read_vectors: Callable[[Ints], Sequence[Vectors | None]] | None = None
@@ -141,7 +132,6 @@ class OwnerIndex:
         self._size = 0
         self._merged: dict[int, int] = {}
         self._episodes: dict[int, Episode | bytes] = {}  # stored ones until they are asked for
-        self._cached = _Cached()
 
     # ------------------------------------------------------------------ changes
 
@@ -171,10 +161,10 @@ class OwnerIndex:
         self.words.append(segment.words)
         self.vectors.append(segment.rows, first)
         self.tokens.defer(segment.size, segment.token_dimension)
-        self._cached = _Cached()
+        self._changed()
 
     def packed(self) -> Segment:
-        """All there is in, as another index can append it. Only of one that never took a memory out."""
+        """All there is in, as another index can append it. Only of an index from which no memory was removed."""
         ids, id_ends = self.ids.packed()
         rows, words = self.vectors.packed(), self.words.packed()
         tags = orjson.dumps([*self.tags.items()])
@@ -207,24 +197,21 @@ class OwnerIndex:
         self.ids.add(entry.id for entry in entries)
         self._tags.update((first + at, entry.tags) for at, entry in enumerate(entries) if entry.tags)
         self.words.add(f"{entry.author_stems} {entry.stems}".split() for entry in entries)
-        self._cached = _Cached()
+        self._changed()
 
     def _append_facts(self, entries: Sequence[Entry]) -> None:
         """Appends what is known of the memories, column by column: of many, a third of the time."""
-        said: dict[str, tuple[Any, ...]] = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
-        columns: dict[str, Sequence[Any]] = {
-            name: said[name] for name in ("seq", "version", "created_ms", "flags", "importance", "confidence")
-        }
-        columns |= {name: self.names.numbers(said[_FIELDS.get(name, name)]) for name in NAMED}
+        fields: dict[str, Sequence[Any]] = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
+        columns = fields | {name: self.names.numbers(fields[_FIELDS.get(name, name)]) for name in NAMED}
         columns["live"] = (True,) * len(entries)
-        columns["episode"] = [self._merged.get(number, number) for number in said["episode"]]
+        columns["episode"] = [self._merged.get(number, number) for number in fields["episode"]]
         for name, default in (("valid_from_ms", ALWAYS_MS), ("valid_to_ms", NEVER_MS), ("expires_ms", NEVER_MS)):
-            columns[name] = [default if at_ms is None else at_ms for at_ms in said[name]]
-        for name, values in columns.items():
-            self._facts[name].extend(values)
+            columns[name] = [default if at_ms is None else at_ms for at_ms in fields[name]]
+        for name, column in self._facts.items():
+            column.extend(columns[name])
 
     def remove(self, *seqs: int) -> None:
-        """Takes memories out, those that are in: many in the time of one."""
+        """Removes memories, those that are in: many in the time of one."""
         found = {seq: slot for seq in seqs if (slot := self.slot(seq)) is not None}
         if found:
             slots = [*found.values()]
@@ -232,10 +219,10 @@ class OwnerIndex:
             self._size -= len(found)
             self._facts["live"].view[slots] = False
             self.vectors.remove(*slots)
-            self._cached = _Cached()
+            self._changed()
 
     def put_episode(self, episode: Episode) -> None:
-        """Takes an episode's new state; members of an episode that was taken in move to the one that took it."""
+        """Applies an episode's new state. Members of an episode that was merged into another one move there."""
         self._episodes[episode.number] = episode
         if episode.merged_into is not None:
             into = self._merged.get(episode.merged_into, episode.merged_into)
@@ -243,18 +230,18 @@ class OwnerIndex:
             episodes[episodes == episode.number] = into
             self._merged.update({number: into for number, to in self._merged.items() if to == episode.number})
             self._merged[episode.number] = into
-        self._cached = _Cached()
+        self._changed()
 
     def load_episodes(self, stored: Mapping[int, bytes]) -> None:
         """Fills an empty index with all episodes, by number, as they are stored."""
         self._episodes.update(stored)
         into = {number: to for number, data in stored.items() if (to := Episode.read_merged_into(data)) is not None}
         for number in into:
-            way = [number]
-            while (to := into.get(way[-1])) is not None and way[-1] not in self._merged:
-                way.append(to)
-            end = self._merged.get(way[-1], way[-1])
-            self._merged.update((one, end) for one in way if one != end)
+            chain = [number]
+            while (to := into.get(chain[-1])) is not None and chain[-1] not in self._merged:
+                chain.append(to)
+            end = self._merged.get(chain[-1], chain[-1])
+            self._merged.update((one, end) for one in chain if one != end)
 
     def load(
         self,
@@ -270,8 +257,13 @@ class OwnerIndex:
         self._append(past, vectors)
         self.add(entries, vectors)
 
+    def _changed(self) -> None:
+        """Drops what was worked out from the memories that were in."""
+        for name in ("facts", "conversation", "lengths", "clusters"):
+            self.__dict__.pop(name, None)
+
     def _enter(self, seqs: Ints, first: int) -> None:
-        """Gives memories that are not in the next slots, from `first`."""
+        """Gives memories that are not in yet the slots from `first` on."""
         missing = int(seqs.max(initial=-1)) + 1 - len(self._slot_of_seq)
         if missing > 0:
             self._slot_of_seq.extend(np.full(missing, _NOT_IN))
@@ -292,12 +284,10 @@ class OwnerIndex:
         slot = int(self._slot_of_seq.view[seq]) if seq < len(self._slot_of_seq) else _NOT_IN
         return None if slot == _NOT_IN else slot
 
-    @property
+    @cached_property
     def facts(self) -> Mapping[str, Array]:
-        """Columns of `FACTS` by slot, as they are until the next change; dead slots included."""
-        if self._cached.facts is None:
-            self._cached.facts = {name: column.view for name, column in self._facts.items()}
-        return self._cached.facts
+        """Columns of `FACTS` by slot, until the next change; dead slots included."""
+        return {name: column.view for name, column in self._facts.items()}
 
     @property
     def tags(self) -> Tags:
@@ -306,21 +296,22 @@ class OwnerIndex:
         self._packed_tags.clear()
         return self._tags
 
-    @property
+    @cached_property
     def conversation(self) -> Conversation:
-        if self._cached.conversation is None:
-            self._cached.conversation = Conversation(self.facts)
-        return self._cached.conversation
+        return Conversation(self.facts)
 
-    @property
+    @cached_property
     def lengths(self) -> Mapping[int, Lengths]:
         """For each reach of `Conversation.windows`, the lengths of the neighbourhoods."""
-        if self._cached.lengths is None:
-            now = self.conversation
-            up_to = np.concatenate([[0.0], np.cumsum(self.words.lengths()[now.slots])])
-            found = {reach: up_to.take(high) - up_to.take(low) for reach, (low, high) in now.windows.items()}
-            self._cached.lengths = {reach: Lengths.of(words) for reach, words in found.items()}
-        return self._cached.lengths
+        now = self.conversation
+        up_to = np.concatenate([[0.0], np.cumsum(self.words.lengths()[now.slots])])
+        return {reach: Lengths.of(up_to.take(high) - up_to.take(low)) for reach, (low, high) in now.windows.items()}
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        """Centroids of the episodes of `conversation`."""
+        now = self.conversation
+        return Clusters(self.vectors, now.slots, now.segment, now.starts, now.ends)
 
     def episode(self, number: int) -> Episode | None:
         found = self._episodes.get(int(number))
@@ -333,26 +324,18 @@ class OwnerIndex:
         every = [episode for number in self._episodes if (episode := self.episode(number)) is not None]
         return [episode for episode in every if episode.merged_into is None]
 
-    @property
-    def clusters(self) -> Clusters:
-        """Centroids of the episodes of `conversation`."""
-        if self._cached.clusters is None:
-            now = self.conversation
-            self._cached.clusters = Clusters(self.vectors, now.slots, now.segment, now.starts, now.ends)
-        return self._cached.clusters
-
     def wasted(self) -> bool:
         """Whether more slots are dead than alive: time to build anew."""
         return len(self.ids) - len(self) > max(64, len(self))
 
     def live_bytes(self) -> int:
-        """What the facts, stems and vectors of its memories are, without what is spare, dead or kept for later: it does
-        not depend on how the index came about."""
+        """Bytes of its memories' facts, stems and vectors, without dead slots, caches and spare room: the same however
+        the index was built."""
         stems = int(self.words.lengths()[self.conversation.slots].sum())
         return len(self) * _FACTS_BYTES + stems * self.words.stem_bytes + self.vectors.row_bytes * len(self.vectors)
 
     def size_bytes(self) -> int:
-        """What it takes in memory, caches included."""
+        """Bytes in memory, caches included."""
         facts = sum(column.nbytes for column in self._facts.values())
         arrays = facts + self.words.nbytes + self.vectors.nbytes + self.tokens.nbytes + self._slot_of_seq.nbytes
         tags = _TAGGED_BYTES * len(self._tags) + sum(len(packed) for _, packed in self._packed_tags)

@@ -1,9 +1,9 @@
 """Words of one owner's memories: a forward index over stems, from which occurrences and the similarity of spellings are
 read at query time.
 
-A forward index (each memory's stems in order): an added memory is an append, a removed one is passed over by its
-reader. Where a stem stands is looked up by comparing all numbers with its own, once; what was found is kept, and the
-next question looks only at what was added since.
+A forward index holds each memory's stems in order: adding a memory appends, and readers pass over a removed one. Where
+a stem occurs is found by comparing all numbers with its own; the result is kept, and the next question compares only
+what was added since.
 """
 
 import zlib
@@ -93,7 +93,7 @@ class LexicalIndex:
 
     @property
     def stem_bytes(self) -> int:
-        """What one occurrence of a stem takes."""
+        """Bytes of one occurrence of a stem."""
         return self._flat.view.itemsize + self._slot_of.view.itemsize
 
     @property
@@ -123,7 +123,7 @@ class LexicalIndex:
         self._flat.extend(flat)
 
     def append(self, words: Words) -> None:
-        """Appends the next slots as they were packed. What is given may go with the bytes it was read from."""
+        """Appends the next slots as they were packed. Copies: the bytes they were read from are freed."""
         self._packed.append(Words(*map(np.array, words)))
 
     def _unpack(self) -> None:

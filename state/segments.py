@@ -4,9 +4,9 @@ A segment holds the memories of a stretch of sequence numbers: `SMALL` of them a
 `LARGE` once that many are, in place of the small ones; the newest come from their entries and vectors. So each memory
 is packed twice, whatever the owner's size, and no step packs more than `LARGE`.
 
-A segment is there only while it is true. Forgetting a memory deletes the segments that hold it, in the same write.
-A new version leaves a mark beside them: such memories are read from their entries. What is missing, does not fit or is
-marked all over is made again by the next question that finds it so.
+A segment exists only while it is true. Forgetting a memory deletes the segments that hold it, in the same write. An
+update marks its memory, and marked memories are read from their entries. A segment that is missing, does not fit or has
+many marks is made again by the next question.
 """
 
 from bisect import bisect_left

@@ -9,13 +9,12 @@ from collections.abc import Callable
 import numpy as np
 
 from recallflow.embedder import Matrix
-from recallflow.state.arrays import Bytes, GrowingArray, Ints
+from recallflow.state.arrays import Bytes, GrowingArray, Ints, ranges
 
 NO_TOKENS: Bytes = np.zeros((0, 0), np.int8)
 ONE = 127  # the byte that stands for 1
 _ROWS = 2_048  # turned to floats at a time: they stay in the processor's cache
-# Multiplications that OpenBLAS leaves to one thread. More it would share among threads, and where other work holds the
-# cores, waiting for them takes ten times as long as the work.
+# Multiplications that OpenBLAS leaves to one thread (see state/vectors.py).
 _ALONE = 200_000
 
 
@@ -54,7 +53,7 @@ class TokenIndex:
 
     def add(self, tokens: list[Bytes]) -> None:
         """Appends the next slots' tokens, (tokens, dimension) each."""
-        starts, sizes = self._take(tokens)
+        starts, sizes = self._append(tokens)
         self._starts.extend(starts)
         self._sizes.extend(sizes)
 
@@ -65,8 +64,8 @@ class TokenIndex:
         self._starts.extend(np.full(slots, _UNREAD if dimension else 0))
         self._sizes.extend(np.zeros(slots))
 
-    def _take(self, tokens: list[Bytes]) -> tuple[Ints, Ints]:
-        """Takes rows in → where each slot's start, and how many they are."""
+    def _append(self, tokens: list[Bytes]) -> tuple[Ints, Ints]:
+        """Appends rows → where those of each slot start, and how many they are."""
         sizes = np.array([len(rows) for rows in tokens], np.int64)
         if filled := [rows for rows in tokens if len(rows)]:
             self._dimension = filled[0].shape[1]
@@ -78,7 +77,7 @@ class TokenIndex:
     def _read_deferred(self, slots: Ints) -> None:
         unread = slots[self._starts.view[slots] == _UNREAD]
         if len(unread) and self._read is not None:
-            starts, sizes = self._take(self._read(unread))
+            starts, sizes = self._append(self._read(unread))
             self._starts.view[unread], self._sizes.view[unread] = starts, sizes
 
     def closest(self, question: Matrix, slots: Ints) -> Matrix:
@@ -90,7 +89,8 @@ class TokenIndex:
         held = np.flatnonzero(sizes)
         if not len(held) or not len(question):
             return best
-        rows, firsts = _ranges(self._starts.view[slots[held]], sizes[held])
+        sizes = sizes[held]
+        rows, firsts = ranges(self._starts.view[slots[held]], sizes), sizes.cumsum() - sizes
         flat = self._flat.view.reshape(-1, self._dimension)
         products = np.empty((len(rows), len(question)), np.float32)
         turned, at_once = np.ascontiguousarray(question.T), max(_ALONE // question.size, 1)
@@ -102,9 +102,3 @@ class TokenIndex:
         best[:, held] = np.maximum.reduceat(products, firsts, axis=0).T
         best /= ONE
         return np.maximum(best, 0.0, out=best)
-
-
-def _ranges(starts: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-    """The numbers of all ranges [start, start + size) one after the other, and where each begins."""
-    firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    return np.arange(sizes.sum()) + np.repeat(starts - firsts, sizes), firsts

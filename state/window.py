@@ -55,8 +55,8 @@ def most_different(cosine: float) -> int:
 class SketchWindow:
     """Sketches of the memories whose `seq` is among the last `WINDOW` that were given out.
 
-    Which memories those are follows from the sequence numbers alone, forgotten ones counted: so what is found does not
-    depend on when the window was loaded.
+    Sequence numbers alone decide which memories those are, forgotten ones counted: so what is found does not depend on
+    when the window was loaded.
     """
 
     def __init__(self) -> None:
@@ -100,6 +100,6 @@ class SketchWindow:
         self._codes, self._seqs = codes, seqs
         self._bytes = codes.data.cast("B")
         self._differs = np.empty(len(seqs), np.int32)
-        # Found once: that takes longer than a search.
+        # Looked up once: that is slower than a search.
         self._pointers = self._asked_pointer, faiss.swig_ptr(codes)
         self._differs_pointer = faiss.swig_ptr(self._differs)
