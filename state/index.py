@@ -54,8 +54,9 @@ class Conversation:
     `slots`: (n,) the slot of each place; `places`: (slots,) the place of each slot, -1 for a dead one; `facts`: what is
     known of each place's memory. Memories outside any episode are episodes of one. `starts`, `ends`: first place of
     each episode, and the place after its last; `segment`: each place's episode, counted from 0; `opens`: whether a
-    place is the first of a real episode. `windows`: for each reach, the bounds [low, high) of each place's neighbourhood,
-    itself and as many places to each side as its episode has. `authors`: who wrote any of them, -1 for nobody.
+    place is the first of a real episode. `windows`: for each reach, the bounds [low, high) of each place's
+    neighbourhood, itself and as many places to each side as its episode has. `authors`: who wrote any of them, -1 for
+    nobody.
     """
 
     def __init__(self, facts: Mapping[str, Array]) -> None:
