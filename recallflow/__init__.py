@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recallflow.public import *  # noqa: F403 - it lists what it gives
+    from recallflow.public import *  # noqa: F403 - it gives what is listed there
 
 
 def __getattr__(name: str) -> Any:

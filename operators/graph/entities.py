@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from recallflow.function_words import FUNCTION_WORDS
-from recallflow.operators.graph.reader import GraphReader, is_live
-from recallflow.state.graph import Node
+from recallflow.operators.graph.reader import is_live
+from recallflow.state.graph import Node, OwnerGraph
 from recallflow.state.graph_codec import ENTITY_KIND, NodeKey, node_key
 
 QUESTION_WORDS = 100  # looked through for names; a text that goes on is no question any more
@@ -21,50 +21,47 @@ _CLOSING = ".,;:!?…)]}\"'’”»"
 _OPENING = "([{\"'‘“«¿¡@#"
 
 
-class Finder:
-    """Finds entities of one owner's graph that are not archived."""
+def given(graph: OwnerGraph, wanted: Sequence[str]) -> list[NodeKey]:
+    """What URNs stand for, unless it is archived; a name or a node's key counts as one."""
+    found: list[NodeKey] = []
+    for text in wanted:
+        own = graph.find(text)
+        found += graph.by_urn(text) or ([] if own is None else [own])
+    return [key for key in dict.fromkeys(found) if _stands(graph, key)]
 
-    def __init__(self, graph: GraphReader) -> None:
-        self._graph = graph
 
-    def given(self, wanted: Sequence[str]) -> list[NodeKey]:
-        """What URNs stand for; a name or a node's key counts as one."""
-        found: list[NodeKey] = []
-        for text in wanted:
-            own = self._graph.find(text)
-            found += self._graph.by_urn(text) or ([] if own is None else [own])
-        return [key for key in dict.fromkeys(found) if self._stands(key)]
-
-    def named(self, question: str) -> list[NodeKey]:
-        """Entities whose names stand in the question as whole words, in the order of the question. A longer name goes
-        before the shorter ones in it."""
-        words = [match.span() for match in _WORD.finditer(question)][:QUESTION_WORDS]
-        used = [False] * len(words)
-        found: dict[int, NodeKey] = {}
-        for length in range(min(NAME_WORDS, len(words)), 0, -1):
-            for first in range(len(words) - length + 1):
-                if any(used[first : first + length]):
-                    continue
-                key = self._called(question, words[first][0], words[first + length - 1][1])
-                if key is not None:
-                    used[first : first + length] = [True] * length
-                    found[first] = key
-        return list(dict.fromkeys(found[first] for first in sorted(found)))
-
-    def _called(self, question: str, start: int, end: int) -> NodeKey | None:
-        """The entity that a part of the question names, with the symbols around it (C++) or without."""
-        for spelling in _spellings(question, start, end):
-            # An ordinary word is a name only with a capital that no beginning explains.
-            if spelling.lower() in FUNCTION_WORDS and (start == 0 or spelling.islower()):
+def named(graph: OwnerGraph, question: str) -> list[NodeKey]:
+    """Entities that are not archived and whose names stand in the question as whole words, in the order of the
+    question. A longer name goes before the shorter ones in it."""
+    words = [match.span() for match in _WORD.finditer(question)][:QUESTION_WORDS]
+    used = [False] * len(words)
+    found: dict[int, NodeKey] = {}
+    for length in range(min(NAME_WORDS, len(words)), 0, -1):
+        for first in range(len(words) - length + 1):
+            if any(used[first : first + length]):
                 continue
-            key = NodeKey(node_key(ENTITY_KIND, spelling))
-            if self._stands(key):
-                return key
-        return None
+            key = _called(graph, question, words[first][0], words[first + length - 1][1])
+            if key is not None:
+                used[first : first + length] = [True] * length
+                found[first] = key
+    return list(dict.fromkeys(found[first] for first in sorted(found)))
 
-    def _stands(self, key: NodeKey) -> bool:
-        node = self._graph.node(key)
-        return node is not None and not node.archived
+
+def _called(graph: OwnerGraph, question: str, start: int, end: int) -> NodeKey | None:
+    """The entity that a part of the question names, with the symbols around it (C++) or without."""
+    for spelling in _spellings(question, start, end):
+        # An ordinary word is a name only with a capital that no beginning explains.
+        if spelling.lower() in FUNCTION_WORDS and (start == 0 or spelling.islower()):
+            continue
+        key = NodeKey(node_key(ENTITY_KIND, spelling))
+        if _stands(graph, key):
+            return key
+    return None
+
+
+def _stands(graph: OwnerGraph, key: NodeKey) -> bool:
+    node = graph.node(key)
+    return node is not None and not node.archived
 
 
 def _spellings(question: str, start: int, end: int) -> Iterator[str]:
@@ -77,7 +74,7 @@ def _spellings(question: str, start: int, end: int) -> Iterator[str]:
         yield question[start:end]
 
 
-def context(graph: GraphReader, entities: Sequence[NodeKey], now_ms: int) -> list[dict[str, Any]]:
+def context(graph: OwnerGraph, entities: Sequence[NodeKey], now_ms: int) -> list[dict[str, Any]]:
     """The entities and those within two relations of them, at most 20: name, type, properties, and their relationships
     ({type, target}) in the direction in which they hold."""
     entries: list[dict[str, Any]] = []

@@ -9,9 +9,9 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Subgraph
 from recallflow.operators.graph.neighbourhood import Neighbourhood, Vertex
-from recallflow.operators.graph.reader import Bounds, GraphReader, Scope
+from recallflow.operators.graph.reader import Bounds, Scope
 from recallflow.operators.redaction import RowsReader
-from recallflow.state.graph import Edge
+from recallflow.state.graph import Edge, OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
@@ -20,7 +20,7 @@ BOUNDS = Bounds(visited=200, opened=64)  # more than that no page can show
 NEWEST = 10  # memories that are begun with where no node is asked for
 
 
-def explore(graph: GraphReader, index: OwnerIndex, rows: RowsReader, wanted: Sequence[str], hops: int) -> Subgraph:
+def explore(graph: OwnerGraph, index: OwnerIndex, rows: RowsReader, wanted: Sequence[str], hops: int) -> Subgraph:
     """What lies within `hops` (1 to 3) of the nodes asked for: by key, memory id, URN, or an entity's name. Archived
     and expired edges are shown too. Raises InvalidRecord where a node is not there."""
     begin = _begin(graph, index, wanted)
@@ -43,7 +43,7 @@ def explore(graph: GraphReader, index: OwnerIndex, rows: RowsReader, wanted: Seq
     )
 
 
-def _begin(graph: GraphReader, index: OwnerIndex, wanted: Sequence[str]) -> list[Vertex]:
+def _begin(graph: OwnerGraph, index: OwnerIndex, wanted: Sequence[str]) -> list[Vertex]:
     if not wanted:
         newest = sorted((int(seq) for seq in index.conversation.facts["seq"]), reverse=True)
         return [*newest[:NEWEST]]
@@ -62,7 +62,7 @@ def _begin(graph: GraphReader, index: OwnerIndex, wanted: Sequence[str]) -> list
 
 
 def _nodes(
-    graph: GraphReader, around: Neighbourhood, begin: Sequence[Vertex], names: dict[int, str]
+    graph: OwnerGraph, around: Neighbourhood, begin: Sequence[Vertex], names: dict[int, str]
 ) -> Iterator[ExploredNode]:
     if not around.out:
         return

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.operators.graph.reader import Bounds, GraphReader, is_form, is_live, other_end
+from recallflow.operators.graph.reader import Bounds, is_form, is_live, other_end
+from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
 
@@ -18,7 +19,7 @@ BOUNDS = Bounds(opened=16)
 
 
 def proximity(
-    graph: GraphReader, index: OwnerIndex, entities: Sequence[NodeKey], now_ms: int
+    graph: OwnerGraph, index: OwnerIndex, entities: Sequence[NodeKey], now_ms: int
 ) -> npt.NDArray[np.floating[Any]]:
     """(n,) in conversation order: 1 / (1 + hops), hops 0 for a memory linked to one of the entities itself; 0 beyond
     three hops, and beyond what the bounds let be read."""
@@ -34,7 +35,7 @@ def proximity(
 class _Search:
     """Counts hops as `neighbourhood` does. Here a path begins with a shared node, and only its length matters."""
 
-    def __init__(self, graph: GraphReader, most_members: int, now_ms: int) -> None:
+    def __init__(self, graph: OwnerGraph, most_members: int, now_ms: int) -> None:
         self._graph, self._most_members, self._now_ms = graph, most_members, now_ms
         self._reads = 0
         self._hops: dict[int, int] = {}

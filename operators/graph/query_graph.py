@@ -22,10 +22,11 @@ from recallflow.operators.graph.gate import Compared, Places, Signal, compare
 from recallflow.operators.graph.neighbourhood import HOPS_MIN
 from recallflow.operators.graph.paths import Seeds, Step, Walk
 from recallflow.operators.graph.proximity import proximity
-from recallflow.operators.graph.reader import GraphReader, ReadOnce, Scope
+from recallflow.operators.graph.reader import Scope, read_once
 from recallflow.operators.graph.rollout import STEP, Applied, Expansions
 from recallflow.operators.guard import once
 from recallflow.responses import Warn
+from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
 
@@ -48,7 +49,7 @@ class QueryGraph:
     whether edges were searched for other memories, which makes an answer one of the tier `graph`.
     """
 
-    graph: GraphReader
+    graph: OwnerGraph
     index: OwnerIndex
     semantic: Signal
     permitted: Places
@@ -136,8 +137,8 @@ class QueryGraph:
     def _about(self, urns: Sequence[str], question: str) -> list[NodeKey]:
         """The entities that the query's URNs stand for, and those that its words name."""
         if self._entities is None:
-            finder = entities.Finder(self._reader)
-            self._entities = list(dict.fromkeys([*finder.given(urns), *finder.named(question)]))
+            given, named = entities.given(self._reader, urns), entities.named(self._reader, question)
+            self._entities = list(dict.fromkeys([*given, *named]))
         return self._entities
 
     def _guarded(self, work: Callable[[], T], what: str) -> T | None:
@@ -150,8 +151,8 @@ class QueryGraph:
             return None
 
     @cached_property
-    def _reader(self) -> ReadOnce:
-        return ReadOnce(self.graph)
+    def _reader(self) -> OwnerGraph:
+        return read_once(self.graph)
 
     @cached_property
     def _place(self) -> npt.NDArray[np.int64]:

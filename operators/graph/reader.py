@@ -1,43 +1,20 @@
 """What one query may read of an owner's stored graph, and how much of it."""
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Protocol
 
-from recallflow.state.graph import Edge, Node
+from recallflow.state.graph import Edge, OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 
 
-class GraphReader(Protocol):
-    """The reading methods of `OwnerGraph`, which documents them."""
-
-    def node(self, key: NodeKey) -> Node | None: ...
-
-    def is_archived(self, key: NodeKey) -> bool: ...
-
-    def members(self, key: NodeKey, limit: int) -> list[int]: ...
-
-    def links(self, seq: int) -> list[tuple[NodeKey, str]]: ...
-
-    def edges(self, key: NodeKey, limit: int) -> list[Edge]: ...
-
-    def find(self, text: str) -> NodeKey | None: ...
-
-    def by_urn(self, urn: str) -> list[NodeKey]: ...
-
-
-class ReadOnce:
-    """A graph that reads each record once, for the length of one query. Callers must not change what it returns."""
-
-    def __init__(self, graph: GraphReader) -> None:
-        self.node: Callable[[NodeKey], Node | None] = cache(graph.node)
-        self.is_archived: Callable[[NodeKey], bool] = cache(graph.is_archived)
-        self.members: Callable[[NodeKey, int], list[int]] = cache(graph.members)
-        self.links: Callable[[int], list[tuple[NodeKey, str]]] = cache(graph.links)
-        self.edges: Callable[[NodeKey, int], list[Edge]] = cache(graph.edges)
-        self.find: Callable[[str], NodeKey | None] = cache(graph.find)
-        self.by_urn: Callable[[str], list[NodeKey]] = cache(graph.by_urn)
+def read_once(graph: OwnerGraph) -> OwnerGraph:
+    """The graph as one query reads it: each record once. Callers must not change what it returns."""
+    reader = copy(graph)
+    for name in ("node", "is_archived", "members", "links", "edges", "find", "by_urn"):
+        setattr(reader, name, cache(getattr(graph, name)))
+    return reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +56,7 @@ class Scope:
     at `now_ms` (None: at any time) and were known by `known_by_ms` (epoch ms). `memories`: how many the owner has.
     `prefer` orders memories of equal scores, the highest first."""
 
-    graph: GraphReader
+    graph: OwnerGraph
     memories: int
     now_ms: int | None = None
     known_by_ms: int | None = None

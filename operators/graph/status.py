@@ -1,27 +1,17 @@
 """Counts of an owner's graph, and the state of the tenant's rollout."""
 
 from collections import Counter
-from collections.abc import Iterator
 from itertools import islice
-from typing import Protocol
 
 from recallflow.fields import format_time
 from recallflow.graphs import GateState, GraphFailure, GraphReport, RolloutState
 from recallflow.operators.graph.rollout import Expansions
-from recallflow.state.graph import Edge, Node
+from recallflow.state.graph import OwnerGraph
 
 COUNTED = 5_000  # nodes, and as many edges; counting more would hold up the queries behind this one
 
 
-class Whole(Protocol):
-    """The methods of `OwnerGraph` that list everything."""
-
-    def nodes(self) -> Iterator[Node]: ...
-
-    def all_edges(self) -> Iterator[Edge]: ...
-
-
-def status(graph: Whole, expansions: Expansions, tenant_id: str, at_ms: int) -> GraphReport:
+def status(graph: OwnerGraph, expansions: Expansions, tenant_id: str, at_ms: int) -> GraphReport:
     """The report for `graph.status` at a time (epoch ms). Nodes are counted by kind, and edges by type, one of a
     symmetric type in both directions."""
     nodes = Counter(node.kind for node in islice(graph.nodes(), COUNTED))

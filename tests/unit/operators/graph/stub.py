@@ -6,7 +6,7 @@ from typing import Any
 
 from recallflow.operators.graph.paths import Walk
 from recallflow.operators.graph.reader import Scope
-from recallflow.state.graph import Edge, Node
+from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_codec import SELF_ROLE, SYMMETRIC, NodeKey
 
 NOW_MS = 1_000
@@ -31,7 +31,7 @@ def edge(source: str, kind: str, target: str, **fields: Any) -> Edge:
     return Edge(source=key(source), target=key(target), type=kind, **told | fields)
 
 
-class StubGraph:
+class StubGraph(OwnerGraph):
     """The graph of memories `m0`, `m1`, …, whose `seq` is their number."""
 
     def __init__(

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from recallflow.operators.graph.entities import CONTEXT_ENTRIES, Finder, context
+from recallflow.operators.graph import entities
+from recallflow.operators.graph.entities import CONTEXT_ENTRIES, context
 from recallflow.operators.graph.proximity import BOUNDS, proximity
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import NodeKey
@@ -48,20 +49,19 @@ def people(*names: str, **fields: Any) -> StubGraph:
 )
 def test_names_are_found_as_whole_words(question: str, found: list[str]) -> None:
     graph = people("ann", "bob", "ann smith", "c++", ".net", "urn:acme:7", "will")
-    assert [*map(str, Finder(graph).named(question))] == found
+    assert [*map(str, entities.named(graph, question))] == found
 
 
 def test_archived_entities_are_not_found() -> None:
     graph = people("ann", "bob", archived=["entity:ann"], urns={"entity:ann": "urn:a", "entity:bob": "urn:b"})
-    finder = Finder(graph)
-    assert [*map(str, finder.named("Ann and Bob"))] == ["entity:bob"]
-    assert [*map(str, finder.given(["urn:a", "urn:b", "entity:bob", "urn:x", "entity:x"]))] == ["entity:bob"]
+    assert [*map(str, entities.named(graph, "Ann and Bob"))] == ["entity:bob"]
+    assert [*map(str, entities.given(graph, ["urn:a", "urn:b", "entity:bob", "urn:x", "entity:x"]))] == ["entity:bob"]
 
 
 def test_only_the_beginning_of_a_long_text_is_read() -> None:
     graph = people("ann")
-    Finder(graph).named("word " * 2_000 + "Ann")
-    assert Finder(graph).named("word " * 2_000 + "Ann") == []
+    entities.named(graph, "word " * 2_000 + "Ann")
+    assert entities.named(graph, "word " * 2_000 + "Ann") == []
 
 
 # ── context ───────────────────────────────────────────────────────────────────────────────────────────────────────
