@@ -39,7 +39,7 @@ FUNCTIONS = 15
 
 STEPS: list[tuple[Any, str, str]] = [
     (KafkaPart, "next_batch", "source: records"),
-    (Hub, "rest", "source: nothing to read"),
+    (Hub, "wait", "source: nothing to read"),
     (engine, "decode", "decode"),
     (engine, "authorise", "authorise"),
     (engine, "prepare", "prepare: words and vectors"),

@@ -6,7 +6,7 @@
 | `openai` | JSON lines or one JSON document of chat messages or of objects with `messages` | a message |
 | `locomo` | one JSON document of LoCoMo samples | a turn |
 
-Nothing in a log is left out without a word: what cannot be read is passed on in a form that the decode step rejects
+Nothing in a log is dropped unseen: what cannot be read is passed on in a form that the decode step rejects
 with its reason. Only a file that cannot be used at all is a `UsageError`.
 """
 
@@ -38,7 +38,7 @@ _UNDERSTOOD = (
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose the conversations are where the log does not say."""
+    """Whose the conversations are where the log names nobody."""
 
     tenant_id: str = "default"
     user_id: str = "user"
@@ -245,7 +245,7 @@ def _conversation(element: dict[str, Any], session_id: object) -> dict[str, Any]
 
 
 def _given(element: dict[str, Any], keys: Iterable[str], default: object = None) -> object:
-    """The first of the named fields that says something."""
+    """The first of the named fields that is not empty."""
     return next((element[key] for key in keys if element.get(key) not in (None, "")), default)
 
 

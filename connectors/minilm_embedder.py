@@ -39,7 +39,7 @@ class MiniLMEmbedder:
             raise EmbedderError("the minilm embedder needs fastembed: pip install 'recallflow[minilm]'") from None
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # fastembed tells of a pooling change that this model's users wanted
+                warnings.simplefilter("ignore")  # fastembed warns of a pooling change that this model's users wanted
                 found = TextEmbedding(_MODEL, specific_model_path=str(model_path) if model_path else None)
         except Exception as error:  # onnxruntime and the hub client raise what they like
             origin = model_path or "the model hub (--model-path takes a local folder)"

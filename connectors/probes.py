@@ -18,7 +18,7 @@ IDLE_S = 5.0
 
 
 class Probes:
-    """Serves on a thread of its own until it is closed. /livez says that the process runs, and asks nothing else of
+    """Serves on a thread of its own until it is closed. /livez answers while the process runs, and asks nothing of
     it; /readyz is 503, with the reason, while there is an `obstacle()`."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, obstacle: Callable[[], str]) -> None:

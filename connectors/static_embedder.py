@@ -14,7 +14,7 @@ from recallflow.function_words import FUNCTION_WORDS
 
 _MODEL = "minishlab/potion-base-8M"
 _TOKENS_MAX = 512
-_TOKEN_DIMENSIONS = 128  # the first of the table's, which come by how much they tell
+_TOKEN_DIMENSIONS = 128  # the first of the table's, which come by how much they matter
 
 
 class StaticEmbedder:

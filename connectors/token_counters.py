@@ -54,7 +54,7 @@ def load_tiktoken() -> TokenCounter | None:
 
 
 def _is_there(file: _File) -> bool:
-    """Whether tiktoken will take the file as it is: one that is broken it would fetch anew."""
+    """Whether tiktoken accepts the file as it is: it would fetch a broken one anew."""
     path = file.cached()
     try:
         return path is not None and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256

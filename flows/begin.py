@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.names import part_name
-from recallflow.connectors.kafka.sink import UNCOMMITTED, ends
+from recallflow.connectors.kafka.partitions import part_name
+from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 from recallflow.errors import StateError
 from recallflow.flows.topics import Topics
 from recallflow.state.directory import BEGIN
@@ -25,7 +25,7 @@ class Begin(NamedTuple):
     @classmethod
     def now(cls, options: KafkaOptions, topics: Topics) -> "Begin":
         """What a new state directory begins with. Raises SourceError."""
-        return cls(flat_ends(options, topics.written(), UNCOMMITTED), flat_ends(options, (topics.queries,)), {})
+        return cls(ends(options, topics.written(), UNCOMMITTED), ends(options, (topics.queries,)), {})
 
     @classmethod
     def read(cls, state_dir: Path) -> "Begin | None":
@@ -42,9 +42,7 @@ class Begin(NamedTuple):
         write_checked(state_dir / BEGIN, self._asdict())
 
 
-def flat_ends(
-    options: KafkaOptions, topics: tuple[str, ...], chosen: Mapping[str, object] | None = None
-) -> dict[str, int]:
-    """Where each partition of the topics ends. `chosen`: see `ends`."""
-    found = ends(options, topics, chosen)
-    return {part_name(topic, number): end for topic, parts in found.items() for number, end in parts.items()}
+def ends(options: KafkaOptions, topics: tuple[str, ...], chosen: Mapping[str, object] | None = None) -> dict[str, int]:
+    """By part, where it ends: where what is committed ends, or with `chosen` UNCOMMITTED all there is."""
+    with TopicReader(options, chosen) as reader:
+        return {part_name(*part): end for part, (_, end) in reader.spans(topics).items()}

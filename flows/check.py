@@ -24,16 +24,16 @@ from recallflow.state.files import read_checked
 
 def start_problems(state_dir: Path) -> Iterator[str]:
     """Everything that would stop a start, or have it go on from the wrong place."""
-    told = set()
+    found = set()
     for look in (Begin.read, _check_small_files, _check_recovery, _check_behind):
         try:
             look(state_dir)
         except StateInUse:
             raise
         except StateError as error:
-            if str(error) not in told:
+            if str(error) not in found:
                 yield str(error)
-            told.add(str(error))
+            found.add(str(error))
 
 
 def lack(one: Behind) -> str:
@@ -49,7 +49,7 @@ def _check_small_files(state_dir: Path) -> None:
 
 
 def _check_behind(state_dir: Path) -> None:
-    """What a state partition by itself cannot tell: whether it has all that it once had."""
+    """Checks what a state partition by itself does not show: whether it has all that it once had."""
     if found := behind(state_dir):
         raise StateError(f"{'; '.join(map(lack, found))} (mend: recallflow state rebuild)")
 

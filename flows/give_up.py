@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.metadata import Metadata
-from recallflow.connectors.kafka.names import part_name
+from recallflow.connectors.kafka.partitions import part_name
+from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import UsageError
-from recallflow.flows.begin import Begin, flat_ends
+from recallflow.flows.begin import Begin, ends
 from recallflow.flows.rebuild import began, positions
 from recallflow.flows.recovery import has_store, recovery_store
 from recallflow.state.directory import REWIND, hold
@@ -33,9 +33,8 @@ def give_up_unanswered(state_dir: Path, options: KafkaOptions, query_topic: str)
         if not has_store(state_dir):
             return _without_store(state_dir, begin, options, query_topic)
         next_offsets = _next_offsets(state_dir, begin, query_topic)
-        with Metadata.open(options) as metadata:
-            (numbers,) = metadata.partitions((query_topic,)).values()
-            first = {part_name(query_topic, number): metadata.span(query_topic, number)[0] for number in numbers}
+        with TopicReader(options) as reader:
+            first = {part_name(*part): low for part, (low, _) in reader.spans((query_topic,)).items()}
         lost = {part: (at, first[part] - at) for part, at in next_offsets.items() if at < first.get(part, at)}
         if not lost:
             raise UsageError(
@@ -50,22 +49,22 @@ def give_up_unanswered(state_dir: Path, options: KafkaOptions, query_topic: str)
 def _without_store(state_dir: Path, begin: Begin, options: KafkaOptions, query_topic: str) -> GivenUp:
     """The next run reads memories from the beginning, passing over those that were applied, and queries from where
     their topic ends now."""
-    ends = flat_ends(options, (query_topic,))
+    now = ends(options, (query_topic,))
     outputs = _still_held(options, begin)
-    lost = {part: (at, ends[part] - at) for part, at in begin.queries.items() if at < ends.get(part, at)}
+    lost = {part: (at, now[part] - at) for part, at in begin.queries.items() if at < now.get(part, at)}
     (state_dir / REWIND).unlink(missing_ok=True)  # offsets of the store that is gone
-    begin._replace(outputs=outputs, queries=begin.queries | ends, given_up={}).write(state_dir)
+    begin._replace(outputs=outputs, queries=begin.queries | now, given_up={}).write(state_dir)
     recovery_store(state_dir)
     return GivenUp(store=True, queries=lost)
 
 
 def _still_held(options: KafkaOptions, begin: Begin) -> dict[str, int]:
     """Where the next run begins to look for what was sent: nobody knows about what is gone."""
-    with Metadata.open(options) as metadata:
+    with TopicReader(options) as reader:
         held = dict(begin.outputs)
         for part, at in begin.outputs.items():
             topic, _, number = part.rpartition(":")
-            held[part] = max(at, metadata.span(topic, int(number))[0])
+            held[part] = max(at, reader.span(topic, int(number))[0])
         return held
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from bytewax.dataflow import Dataflow
 from bytewax.recovery import RecoveryConfig
 
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.kafka.admin import Described, TopicAsker, described
+from recallflow.connectors.kafka.admin import TopicAsker
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.connection import Connection
@@ -23,8 +23,9 @@ from recallflow.connectors.kafka.deployment import Deployment
 from recallflow.connectors.kafka.group import Group
 from recallflow.connectors.kafka.misplaced import Misplaced
 from recallflow.connectors.kafka.outgoing import Outgoing
-from recallflow.connectors.kafka.sink import KafkaSink, ends
-from recallflow.connectors.kafka.source import KafkaSource, Progress
+from recallflow.connectors.kafka.sink import KafkaSink
+from recallflow.connectors.kafka.source import KafkaSource
+from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
@@ -84,7 +85,7 @@ class KafkaFlow:
             stack.enter_context(running.watch.running())
             # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
             sys.setswitchinterval(SWITCH_S)
-            _log.warning("auth is off: every record is taken for what it says")
+            _log.warning("auth is off: every record is believed")
             run_dataflow(flow, self.settings, self.chosen.workers, recovery)
             parts.check()
             (self.state_dir / REWIND).unlink(missing_ok=True)
@@ -119,30 +120,36 @@ class KafkaFlow:
     ) -> tuple[Running, KnownTopics]:
         """The source with all that watches over it, and what is known of the topics."""
         ask = TopicAsker(self.options, (*self.topics.read(), *self.topics.outputs()))
-        found = described(ask, self.options)
-        self._check_skips(found)
+        found = ask.first()
+        if unknown := [str(skip) for skip in self.skips if skip.partition >= found[skip.topic].partitions]:
+            raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
         known = KnownTopics.open(self.state_dir, found, self.topics.read(), self.topics.written(), self._ends)
-        progress, catch_up, watch, misplaced = Progress(), CatchUp(), Watch(ask, found), Misplaced()
+        catch_up, watch, misplaced = CatchUp(), Watch(ask, found), Misplaced()
         connection = stack.enter_context(closing(Connection(self.options, self.topics.memory, catch_up)))
         source = KafkaSource(
             self.options,
             self.topics.memory,
             self.topics.queries,
-            progress,
-            begin.queries,
-            rewind,
-            begin.given_up,
             parts=known.parts,
+            begin=begin.queries,
+            rewind=rewind,
+            given_up=begin.given_up,
             catch_up=catch_up,
             failure=lambda: deployment.failure() or table.failure() or watch.failure(),
             closing=parts,
         )
         stack.callback(source.close)
         misplaced.learn(found)
-        watch.tell(known.check, table.grow, source.grow, misplaced.learn)
+        watch.call(known.check, table.grow, source.grow, misplaced.learn)
         tally = Tally(self.topics.queries, source.first_offsets)
         running = Running(
-            source, progress, directory, tally, lambda: deployment.held, watch, connection, catch_up, misplaced
+            source=source,
+            directory=directory,
+            tally=tally,
+            deployment=deployment,
+            watch=watch,
+            connection=connection,
+            misplaced=misplaced,
         )
         return running, known
 
@@ -165,11 +172,7 @@ class KafkaFlow:
 
     def _deployment(self) -> Deployment:
         group = Group(self.options, self._deployment_name(), self.topics.memory, self.chosen.session_timeout_s)
-        return Deployment(group, self.state_dir, self.chosen.session_timeout_s, self.chosen.wait)
-
-    def _check_skips(self, found: Mapping[str, Described]) -> None:
-        if unknown := [str(skip) for skip in self.skips if skip.partition >= found[skip.topic].partitions]:
-            raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
+        return Deployment(group, self.state_dir, self.chosen.session_timeout_s, wait=self.chosen.wait)
 
     def _sink(
         self, begin: Begin, known: KnownTopics, deployment: Deployment, stopping: threading.Event, parts: Closing
@@ -177,11 +180,11 @@ class KafkaFlow:
         since = {part: offset for part, offset in begin.outputs.items() if part.rpartition(":")[0] not in known.anew}
         return KafkaSink(
             self.options,
-            known.latest(),
-            since,
-            known.ids,
-            self.topics.asked(self.options),
-            may_send=deployment.check,
+            partitions=known.latest(),
+            begin=since,
+            ids=known.ids,
+            most_bytes=self.topics.ask_sizes(self.options),
+            permit=deployment.check,
             outage_s=deployment.outage_s,
             stopping=stopping,
             closing=parts,
@@ -189,8 +192,9 @@ class KafkaFlow:
 
     def _ends(self) -> dict[str, int]:
         """Where each partition of the source's ends now."""
-        found = ends(self.options, (self.topics.memory, self.topics.queries))
-        return {f"{topic}:{number}": end for topic, parts in found.items() for number, end in parts.items()}
+        with TopicReader(self.options) as reader:
+            spans = reader.spans((self.topics.memory, self.topics.queries))
+        return {f"{topic}:{number}": end for (topic, number), (_, end) in spans.items()}
 
     def _flow(
         self, running: Running, sink: KafkaSink, known: KnownTopics, embedder: Embedder, decisions: History
@@ -205,8 +209,8 @@ class KafkaFlow:
                 output = router.fitted(made)
                 running.tally.observe(output)
                 if isinstance(output, Done):
-                    running.progress.done(output.source.rpartition(":")[0], len(output.offsets))
-                    running.catch_up.done(output.source, output.offsets)
+                    running.source.progress.done(output.source.rpartition(":")[0], len(output.offsets))
+                    running.source.catch_up.done(output.source, output.offsets)
                 else:
                     yield router.route(output)
 
@@ -215,12 +219,11 @@ class KafkaFlow:
         def decoded(record: Record) -> Item:
             item = decode(record, self.skips)
             if not isinstance(item, Refused) and not record.silent:
-                running.misplaced.notice(record, item.owner.record_key)
+                running.misplaced.check(record, item.owner.record_key)
             return item
 
-        outputs = build(
-            flow, running.source, running.directory, embedder, rules, decode=decoded, behind=running.catch_up.says
-        )
+        behind = running.source.catch_up.describe
+        outputs = build(flow, running.source, running.directory, embedder, rules, decode=decoded, behind=behind)
         op.output("outputs", op.flat_map_batch("route", outputs, route), sink)
         return flow
 

@@ -1,9 +1,9 @@
 """What a state directory remembers of its topics: their ids, and with how many partitions it began.
 
-Ids tell a topic from another one that was made in its place. The number of the source's parts is fixed for ever, as a
-part's place in the log is kept under its name: what is added to a topic later is taken by parts that are there. And an
-output goes to the partition that the topic's count gave when its record was appended, whatever the topic has grown to
-since: where else would it be looked for after a crash?
+By its id a topic differs from another one that was made in its place. The number of the source's parts never changes,
+as a part's place in the log is kept under its name: what is added to a topic later is read by parts that are there. And
+an output goes to the partition that the topic's count gave when its record was appended, whatever the topic has grown
+to since: where else would it be looked for after a crash?
 """
 
 import logging
@@ -40,7 +40,7 @@ class KnownTopics:
     parts: int  # of the source
     ids: dict[str, str]  # of every topic that is read or written
     counts: dict[str, list[Count]]  # of topics that are written, the oldest first
-    anew: set[str]  # written topics that were made again: where they ended when the directory was new says nothing
+    anew: set[str]  # written topics that were made again: where they ended when the directory was new is of no use
 
     @classmethod
     def open(
@@ -51,9 +51,9 @@ class KnownTopics:
         written: Iterable[str],
         ends: Callable[[], dict[str, int]],
     ) -> Self:
-        """`found`: the topics there are; `ends` tells where each partition of the source's ends now (`topic:partition`
-        → offset). A directory that knows nothing yet takes what there is. Raises SourceError where what is read is not
-        the topic it was."""
+        """`found`: the topics there are; `ends` says where each partition of the source's ends now (`topic:partition`
+        → offset). A directory that knows nothing yet begins with what there is. Raises SourceError where an
+        input is not the topic it was."""
         path, read, written = state_dir / TOPICS, frozenset(read), frozenset(written)
         if path.exists():
             known = cls._stored(path, read)

@@ -1,7 +1,7 @@
 """The metrics of a running flow, for Prometheus; docs/operations.md lists them."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import get_args
@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.connection import Connection
+from recallflow.connectors.kafka.deployment import Deployment
 from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
-from recallflow.connectors.kafka.source import KafkaSource, Progress
+from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.errors import ErrorCode
 from recallflow.flows.tally import BOUNDS_S, Tally
@@ -29,13 +29,11 @@ class Running:
     """The parts of a flow that its metrics are read from."""
 
     source: KafkaSource
-    progress: Progress
     directory: StateDirectory
     tally: Tally
-    held: Callable[[], bool]  # whether we may work for the deployment
+    deployment: Deployment
     watch: Watch
     connection: Connection
-    catch_up: CatchUp
     misplaced: Misplaced
 
 
@@ -58,15 +56,15 @@ class Metrics(Collector):
             return "stopping" if running is not None and running.source.stopping.is_set() else "starting"
         if not running.connection.connected:
             return "Kafka is away"
-        if not running.held():
+        if not running.deployment.held:
             return "the deployment is not held"
-        behind = running.catch_up.says()
+        behind = running.source.catch_up.describe()
         return f"catching up, {behind}" if behind and not self._serve_while_catching_up else ""
 
     def collect(self) -> Iterator[Metric]:
         if self._running is not None:
             yield from _outputs(self._running.tally)
-            yield from _inputs(self._running.source, self._running.progress)
+            yield from _inputs(self._running.source)
             added = self._running.watch.added
             yield _counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
             yield _gauge("waiting_queries", "Queries set aside in this run", self._running.tally.waiting)
@@ -74,7 +72,7 @@ class Metrics(Collector):
             yield _gauge(
                 "catching_up_records",
                 "Records to go until the start or the last outage is made up for",
-                self._running.catch_up.to_go() or 0,
+                self._running.source.catch_up.to_go() or 0,
             )
             yield _counter(
                 "misplaced_records",
@@ -103,9 +101,9 @@ def _outputs(tally: Tally) -> Iterator[Metric]:
     )
 
 
-def _inputs(source: KafkaSource, progress: Progress) -> Iterator[Metric]:
-    yield _counter("records", "Records taken from the input topics", "topic", progress.given, source.topics)
-    yield _gauge("in_flight_records", "Records taken that are not through", progress.in_flight())
+def _inputs(source: KafkaSource) -> Iterator[Metric]:
+    yield _counter("records", "Records taken from the input topics", "topic", source.progress.given, source.topics)
+    yield _gauge("in_flight_records", "Records taken that are not through", source.progress.in_flight())
     readers = source.readers()
     queued = Counter(dict.fromkeys(source.topics, 0))
     lag = GaugeMetricFamily("recallflow_consumer_lag_records", "Records behind the end", labels=["topic", "partition"])
@@ -123,13 +121,14 @@ def _inputs(source: KafkaSource, progress: Progress) -> Iterator[Metric]:
     yield CounterMetricFamily("recallflow_retried_reads", "Reads that Kafka failed and that were tried again", retried)
 
 
-def _counter(name: str, says: str, label: str, counts: Mapping[str, int], known: Iterable[str]) -> Metric:
-    """`known`: values to show from the start: what first appears with a 1 has not grown for whoever watches."""
-    family = CounterMetricFamily(f"recallflow_{name}", says, labels=[label])
+def _counter(name: str, help_text: str, label: str, counts: Mapping[str, int], known: Iterable[str]) -> Metric:
+    """`known`: values to show from the start, as a counter that first appears with a 1 has not grown for whoever
+    watches."""
+    family = CounterMetricFamily(f"recallflow_{name}", help_text, labels=[label])
     for value, count in sorted((dict.fromkeys(known, 0) | dict(counts)).items()):
         family.add_metric([value], count)
     return family
 
 
-def _gauge(name: str, says: str, value: int) -> Metric:
-    return GaugeMetricFamily(f"recallflow_{name}", says, value)
+def _gauge(name: str, help_text: str, value: int) -> Metric:
+    return GaugeMetricFamily(f"recallflow_{name}", help_text, value)

@@ -1,8 +1,8 @@
 """`recallflow state rebuild`: from where the log has to be read again for what the state lost.
 
 Bytewax's recovery store remembers how far each state partition was. Where the partition's folder is missing, or holds
-less than that, what is missing is still in the log: `rewind.json` tells the next `recallflow run` from where to read
-again. What it reads up to where it was changes the state and is answered to nobody: those outputs left long ago.
+less than that, what is missing is still in the log: `rewind.json` says from where the next run reads
+again. Up to where it was, that changes the state and gives no outputs: those were sent long ago.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def rebuild(state_dir: Path) -> tuple[list[Behind], dict[str, int]]:
     """Writes down from where `recallflow run` has to read each source again; returns why, and the offsets.
 
     Where nothing is behind, nothing has to be read again, also where an earlier rebuild was killed in the middle: the
-    source's place and the state partitions' positions come from the same epoch. A list of it left behind is removed.
+    source's place and the state partitions' positions come from the same epoch. An earlier rebuild's list is removed.
     """
     with hold(state_dir):
         began(state_dir)
@@ -49,7 +49,7 @@ def rebuild(state_dir: Path) -> tuple[list[Behind], dict[str, int]]:
 
 
 def behind(state_dir: Path) -> list[Behind]:
-    """The state partitions that hold less than the recovery store says they had applied."""
+    """The state partitions that hold less than they had applied according to the recovery store."""
     with StateDirectory.existing(state_dir, CACHE_BYTES) as directory:
         check_store(state_dir)
         snapshots = committed(state_dir, STATE_STEP)

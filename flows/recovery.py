@@ -1,6 +1,6 @@
 """Bytewax's recovery store, kept beside the state partitions.
 
-Bytewax resumes from the epoch that every worker had finished, but takes each key's latest snapshot below that epoch's
+Bytewax resumes from the epoch that every worker had finished, but uses each key's latest snapshot below that epoch's
 number in the NEXT execution, also one that a killed execution wrote and never committed. Such a snapshot is ahead of
 the source: what lies between would come twice or not at all. So they are removed before each start.
 """
@@ -89,9 +89,9 @@ def committed(state_dir: Path, step: str) -> dict[str, Any]:
 def check_snapshots(state_dir: Path) -> None:
     """Reads all of the store. Raises StorageError where it is not sound, or a snapshot is none."""
     with _reading(state_dir) as files:
-        for (said,) in _rows(files, "PRAGMA integrity_check"):
-            if said != "ok":
-                raise StorageError(said)
+        for (verdict,) in _rows(files, "PRAGMA integrity_check"):
+            if verdict != "ok":
+                raise StorageError(verdict)
         for (change,) in _rows(files, "SELECT ser_change FROM snaps WHERE ser_change IS NOT NULL"):
             unpickled(change)
 
@@ -99,9 +99,9 @@ def check_snapshots(state_dir: Path) -> None:
 def snapshot_time(state_dir: Path) -> str:
     """When the last snapshot was committed, or else when the store was made: a checkpoint keeps it."""
     with _reading(state_dir) as files:
-        taken = _rows(files, "SELECT created_at FROM snaps WHERE snap_epoch < ?", resume_epoch(files))
-        made = _rows(files, "SELECT created_at FROM parts")
-    return f"{max(taken or made)[0]}+00:00"
+        committed_at = _rows(files, "SELECT created_at FROM snaps WHERE snap_epoch < ?", resume_epoch(files))
+        made_at = _rows(files, "SELECT created_at FROM parts")
+    return f"{max(committed_at or made_at)[0]}+00:00"
 
 
 @contextlib.contextmanager

@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.metadata import Metadata
-from recallflow.connectors.kafka.names import part_name
-from recallflow.connectors.kafka.oldest import oldest_ms
+from recallflow.connectors.kafka.partitions import part_name
+from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import OutputsGone
 from recallflow.flows.begin import Begin
 from recallflow.flows.engine import FLOW_ID
@@ -33,49 +32,42 @@ class _Gone:
 def check_repeats(state_dir: Path, options: KafkaOptions, topics: Topics, begin: Begin) -> None:
     """Raises OutputsGone where outputs since the last snapshot are gone from their topic, and something was to be done
     since then."""
-    with Metadata.open(options) as metadata:
-        gone = _gone(metadata, topics, _resumed(state_dir, begin))
-        if not gone or not _anything_to_do(metadata, state_dir, topics, begin):
+    with TopicReader(options) as reader:
+        gone = _gone(reader, topics, _resumed(state_dir, begin))
+        if not gone or not _anything_to_do(reader, state_dir, topics, begin):
             return
-    first = gone[0]
-    oldest = oldest_ms(options, first.topic, first.number)
-    holds = "holds nothing now" if oldest is None else f"its oldest record is of {_time(oldest)}"
-    taken, count = snapshot_time(state_dir), sum(one.low - one.at for one in gone)
+        first = gone[0]
+        oldest = next(reader.read_to_end(first.topic, first.number, first.low), None)
+    holds = "holds nothing now" if oldest is None else f"its oldest record is of {_time(oldest.timestamp()[1])}"
+    snapshot_at, count = snapshot_time(state_dir), sum(one.low - one.at for one in gone)
     raise OutputsGone(
-        f"{first.topic}:{first.number} lacks outputs from after the last snapshot ({taken}): {holds}. Up "
+        f"{first.topic}:{first.number} lacks outputs from after the last snapshot ({snapshot_at}): {holds}. Up "
         f"to {count} outputs in {len(gone)} partitions would be sent again: restore a newer checkpoint, or let them "
         f"come twice (recallflow run {ACCEPT})"
     )
 
 
 def _resumed(state_dir: Path, begin: Begin) -> dict[str, int]:
-    """By part, where what was sent is settled up to. Nobody else writes there."""
+    """By part, up to where what was sent is known. Nobody else writes there."""
     snapshots = {part: delivered.offset for part, delivered in committed(state_dir, SINK_STEP).items()}
     return begin.outputs | snapshots
 
 
-def _gone(metadata: Metadata, topics: Topics, resumed: dict[str, int]) -> list[_Gone]:
-    found = []
-    for topic, numbers in metadata.partitions(topics.outputs()).items():
-        for number in numbers:
-            at = resumed.get(part_name(topic, number))
-            if at is not None and at < (low := metadata.span(topic, number)[0]):
-                found.append(_Gone(topic, number, at, low))
-    return found
+def _gone(reader: TopicReader, topics: Topics, resumed: dict[str, int]) -> list[_Gone]:
+    spans = reader.spans(topics.outputs())
+    held = [(part, resumed[part_name(*part)], low) for part, (low, _) in spans.items() if part_name(*part) in resumed]
+    return [_Gone(*part, at, low) for part, at, low in held if at < low]
 
 
-def _anything_to_do(metadata: Metadata, state_dir: Path, topics: Topics, begin: Begin) -> bool:
+def _anything_to_do(reader: TopicReader, state_dir: Path, topics: Topics, begin: Begin) -> bool:
     """Whether any record came since the last snapshot, or a query waited in it."""
     if any(snapshot.waiting or snapshot.held for snapshot in committed(state_dir, STATE_STEP).values()):
         return True
     read = positions(state_dir)
-    for topic, numbers in metadata.partitions((topics.memory, topics.queries)).items():
-        for number in numbers:
-            end = metadata.span(topic, number)[1]
-            unread = begin.queries.get(part_name(topic, number), 0)
-            if read.get(f"{topic}:{number}", unread) < end:
-                return True
-    return False
+    return any(
+        read.get(f"{topic}:{number}", begin.queries.get(part_name(topic, number), 0)) < end
+        for (topic, number), (_, end) in reader.spans((topics.memory, topics.queries)).items()
+    )
 
 
 def _time(at_ms: int) -> str:

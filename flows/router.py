@@ -6,9 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 from recallflow.connectors.kafka.messages import Headers
-from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
-from recallflow.connectors.kafka.partitioner import partition_of
+from recallflow.connectors.kafka.partitions import part_name, partition_of
 from recallflow.flows.topics import Topics
 from recallflow.operators.answers import fit
 from recallflow.outputs import Answer, DeadLetter, Output, Receipted, Verdict

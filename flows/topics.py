@@ -1,4 +1,4 @@
-"""The topics of a deployment: their names, and what they take."""
+"""The topics of a deployment: their names, and how large a record each takes."""
 
 import logging
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.configs import ask_configs
+from recallflow.connectors.kafka.admin import ask_configs
 from recallflow.errors import UsageError
 from recallflow.records import Position
 
@@ -49,12 +49,12 @@ class Topics:
         return (self.responses, self.receipts, self.dead_letters, *self.replies)
 
     def written(self) -> tuple[str, ...]:
-        """Every topic the main flow writes to: what quality gates say goes where operators' decisions come from."""
+        """Every topic the main flow writes to: quality gates' verdicts go where operators' decisions come from."""
         return (*self.outputs(), self.control)
 
-    def asked(self, options: KafkaOptions) -> dict[str, int]:
-        """How large a record each topic that is written takes, asked of the brokers; a log line where the clocks of
-        producers stamp what is read. Raises UsageError where a topic takes next to nothing."""
+    def ask_sizes(self, options: KafkaOptions) -> dict[str, int]:
+        """Asks the brokers how large a record each written topic takes; a log line where the clocks of
+        producers stamp what is read. Raises UsageError where that is next to nothing."""
         inputs = (self.memory, self.queries)
         found = ask_configs(options, (*inputs, *self.written()))
         if own := [topic for topic in inputs if not found[topic].stamped_by_log]:

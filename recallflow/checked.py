@@ -26,7 +26,7 @@ class Checked:
 
 
 def unpickled(data: bytes) -> Any:
-    """A snapshot, or None for what keeps none. Raises StorageError where it is neither, whatever its bytes say."""
+    """A snapshot, or None for what keeps none. Raises StorageError where it is neither, whatever its bytes are."""
     try:
         found = pickle.loads(data)  # noqa: S301 ours
     except StorageError:

@@ -49,7 +49,7 @@ class TenantSettings(Control):
             try:
                 RecallSettings.model_validate(self.settings)
             except ValidationError as error:
-                wrong = [(".".join(map(str, ("settings", *one["loc"]))), _said(one["msg"])) for one in error.errors()]
+                wrong = [(".".join(map(str, ("settings", *one["loc"]))), _plain(one["msg"])) for one in error.errors()]
                 raise ValueError("; ".join(f"{field}: {problem}" for field, problem in wrong)) from None
         return self
 
@@ -108,6 +108,6 @@ ControlEvent = Annotated[
 ]
 
 
-def _said(message: str) -> str:
-    """What our own check said, without what pydantic puts before it."""
+def _plain(message: str) -> str:
+    """The message of our own check, without what pydantic puts before it."""
     return message.removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""What tenants' operators decided, as of any time: control events in the order the log took them in."""
+"""What tenants' operators decided, as of any time: control events in log order."""
 
 import bisect
 from collections import defaultdict
@@ -8,15 +8,15 @@ from recallflow.control import Control
 
 
 class Decision(NamedTuple):
-    """A control event and when the log took it in (epoch milliseconds)."""
+    """A control event and its append time (epoch milliseconds)."""
 
     append_ms: int
     event: Control
 
 
 class History:
-    """All decisions by (tenant, kind, name), each list in log order; a verdict on a record is taken as of the record's
-    append time, so that a rebuild a year later accepts what was accepted then. One thread may add while others read."""
+    """All decisions by (tenant, kind, name), each list in log order. A record is judged as of its append time,
+    so that a rebuild a year later accepts what was accepted then. One thread may add while others read."""
 
     def __init__(self) -> None:
         self._decisions: dict[tuple[str, str, str], list[Decision]] = defaultdict(list)
@@ -30,7 +30,7 @@ class History:
         self._names[event.tenant_id, kind].add(event.name)
 
     def as_of(self, tenant_id: str, kind: str, name: str, at_ms: int) -> Control | None:
-        """What held at `at_ms`: the latest decision taken in by then."""
+        """What held at `at_ms`: the latest decision appended by then."""
         decision = self.decision(tenant_id, kind, name, at_ms)
         return None if decision is None else decision.event
 

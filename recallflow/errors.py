@@ -14,7 +14,7 @@
     │   ├── SettingsMismatch     created with other settings: use those, or rebuild
     │   ├── StateInUse           another process holds it: stop that process
     │   ├── OutputsGone          outputs would be sent again: restore a newer checkpoint, or accept it
-    │   ├── StateBehind          older than the recovery store says: rebuild
+    │   ├── StateBehind          older than the recovery store: rebuild
     │   └── StorageError         disk full or corrupt: nothing was acknowledged that is not stored
     ├── DeliveryFailed       the client: Kafka did not acknowledge a record in time: it may still be stored
     ├── QueryFailed          the client: the engine answered with an error
@@ -124,7 +124,7 @@ class OutputsGone(StateError):
 
 
 class StateBehind(StateError):
-    """A state partition holds less than the recovery store says was applied: events would be missing without a word."""
+    """A state partition holds less than was applied according to the recovery store: events would be missing unseen."""
 
 
 class StorageError(StateError):
@@ -158,6 +158,6 @@ class QueryTimeout(RecallflowError, TimeoutError):
         super().__init__(query_id, timeout_s, trouble)
 
     def __str__(self) -> str:
-        said = f" Kafka's last complaint: {self.trouble}" if self.trouble else ""
+        complaint = f" Kafka's last complaint: {self.trouble}" if self.trouble else ""
         where = "is the engine running (recallflow run)?"
-        return f"no response to query {self.query_id} within {self.timeout_s:g} s; {where}{said}"
+        return f"no response to query {self.query_id} within {self.timeout_s:g} s; {where}{complaint}"

@@ -89,7 +89,7 @@ class Relation(Model):
 
 
 class MemoryFields(Model):
-    """What a memory can say beside its content. Shared by creation and update."""
+    """What a memory can have beside its content. Shared by creation and update."""
 
     summary: Summary | None = None
     kind: Name | None = None
@@ -114,7 +114,7 @@ class MemoryFields(Model):
 
 
 class Memory(Event, MemoryFields):
-    """A fact, preference, rule, … told to the engine as such."""
+    """A fact, preference, rule, … given to the engine as such."""
 
     type: Literal["memory"]
     content: NonEmpty

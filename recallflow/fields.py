@@ -44,7 +44,7 @@ def parse_time(value: object) -> int:
 
 
 def written_time(epoch_ms: int) -> int | str:
-    """Epoch milliseconds as an event may say them: as text where `parse_time` would take the number for seconds."""
+    """Epoch milliseconds as an event may say them: as text where `parse_time` would read the number as seconds."""
     return format_time(epoch_ms) if _looks_like_seconds(epoch_ms) else epoch_ms
 
 

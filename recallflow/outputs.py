@@ -49,7 +49,7 @@ class DeadLetter:
 
 @dataclass(slots=True, frozen=True)
 class Verdict:
-    """What a quality gate says from `at_ms` on: a control event, on its way to where those come from."""
+    """A quality gate's decision from `at_ms` on: a control event, on its way to where those come from."""
 
     position: Position
     number: int

@@ -188,7 +188,7 @@ def _unreadable(message: str) -> str:
 
 
 def _problem(error: ErrorDetails, types: frozenset[str]) -> tuple[str, str]:
-    """Field and problem of one of pydantic's errors, said so that the sender knows what to do."""
+    """Field and problem of one of pydantic's errors, worded so that the sender knows what to do."""
     field, message = _path(error["loc"], types), error["msg"].removeprefix("Value error, ")
     if error["type"] == "string_pattern_mismatch":
         return field, "is blank" if message.endswith(f"'{NOT_BLANK}'") else "holds a control character"

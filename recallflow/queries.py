@@ -16,7 +16,7 @@ DecayFunction = Literal["exponential", "linear", "logarithmic", "step", "hyperbo
 Days = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
 
-# The factors of each mode that weighs any, with what they weigh unless a tenant or a query says otherwise.
+# The factors of each mode that weighs any, with their weights unless a tenant or a query gives others.
 WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType(
     {
         "hybrid": MappingProxyType(

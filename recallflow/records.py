@@ -31,10 +31,10 @@ class Position(NamedTuple):
 class Record(NamedTuple):
     """One record of a log.
 
-    `append_ms` is when the log took the record in, in epoch milliseconds. It is a fact of the log
+    `append_ms` is when the record was appended to its log, in epoch milliseconds. It is a fact of the log
     (`append_logged`) on Kafka; an embedded source stamps lines that carry no time with its own clock, and
     whatever rests on such a stamp stays out of the state hash. A `silent` record is read again to rebuild state: its
-    outputs left long ago, and are not sent again. A `tombstone` had no value at all. `headers` are None where they
+    outputs were sent long ago, and are not sent again. A `tombstone` had no value at all. `headers` are None where they
     cannot be read.
     """
 

@@ -20,11 +20,11 @@ class Warn(Cuttable):
 
 
 class Meaning(NamedTuple):
-    """What a warning says. One that `degrades` tells of an answer that is less than what was asked for, or than the
+    """What a warning means. One that `degrades` belongs to an answer that is less than what was asked for, or than the
     engine gives when all of it works."""
 
     degrades: bool
-    says: str
+    text: str
 
 
 WARNINGS: Mapping[str, Meaning] = MappingProxyType(
@@ -191,7 +191,7 @@ class Response(Model):
 
 class Receipt(Model):
     """What became of a memory event that asked with `"receipt": true`, or that could not take full effect: then `code`
-    names what is missing, and `detail` says what follows from it."""
+    names what is missing, and `detail` the consequence."""
 
     id: str
     position: str

@@ -16,7 +16,7 @@ def workspace_of(
 ) -> str:
     """The `user_id` for events about a project, under workspace routing `auto`.
 
-    `mappings`: project owner → workspace, as the tenant's `owner.mapping` events say; None is a mapping taken back.
+    `mappings`: project owner → workspace, by the tenant's `owner.mapping` events; None revokes a mapping.
     They win over `organisations`, the ones that the user is a member of, whose workspaces are called like them. All
     else is personal. The owner is read from `github.com/<owner>/…`; upper and lower case are alike.
     """

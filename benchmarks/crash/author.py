@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from benchmarks.crash.layout import QUERY_PARTITIONS, memory_partition
-from recallflow.connectors.kafka.partitioner import partition_of
+from recallflow.connectors.kafka.partitions import partition_of
 from recallflow.flows.topics import Topics
 
 MINUTE_MS = 60_000

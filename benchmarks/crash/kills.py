@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from recallflow.connectors.kafka import sink
-from recallflow.connectors.kafka.sink import SharedProducer
+from recallflow.connectors.kafka.sink import OutputSender
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.operators import outbox
 from recallflow.operators.partition import PartitionLogic
@@ -43,21 +43,21 @@ def _at_applied(passed: Callable[[], None]) -> None:
 
 def _at_produced(passed: Callable[[], None]) -> None:
     """The broker has acknowledged new outputs; no snapshot says so."""
-    send, flush = SharedProducer.send, SharedProducer.flush
+    send, flush = OutputSender.deliver, OutputSender.flush_outputs
     sent = [0]
 
-    def counted(self: SharedProducer, *args: Any) -> None:
+    def counted(self: OutputSender, *args: Any) -> None:
         sent[0] += 1
         send(self, *args)
 
-    def flushed(self: SharedProducer) -> None:
+    def flushed(self: OutputSender) -> None:
         flush(self)
         if sent[0]:
             sent[0] = 0
             passed()
 
-    patch.object(SharedProducer, "send", counted).start()
-    patch.object(SharedProducer, "flush", flushed).start()
+    patch.object(OutputSender, "deliver", counted).start()
+    patch.object(OutputSender, "flush_outputs", flushed).start()
 
 
 def _at_snapshot(passed: Callable[[], None]) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from recallflow.connectors.kafka.partitioner import partition_of
+from recallflow.connectors.kafka.partitions import partition_of
 from recallflow.flows.settings import Settings
 
 ROOT = Path(__file__).parents[2]

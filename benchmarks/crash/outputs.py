@@ -11,9 +11,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 
 from benchmarks.crash.layout import GIVE_UP_S, OUTPUT_PARTITIONS
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka import sink
-from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
+from recallflow.connectors.kafka.partitions import part_name
+from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.flows.topics import Topics
 from recallflow.records import Position, Record
 
@@ -62,8 +62,8 @@ class Watcher:
 
     def drain(self) -> None:
         """Reads all there is."""
-        found = sink.ends(self._options, self._topics.outputs())
-        total = sum(end for parts in found.values() for end in parts.values())
+        with TopicReader(self._options) as reader:
+            total = sum(end for _, end in reader.spans(self._topics.outputs()).values())
         if not self.until(lambda: self.count >= total, GIVE_UP_S):
             raise RuntimeError(f"only {self.count} of {total} outputs could be read")
 

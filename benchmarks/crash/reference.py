@@ -8,7 +8,7 @@ import orjson
 from benchmarks.crash.layout import MEMORY_PARTITIONS, OUTPUT_PARTITIONS, SETTINGS, memory_partition
 from benchmarks.crash.outputs import Found, Key
 from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.kafka.configs import UNTOLD_BYTES
+from recallflow.connectors.kafka.admin import UNKNOWN_BYTES
 from recallflow.connectors.kafka.outgoing import Outgoing
 from recallflow.flows.router import Router
 from recallflow.flows.topics import Topics
@@ -34,7 +34,7 @@ class Reference:
         rules = SETTINGS.rules(self._embedder, topics.queries, {topics.responses: OUTPUT_PARTITIONS}, input_ends=False)
         build = PartitionLogic.builder(self._directory, self._embedder, rules)
         self._logics = [build(None) for _ in range(MEMORY_PARTITIONS)]
-        self._router = Router(topics, lambda *_: OUTPUT_PARTITIONS, dict.fromkeys(topics.outputs(), UNTOLD_BYTES))
+        self._router = Router(topics, lambda *_: OUTPUT_PARTITIONS, dict.fromkeys(topics.outputs(), UNKNOWN_BYTES))
         self.outputs: dict[Key, Found] = {}
 
     def run(self, memories: Sequence[Record], queries: Iterable[tuple[Record, int]]) -> str:

@@ -31,7 +31,7 @@ from benchmarks.crash.process import Child, Plan
 from benchmarks.crash.reference import Reference
 from benchmarks.crash.report import Report
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.names import part_name
+from recallflow.connectors.kafka.partitions import part_name
 from recallflow.flows.topics import Topics
 from recallflow.state.directory import RECOVERY, StateDirectory, describe
 from recallflow.state.logical import state_hash

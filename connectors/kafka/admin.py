@@ -1,19 +1,25 @@
-"""Creating topics, and asking what they are."""
+"""Questions to the brokers about whole topics, and the making of topics."""
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.metadata import Metadata
+from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import SourceError
 
 CREATE_S = 30.0
 DESCRIBE_S = 2.0
+CONFIGS_S = 10.0
+UNKNOWN_BYTES = 900_000  # where the brokers do not say: below what a topic takes by default (1,048,588)
+MOST_BYTES = 64 * 1024 * 1024  # a broker takes no request beyond 100 MB (socket.request.max.bytes)
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,45 +34,73 @@ class TopicAsker:
     """Asks the brokers about some topics, again and again over one connection."""
 
     def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
-        self.topics = topics
+        self._options = options
+        self._topics = topics
         self._admin = AdminClient(options.admin())
 
     def __call__(self) -> dict[str, Described]:
         """Raises KafkaException."""
         self._admin.poll(0)
-        futures = self._admin.describe_topics(TopicCollection([*self.topics]), request_timeout=DESCRIBE_S)
+        futures = self._admin.describe_topics(TopicCollection([*self._topics]), request_timeout=DESCRIBE_S)
         found = {topic: future.result() for topic, future in futures.items()}
-        return {topic: Described(str(told.topic_id), len(told.partitions)) for topic, told in found.items()}
+        return {topic: Described(str(one.topic_id), len(one.partitions)) for topic, one in found.items()}
+
+    def first(self) -> dict[str, Described]:
+        """The first answer. Raises SourceError where brokers cannot be reached, refuse us, or a topic is missing."""
+        with TopicReader(self._options) as reader:
+            reader.partitions(self._topics)
+        try:
+            return self()
+        except KafkaException as error:
+            servers = self._options.bootstrap_servers
+            raise SourceError(f"cannot ask {servers} about topics: {error.args[0].str()}") from error
 
 
-def described(ask: TopicAsker, options: KafkaOptions) -> dict[str, Described]:
-    """The first answer. Raises SourceError where brokers cannot be reached, refuse us, or a topic is missing."""
-    with Metadata.open(options) as metadata:
-        metadata.partitions(ask.topics)
+class TopicConfig(NamedTuple):
+    """`most_bytes`: of a batch, and so of a record with all its trimmings. `stamped_by_log`: whose clock stamps
+    records."""
+
+    most_bytes: int = UNKNOWN_BYTES
+    stamped_by_log: bool = True
+
+
+def ask_configs(options: KafkaOptions, topics: Iterable[str]) -> dict[str, TopicConfig]:
+    """The configuration of each topic. Of one that the brokers do not describe, a cautious guess, and a log line."""
+    admin = AdminClient(options.admin())
+    wanted = [ConfigResource(ResourceType.TOPIC, topic) for topic in dict.fromkeys(topics)]
+    asked = admin.describe_configs(wanted, request_timeout=CONFIGS_S)
+    return {resource.name: _config(resource.name, future) for resource, future in asked.items()}
+
+
+def _config(topic: str, future: Any) -> TopicConfig:
     try:
-        return ask()
+        found = future.result()
     except KafkaException as error:
-        raise SourceError(f"cannot ask {options.bootstrap_servers} about topics: {error.args[0].str()}") from error
+        why = error.args[0].str()
+        _log.warning("%s: its configuration is unknown (%s): records are kept to %d bytes", topic, why, UNKNOWN_BYTES)
+        return TopicConfig()
+    most_bytes = min(int(found["max.message.bytes"].value), MOST_BYTES)
+    return TopicConfig(most_bytes, found["message.timestamp.type"].value == "LogAppendTime")
 
 
 def create_topics(
     options: KafkaOptions, partitions: Mapping[str, int], config: Mapping[str, Mapping[str, str]], replication: int
 ) -> dict[str, bool]:
     """Creates topics of so many partitions each. Returns which were made; the others were there. Raises SourceError."""
-    with Metadata.open(options) as metadata:
-        metadata.partitions([])  # says soon whether the brokers can be reached, and let us in
-    admin = AdminClient(options.admin())
+    with TopicReader(options) as reader:
+        reader.partitions([])  # fails soon where the brokers cannot be reached, or refuse us
+    admin = AdminClient(options.admin())  # named, as its answers end with it
     wanted = [
         NewTopic(topic, count, replication, config=dict(config.get(topic, {}))) for topic, count in partitions.items()
     ]
     try:
         futures = admin.create_topics(wanted, operation_timeout=CREATE_S)
-        return {topic: _made(future) for topic, future in futures.items()}
+        return {topic: _is_made(future) for topic, future in futures.items()}
     except KafkaException as error:
         raise SourceError(f"cannot create topics at {options.bootstrap_servers}: {error.args[0].str()}") from error
 
 
-def _made(future: "Future[None]") -> bool:
+def _is_made(future: Any) -> bool:
     try:
         future.result()
     except KafkaException as error:

@@ -20,7 +20,7 @@ class CatchUp:
     comes of (control records, aborted or compacted ones) counts as done once the reader is past it."""
 
     def __init__(self) -> None:
-        self.behind = True  # False: nothing to go, and nothing to be told
+        self.behind = True  # False: nothing to go
         self.passed = 0  # records below a target that the state is through with
         self._lock = threading.Lock()
         self._logs: dict[str, _Log] = {}
@@ -37,7 +37,7 @@ class CatchUp:
         with self._lock:
             self._ends = dict(ends)
             for source, log in self._logs.items():
-                # Never below what was given: then all that is open counts, and no output has to be told from another.
+                # Never below what was given: then all that is open counts, and no record need be looked up.
                 log.target = max(log.next_offset, ends.get(source, 0))
                 log.open_below = log.open
             self.behind = True
@@ -83,7 +83,7 @@ class CatchUp:
             self.behind = left > 0
             return left
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """What is missing, in words; empty where nothing is."""
         left = self.to_go()
         if left is None:

@@ -1,41 +1,37 @@
 """One engine a deployment: who may send, decided by a consumer group's coordinator.
 
-An engine joins the group and says who it is, again and again; each time that is taken, it may send for a while. The
-while ends early enough that what waits in its producer's queue by then has expired before the broker would let another
-one in. Who was stopped or cut off for longer sends nothing, until it knows that nobody came meanwhile.
+An engine joins the group and commits a note that says who it is, again and again; with each commit that the broker
+accepts it may send for a while. The while ends early enough that what waits in its producer's queue by then has expired
+before the broker would let another one in. Who was stopped or cut off for longer sends nothing, until it knows that
+nobody came meanwhile.
 """
 
 import contextlib
 import logging
-import os
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
-import orjson
 from confluent_kafka import KafkaException
 
 from recallflow.brokers.trouble import passes
-from recallflow.connectors.kafka.group import Fenced, Seen
+from recallflow.connectors.kafka.group import Fenced, Group, Member
+from recallflow.connectors.kafka.holder import Holder, directory_id
+from recallflow.connectors.kafka.patience import Patience
 from recallflow.errors import DeploymentHeld, DeploymentLost, SinkError, SourceError
 
 SESSION_S = 45.0
-SESSION_MIN_S = 6.0  # what a broker takes by default
+SESSION_MIN_S = 6.0  # what a broker accepts by default
 SESSION_MAX_S = 1_800.0  # as its default allows
 MARGIN_MIN_S = 2.0
 STAND_BY_S = 0.5  # so often one who waits looks again
 POLL_S = 0.1
 PAUSE_S = 0.01
 RELEASE_S = 3.0
-CLOSE_S = 5.0  # for the last word; leaving the group may take as long as the brokers are away
-WHO_S = 5.0  # so long is looked for who put us out: it says so a moment after
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+CLOSE_S = 5.0  # for the last note; closing may take as long as the brokers are away
+WHO_S = 5.0  # how long we look for who put us out: its note comes a moment after
 
 _log = logging.getLogger(__name__)
 
@@ -50,84 +46,19 @@ def outage_s(session_s: float) -> float:
     return session_s - max(MARGIN_MIN_S, session_s / 9)
 
 
-def directory_id(path: Path) -> str:
-    """Names a directory as this machine's kernel knows it until it boots again, in whatever container: a lock on it
-    holds among all who see this name. Empty where there is none."""
-    try:
-        found = path.stat()
-        return f"{BOOT_ID.read_text().strip()}:{found.st_dev}:{found.st_ino}"
-    except OSError:
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who holds a deployment. `renewals` tells two looks apart."""
-
-    host: str
-    directory: str
-    directory_id: str
-    pid: int
-    since: str
-    run: str = field(default_factory=lambda: uuid.uuid4().hex)
-    renewals: int = 0
-    released: bool = False
-
-    @classmethod
-    def here(cls, state_dir: Path) -> "Holder":
-        """This process."""
-        since = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        return cls(socket.gethostname(), str(state_dir.resolve()), directory_id(state_dir), os.getpid(), since)
-
-    @classmethod
-    def read(cls, said: str | None) -> "Holder | None":
-        try:
-            return None if said is None else cls(**orjson.loads(said))
-        except (ValueError, TypeError) as error:
-            raise SourceError(f"the consumer group's committed offset is not of recallflow's making: {said}") from error
-
-    def __str__(self) -> str:
-        return f"{self.directory} on {self.host} (process {self.pid}), since {self.since}"
-
-
-class Patience(Protocol):
-    """How long brokers that are away are waited for, and how to say that; see `sink.Patience`."""
-
-    def ended(self) -> bool: ...
-
-
-class Place(Protocol):
-    """What is asked of our place in a consumer group; see `group.Member`."""
-
-    name: str | None
-    lost: bool
-
-    def said(self) -> str | None: ...
-    def say(self, text: str) -> None: ...
-    def heard(self, wait_s: float) -> bool | None: ...
-    def leave(self) -> None: ...
-
-
-class Arbiter(Protocol):
-    """What is asked of a consumer group; see `group.Group`."""
-
-    name: str
-
-    def look(self) -> Seen: ...
-    def join(self) -> Place: ...
-
-
 class Deployment:
     """The right to work for a deployment. `await_turn`, then `join`; `check` before each send; `release` at the end."""
 
     def __init__(
         self,
-        group: Arbiter,
+        group: Group,
         state_dir: Path,
         session_s: float = SESSION_S,
+        *,
         wait: bool = False,
         clock_s: Callable[[], float] = boottime_s,
     ) -> None:
+        """`wait`: stand by while another engine holds the deployment."""
         self.outage_s = outage_s(session_s)
         self._renew_s = (session_s - self.outage_s) / 5
         self._group = group
@@ -136,17 +67,17 @@ class Deployment:
         self._wait = wait
         self._clock_s = clock_s
         self._me = Holder.here(state_dir)
-        self._place: Place | None = None
+        self._member: Member | None = None
         self._before: Holder | None = None  # who was there when we looked
         self._until_s = self._send_until_s = -1.0
         self._not_before_s = 0.0  # another's right may last until then
-        self._asked_s: float | None = None  # when what is on its way was sent
+        self._sent_s: float | None = None  # when the commit that is on its way was sent
         self._due_s = 0.0
         self._error: Exception | None = None
         self._releasing = False
-        self._told = False
+        self._warned = False  # that we stand by
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._keep, daemon=True, name="recallflow-deployment")
+        self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-deployment")
 
     # ------------------------------------------------------------ for others
 
@@ -181,12 +112,13 @@ class Deployment:
     # ---------------------------------------------------------- for the flow
 
     def await_turn(self) -> None:
-        """Returns once no other directory holds the deployment. Raises DeploymentHeld unless we stand by. A place in
-        the group of which nothing is said is waited for: an engine that is starting says more soon, and one that is
-        gone, and what it said with its topic, loses it with its session."""
-        silent_until_s = self._clock_s() + self._session_s + MARGIN_MIN_S
-        while (holder := self._in_the_way()) is not None:
-            if not self._wait and (isinstance(holder, Holder) or self._clock_s() >= silent_until_s):
+        """Returns once no other directory holds the deployment. Raises DeploymentHeld unless we stand by.
+
+        A member of the group without a note is waited for: an engine that is starting commits one soon, and one that is
+        gone, whose note went with its topic, loses its membership with its session."""
+        without_note_until_s = self._clock_s() + self._session_s + MARGIN_MIN_S
+        while (holder := self._other_holder()) is not None:
+            if not self._wait and (isinstance(holder, Holder) or self._clock_s() >= without_note_until_s):
                 raise DeploymentHeld(
                     f"deployment {self._group.name} is held by {holder}. Stop that engine, or stand by with --wait; "
                     "one that was killed is forgotten when its session runs out; engines apart need --deployment NAME"
@@ -195,19 +127,19 @@ class Deployment:
 
     def stand_by(self, why: object) -> None:
         """Waits a moment, and says so the first time."""
-        if not self._told:
+        if not self._warned:
             _log.warning("standing by: %s", why)
-            self._told = True
+            self._warned = True
         time.sleep(STAND_BY_S)
 
-    def _in_the_way(self) -> "Holder | str | None":
+    def _other_holder(self) -> "Holder | str | None":
         seen = self._group.look()
-        self._before = Holder.read(seen.said)
+        self._before = Holder.parse(seen.note)
         if seen.member is None:
             return None
         if self._before is None:
             return "an engine that does not say who it is: just starting, or gone and its memory topic made anew"
-        # Whoever wrote our own directory's name is dead: we are about to take that directory's lock, or have it.
+        # Whoever wrote our own directory's name is dead: we are about to lock that directory, or have done so.
         ours = self._before.directory_id == directory_id(self._state_dir) != ""
         return None if self._before.released or ours else self._before
 
@@ -223,10 +155,10 @@ class Deployment:
         """Joins the group, which puts out whoever is in it."""
         self._me = Holder.here(self._state_dir)
         try:
-            self._place = self._group.join()
-            found = Holder.read(self._place.said())
+            self._member = self._group.join()
+            found = Holder.parse(self._member.note())
         except Fenced:
-            raise self._lost(self._who()) from None
+            raise self._lost(self._successor()) from None
         except KafkaException as error:
             raise self._unusable(error) from error
         if found in (None, self._before) or found.released or found.directory_id == self._me.directory_id:
@@ -236,12 +168,13 @@ class Deployment:
         _log.warning("deployment %s: waiting until the right of %s has run out", self._group.name, found)
 
     def release(self) -> None:
-        """Says that we are through, so that any other engine can start at once. Nothing may be on its way any more."""
+        """Commits that we are through, so that any other engine can start at once. Nothing may be on its way any
+        more."""
         self._releasing = True
         self.close()
 
     def close(self) -> None:
-        """Goes without a word: another engine waits until our session has run out."""
+        """Ends without a note: another engine waits until our session has run out."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -250,79 +183,79 @@ class Deployment:
 
     # -------------------------------------------------------- on the thread
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         try:
             while not self._stopping.is_set():
                 self.step()
-            # With the brokers away it would be a long goodbye.
-            if self._releasing and self._place is not None and self._clock_s() < self._send_until_s:
-                self._say(self._place, released=True)
+            # With the brokers away it would take long.
+            if self._releasing and self._member is not None and self._clock_s() < self._send_until_s:
+                self._commit(self._member, released=True)
                 until_s = self._clock_s() + RELEASE_S
-                while self._place.heard(POLL_S) is None and self._clock_s() < until_s:
+                while self._member.committed(POLL_S) is None and self._clock_s() < until_s:
                     pass
         except Fenced:
-            self._error = self._lost(self._who())
+            self._error = self._lost(self._successor())
         except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
             self._error = error
         finally:
-            if self._place is not None:
-                with contextlib.suppress(KafkaException):  # who was put out may fail at going as well
-                    self._place.leave()
+            if self._member is not None:
+                with contextlib.suppress(KafkaException):  # who was put out may fail at closing as well
+                    self._member.close()
 
     def step(self) -> None:
-        """Renews when it is time, and hears what came of it. Raises Fenced or RecallflowError."""
-        place = self._place
-        if place is None or place.lost:
-            self._come_back()
+        """Renews when it is time, and reads what came of it. Raises Fenced or RecallflowError."""
+        member = self._member
+        if member is None or member.lost:
+            self._rejoin()
             return
-        if self._asked_s is None and self._clock_s() >= self._due_s:
-            self._renew(place)
-        taken = place.heard(POLL_S)
-        if taken is not None and self._asked_s is not None:
-            asked_s, self._asked_s = self._asked_s, None
-            if taken and self._clock_s() >= self._not_before_s:
-                self._until_s = asked_s + self._session_s
+        if self._sent_s is None and self._clock_s() >= self._due_s:
+            self._renew(member)
+        accepted = member.committed(POLL_S)
+        if accepted is not None and self._sent_s is not None:
+            sent_s, self._sent_s = self._sent_s, None
+            if accepted and self._clock_s() >= self._not_before_s:
+                self._until_s = sent_s + self._session_s
                 self._send_until_s = self._until_s - self.outage_s
 
-    def _renew(self, place: Place) -> None:
+    def _renew(self, member: Member) -> None:
         self._due_s = self._clock_s() + self._renew_s
         try:
-            found = Holder.read(place.said())
+            found = Holder.parse(member.note())
         except KafkaException as error:
             if not passes(error.args[0]):
                 raise self._unusable(error) from error
             return
         if self._me.renewals and found is not None and found.run != self._me.run:
             raise self._lost(found)
-        self._say(place)
+        self._commit(member)
 
-    def _say(self, place: Place, released: bool = False) -> None:
+    def _commit(self, member: Member, released: bool = False) -> None:
         self._me = replace(self._me, renewals=self._me.renewals + 1, released=released)
-        self._asked_s = self._clock_s()
-        place.say(orjson.dumps(asdict(self._me)).decode())
+        self._sent_s = self._clock_s()
+        member.commit(self._me.encode())
 
-    def _come_back(self) -> None:
-        """The group gave our place up, or may have: we were away for longer than a session."""
-        self._asked_s = None
+    def _rejoin(self) -> None:
+        """The group gave our membership up, or may have: we were away for longer than a session."""
+        self._sent_s = None
         try:
             seen = self._group.look()
         except SourceError:  # the brokers are still away; what is wrong for good stops the readers, too
             return
-        found = Holder.read(seen.said)
+        found = Holder.parse(seen.note)
         if found is None or found.run != self._me.run:
             raise self._lost(found)
-        if seen.member is None or (self._place is not None and seen.member == self._place.name):
-            if self._place is not None:
-                self._place.leave()
-            self._place = self._group.join()
+        if seen.member is None or (self._member is not None and seen.member == self._member.name):
+            if self._member is not None:
+                self._member.close()
+            self._member = self._group.join()
             _log.warning("deployment %s: back in the consumer group; nobody came meanwhile", self._group.name)
 
-    def _who(self) -> Holder | None:
-        """Who put us out: it says so a moment after."""
+    def _successor(self) -> Holder | None:
+        """Who put us out: its note comes a moment after."""
         until_s = self._clock_s() + WHO_S
         while self._clock_s() < until_s:
             with contextlib.suppress(SourceError):
-                found = Holder.read(self._group.look().said)
+                found = Holder.parse(self._group.look().note)
                 if found is not None and found.run != self._me.run:
                     return found
             time.sleep(POLL_S)

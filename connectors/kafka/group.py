@@ -1,5 +1,5 @@
 """A consumer group as an arbiter: of all that join it as the same static member, the last one is in it, and the broker
-refuses every commit of the others. What the one in it says about itself stands beside its committed offset."""
+refuses every commit of the others. The note of the one in it stands beside its committed offset."""
 
 import contextlib
 import time
@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import Complaints, passes
-from recallflow.connectors.kafka.metadata import Metadata
+from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import SourceError
 
 MEMBER = "engine"
@@ -35,9 +35,9 @@ class Fenced(Exception):
 
 
 class Seen(NamedTuple):
-    """`said`: what stands beside the committed offset, if anything. `member`: who is in the group, if anybody."""
+    """`note`: what stands beside the committed offset, if anything. `member`: who is in the group, if anybody."""
 
-    said: str | None
+    note: str | None
     member: str | None
 
 
@@ -52,27 +52,27 @@ class Group:
 
     def look(self) -> Seen:
         """Who is there, asked from outside. Raises SourceError where Kafka cannot be asked or the topic is missing."""
-        with Metadata.open(self._options, {"group.id": self.name}) as metadata:
-            metadata.partitions([self._topic])
-            member = metadata.asked(self._described)
-            said = metadata.asked(lambda: _said(metadata.consumer, self._topic))
-        return Seen(said, member)
+        with TopicReader(self._options, {"group.id": self.name}) as reader:
+            reader.partitions([self._topic])
+            member = reader.ask(self._member)
+            note = reader.ask(lambda: _note(reader.consumer, self._topic))
+        return Seen(note, member)
 
     def join(self) -> "Member":
         """Returns once we are in the group; whoever was is not any more. Raises SourceError."""
         member, until_s = Member(self._configuration(), self._topic), time.monotonic() + JOIN_S
         try:
             while member.name is None and time.monotonic() < until_s:
-                member.heard(POLL_S)
+                member.committed(POLL_S)
             if member.name is not None:
                 return member
         except BaseException:
-            member.leave()
+            member.close()
             raise
-        member.leave()
+        member.close()
         raise SourceError(f"cannot join the consumer group {self.name} within {JOIN_S:.0f} s: is it another's?")
 
-    def _described(self) -> str | None:
+    def _member(self) -> str | None:
         try:
             admin: Any = AdminClient(self._options.admin())
             found = admin.describe_consumer_groups([self.name], request_timeout=ASK_S)[self.name].result()
@@ -105,28 +105,28 @@ class Member:
         self._topic = topic
         self._complaints = Complaints()
         self._answer: KafkaError | bool | None = None
-        callbacks = {"error_cb": self._complain, "on_commit": self._committed}
+        callbacks = {"error_cb": self._complain, "on_commit": self._on_commit}
         self._consumer: Any = Consumer(configuration | callbacks)
         self._consumer.subscribe([topic], on_assign=self._assign, on_revoke=self._lose, on_lost=self._lose)
 
-    def said(self) -> str | None:
+    def note(self) -> str | None:
         """What stands beside the committed offset now. Raises KafkaException."""
-        return _said(self._consumer, self._topic)
+        return _note(self._consumer, self._topic)
 
-    def say(self, text: str) -> None:
-        """Sends what shall stand there; `heard` tells what came of it."""
+    def commit(self, note: str) -> None:
+        """Sends what is to stand there; `committed` says what came of it."""
         try:
-            self._consumer.commit(offsets=[TopicPartition(self._topic, 0, 0, text)], asynchronous=True)
+            self._consumer.commit(offsets=[TopicPartition(self._topic, 0, 0, note)], asynchronous=True)
         except KafkaException as error:  # already known to be out
             self._answer = error.args[0]
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Goes away without a word: the group keeps a static member's place for the length of a session."""
         self._consumer.close()
 
-    def heard(self, wait_s: float) -> bool | None:
-        """Whether what was said was taken; None while it is on its way. Raises Fenced, or SourceError where Kafka
-        refuses us for another reason."""
+    def committed(self, wait_s: float) -> bool | None:
+        """Whether the broker accepted what was sent; None while it is on its way. Raises Fenced, or SourceError where
+        Kafka refuses us for another reason."""
         message = self._consumer.poll(wait_s)
         answer, self._answer = self._answer, None
         for error in (message and message.error(), answer):
@@ -135,7 +135,7 @@ class Member:
         self._complaints.check()
         if answer is None:
             return None
-        # An empty group takes what anybody says: only from its member it is a renewal.
+        # An empty group accepts a commit of anybody: only that of its member is a renewal.
         return answer is True and not self.lost and self._consumer.memberid() == self.name
 
     def _judge(self, error: KafkaError) -> None:
@@ -168,21 +168,21 @@ class Member:
 
     @contextlib.contextmanager
     def _keeping_failures(self) -> Iterator[None]:
-        """What a callback raises comes out of the client's poll as no exception that can be caught: `heard` raises it
-        instead. Whoever was put out fails at whatever it asks of the group."""
+        """What a callback raises comes out of the client's poll as no exception that can be caught: `committed` raises
+        it instead. Whoever was put out fails at whatever it asks of the group."""
         try:
             yield
         except KafkaException as error:
             self._answer = error.args[0]
 
-    def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+    def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         failed = error or next((place.error for place in places if place.error is not None), None)
         self._answer = True if failed is None else failed
 
 
-def _said(consumer: Any, topic: str) -> str | None:
+def _note(consumer: Any, topic: str) -> str | None:
     (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=ASK_S)
     if found.error is not None:
         raise KafkaException(found.error)
-    said: str | None = found.metadata
-    return said or None
+    note: str | None = found.metadata
+    return note or None

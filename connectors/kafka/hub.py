@@ -1,7 +1,7 @@
 """What the source's parts of one worker share: a reader thread per class of topic, one wake event, and the order of
 service. The order of memory records of different partitions is another matter, and the process's: see `Order`.
 
-Queries come first. Memory events are taken when no query waits, in batches that fit a time budget, and at least every
+Queries come first. Memory events are given when no query waits, in batches that fit a time budget, and at least every
 `STARVED_S`, so that steady queries cannot starve writes. With a backlog of 60,000 events at 1 ms each this gave queries
 a p50 of 3 ms, against 6 s from Bytewax's own Kafka source.
 """
@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import Complaints, denies, passes
-from recallflow.connectors.kafka.metadata import NewConsumer
 from recallflow.connectors.kafka.order import Lane, Order
+from recallflow.connectors.kafka.topic_reader import NewConsumer
 from recallflow.errors import SourceError
 
 WAIT_S = 0.005
@@ -46,7 +46,7 @@ def gone(source: str, what: str, queries: bool) -> str:
 
 
 class Reader:
-    """One consumer on one thread, filling a lane per Kafka partition. What it reads may be taken at once, or, with an
+    """One consumer on one thread, filling a lane per Kafka partition. What it reads may be given at once, or, with an
     `order`, when that releases it."""
 
     def __init__(
@@ -65,21 +65,19 @@ class Reader:
         self._stopping = threading.Event()
         self._complaints = Complaints()
         self._joining: collections.deque[TopicPartition] = collections.deque()
-        # Kafka tells ends aloud only where somebody asks: an end behind markers cannot be known otherwise.
-        told = {"enable.partition.eof": order is not None, "error_cb": self._complaints}
-        self._consumer = new_consumer(options.consumer() | told)
+        # Without this the client does not report ends, and an end behind markers cannot be known otherwise.
+        chosen = {"enable.partition.eof": order is not None, "error_cb": self._complaints}
+        self._consumer = new_consumer(options.consumer() | chosen)
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"recallflow-{name}")
 
-    def add(self, part: TopicPart, offset: int, end: int) -> Lane:
-        """Reads one more partition, from `offset` on; `end` is where it ends now."""
-        lane = Lane(offset, end)
+    def add(self, lane: Lane) -> None:
+        """Reads one more partition, from the lane's next offset on."""
         if self._order is None:
             lane.read = lane.queue
         else:
             self._order.add(lane)
-        self.lanes = self.lanes | {part: lane}  # anew: other threads look through it
-        self._joining.append(TopicPartition(*part, offset))
-        return lane
+        self.lanes = self.lanes | {(lane.topic, lane.number): lane}  # anew: other threads look through it
+        self._joining.append(TopicPartition(lane.topic, lane.number, lane.next_offset))
 
     def start(self) -> None:
         """Reads on a thread of its own, unless it does so already."""
@@ -93,11 +91,11 @@ class Reader:
         self._consumer.close()
 
     def waiting(self) -> bool:
-        """Whether there is something to take."""
+        """Whether there is something to give."""
         return any(lane.queue for lane in self.lanes.values())
 
     def lag(self) -> dict[TopicPart, int]:
-        """Records behind the end of each partition, as far as the last fetch told; what is queued here counts."""
+        """Records behind the end of each partition, as far as the last fetch said; what is queued here counts."""
         return {part: max(0, lane.end - lane.reached) + lane.held() for part, lane in self.lanes.items()}
 
     def _run(self) -> None:
@@ -110,7 +108,7 @@ class Reader:
             self._fail(error)
 
     def read(self) -> None:
-        """Takes over what Kafka has sent, if there is room."""
+        """Reads what Kafka has sent, if there is room."""
         while self._joining:
             # Here and not in `add`: assigning while another thread polls hangs.
             self._consumer.incremental_assign([self._joining.popleft()])
@@ -120,13 +118,13 @@ class Reader:
         message = self._consumer.poll(POLL_S)
         self._complaints.check()
         messages = [] if message is None else [message, *self._consumer.consume(READ_BATCH, 0)]
-        # Before anything is handed over: a lane that looks read to its end, and is not, would hold nobody up.
+        # Before anything is queued: a lane that looks read to its end, and is not, would hold nobody up.
         self._note_ends()
         if messages:
-            self._take(messages)
+            self._queue(messages)
         if len(messages) < READ_BATCH:
             for lane in self.lanes.values():
-                lane.settle()
+                lane.pass_markers()
 
     def _full(self) -> bool:
         """Whether enough is read. Not while a lane runs dry that others have to wait for: then those that are full are
@@ -153,7 +151,7 @@ class Reader:
         self.error = error
         self._wake.set()
 
-    def _take(self, messages: list[Any]) -> None:
+    def _queue(self, messages: list[Any]) -> None:
         for message in messages:
             error = message.error()
             if error is None:
@@ -194,7 +192,7 @@ class Hub:
         new_consumer: NewConsumer = Consumer,
         clock_s: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`order` is that of memory records, over all hubs. `wake` ends a rest: whoever else has news for this worker
+        """`order` is that of memory records, over all hubs. `wake` ends a wait: whoever else has news for this worker
         sets it too. `failure` is what else has failed that the source cannot go on without."""
         self.wake = wake or threading.Event()
         self.queries = Reader("queries", options, self.wake, None, new_consumer)
@@ -209,11 +207,11 @@ class Hub:
         self._given = 0
         self._cycle_began_s = self._fed_s = clock_s()
 
-    def join(self) -> None:
+    def add_part(self) -> None:
         self._parts += 1
 
-    def leave(self) -> None:
-        """The last part to leave stops the readers."""
+    def remove_part(self) -> None:
+        """Stops the readers with the last part."""
         self._parts -= 1
         if self._parts == 0:
             self.queries.stop()
@@ -237,21 +235,21 @@ class Hub:
         self._cycle.add(part)
 
     def memories_allowed(self) -> int:
-        """How many memory events a part may take now."""
+        """How many memory events a part may give now."""
         if self.queries.waiting() and self._clock_s() - self._fed_s < STARVED_S:
             return 0
         busy = max(1, sum(1 for lane in self.memories.lanes.values() if lane.queue))
         return max(0, min(-(-self._batch // busy), IN_FLIGHT_MAX - self._in_flight()))
 
-    def gave(self, memories: int) -> None:
+    def count_given(self, memories: int) -> None:
         self._given += memories
         self._fed_s = self._clock_s()
 
     def emptied(self, lane: Lane) -> int | None:
-        """The offset that a lane of memories is read to, once all of it was taken."""
+        """The offset that a lane of memories is read to, once all of it was given."""
         return self._order.emptied(lane)
 
-    def rest(self, part: str) -> None:
+    def wait(self, part: str) -> None:
         """Waits for news, but only the first part of a cycle does, and not for long: the dataflow has other work."""
         if len(self._cycle) == 1 and part in self._cycle:
             if not (self.queries.waiting() or self.memories.waiting() or self._order.draining):

@@ -18,7 +18,7 @@ def headers_of(message: Any) -> Headers | None:
 
 
 def time_ms(message: Any) -> int:
-    """When the log took a message in, or its producer says that it made it. A time that is absent, negative or beyond
+    """When a message was appended, or made according to its producer. A time that is absent, negative or beyond
     the year 9999 is none: it becomes 1970-01-01, so that no clock that runs forward is carried away by it."""
     at_ms: int = message.timestamp()[1]
     return at_ms if 0 <= at_ms <= EPOCH_MS_MAX else NO_TIME_MS

@@ -1,4 +1,4 @@
-"""Records that are not where their owner's are: nothing says in which order they are applied."""
+"""Records that are not where their owner's are: the order in which they are applied is undefined."""
 
 import logging
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from recallflow.connectors.kafka.admin import Described
-from recallflow.connectors.kafka.partitioner import murmur2
+from recallflow.connectors.kafka.partitions import murmur2
 from recallflow.records import Record
 
 KEYS_KNOWN = 10_000
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 class Misplaced:
     """Counts them by reason, and warns of the first. A key is `tenant_id/user_id`; its partition is the one that Java
-    producers choose (murmur2), and those made with librdkafka only if they are told to."""
+    producers choose (murmur2), and those made with librdkafka only with `partitioner=murmur2_random`."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -28,7 +28,7 @@ class Misplaced:
         """How many partitions there are now."""
         self._partitions = {topic: described.partitions for topic, described in found.items()}
 
-    def notice(self, record: Record, owner_key: bytes) -> None:
+    def check(self, record: Record, owner_key: bytes) -> None:
         """`owner_key`: the key that the record's owner asks for."""
         if reason := self._reason(record, owner_key):
             if not self.counts:

@@ -1,4 +1,4 @@
-"""The order in which memory records of different partitions may be taken: that of their append times.
+"""The order in which memory records of different partitions are given to the dataflow: that of their append times.
 
 A topic that grows sends owners to other partitions, and within a partition alone their order would be lost. So records
 that were read are released merged by append time, over all partitions and workers of the process; a partition that is
@@ -21,25 +21,36 @@ KEYS_MAX = 20_000  # owners whose partition is remembered; then everything is le
 Queue = deque[Any]  # confluent_kafka.Message, whose stubs make every field optional
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Lane:
-    """One Kafka partition: what was read of it and may not be taken yet, what may be, and how far it is read. Where no
-    order is kept, both are one queue."""
+    """One Kafka partition that is read. Records wait in `read` until their order lets them, then in `queue` until the
+    dataflow asks for them; where no order is kept, both are one queue."""
 
-    reached: int  # the offset after the last record read
+    topic: str
+    number: int
+    next_offset: int  # of the next record to be given to the dataflow
     end: int  # the partition's end, as far as known
+    answered_from: int = 0  # the offset from which on outputs count
+    reached: int = -1  # the offset after the last record read
     read: Queue = field(default_factory=deque)
     queue: Queue = field(default_factory=deque)
     paused: bool = False
-    ended: int = -1  # where Kafka said that what can be read ends: what is there beyond belongs to an open transaction
+    ended: int = -1  # the reported end of what can be read: what is beyond belongs to an open transaction
     noted: int = -1  # the end known before the last read …
     passed: int = -1  # … and the one of which it is known that nothing can be read up to it
+
+    def __post_init__(self) -> None:
+        self.reached = max(self.reached, self.next_offset)
+
+    @property
+    def source(self) -> str:
+        return f"{self.topic}:{self.number}"
 
     def note(self, end: int) -> None:
         self.noted, self.end = self.end, max(self.end, end)
 
-    def settle(self) -> None:
-        """All that Kafka had sent was taken over, and so what is still missing up to the end known before cannot be
+    def pass_markers(self) -> None:
+        """All that Kafka had sent was read, and so what is still missing up to the end known before cannot be
         read: without this, a producer that hangs in a transaction would hold up everybody."""
         if self.ended == self.reached:
             self.passed = self.noted
@@ -49,7 +60,7 @@ class Lane:
         return self.reached < self.end and self.passed < self.end
 
     def held(self) -> int:
-        """Records that are read and not taken."""
+        """Records that are read and not given to the dataflow yet."""
         return len(self.queue) if self.read is self.queue else len(self.read) + len(self.queue)
 
 
@@ -75,7 +86,7 @@ class Order:
         self._begun = True
 
     def emptied(self, lane: Lane) -> int | None:
-        """The offset that a lane is read to, once all that was read of it was taken; asked by whoever takes it."""
+        """The offset that a lane is read to, once all that was read of it was given; asked by whoever gives it."""
         reached = lane.reached  # asked first: the reader may be bringing more
         with self._working:  # what is being released is in no queue
             return None if lane.held() else reached
@@ -98,7 +109,7 @@ class Order:
             number = heads[0][1]
             lane = self._lanes[number]
             message = lane.read[0]
-            if heads[0][0] and not self._settle(message.key(), number):
+            if heads[0][0] and not self._keeps_order(message.key(), number):
                 return
             behind = lane.behind()  # before the look at what is read: the reader may just bring the rest
             lane.queue.append(lane.read.popleft())
@@ -122,8 +133,8 @@ class Order:
         heapify(heads)
         return heads
 
-    def _settle(self, key: bytes | None, number: int) -> bool:
-        """Whether an owner's record may follow what was released before it."""
+    def _keeps_order(self, key: bytes | None, number: int) -> bool:
+        """Whether an owner's record can be released behind what was released before it."""
         if key is None:  # of an owner that its producer did not name: nobody promises it an order
             return True
         self.draining = self._places.setdefault(key, number) != number or len(self._places) > KEYS_MAX

@@ -1,4 +1,4 @@
-"""A record on its way out: its identity in headers, and what it takes of its topic's bound."""
+"""A record on its way out: its identity in headers, and its size within its topic's bound."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,5 +40,5 @@ class Outgoing:
 
 
 def headers_bytes(headers: Headers) -> int:
-    """What headers take of a record."""
+    """The size of headers within a record."""
     return sum(len(name.encode()) + len(value or b"") + HEADER_BYTES for name, value in headers)

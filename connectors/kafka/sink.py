@@ -12,47 +12,34 @@ Bytewax's own Kafka sink is a `DynamicSink`: its progress is not part of the sna
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.trouble import passes, tell_outage
 from recallflow.checked import Checked
 from recallflow.connectors.kafka.closing import Closing
-from recallflow.connectors.kafka.configs import producer_bounds
 from recallflow.connectors.kafka.messages import headers_of
-from recallflow.connectors.kafka.metadata import Metadata
-from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER, Identity, Outgoing
-from recallflow.errors import SinkError
+from recallflow.connectors.kafka.partitions import part_name
+from recallflow.connectors.kafka.patience import OUTAGE_S, Patience
+from recallflow.connectors.kafka.sender import FLUSH_STEP_S, Sender
+from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 
-OUTAGE_S = 40.0  # so long a flow waits for brokers that are away, unless it is told
-STOP_S = 4.0  # and so long once it is to stop
-FLUSH_STEP_S = 0.5  # so often signals are seen while the brokers are away
-FULL_QUEUE_WAIT_S = 0.05
-
-# What is wrong with a record, and not with the brokers or our rights: without it, all else can be sent.
-_REFUSED = {
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.RECORD_LIST_TOO_LARGE,
-    KafkaError.INVALID_RECORD,
-    KafkaError._INVALID_DIFFERENT_RECORD,  # of the same batch
-}
-# Our own outputs are in no transaction; somebody else's that is open must not hide them.
-UNCOMMITTED = {"isolation.level": "read_uncommitted"}
+# At the end of a partition the broker would hold a fetch back for half a second, and a start reads many tails.
+TAIL = {"fetch.wait.max.ms": 10, **UNCOMMITTED}
 
 _log = logging.getLogger(__name__)
+
+Permit = Callable[[Callable[[], Patience]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered(Checked):
-    """A part's resume state: everything below `offset` is settled; `unclaimed` stands in the tail from before a crash,
-    and the dataflow has not come by it again. All this is of the topic of that id, not of one made in its place."""
+    """A part's resume state: everything below `offset` is known; `unclaimed` stands in the tail from before a crash,
+    and the dataflow has not sent it again yet. All this is of the topic of that id, not of one made in its place."""
 
     offset: int
     unclaimed: tuple[Identity, ...]
@@ -65,36 +52,33 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
     def __init__(
         self,
         options: KafkaOptions,
+        *,
         partitions: Mapping[str, int],
         begin: Mapping[str, int],
         ids: Mapping[str, str],
         most_bytes: Mapping[str, int],
-        *,
-        may_send: "MaySend" = lambda _: None,
+        permit: Permit = lambda _: None,
         outage_s: float = OUTAGE_S,
         stopping: threading.Event | None = None,
         closing: Closing | None = None,
     ) -> None:
         """`partitions`: topic → how many. `begin`: part → its offset when the state directory was new: what stands
         before is of no concern to a part that has no snapshot yet. `ids`: topic → its id as it is now, which changes
-        where the topic is made anew. `most_bytes`: topic → how large a record it takes. `may_send` is asked before each
-        send: it returns, or raises once its patience has ended. `outage_s`: so long an output waits for brokers that
-        are away; once `stopping` is set, much shorter."""
-        self._options = options
+        where the topic is made anew. `most_bytes`: topic → how large a record it takes. `permit` is called before each
+        send: it returns, or raises once the patience it can ask for has ended. `outage_s`: so long an output waits for
+        brokers that are away; once `stopping` is set, much shorter."""
+        self.partitions = dict(partitions)
         self.most_bytes = most_bytes
-        self._may_send = may_send
+        self.options = options
+        self.ids = ids
+        self.stopping = stopping or threading.Event()
+        self.closing = closing or Closing()
+        self._permit = permit
         self._outage_s = outage_s
         self._begin = begin
-        self._ids = ids
-        self._stopping = stopping or threading.Event()
-        self._producers: dict[int, SharedProducer] = {}
+        self._senders: dict[int, OutputSender] = {}
         self._starting = threading.Lock()
-        self._closing = closing or Closing()
-        self.partitions = dict(partitions)
         self._index = {part: number for number, part in enumerate(self.list_parts())}
-
-    def _producer(self) -> "SharedProducer":
-        return SharedProducer(self._options, self.most_bytes, self._may_send, self._outage_s, self._stopping)
 
     def list_parts(self) -> list[str]:
         # Bytewax sorts parts by name and numbers them so: zero-padded, both orders are one.
@@ -107,113 +91,61 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         topic, number = for_part.rsplit(":", 1)
         with self._starting:
             worker = threading.get_ident()
-            if worker not in self._producers:
-                self._producers[worker] = self._producer()
-            producer = self._producers[worker]
-        resumed = resume_state or Delivered(self._begin.get(for_part, 0), ())
-        return SinkPart(self._options, producer, topic, int(number), resumed, self._ids, self._stopping, self._closing)
+            if worker not in self._senders:
+                self._senders[worker] = OutputSender(self, self._permit, self._outage_s)
+            sender = self._senders[worker]
+        return SinkPart(self, sender, topic, int(number), resume_state or Delivered(self._begin.get(for_part, 0), ()))
 
 
-class Patience:
-    """How long brokers that are away are waited for: an outage's length, and much less once somebody wants us to stop,
-    as supervisors kill what does not end soon."""
+class OutputSender(Sender):
+    """Sends the outputs of all parts of a worker."""
 
-    def __init__(
-        self, stopping: threading.Event, outage_s: float = OUTAGE_S, clock_s: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._stopping = stopping
+    def __init__(self, sink: KafkaSink, permit: Permit, outage_s: float) -> None:
+        def patience() -> Patience:
+            return Patience(outage_s, sink.stopping)
+
+        super().__init__(
+            sink.options,
+            sink.most_bytes,
+            then="it is sent again on restart",
+            permit=lambda: permit(patience),
+            chosen={"message.timeout.ms": round(1000 * outage_s)},
+        )
+        self._stopping = sink.stopping
         self._outage_s = outage_s
-        self._clock_s = clock_s
-        self._began_s = clock_s()
-        self._stopped_s: float | None = None
-
-    def ended(self) -> bool:
-        now_s = self._clock_s()
-        if self._stopping.is_set() and self._stopped_s is None:
-            self._stopped_s = now_s
-        stopped = self._stopped_s is not None and now_s - self._stopped_s >= STOP_S
-        return stopped or now_s - self._began_s >= self._outage_s
-
-    def __str__(self) -> str:
-        if self._stopped_s is None:
-            return f"within {self._outage_s:.0f} s"
-        return f"within {STOP_S:.0f} s of the signal to stop"
-
-
-MaySend = Callable[[Callable[[], Patience]], None]
-
-
-class SharedProducer:
-    """One idempotent producer for all parts of a worker. A failed delivery is kept until someone looks."""
-
-    def __init__(
-        self,
-        options: KafkaOptions,
-        most_bytes: Mapping[str, int],
-        may_send: "MaySend",
-        outage_s: float,
-        stopping: threading.Event,
-    ) -> None:
-        expires = {"message.timeout.ms": round(1000 * outage_s)}
-        chosen = producer_bounds(most_bytes) | expires | {"error_cb": self._on_error}
-        self._producer = Producer(options.producer() | chosen)
-        self._may_send = may_send
-        self._outage_s = outage_s
-        self._stopping = stopping
-        self._error: SinkError | None = None
         self._refused: list[_Refused] = []
 
-    def send(self, topic: str, partition: int, outgoing: Outgoing, delivered: Callable[[int], None]) -> None:
-        """Hands one record to librdkafka, waiting while its queue is full. Raises SinkError for an earlier failure."""
+    def deliver(self, topic: str, partition: int, outgoing: Outgoing, delivered: Callable[[int], None]) -> None:
+        """Hands over one output. Raises SinkError where an earlier one failed."""
+        self.send(
+            topic,
+            outgoing.value,
+            outgoing.key,
+            partition=partition,
+            headers=outgoing.all_headers,
+            delivered=delivered,
+            refused=lambda why: self._refused.append(_Refused(topic, partition, outgoing, delivered, why)),
+        )
 
-        def report(error: KafkaError | None, message: Any) -> None:
-            if error is None:
-                delivered(message.offset())
-            elif error.code() in _REFUSED:
-                self._refused.append(_Refused(topic, partition, outgoing, delivered, error.str()))
-            else:
-                self._fail(f"{topic}:{partition}: an output was not delivered: {error.str()}")
-
-        while True:
-            self.check()
-            self._may_send(self._patience)
-            try:
-                self._producer.produce(
-                    topic,
-                    value=outgoing.value,
-                    key=outgoing.key,
-                    partition=partition,
-                    headers=[*outgoing.all_headers],
-                    on_delivery=report,
-                )
-            except BufferError:
-                self._producer.poll(FULL_QUEUE_WAIT_S)
-            except KafkaException as error:
-                report(error.args[0], None)
-                self.check()
-                return
-            else:
-                return
-
-    def poll(self) -> None:
-        self._producer.poll(0)
-        self.check()
-        if self._refused:
-            self.flush()
-
-    def flush(self) -> None:
-        """Returns once every record sent so far is acknowledged by the brokers, or what stands in for it. Raises
+    def flush_outputs(self) -> None:
+        """Returns once the brokers have acknowledged every output sent so far, or what stands in for it. Raises
         SinkError."""
-        self._await()
+        self._flush()
         refused, self._refused = self._refused, []
         for one in refused:
-            self._send_alone(one)
+            self._deliver_alone(one)
 
-    def _send_alone(self, refused: "_Refused") -> None:
+    def poll_outputs(self) -> None:
+        """Serves delivery reports, and sends again what was refused. Raises SinkError."""
+        self.poll()
+        if self._refused:
+            self.flush_outputs()
+
+    def _deliver_alone(self, refused: "_Refused") -> None:
         topic, partition, outgoing, delivered, reason = refused
-        where = f"{topic}:{partition}: an output of {outgoing.source}"
         if self._is_taken(refused):
             return
+        where = f"{topic}:{partition}: an output of {outgoing.source}"
         _log.error("%s was refused: %s", where, reason)
         stand_in = outgoing.instead and outgoing.instead(reason)
         if stand_in is None or not self._is_taken(_Refused(topic, partition, stand_in, delivered, reason)):
@@ -221,37 +153,12 @@ class SharedProducer:
 
     def _is_taken(self, refused: "_Refused") -> bool:
         """Sends one record with nothing else underway. Whether the brokers took it."""
-        self.send(refused.topic, refused.partition, refused.outgoing, refused.delivered)
-        self._await()
+        self.deliver(refused.topic, refused.partition, refused.outgoing, refused.delivered)
+        self._flush()
         return not (self._refused and self._refused.pop())
 
-    def _await(self) -> None:
-        """Returns once the brokers have acknowledged or refused every record sent so far. Raises SinkError."""
-        patience = Patience(self._stopping, self._outage_s + FLUSH_STEP_S)  # what waits expires a moment before
-        while left := self._producer.flush(FLUSH_STEP_S):
-            self.check()
-            if patience.ended():
-                break
-        self.check()
-        if left:
-            raise SinkError(f"{left} outputs were not acknowledged {patience}; they are sent again on restart")
-
-    def _patience(self) -> Patience:
-        return Patience(self._stopping, self._outage_s)
-
-    def check(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _fail(self, why: str) -> None:
-        """Keeps the first failure: those after it are of its making."""
-        self._error = self._error or SinkError(f"{why}; it is sent again on restart")
-
-    def _on_error(self, error: KafkaError) -> None:
-        if error.fatal():
-            self._fail(f"outputs are not delivered any more: {error.str()}")
-        else:
-            tell_outage(error)
+    def _flush(self) -> None:
+        self.flush(Patience(self._outage_s + FLUSH_STEP_S, self._stopping))  # what waits expires a moment before
 
 
 class _Refused(NamedTuple):
@@ -267,52 +174,41 @@ class _Refused(NamedTuple):
 class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
     """One Kafka partition."""
 
-    def __init__(
-        self,
-        options: KafkaOptions,
-        producer: SharedProducer,
-        topic: str,
-        number: int,
-        resumed: Delivered,
-        ids: Mapping[str, str],
-        stopping: threading.Event,
-        closing: Closing,
-    ) -> None:
-        self._producer = producer
-        self._closing = closing
+    def __init__(self, sink: KafkaSink, sender: OutputSender, topic: str, number: int, resumed: Delivered) -> None:
+        self._sink = sink
+        self._sender = sender
         self._topic = topic
         self._number = number
-        self._ids = ids
-        self._id = ids[topic]
+        self._id = sink.ids[topic]
         if resumed.topic_id not in ("", self._id):
             resumed = Delivered(0, ())
-        tail, self._offset = read_tail(options, topic, number, resumed.offset, stopping)
-        self._there = set(tail) | set(resumed.unclaimed)
+        tail, self._offset = read_tail(sink.options, topic, number, resumed.offset, sink.stopping)
+        self._unclaimed = set(tail) | set(resumed.unclaimed)
 
     def write_batch(self, values: Sequence[Outgoing]) -> None:
-        self._heed_id()
+        self._check_id()
         for outgoing in values:
-            if outgoing.identity in self._there:
-                self._there.remove(outgoing.identity)
+            if outgoing.identity in self._unclaimed:
+                self._unclaimed.remove(outgoing.identity)
             else:
-                self._producer.send(self._topic, self._number, outgoing, self._delivered)
-        self._producer.poll()
+                self._sender.deliver(self._topic, self._number, outgoing, self._advance)
+        self._sender.poll_outputs()
 
     def snapshot(self) -> Delivered:
         # The offset alone would be unsound: what the tail held and was not sent again yet could be sent twice later.
-        self._producer.flush()
-        self._heed_id()
-        return Delivered(self._offset, tuple(sorted(self._there)), self._id)
+        self._sender.flush_outputs()
+        self._check_id()
+        return Delivered(self._offset, tuple(sorted(self._unclaimed)), self._id)
 
     def close(self) -> None:
-        self._closing(self._producer.flush)
+        self._sink.closing(self._sender.flush_outputs)
 
-    def _heed_id(self) -> None:
+    def _check_id(self) -> None:
         """A topic made anew holds nothing of what we knew, and what it may hold of ours by now begins anywhere."""
-        if self._ids[self._topic] != self._id:
-            self._id, self._offset, self._there = self._ids[self._topic], 0, set()
+        if self._sink.ids[self._topic] != self._id:
+            self._id, self._offset, self._unclaimed = self._sink.ids[self._topic], 0, set()
 
-    def _delivered(self, offset: int) -> None:
+    def _advance(self, offset: int) -> None:
         self._offset = max(self._offset, offset + 1)
 
 
@@ -320,45 +216,18 @@ def read_tail(
     options: KafkaOptions, topic: str, number: int, offset: int, stopping: threading.Event
 ) -> tuple[list[Identity], int]:
     """The identities of all our records from `offset` to the end of a partition, and the end: its high watermark."""
-    # At the end of a partition the broker would hold a fetch back for half a second, and a start reads many tails.
-    chosen = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10, **UNCOMMITTED}
     # Bytewax builds a part with its first output, which may fall into an outage: as patient as a flush.
-    with Metadata.open(options, chosen, OUTAGE_S, stopping=stopping) as metadata:
-        reader = metadata.consumer
-        low, high = metadata.span(topic, number)
-        start = max(offset, low)
-        if start >= high:
+    with TopicReader(options, TAIL, give_up_s=OUTAGE_S, stopping=stopping) as reader:
+        low, high = reader.span(topic, number)
+        begin = max(offset, low)
+        if begin >= high:
             return [], high
-        reader.assign([TopicPartition(topic, number, start)])
-        found: list[Identity] = []
-        patience = Patience(stopping)
-        while True:
-            message: Any = reader.poll(FLUSH_STEP_S)
-            if message is None:
-                if patience.ended():
-                    raise SinkError(f"{topic}:{number}: what was delivered before could not be read {patience}")
-                continue
-            patience = Patience(stopping)
-            error = message.error()
-            if error is None:
-                found += _identity(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                return found, message.offset()
-            elif not passes(error):
-                raise SinkError(f"{topic}:{number}: cannot read what was delivered before: {error.str()}")
+        found = [identity for message in reader.read_to_end(topic, number, begin) for identity in _identity(message)]
+        return found, reader.ends[number]
 
 
 def _identity(message: Any) -> list[Identity]:
+    """The identity of an output; none of another's record."""
     headers = dict(headers_of(message) or ())
     source, number = headers.get(SOURCE_HEADER), headers.get(NUMBER_HEADER)
     return [(source, number)] if source is not None and number is not None else []
-
-
-def ends(
-    options: KafkaOptions, topics: Sequence[str], chosen: Mapping[str, object] | None = None
-) -> dict[str, dict[int, int]]:
-    """The end offset of every partition of topics: where what is committed ends, or with `chosen` UNCOMMITTED all there
-    is. Raises SourceError where a topic is missing."""
-    with Metadata.open(options, chosen) as metadata:
-        found = metadata.partitions(topics)
-        return {topic: {n: metadata.span(topic, n)[1] for n in numbers} for topic, numbers in found.items()}

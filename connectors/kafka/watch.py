@@ -19,20 +19,20 @@ Found = Mapping[str, Described]
 
 
 class Watch:
-    """Tells what there is to whoever wants to know. What one of them refuses stops the flow."""
+    """Calls listeners with what there is. What one of them refuses stops the flow."""
 
     def __init__(self, ask: Callable[[], Found], found: Found) -> None:
         """`ask` says what there is (KafkaException: not now), `found` is what there was when the flow began."""
         self.added = Counter(dict.fromkeys(found, 0))  # partitions, by topic
         self._counts = {topic: described.partitions for topic, described in found.items()}
         self._ask = ask
-        self._told: list[Callable[[Found], None]] = []
+        self._listeners: list[Callable[[Found], None]] = []
         self._error: SourceError | None = None
         self._stopping = threading.Event()
 
-    def tell(self, *listeners: Callable[[Found], None]) -> None:
-        """From now on these are told as well."""
-        self._told += listeners
+    def call(self, *listeners: Callable[[Found], None]) -> None:
+        """From now on these are called as well."""
+        self._listeners += listeners
 
     def failure(self) -> SourceError | None:
         """Why the topics are not what they were."""
@@ -56,7 +56,7 @@ class Watch:
         except KafkaException:
             return
         try:
-            for listener in self._told:
+            for listener in self._listeners:
                 listener(found)
         except SourceError as error:
             self._error = error

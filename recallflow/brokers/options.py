@@ -71,13 +71,13 @@ class KafkaOptions:
     librdkafka: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if taken := sorted(_OURS & self.librdkafka.keys()):
-            instead = "".join(f"; give {_INSTEAD[name]}" for name in taken if name in _INSTEAD)
+        if reserved := sorted(_OURS & self.librdkafka.keys()):
+            instead = "".join(f"; give {_INSTEAD[name]}" for name in reserved if name in _INSTEAD)
             raise UsageError(
-                f"{', '.join(taken)} cannot be set: recallflow's guarantees rest on its own choice{instead}"
+                f"{', '.join(reserved)} cannot be set: recallflow's guarantees rest on its own choice{instead}"
             )
-        if taken := sorted(_SERVERS & self.librdkafka.keys()):
-            raise UsageError(f"{', '.join(taken)}: give the brokers as --bootstrap-servers (bootstrap_servers)")
+        if reserved := sorted(_SERVERS & self.librdkafka.keys()):
+            raise UsageError(f"{', '.join(reserved)}: give the brokers as --bootstrap-servers (bootstrap_servers)")
         if self.librdkafka:
             self._check()
 
@@ -90,11 +90,11 @@ class KafkaOptions:
             Producer(self.producer() | offline)
         except KafkaException as error:
             raise UsageError(f"Kafka options: {error.args[0].str()}") from error
-        except (TypeError, ValueError, AttributeError) as error:  # what the client takes objects for, not text
+        except (TypeError, ValueError, AttributeError) as error:  # options whose values are objects, not text
             raise UsageError(f"Kafka options: {error}") from error
 
     def consumer(self) -> dict[str, object]:
-        """For a consumer that is told its partitions and offsets: no group, no commits. An offset that is gone is an
+        """For a consumer with assigned partitions and offsets: no group, no commits. An offset that is gone is an
         error, never a silent jump."""
         return {
             "group.id": "recallflow",  # librdkafka wants one; nothing is ever committed under it

@@ -8,8 +8,8 @@ from confluent_kafka import KafkaError
 
 from recallflow.errors import SourceError
 
-SAID_AGAIN_S = 10.0  # the least time between two lines about one trouble; it doubles while the trouble lasts
-SAID_AGAIN_MAX_S = 640.0
+LOG_PAUSE_S = 10.0  # the least time between two lines about one trouble; it doubles while the trouble lasts
+LOG_PAUSE_MAX_S = 640.0
 
 _log = logging.getLogger(__name__)
 _DENIED = {
@@ -20,8 +20,8 @@ _DENIED = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
-# What a broker that is away, starting or handing over says. librdkafka's own mark (`KafkaError.retriable`) is about
-# transactions: it is on none of these.
+# The answers of a broker that is away, starting or handing over. librdkafka's own mark (`KafkaError.retriable`) is
+# about transactions: it is on none of these.
 _PASSING = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
@@ -61,16 +61,16 @@ class Seldom:
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
-        self._pauses: dict[str, tuple[float, float, float]] = {}  # kind → last heard, next line due, pause after it
+        self._pauses: dict[str, tuple[float, float, float]] = {}  # kind → last seen, next line due, pause after it
 
     def allows(self, kind: str) -> bool:
         now_s = self._clock_s()
-        heard_s, due_s, pause_s = self._pauses.get(kind, (now_s, now_s, SAID_AGAIN_S))
-        if now_s - heard_s > SAID_AGAIN_S:
-            due_s, pause_s = now_s, SAID_AGAIN_S
+        seen_s, due_s, pause_s = self._pauses.get(kind, (now_s, now_s, LOG_PAUSE_S))
+        if now_s - seen_s > LOG_PAUSE_S:
+            due_s, pause_s = now_s, LOG_PAUSE_S
         allowed = now_s >= due_s
         if allowed:
-            due_s, pause_s = now_s + pause_s, min(2 * pause_s, SAID_AGAIN_MAX_S)
+            due_s, pause_s = now_s + pause_s, min(2 * pause_s, LOG_PAUSE_MAX_S)
         self._pauses[kind] = now_s, due_s, pause_s
         return allowed
 
@@ -78,7 +78,7 @@ class Seldom:
 _seldom = Seldom()
 
 
-def tell_outage(error: KafkaError) -> None:
+def log_outage(error: KafkaError) -> None:
     """Logs what a client complains of, once for all clients of the process."""
     if _seldom.allows("outage"):
         _log.warning("Kafka: %s; retrying", error.str())
@@ -86,20 +86,20 @@ def tell_outage(error: KafkaError) -> None:
 
 # Why a connection failed comes a second time, as an error, to whoever made the client; and that an option for producers
 # means nothing to a consumer is no news to somebody who gives options for both.
-_TOLD_ELSEWHERE = frozenset({"FAIL", "ERROR", "FATAL", "CONFWARN"})
+_REPORTED_ELSEWHERE = frozenset({"FAIL", "ERROR", "FATAL", "CONFWARN"})
 
 
 class ClientLog:
-    """Takes librdkafka's own log lines, which it would write to standard error (the option `logger`)."""
+    """Logs librdkafka's own log lines, which it would write to standard error (the option `logger`)."""
 
-    def log(self, level: int, text: str, facility: str, client: str, said: str) -> None:
-        if facility not in _TOLD_ELSEWHERE and _seldom.allows(f"librdkafka {facility}"):
-            _log.log(level, text, facility, client, said)
+    def log(self, level: int, text: str, facility: str, client: str, message: str) -> None:
+        if facility not in _REPORTED_ELSEWHERE and _seldom.allows(f"librdkafka {facility}"):
+            _log.log(level, text, facility, client, message)
 
 
 class Complaints:
-    """What a client of librdkafka's has to say by itself (its `error_cb`). It goes on trying whatever happens; of what
-    is about who we are, an error is kept."""
+    """The errors that a client of librdkafka's reports by itself (its `error_cb`). The client goes on trying whatever
+    happens; an error about who we are is kept, and `check` raises it."""
 
     def __init__(self) -> None:
         self.refused: SourceError | None = None
@@ -108,7 +108,7 @@ class Complaints:
         if denies(error) or error.fatal():
             self.refused = SourceError(f"Kafka refuses us: {error.str()}; check the security settings")
         else:
-            tell_outage(error)
+            log_outage(error)
 
     def check(self) -> None:
         """Raises SourceError once Kafka has refused us."""

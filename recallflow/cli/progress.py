@@ -13,8 +13,8 @@ from typing import NamedTuple
 import orjson
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.admin import TopicAsker, described
-from recallflow.connectors.kafka.metadata import Metadata
+from recallflow.connectors.kafka.admin import TopicAsker
+from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.state.files import write_whole
 
@@ -31,10 +31,10 @@ class Target(NamedTuple):
     @classmethod
     def of(cls, options: KafkaOptions, topic: str) -> "Target":
         """Raises SourceError where Kafka cannot be reached, refuses us, or has no such topic."""
-        topic_id = described(TopicAsker(options, [topic]), options)[topic].id
-        with Metadata.open(options) as metadata:
-            spans = [metadata.span(topic, number) for number in metadata.partitions([topic])[topic]]
-            cluster = str(metadata.cluster_id())
+        topic_id = TopicAsker(options, [topic]).first()[topic].id
+        with TopicReader(options) as reader:
+            spans = [*reader.spans([topic]).values()]
+            cluster = reader.cluster_id()
         return cls(cluster, topic, topic_id, sum(high - low for low, high in spans), sum(high for _, high in spans))
 
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, cast
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.trouble import tell_outage
+from recallflow.brokers.trouble import log_outage
 from recallflow.client.outstanding import Outstanding, Pending, new_future
-from recallflow.client.responses import POLL_S, Responses, said
+from recallflow.client.responses import POLL_S, Responses, reason_of
 from recallflow.client.scope import AnyEvent, Scope
 from recallflow.client.sendable import checked_text, checked_wait
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, UsageError
@@ -47,16 +47,16 @@ class Core:
         self._outstanding = Outstanding()
         self._sending = threading.Lock()
         self._stopping = threading.Event()
-        scope.event("user.stats", "anyone", {})  # says now, and not at the first call, what is wrong with the scope
+        scope.event("user.stats", "anyone", {})  # a wrong scope fails here, and not at the first call
         # An outcome within the client's own time: librdkafka would otherwise go on trying for five minutes.
         bounded = {"delivery.timeout.ms": round(timeout_s * 1000), "error_cb": self._on_error}
-        # What the engine takes is the bound, and then the topic's own: not librdkafka's, which is below both.
+        # The bound is the engine's, and then the topic's own: not librdkafka's, which is below both.
         largest = {"message.max.bytes": RECORD_BYTES + TRIMMINGS_BYTES}
         try:
             self._producer = Producer(largest | bounded | kafka.producer())
             self._responses = Responses(kafka, topics.responses, self._outstanding)
         except KafkaException as error:
-            raise UsageError(f"Kafka options: {said(error)}") from error
+            raise UsageError(f"Kafka options: {reason_of(error)}") from error
         self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-deliveries")
         self._thread.start()
 
@@ -81,10 +81,10 @@ class Core:
         timestamp: Any = None,
         **fields: Any,
     ) -> "Future[Position]":
-        """Stores a chat message as it was said; `fields`: any other of a `message` event (`id`, `metadata`, …).
+        """Stores a chat message as it stands; `fields`: any other of a `message` event (`id`, `metadata`, …).
 
-        `timestamp` is when it was said: a datetime (without a zone: UTC), RFC 3339 or epoch milliseconds; without one
-        it is when Kafka takes it in. Gives and raises what `remember` does.
+        `timestamp` is when it was written: a datetime (without a zone: UTC), RFC 3339 or epoch milliseconds; without
+        one it is when Kafka appends it. Gives and raises what `remember` does.
         """
         named = {"name": name, "session_id": session_id, "timestamp": timestamp}
         given = {field: value for field, value in named.items() if value is not None}
@@ -167,7 +167,7 @@ class Core:
 
         def delivered(sent: "Future[Position]") -> None:
             error = sent.exception()
-            if error is not None and self._outstanding.take(pending.key, pending.query_id) is not None:
+            if error is not None and self._outstanding.pop(pending.key, pending.query_id) is not None:
                 pending.future.set_exception(error)
 
         if time.monotonic() < pending.deadline_s:
@@ -194,7 +194,7 @@ class Core:
         def delivered(error: KafkaError | None, message: Any) -> None:
             if error is not None:
                 sent.set_exception(self._undelivered(topic, error))
-            elif message.offset() < 0:  # a retry that Kafka took for a copy, without knowing of what
+            elif message.offset() < 0:  # Kafka knows the retry as a copy, and not of which record
                 sent.set_exception(DeliveryFailed(f"{topic}: stored, but Kafka does not say where"))
             else:
                 self._trouble = None
@@ -225,16 +225,16 @@ class Core:
     # ------------------------------------------------------------------ threads
 
     def _run(self) -> None:
-        """Serves delivery reports, and tells whoever has waited too long."""
+        """Serves delivery reports, and fails queries whose time is up."""
         while not self._stopping.is_set():
             self._producer.poll(POLL_S)
             trouble = self._responses.trouble or self._trouble
-            for pending in self._outstanding.take_due(time.monotonic()):
+            for pending in self._outstanding.pop_due(time.monotonic()):
                 pending.future.set_exception(QueryTimeout(pending.query_id, pending.timeout_s, trouble))
 
     def _on_error(self, error: KafkaError) -> None:
         self._trouble = error.str()
-        tell_outage(error)
+        log_outage(error)
 
     def close(self) -> None:
         """Sees every record sent so far to its end, and fails queries that are still open with UsageError. Blocks for

@@ -28,10 +28,10 @@ class Pending:
 
 
 class Outstanding:
-    """Who waits for which response; whoever takes a query out is the one to resolve it. Thread-safe.
+    """Queries without a response yet. Whoever pops one resolves its future. Thread-safe.
 
     Queries are filed under their record key, which a response carries as well: a response to somebody else's query is
-    told by its key, unparsed.
+    recognised by its key, unparsed.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Outstanding:
         with self._lock:
             return key in self._by_key
 
-    def take(self, key: bytes, query_id: str) -> Pending | None:
+    def pop(self, key: bytes, query_id: str) -> Pending | None:
         with self._lock:
             queries = self._by_key.get(key, {})
             pending = queries.pop(query_id, None)
@@ -58,12 +58,12 @@ class Outstanding:
                 del self._by_key[key]
             return pending
 
-    def take_due(self, now_s: float) -> list[Pending]:
+    def pop_due(self, now_s: float) -> list[Pending]:
         """All whose time is up, or everything at `now_s` = ∞."""
         with self._lock:
             due = [p for queries in self._by_key.values() for p in queries.values() if p.deadline_s <= now_s]
-        return [p for p in due if self.take(p.key, p.query_id) is not None]
+        return [p for p in due if self.pop(p.key, p.query_id) is not None]
 
     def fail_all(self, error: Exception) -> None:
-        for pending in self.take_due(float("inf")):
+        for pending in self.pop_due(float("inf")):
             pending.future.set_exception(error)

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from pydantic import ValidationError
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.trouble import passes, tell_outage
+from recallflow.brokers.trouble import log_outage, passes
 from recallflow.client.outstanding import Outstanding, new_future
 from recallflow.errors import QueryFailed, SourceError
 from recallflow.responses import ErrorBody, Response
@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 
 class Responses:
     """One consumer on one thread: all partitions of the response topic, from where they end when it starts, and those
-    that are added later, from their beginning. `ready` is done once the first are settled: no query may be sent before,
-    or its response could be missed."""
+    that are added later, from their beginning. `ready` is done once the first are assigned: a query that is sent
+    before could miss its response."""
 
     def __init__(self, options: KafkaOptions, topic: str, outstanding: Outstanding) -> None:
         self.ready: Future[None] = new_future()
@@ -56,13 +56,13 @@ class Responses:
         while not self._stopping.is_set():
             message = self._consumer.poll(POLL_S)
             if message is not None:
-                self._take(message)
+                self._receive(message)
             if time.monotonic() >= look_s:
                 self._assign_added()
                 look_s = time.monotonic() + LOOK_S
 
     def _assign(self) -> bool:
-        """Takes up every partition at its end. False where Kafka cannot say now; `trouble` is why."""
+        """Reads every partition from its end on. False where Kafka cannot answer now; `trouble` is why."""
         try:
             found = self._consumer.list_topics(self._topic, timeout=METADATA_S).topics[self._topic]
             if found.error is None:
@@ -70,11 +70,11 @@ class Responses:
                 self._assigned = set(found.partitions)
             self.trouble = None if found.error is None else f"{self._topic}: {found.error.str()}"
         except KafkaException as error:
-            self.trouble = f"{self._topic}: {said(error)}"
+            self.trouble = f"{self._topic}: {reason_of(error)}"
         return self.trouble is None
 
     def _assign_added(self) -> None:
-        """Takes up partitions that were added since the last look: the engine may have answered there by now."""
+        """Reads partitions that were added since the last look, too: the engine may have answered there by now."""
         with suppress(KafkaException):  # another look follows, and whoever reads complains
             found = self._consumer.list_topics(self._topic, timeout=METADATA_S).topics[self._topic]
             added = sorted(found.partitions.keys() - self._assigned)
@@ -85,13 +85,13 @@ class Responses:
         end: int = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=METADATA_S)[1]
         return end
 
-    def _take(self, message: Any) -> None:
+    def _receive(self, message: Any) -> None:
         error = message.error()
         if error is None:
             self.trouble = None
             self._resolve(message.key() or b"", message.value() or b"")
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-            # Retention overtook us: what is gone cannot be told apart from what never came, so queries time out.
+            # Retention overtook us: what is gone looks like what never came, so queries time out.
             _log.warning("%s: responses were removed before they were read: %s", self._topic, error.str())
             self._assign()
         else:
@@ -110,7 +110,7 @@ class Responses:
                 "%s holds something that is no response: %d fields are wrong", self._topic, error.error_count()
             )
             return
-        pending = self._outstanding.take(key, response.query_id)
+        pending = self._outstanding.pop(key, response.query_id)
         if pending is None:
             return
         if response.status == "error":
@@ -121,9 +121,9 @@ class Responses:
 
     def _on_error(self, error: KafkaError) -> None:
         self.trouble = error.str()
-        tell_outage(error)
+        log_outage(error)
 
 
-def said(error: KafkaException) -> str:
-    text: str = error.args[0].str()
-    return text
+def reason_of(error: KafkaException) -> str:
+    reason: str = error.args[0].str()
+    return reason

@@ -1,4 +1,4 @@
-"""What of a call cannot be sent as it is, field by field: JSON would drop it, change it, or not take it at all."""
+"""What of a call cannot be sent as it is, field by field: JSON would drop it, change it, or cannot hold it."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from recallflow.parsing import MAX_DEPTH
 from recallflow.records import Position
 
 _INTEGERS = range(-(2**63), 2**64)
-_WAIT_MIN_S, _WAIT_MAX_S = 0.001, 2_147_483.0  # librdkafka counts milliseconds in 31 bits, and takes 0 for "for ever"
+_WAIT_MIN_S, _WAIT_MAX_S = 0.001, 2_147_483.0  # librdkafka counts milliseconds in 31 bits, and 0 means "for ever"
 _SENT_AS_TEXT = (date, time, UUID, Position)
 
 
@@ -35,7 +35,7 @@ def checked_wait(name: str, value: object) -> float:
 
 
 def checked_text(name: str, value: object) -> str:
-    """Text that says something. Raises UsageError for anything else."""
+    """Text that is not blank. Raises UsageError for anything else."""
     if not isinstance(value, str) or not value.strip():
         raise UsageError(f"{name} must be text, not {value!r}")
     return value

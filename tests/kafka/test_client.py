@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -213,10 +212,10 @@ def test_a_response_in_a_partition_that_was_added_comes_too(broker: Cluster, use
     def asked(query_id: str) -> None:
         with closing(Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "test"})) as consumer:
             consumer.assign([TopicPartition(topics.queries, 0, 0)])
-            message: Any = None
-            while message is None or query_id.encode() not in message.value():
-                message = consumer.poll(WAIT_S)
-                assert message is not None
+            for message in iter(lambda: consumer.poll(WAIT_S), None):
+                if query_id.encode() in (message.value() or b""):
+                    return
+        raise AssertionError(f"{query_id} was not asked")
 
     with (
         RecallClient(broker.bootstrap_servers, TENANT, timeout_s=WAIT_S, **named(topics)) as client,  # type: ignore[arg-type]

@@ -1,39 +1,18 @@
 """The commands that speak to Kafka, against a real broker."""
 
 import signal
-import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker import HOST, Cluster, free_ports
-
-Command = Callable[..., subprocess.CompletedProcess[str]]
-Start = Callable[..., subprocess.Popen[str]]
-Names = Callable[[str], str]
-
-GIVE_UP_S = 60.0
-FLAGS = {
-    "--memory-topic": "memory.events",
-    "--query-topic": "query.events",
-    "--control-topic": "control.events",
-    "--response-topic": "recall.responses",
-    "--receipt-topic": "memory.receipts",
-    "--dead-letter-topic": "dead.letters",
-}
-
-
-def flags(topics: Names, *wanted: str) -> list[str]:
-    """Options that give each topic a name of this test's own."""
-    return [word for flag in wanted or FLAGS for word in (flag, topics(FLAGS[flag]))]
+from tests.kafka.harness import FLAGS, GIVE_UP_S, Command, Names, Start, flags, read_topic, until
 
 
 @pytest.fixture
@@ -51,16 +30,7 @@ def created(command: Command, at: list[str], topics: Names) -> None:
 
 def values(broker: Cluster, topic: str) -> list[tuple[bytes, bytes]]:
     """Key and value of every record of a topic, in offset order of each partition."""
-    consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "test", "enable.partition.eof": True}
-    )
-    found = []
-    for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
-        consumer.assign([TopicPartition(topic, partition, 0)])
-        while (message := consumer.poll(10)) is not None and message.error() is None:
-            found.append((message.key() or b"", message.value() or b""))
-    consumer.close()
-    return found
+    return [(message.key() or b"", message.value() or b"") for message in read_topic(broker, topic)]
 
 
 def produce(broker: Cluster, topic: str, *events: dict[str, Any]) -> None:
@@ -77,7 +47,7 @@ def test_topics_are_created_once(command: Command, at: list[str], topics: Names)
     named = [*at, *flags(topics), "--enrichment-topic", topics("enrichment.requests")]
     first, again = command("topics", "create", *named), command("topics", "create", *named)
     assert (first.returncode, again.returncode) == (0, 0)
-    names = {topics(name) for name in (*FLAGS.values(), "enrichment.requests")}
+    names = {*flags(topics)[1::2], topics("enrichment.requests")}
     assert set(first.stdout.splitlines()) == {f"{name}: created" for name in names}
     assert set(again.stdout.splitlines()) == {f"{name}: was there" for name in names}
 
@@ -130,12 +100,6 @@ def ask(port: int, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
     except urllib.error.URLError:
         return 0, ""
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + GIVE_UP_S
-    while not true():
-        assert time.monotonic() < deadline_s
 
 
 def metrics(port: int) -> dict[tuple[str, str], float]:

@@ -12,6 +12,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.control import Rollout
 from recallflow.errors import SourceError
+from tests.kafka.harness import until
 
 Names = Callable[[str], str]
 
@@ -38,13 +39,7 @@ def test_what_stands_in_the_topic_is_there_from_the_start_and_news_follow(broker
         assert isinstance(found, Rollout)
         assert found.mode == "canary"
         produce(broker, topic, rollout("off"))
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            found = table.history.as_of("acme", "graph.rollout", "graph", now_ms)
-            if isinstance(found, Rollout) and found.mode == "off":
-                break
-        assert isinstance(found, Rollout)
-        assert found.mode == "off"
+        until(lambda: getattr(table.history.as_of("acme", "graph.rollout", "graph", now_ms), "mode", "") == "off")
     finally:
         table.close()
 

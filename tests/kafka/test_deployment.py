@@ -20,8 +20,8 @@ from benchmarks.broker import HOST, Broker, Cluster, free_ports
 from benchmarks.crash.outputs import read_topic
 from benchmarks.kafka_flow import own_topics
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.deployment import Holder
 from recallflow.connectors.kafka.group import Group
+from recallflow.connectors.kafka.holder import Holder
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -76,7 +76,7 @@ class Site:
         """How often an engine has said that it holds the deployment, which it still does."""
         assert engine.poll() is None, engine.communicate()[1]
         name = f"recallflow-{self.topics.memory}"
-        holder = Holder.read(Group(KafkaOptions(self._servers), name, self.topics.memory, SESSION_S).look().said)
+        holder = Holder.parse(Group(KafkaOptions(self._servers), name, self.topics.memory, SESSION_S).look().note)
         assert holder is not None
         assert holder.pid == engine.pid
         return holder.renewals

@@ -22,7 +22,7 @@ GIVE_UP_S = 60.0  # what takes so long hangs
 CHILD = """
 import sys
 from pathlib import Path
-from recallflow.connectors.kafka.control import ControlTable
+from recallflow.connectors.kafka import control
 from recallflow.errors import SourceError
 from recallflow.brokers.options import KafkaOptions
 from recallflow.flows.config import Config
@@ -30,11 +30,11 @@ from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Topics
 
-def fail(table, *_):
-    raise SourceError("the control topic cannot be followed")
+def fail(_):
+    raise SourceError("the control topic cannot be read on")
 
 if "control-fails" in sys.argv:
-    ControlTable._add = fail
+    control.parse_control = fail
 servers, folder, names, replies = sys.argv[1], sys.argv[2], sys.argv[3].split(","), tuple(sys.argv[4].split(","))
 config = Config(Path(folder), KafkaOptions(servers), Topics(*names, replies), Settings(epoch_ms=200))
 KafkaFlow(config).run()
@@ -246,7 +246,7 @@ def test_a_signal_finishes_the_batch_and_the_next_start_goes_on(flow: Flow, numb
     assert flow.next(timeout_s=1.0) is None
 
 
-def test_a_control_topic_that_cannot_be_followed_stops_the_flow(flow: Flow) -> None:
+def test_a_control_topic_that_cannot_be_read_on_stops_the_flow(flow: Flow) -> None:
     flow.process.kill()
     flow.process.communicate()
     flow.start("control-fails")
@@ -255,4 +255,4 @@ def test_a_control_topic_that_cannot_be_followed_stops_the_flow(flow: Flow) -> N
     flow.send({"type": "quota", "name": "queries", "limit": 5}, to=flow.topics.control)
     _, said = flow.process.communicate(timeout=30)
     assert flow.process.returncode == 1
-    assert "the control topic cannot be followed" in said
+    assert "the control topic cannot be read on" in said

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.group import Fenced, Group, Member
 
 SESSION_S = 6.0
+GIVE_UP_S = 60.0
 CHILD = """
 import sys
 from recallflow.connectors.kafka.group import Fenced, Group
@@ -23,8 +25,8 @@ print("in", flush=True)
 came_back = 0
 while came_back < 20:
     try:
-        member.heard(0.1)
-        came_back += member.lost  # the client may be told first, or see by itself how long it was away
+        member.committed(0.1)
+        came_back += member.lost  # the client may learn of it first, or see by itself how long it was away
     except Fenced:
         came_back += 1
 print("through", flush=True)
@@ -43,26 +45,27 @@ def group_at(place: tuple[str, str, str]) -> Group:
     return Group(KafkaOptions(place[0]), place[1], place[2], SESSION_S)
 
 
-def taken(member: Member, text: str) -> bool:
-    member.say(text)
-    while (answer := member.heard(0.1)) is None:
-        pass
-    return answer
+def is_accepted(member: Member, note: str) -> bool:
+    member.commit(note)
+    deadline_s = time.monotonic() + GIVE_UP_S
+    while (accepted := member.committed(0.1)) is None:
+        assert time.monotonic() < deadline_s
+    return accepted
 
 
-def test_the_last_one_to_join_is_in_and_the_others_are_told(place: tuple[str, str, str]) -> None:
+def test_the_last_one_to_join_is_in_and_the_others_learn_of_it(place: tuple[str, str, str]) -> None:
     group = group_at(place)
     assert tuple(group.look()) == (None, None)
     first = group.join()
-    assert taken(first, "one")
+    assert is_accepted(first, "one")
     second = group.join()
-    assert second.said() == "one"
-    assert taken(second, "two")
+    assert second.note() == "one"
+    assert is_accepted(second, "two")
     with pytest.raises(Fenced):
-        taken(first, "one again")
+        is_accepted(first, "one again")
     assert tuple(group.look()) == ("two", second.name)
-    first.leave()
-    second.leave()
+    first.close()
+    second.close()
 
 
 def test_who_comes_back_after_its_session_puts_nobody_out(place: tuple[str, str, str]) -> None:
@@ -73,14 +76,16 @@ def test_who_comes_back_after_its_session_puts_nobody_out(place: tuple[str, str,
             assert child.stdout.readline() == "in\n"
             child.send_signal(signal.SIGSTOP)
             group = group_at(place)
+            deadline_s = time.monotonic() + GIVE_UP_S
             while group.look().member is not None:
-                pass
+                assert time.monotonic() < deadline_s
             member = group.join()
             child.send_signal(signal.SIGCONT)
             while child.poll() is None:
-                assert member.heard(0.1) is None
+                assert time.monotonic() < deadline_s
+                assert member.committed(0.1) is None
             assert child.stdout.readline() == "through\n"
-            assert taken(member, "still in")
-            member.leave()
+            assert is_accepted(member, "still in")
+            member.close()
         finally:
             child.kill()

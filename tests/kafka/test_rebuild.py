@@ -1,13 +1,9 @@
 """What a lost disk took is read again from the log, and nothing is answered twice."""
 
-import contextlib
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -15,106 +11,29 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.broker import Cluster
 from recallflow.cli import main
-from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.flows.rebuild import positions
 from recallflow.flows.settings import Settings
-from recallflow.flows.topics import Topics
 from recallflow.owner import state_partition
-from recallflow.state.directory import RECOVERY, REWIND, StateDirectory, describe, partition_folder
+from recallflow.state.directory import RECOVERY, REWIND, partition_folder
 from recallflow.state.files import read_checked
-from recallflow.state.logical import state_hash
 from recallflow.state.verify import verify
+from tests.kafka import harness
+from tests.kafka.harness import GIVE_UP_S, Names, other_outputs, own_topics
 
-Names = Callable[[str], str]
-
-GIVE_UP_S = 60.0
 USERS = [f"user{n}" for n in range(12)]
 LOG_PARTITIONS = 3
 EVENTS = 240
-FLAGS = {
-    "--memory-topic": "memory",
-    "--query-topic": "queries",
-    "--control-topic": "control",
-    "--response-topic": "responses",
-    "--receipt-topic": "receipts",
-    "--dead-letter-topic": "dead_letters",
-}
 QUERIES = 24
-
-# The real command, on topics of this test's own. Epochs and batches are small, so that a kill falls between two of
-# them; it comes with the n-th record that the state is given.
-SCRIPT = """
-import os, signal, sys
-from recallflow.cli import main
-from recallflow.connectors.kafka import hub
-from recallflow.operators.partition import PartitionLogic
-
-left = int(sys.argv[1])
-hub.BATCH_MAX = 5
-on_batch = PartitionLogic.on_batch
-
-def mortal(self, values):
-    global left
-    left -= sum(len(batch.items) for batch in values)
-    if left <= 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return on_batch(self, values)
-
-if left:
-    PartitionLogic.on_batch = mortal
-sys.exit(main(sys.argv[2:]))
-"""
 
 
 @dataclass
-class Deployment:
-    """A main flow on a real broker, with its topics and its state directory."""
-
-    broker: Cluster
-    topics: Topics
-    state_dir: Path
-    sent: int = 0
-    asked: int = 0
-    flags: tuple[str, ...] = ()
-
-    def start(self, kill_after: int = 0) -> subprocess.Popen[bytes]:
-        where = ["--state-dir", str(self.state_dir), "--bootstrap-servers", self.broker.bootstrap_servers]
-        named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
-        command = [
-            sys.executable,
-            "-c",
-            SCRIPT,
-            str(kill_after),
-            "run",
-            "--epoch-ms",
-            "10",
-            *where,
-            *named,
-            *self.flags,
-        ]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-    def ends(self, kill_after: int = 0) -> tuple[int, str]:
-        """Runs until it ends by itself: exit code, and what it said."""
-        process = self.start(kill_after)
-        with _watched(process):
-            _, said = process.communicate()
-        return process.returncode, said.decode()
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Runs it, and stops it as an operator does."""
-        process = self.start()
-        with _watched(process):
-            yield
-            process.send_signal(signal.SIGTERM)
-            _, said = process.communicate()
-            assert process.returncode == 0, said.decode()
+class Deployment(harness.Deployment):
+    """A main flow that loses parts of its state directory, or of its topics."""
 
     def send(self, count: int, queries: int = 0) -> None:
         """Produces memory events, each of which asks for a receipt, and queries."""
@@ -136,23 +55,6 @@ class Deployment:
         partition = state_partition("acme", user, Settings().partitions) % LOG_PARTITIONS
         producer.produce(topic, orjson.dumps(event), f"acme/{user}".encode(), partition)
 
-    def outputs(self, topic: str, count: int) -> list[tuple[Any, ...]]:
-        """The identities of all outputs in a topic, once there are so many."""
-        settings = {"bootstrap.servers": self.broker.bootstrap_servers, "group.id": topic}
-        with contextlib.closing(Consumer(settings)) as consumer:
-            consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-            messages = consumer.consume(count, GIVE_UP_S)
-            messages += consumer.consume(100, 0.2)  # there should be no more
-        headers = [dict(message.headers() or ()) for message in messages]
-        return [(found[SOURCE_HEADER], found[NUMBER_HEADER]) for found in headers]
-
-    def check_outputs(self, answers: int | None = None) -> None:
-        """Waits for all receipts and responses; each is there once."""
-        expected = {self.topics.receipts: self.sent, self.topics.responses: self.asked if answers is None else answers}
-        for topic, count in expected.items():
-            found = self.outputs(topic, count)
-            assert (len(found), len(set(found))) == (count, count), topic
-
     def remove_to_end(self, topic: str, number: int) -> int:
         """Removes all of a partition, as retention would; returns how many of its records no run had read."""
         read = positions(self.state_dir).get(f"{topic}:{number}", 0)
@@ -164,10 +66,6 @@ class Deployment:
         (removed,) = admin.delete_records([TopicPartition(topic, number, offset)]).values()
         return int(removed.result().low_watermark)
 
-    def hash(self) -> str:
-        with StateDirectory.open(self.state_dir, describe(self.state_dir)[0], 1024 * 1024) as directory:
-            return state_hash(directory)
-
     def lose(self, *users: str) -> list[int]:
         """Deletes the state partitions of users."""
         numbers = sorted({state_partition("acme", user, Settings().partitions) for user in users})
@@ -176,40 +74,13 @@ class Deployment:
         return numbers
 
 
-@contextlib.contextmanager
-def _watched(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Nothing outlives the test, and nothing hangs it."""
-    # Not SIGKILL: that is what a test may be waiting for.
-    watchdog = threading.Timer(2 * GIVE_UP_S, process.send_signal, [signal.SIGABRT])
-    watchdog.start()
-    try:
-        yield
-    finally:
-        watchdog.cancel()
-        process.kill()
-        process.wait()
-        if process.stderr is not None:
-            process.stderr.close()
-
-
-def named(plain: Topics, topics: Names, prefix: str = "") -> Topics:
-    """Topics of this test's own; those of the memories and of control events stay."""
-    return replace(
-        plain,
-        queries=topics(f"{prefix}queries"),
-        responses=topics(f"{prefix}responses"),
-        receipts=topics(f"{prefix}receipts"),
-        dead_letters=topics(f"{prefix}dead.letters"),
-    )
-
-
 @pytest.fixture
 def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
     """Has taken in events, answered queries, and been stopped."""
-    own = named(Topics(memory=topics("memory.events"), control=topics("control.events")), topics)
+    own = own_topics(topics)
     broker.create_topics({own.memory: LOG_PARTITIONS, own.queries: LOG_PARTITIONS, own.control: 1})
     broker.create_topics(dict.fromkeys(own.outputs(), 1))
-    made = Deployment(broker, own, tmp_path / "s")
+    made = Deployment(broker, own, tmp_path / "s", epoch_ms=10)
     made.send(1)
     with made.running():
         made.outputs(own.receipts, 1)  # it reads: what is asked from now on is answered
@@ -220,8 +91,8 @@ def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
 
 def undisturbed(deployment: Deployment, topics: Names, path: Path) -> str:
     """The state hash of another deployment that reads the same memories and loses nothing."""
-    own = named(deployment.topics, topics, "other.")
-    other = Deployment(deployment.broker, own, path, deployment.sent)
+    own = other_outputs(deployment.topics, topics, "other.")
+    other = Deployment(deployment.broker, own, path, deployment.sent, epoch_ms=10)
     deployment.broker.create_topics({own.queries: LOG_PARTITIONS})
     deployment.broker.create_topics(dict.fromkeys(other.topics.outputs(), 1))
     with other.running():
@@ -353,7 +224,7 @@ def test_a_checkpoint_older_than_what_the_outputs_hold_is_refused_unless_told(
         deployment.remove(topic, 0, OFFSET_END)
     with deployment.running():
         deployment.send(0, 1)
-        assert len(deployment.outputs(deployment.topics.responses, 1)) == 1
+        assert deployment.outputs(deployment.topics.responses, 1).total() == 1
 
     capfd.readouterr()
     restored = replace(deployment, state_dir=tmp_path / "restored")
@@ -373,7 +244,7 @@ def test_a_checkpoint_older_than_what_the_outputs_hold_is_refused_unless_told(
 
     accepting = replace(restored, flags=("--accept-repeats",))
     with accepting.running():  # one is still there; the others come again
-        assert len(accepting.outputs(deployment.topics.responses, QUERIES + 1)) == QUERIES + 1
+        assert accepting.outputs(deployment.topics.responses, QUERIES + 1).total() == QUERIES + 1
     with restored.running():
         restored.send(0, 1)
-        assert len(restored.outputs(deployment.topics.responses, QUERIES + 2)) == QUERIES + 2
+        assert restored.outputs(deployment.topics.responses, QUERIES + 2).total() == QUERIES + 2

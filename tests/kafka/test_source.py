@@ -1,7 +1,6 @@
 """The source on a real broker: what wakes it, when it is ready, how far behind it is."""
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -9,8 +8,9 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.source import KafkaSource, Progress
+from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.operators.async_call import Completion, Completions, WithCompletions
+from tests.kafka.harness import until
 
 Names = Callable[[str], str]
 
@@ -33,7 +33,7 @@ def source(broker: Cluster, topics: Names, wake: threading.Event) -> KafkaSource
         producer.produce(memories, b"%d" % number, partition=1)
     assert producer.flush(GIVE_UP_S) == 0
     options = KafkaOptions(broker.bootstrap_servers)
-    return KafkaSource(options, memories, queries, Progress(), {}, parts=2, wake=wake)
+    return KafkaSource(options, memories, queries, parts=2, begin={}, wake=wake)
 
 
 def test_it_is_ready_once_every_part_is_there(source: KafkaSource) -> None:
@@ -81,9 +81,3 @@ def test_a_completion_wakes_the_source_and_comes_out_of_it(source: KafkaSource, 
     assert part.next_batch() == [finished]
     assert not wake.is_set()  # the source waited for the event that the completion set, and cleared it
     part.close()
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + GIVE_UP_S
-    while not true():
-        assert time.monotonic() < deadline_s

@@ -74,7 +74,7 @@ def test_added_partitions_are_told_counted_and_logged_once(caplog: pytest.LogCap
     caplog.set_level(logging.WARNING)
     told: list[int] = []
     watch = Watch(lambda: found(queries=5), found())
-    watch.tell(lambda there: told.append(there["queries"].partitions))
+    watch.call(lambda there: told.append(there["queries"].partitions))
     watch.look()
     watch.look()
     assert told == [5, 5]
@@ -93,6 +93,6 @@ def test_what_kafka_cannot_say_now_is_asked_again() -> None:
 
 def test_a_topic_made_anew_stops_the_flow(tmp_path: Path) -> None:
     watch = Watch(lambda: found() | {"memories": Described("another", 2)}, found())
-    watch.tell(known(tmp_path, found()).check)
+    watch.call(known(tmp_path, found()).check)
     watch.look()
     assert "memories was deleted and made anew" in str(watch.failure())

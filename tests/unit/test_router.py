@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.connectors.kafka.messages import Headers
-from recallflow.connectors.kafka.names import part_name
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
+from recallflow.connectors.kafka.partitions import part_name
 from recallflow.control import GateVerdict
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.flows.router import KEY_BYTES, Router, letter

@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import Described
-from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.connection import Connection
+from recallflow.connectors.kafka.deployment import Deployment
 from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
-from recallflow.connectors.kafka.source import KafkaSource, Progress
+from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.flows.metrics import Metrics, Running
@@ -85,11 +85,15 @@ def test_queries_of_an_earlier_run_and_memories_do_not_count_as_waiting(tally: T
 def running(tally: Tally, tmp_path: Path) -> Running:
     settings, embedder = Settings(partitions=1), load_embedder("hash")
     directory = StateDirectory.open(tmp_path / "s", settings.fingerprint(embedder), settings.cache_bytes)
-    progress = Progress()
-    source = KafkaSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, progress, {}, parts=2)
-    watch = Watch(dict, {MEMORIES: Described("m", 2)})
-    catch_up, connection = CatchUp(), Mock(spec=Connection, connected=True)
-    return Running(source, progress, directory, tally, lambda: True, watch, connection, catch_up, Misplaced())
+    return Running(
+        source=KafkaSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, parts=2, begin={}),
+        directory=directory,
+        tally=tally,
+        deployment=Mock(spec=Deployment, held=True),
+        watch=Watch(dict, {MEMORIES: Described("m", 2)}),
+        connection=Mock(spec=Connection, connected=True),
+        misplaced=Misplaced(),
+    )
 
 
 def shown(metrics: Metrics) -> dict[str, float]:
@@ -103,8 +107,8 @@ def test_metrics_show_what_was_counted(running: Running) -> None:
     metrics = Metrics()
     assert (shown(metrics), metrics.obstacle()) == ({}, "starting")
     metrics.watch(running)
-    running.progress.gave(MEMORIES, 5)
-    running.progress.done(MEMORIES, 2)
+    running.source.progress.gave(MEMORIES, 5)
+    running.source.progress.done(MEMORIES, 2)
     for output in (answer(100, processing_time_ms=2.0), answer(101, processing_time_ms=70.0), letter(MEMORIES, 1)):
         running.tally.observe(output)
     found = shown(metrics)
@@ -148,12 +152,12 @@ def test_readiness_names_what_is_in_the_way(running: Running, monkeypatch: pytes
         one.watch(running)
     assert (metrics.obstacle(), early.obstacle()) == ("starting", "starting")
     monkeypatch.setattr(running.source, "ready", lambda: True)
-    running.catch_up.aim({f"{MEMORIES}:0": 3})
-    running.catch_up.begin(f"{MEMORIES}:0", 1)
+    running.source.catch_up.aim({f"{MEMORIES}:0": 3})
+    running.source.catch_up.begin(f"{MEMORIES}:0", 1)
     assert (metrics.obstacle(), early.obstacle()) == ("catching up, 2 records of memory to go", "")
     assert shown(metrics)["recallflow_catching_up_records"] == 2
-    running.catch_up.gave(f"{MEMORIES}:0", [1, 2], 3)
-    running.catch_up.done(f"{MEMORIES}:0", (1, 2))
+    running.source.catch_up.gave(f"{MEMORIES}:0", [1, 2], 3)
+    running.source.catch_up.done(f"{MEMORIES}:0", (1, 2))
     assert (metrics.obstacle(), early.obstacle()) == ("", "")
     running.connection.connected = False
     assert (metrics.obstacle(), early.obstacle()) == ("Kafka is away", "Kafka is away")

@@ -127,6 +127,10 @@ class FakeConsumer:
         log = self._kafka.topics[part.topic][part.partition]
         return log.low, log.end
 
+    def assign(self, parts: Sequence[TopicPartition]) -> None:
+        self.given = {}
+        self.incremental_assign(parts)
+
     def incremental_assign(self, parts: Sequence[TopicPartition]) -> None:
         with self._kafka.changed:
             self.given = self.given or {}

@@ -20,16 +20,16 @@ def test_nothing_is_known_before_every_partition_is_read() -> None:
     catch_up = started(**{LOG: 5, OTHER: 2})
     assert catch_up.to_go() is None
     catch_up.begin(LOG, 3)
-    assert catch_up.says() == "how many records of memory are to go is not known yet"
+    assert catch_up.describe() == "how many records of memory are to go is not known yet"
     catch_up.begin(OTHER, 2)
-    assert (catch_up.to_go(), catch_up.says()) == (2, "2 records of memory to go")
+    assert (catch_up.to_go(), catch_up.describe()) == (2, "2 records of memory to go")
 
 
 def test_a_start_with_nothing_new_is_ready_at_once() -> None:
     catch_up = started(**{LOG: 5, OTHER: 0})
     catch_up.begin(LOG, 5)
     catch_up.begin(OTHER, 0)
-    assert (catch_up.to_go(), catch_up.says(), catch_up.behind) == (0, "", False)
+    assert (catch_up.to_go(), catch_up.describe(), catch_up.behind) == (0, "", False)
 
 
 def test_what_was_read_is_not_done() -> None:

@@ -63,7 +63,7 @@ def test_compaction_leaves_gaps_and_an_end_behind_the_last_record(kafka: FakeKaf
 def test_the_end_of_one_partition_is_not_the_end_of_the_others(
     kafka: FakeKafka, tables: list[ControlTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ControlTable, "_follow", lambda _: None)  # nothing comes after it was given out
+    monkeypatch.setattr(ControlTable, "_run", lambda _: None)  # nothing comes after it was given out
     kafka.grow(TOPIC, 3)
     for partition, at in enumerate("abc"):
         for number in range(3):

@@ -6,20 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from recallflow.connectors.kafka.deployment import Deployment, Holder, directory_id, outage_s
-from recallflow.connectors.kafka.group import Fenced, Seen
-from recallflow.connectors.kafka.sink import Patience
+from recallflow.connectors.kafka.deployment import Deployment, outage_s
+from recallflow.connectors.kafka.group import Fenced, Group, Member, Seen
+from recallflow.connectors.kafka.holder import Holder, directory_id
+from recallflow.connectors.kafka.patience import Patience
 from recallflow.errors import DeploymentHeld, DeploymentLost, SinkError
 
 SESSION_S = 45.0
 
 
-class FakeGroup:
-    """Takes what its last member says."""
+class FakeGroup(Group):
+    """Accepts what its last member says."""
 
     name = "d"
 
@@ -33,7 +33,7 @@ class FakeGroup:
     def look(self) -> Seen:
         return Seen(self.there, None if self.member is None else self.member.name)
 
-    def join(self) -> "FakeMember":
+    def join(self) -> Member:
         self.before_join()
         self.joins += 1
         self.member = FakeMember(self, f"engine-{self.joins}")
@@ -43,33 +43,33 @@ class FakeGroup:
         """Another engine joins, and says so."""
         tmp_path.mkdir(exist_ok=True)
         holder = replace(Holder.here(tmp_path), **fields)
-        self.join().say(orjson.dumps({name: getattr(holder, name) for name in Holder.__slots__}).decode())
+        self.join().commit(holder.encode())
         return holder
 
 
-class FakeMember:
+class FakeMember(Member):
     def __init__(self, group: FakeGroup, name: str) -> None:
         self.name: str | None = name
         self.lost = False
         self._group = group
-        self._answer: bool | None = None
+        self._accepted: bool | None = None
 
-    def said(self) -> str | None:
+    def note(self) -> str | None:
         if self._group.away:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return self._group.there
 
-    def say(self, text: str) -> None:
+    def commit(self, note: str) -> None:
         if self._group.member is self and not self._group.away:
-            self._group.there, self._answer = text, True
+            self._group.there, self._accepted = note, True
 
-    def heard(self, wait_s: float) -> bool | None:  # noqa: ARG002
+    def committed(self, wait_s: float) -> bool | None:  # noqa: ARG002
         if self._group.member is not self and not self._group.away:
             raise Fenced
-        answer, self._answer = self._answer, None
-        return answer
+        accepted, self._accepted = self._accepted, None
+        return accepted
 
-    def leave(self) -> None:
+    def close(self) -> None:
         pass
 
 
@@ -102,7 +102,7 @@ MakePatience = Callable[[], Patience]
 
 @pytest.fixture
 def patience(clock: Clock) -> MakePatience:
-    return lambda: Patience(threading.Event(), outage_s(SESSION_S), clock)
+    return lambda: Patience(outage_s(SESSION_S), threading.Event(), clock)
 
 
 def started(deployment: Deployment) -> Deployment:

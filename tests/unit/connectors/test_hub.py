@@ -18,12 +18,19 @@ from recallflow.connectors.kafka.hub import (
     Hub,
     Reader,
 )
-from recallflow.connectors.kafka.order import Order
+from recallflow.connectors.kafka.order import Lane, Order
 from recallflow.errors import SourceError
 from recallflow.operators.async_call import Completion, Completions
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 NOWHERE = KafkaOptions("127.0.0.1:1", {"log_level": "0"})
+
+
+def add(reader: Reader, topic: str, number: int = 0, end: int = 0) -> Lane:
+    """Has a reader read one more partition from its beginning on."""
+    lane = Lane(topic, number, 0, end)
+    reader.add(lane)
+    return lane
 
 
 class Told(threading.Event):
@@ -45,12 +52,12 @@ def make_hub() -> Iterator[Callable[..., Hub]]:
 
     def make(*arguments: Any, in_flight: Callable[[], int] = lambda: 0, **more: Any) -> Hub:
         made.append(Hub(NOWHERE, in_flight, Order(lambda: 0), *arguments, **more))
-        made[-1].join()
+        made[-1].add_part()
         return made[-1]
 
     yield make
     for hub in made:
-        hub.leave()
+        hub.remove_part()
 
 
 def test_a_completion_ends_the_rest(make_hub: Callable[..., Hub]) -> None:
@@ -60,7 +67,7 @@ def test_a_completion_ends_the_rest(make_hub: Callable[..., Hub]) -> None:
     finished = Completion(step=0, key="000", call=7)
     completions.put(finished)
     hub.begin("00000")
-    hub.rest("00000")
+    hub.wait("00000")
     assert wake.waits == [True]  # it waited for this very event, and found it set
     assert not wake.is_set()  # cleared before anybody looks, so that the next completion wakes again
     assert completions.pop_all() == [finished]
@@ -70,16 +77,16 @@ def test_without_news_a_rest_is_short(make_hub: Callable[..., Hub]) -> None:
     wake = Told()
     hub = make_hub(wake)
     hub.begin("00000")
-    hub.rest("00000")
+    hub.wait("00000")
     assert wake.waits == [False]
 
 
 def test_what_is_queued_is_not_rested_on(make_hub: Callable[..., Hub]) -> None:
     wake = Told()
     hub = make_hub(wake)
-    hub.queries.add(("query.events", 0), 0, 0).queue.append("a record")
+    add(hub.queries, "query.events").queue.append("a record")
     hub.begin("00000")
-    hub.rest("00000")
+    hub.wait("00000")
     assert wake.waits == []
 
 
@@ -104,14 +111,14 @@ class Clock:
 
 def waiting(hub: Hub, queries: int, memories: int) -> None:
     """So many records that may be taken."""
-    hub.queries.add(("query.events", 0), 0, 0).queue.extend(range(queries))
-    hub.memories.add(("memory.events", 0), 0, 0).queue.extend(range(memories))
+    add(hub.queries, "query.events").queue.extend(range(queries))
+    add(hub.memories, "memory.events").queue.extend(range(memories))
 
 
 def learn(hub: Hub) -> None:
     """Shows the hub that an event costs next to nothing: it then gives BATCH_MAX at a time."""
     hub.begin("00000")
-    hub.gave(BATCH_MAX)
+    hub.count_given(BATCH_MAX)
     hub.begin("00000")
 
 
@@ -129,7 +136,7 @@ def test_memories_wait_for_queries_but_not_for_long(make_hub: Callable[..., Hub]
     assert hub.memories_allowed() == 0
     clock.now_s += STARVED_S * 0.2
     assert hub.memories_allowed() > 0  # however many queries come
-    hub.gave(5)
+    hub.count_given(5)
     assert hub.memories_allowed() == 0
 
 
@@ -155,12 +162,12 @@ def test_a_batch_fits_the_time_budget_and_is_shared_by_busy_partitions(
 ) -> None:
     hub = make_hub(clock_s=clock)
     hub.begin("00000")
-    hub.gave(10)
+    hub.count_given(10)
     clock.now_s += 10 * BUDGET_S / 8  # an event costs an eighth of the budget
     hub.begin("00000")
     waiting(hub, queries=0, memories=5)
     assert hub.memories_allowed() == 8
-    hub.memories.add(("memory.events", 1), 0, 0).queue.append("a record")
+    add(hub.memories, "memory.events", 1).queue.append("a record")
     assert hub.memories_allowed() == 4
 
 
@@ -181,7 +188,7 @@ def test_a_reader_reads_ahead_so_far_and_no_further() -> None:
     for _ in range(3 * READ_AHEAD):
         kafka.append("events", 0, b"")
     one = reader(kafka)
-    lane = one.add(("events", 0), 0, 3 * READ_AHEAD)
+    lane = add(one, "events", end=3 * READ_AHEAD)
     read_until_full(one)
     assert READ_AHEAD <= lane.held() <= READ_AHEAD + READ_BATCH
     assert one.lag() == {("events", 0): 3 * READ_AHEAD}
@@ -199,7 +206,7 @@ def test_a_lane_that_others_wait_for_is_read_on_and_the_full_ones_are_paused() -
     kafka.append("events", 1, b"", append_ms=1)
     order = Order(lambda: 0)
     one = reader(kafka, order)
-    late, early = (one.add(("events", number), 0, end) for number, end in ((0, 3 * READ_AHEAD), (1, 1)))
+    late, early = (add(one, "events", number, end) for number, end in ((0, 3 * READ_AHEAD), (1, 1)))
     order.begin()
     read_until_full(one)
     order.release()
@@ -226,7 +233,7 @@ def test_a_lane_that_others_wait_for_is_read_on_and_the_full_ones_are_paused() -
 def test_an_error_for_good_stops_the_source(make_hub: Callable[..., Hub], code: int, says: str) -> None:
     kafka = FakeKafka(events=1)
     hub = make_hub(new_consumer=kafka.consumer)
-    hub.memories.add(("events", 0), 0, 0)
+    add(hub.memories, "events")
     kafka.fail("events", 0, code)
     with pytest.raises(SourceError, match=says):
         hub.memories.read()
@@ -244,7 +251,7 @@ def test_what_is_removed_while_it_is_read_is_told_with_the_way_out_of_its_kind(
     kafka = FakeKafka(events=1)
     hub = make_hub(new_consumer=kafka.consumer)
     reader = hub.queries if queries else hub.memories
-    reader.add(("events", 0), 0, 0)
+    add(reader, "events")
     kafka.fail("events", 0, KafkaError._AUTO_OFFSET_RESET)
     with pytest.raises(SourceError, match=r"events:0: the next record is .* gone from the topic") as raised:
         reader.read()
@@ -255,7 +262,7 @@ def test_what_is_removed_while_it_is_read_is_told_with_the_way_out_of_its_kind(
 def test_a_reader_thread_that_fails_of_itself_stops_the_source(make_hub: Callable[..., Hub]) -> None:
     kafka = FakeKafka(events=1)
     hub = make_hub(new_consumer=kafka.consumer)
-    lane = hub.memories.add(("events", 0), 0, 0)
+    lane = add(hub.memories, "events")
     lane.read = None  # type: ignore[assignment]  # as a defect of ours would leave it
     kafka.append("events", 0, b"")
     hub.memories.start()
@@ -267,7 +274,7 @@ def test_a_reader_thread_that_fails_of_itself_stops_the_source(make_hub: Callabl
 def test_an_error_that_passes_is_counted_and_read_over() -> None:
     kafka = FakeKafka(events=1)
     one = reader(kafka)
-    lane = one.add(("events", 0), 0, 0)
+    lane = add(one, "events")
     kafka.fail("events", 0, KafkaError._TRANSPORT)
     kafka.append("events", 0, b"after")
     one.read()

@@ -17,7 +17,7 @@ class Flow:
     def __init__(self, lanes: int) -> None:
         self.through = 0
         self.order = Order(lambda: self.through)
-        self.lanes = [Lane(0, 0) for _ in range(lanes)]
+        self.lanes = [Lane(TOPIC, number, 0, 0) for number in range(lanes)]
         for lane in self.lanes:
             self.order.add(lane)
         self.order.begin()
@@ -92,7 +92,7 @@ def test_the_owner_is_waited_for_in_the_order_of_the_log_whichever_lane_comes_fi
 
 
 def test_nothing_is_released_before_all_lanes_are_known() -> None:
-    order, lane = Order(lambda: 0), Lane(0, 0)
+    order, lane = Order(lambda: 0), Lane(TOPIC, 0, 0, 0)
     order.add(lane)
     lane.read.append(Message(TOPIC, 0, 0))
     order.release()
@@ -131,15 +131,15 @@ def test_an_open_transaction_holds_up_its_own_partition_only() -> None:
     assert flow.released() == []  # five records might be on their way
     stuck.ended = stuck.reached  # Kafka says that nothing can be read
     stuck.note(5)
-    stuck.settle()
+    stuck.pass_markers()
     assert flow.released() == [(1, 0)]
     stuck.note(7)  # two more behind it: perhaps it is done
     flow.read(1, 200, b"a")
     assert flow.released() == []
-    stuck.settle()
+    stuck.pass_markers()
     assert flow.released() == []  # they were there only after the last look
     stuck.note(7)
-    stuck.settle()
+    stuck.pass_markers()
     assert flow.released() == [(1, 1)]
 
 

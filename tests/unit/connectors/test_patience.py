@@ -2,7 +2,7 @@
 
 import threading
 
-from recallflow.connectors.kafka.sink import STOP_S, Patience
+from recallflow.connectors.kafka.patience import STOP_S, Patience
 
 SUPERVISOR_S = 10.0  # so soon a flow that is told to stop has to end
 
@@ -16,7 +16,7 @@ class Clock:
 
 def test_an_outage_is_waited_for_as_long_as_it_may_last() -> None:
     clock = Clock()
-    patience = Patience(threading.Event(), 40.0, clock)
+    patience = Patience(40.0, threading.Event(), clock)
     clock.now_s += 39.9
     assert not patience.ended()
     clock.now_s += 0.2
@@ -26,7 +26,7 @@ def test_an_outage_is_waited_for_as_long_as_it_may_last() -> None:
 
 def test_a_signal_cuts_it_short_whenever_it_comes() -> None:
     stopping, clock = threading.Event(), Clock()
-    patience = Patience(stopping, 40.0, clock)
+    patience = Patience(40.0, stopping, clock)
     clock.now_s += 20
     assert not patience.ended()
     stopping.set()

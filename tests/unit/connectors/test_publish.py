@@ -1,15 +1,13 @@
 """The publisher over a fake client: how far it says it got."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from confluent_kafka import KafkaError
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka import publish
-from recallflow.connectors.kafka.configs import TopicConfig
+from recallflow.connectors.kafka import publish, sender
+from recallflow.connectors.kafka.admin import TopicConfig
 from recallflow.connectors.kafka.outgoing import TRIMMINGS_BYTES
 from recallflow.connectors.kafka.publish import Publisher
 from recallflow.errors import SinkError
@@ -32,12 +30,16 @@ class Reached:
 
 
 class AnyTopic:
-    """Metadata of a broker that has every topic."""
+    """A reader of a broker that has every topic."""
 
-    @classmethod
-    @contextmanager
-    def open(cls, _: KafkaOptions) -> Iterator["AnyTopic"]:
-        yield cls()
+    def __init__(self, _: KafkaOptions) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def partitions(self, topics: list[str]) -> dict[str, list[int]]:
         return {topic: [0] for topic in topics}
@@ -46,8 +48,8 @@ class AnyTopic:
 @pytest.fixture
 def reached(monkeypatch: pytest.MonkeyPatch) -> Reached:
     made = Reached()
-    monkeypatch.setattr(publish, "Producer", made.connect)
-    monkeypatch.setattr(publish, "Metadata", AnyTopic)
+    monkeypatch.setattr(sender, "Producer", made.connect)
+    monkeypatch.setattr(publish, "TopicReader", AnyTopic)
     monkeypatch.setattr(publish, "ask_configs", lambda _, topics: {topic: TopicConfig(MOST_BYTES) for topic in topics})
     return made
 

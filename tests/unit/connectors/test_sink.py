@@ -4,9 +4,10 @@ import pytest
 from confluent_kafka import KafkaError
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka import sink
+from recallflow.connectors.kafka import sender, sink
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER, Identity, Outgoing
+from recallflow.connectors.kafka.patience import OUTAGE_S
 from recallflow.connectors.kafka.sink import Delivered, KafkaSink, SinkPart
 from recallflow.errors import SinkError
 from tests.unit.connectors.fake_kafka import FakeProducer
@@ -36,20 +37,18 @@ class Broker:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker()
-    monkeypatch.setattr(sink, "Producer", made.connect)
+    monkeypatch.setattr(sender, "Producer", made.connect)
     monkeypatch.setattr(sink, "read_tail", made.read_tail)
     return made
 
 
-def build(
-    resumed: Delivered | None = None, outage_s: float = sink.OUTAGE_S, closing: Closing | None = None
-) -> SinkPart:
+def build(resumed: Delivered | None = None, outage_s: float = OUTAGE_S, closing: Closing | None = None) -> SinkPart:
     kafka = KafkaSink(
         KafkaOptions("nowhere:1"),
-        {TOPIC: 1},
-        {PART: 3},
-        {TOPIC: "id"},
-        {TOPIC: 50_000, "dead.letters": 20_000},
+        partitions={TOPIC: 1},
+        begin={PART: 3},
+        ids={TOPIC: "id"},
+        most_bytes={TOPIC: 50_000, "dead.letters": 20_000},
         outage_s=outage_s,
         closing=closing,
     )
@@ -131,7 +130,7 @@ def test_the_first_failure_is_the_one_that_is_told_wherever_it_shows(broker: Bro
     part.write_batch([output(1), output(2)])
     part.close()  # Bytewax closes parts while an error is on its way, and a second one would abort the process
     for told in (closing.check, part.snapshot, lambda: part.write_batch([output(3)])):
-        with pytest.raises(SinkError, match=rf"^{TOPIC}:0: an output was not delivered: .*[Uu]nknown partition"):
+        with pytest.raises(SinkError, match=rf"^{TOPIC}:0: a record was not delivered: .*[Uu]nknown partition"):
             told()
 
 
@@ -139,7 +138,7 @@ def test_what_is_not_acknowledged_in_time_stops_the_flow(broker: Broker) -> None
     broker.producer.stuck = True
     part = build(outage_s=0.0)
     part.write_batch([output(1)])
-    with pytest.raises(SinkError, match="1 outputs were not acknowledged"):
+    with pytest.raises(SinkError, match="1 records were not acknowledged"):
         part.snapshot()
 
 

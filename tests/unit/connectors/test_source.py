@@ -28,8 +28,8 @@ class Flow:
             KafkaOptions("nowhere:1"),
             MEMORIES,
             QUERIES,
-            self.progress,
-            begin if begin is not None else {f"{QUERIES}:{n:05d}": 0 for n in range(2)},
+            progress=self.progress,
+            begin=begin if begin is not None else {f"{QUERIES}:{n:05d}": 0 for n in range(2)},
             parts=parts,
             new_consumer=kafka.consumer,
             **more,
@@ -162,7 +162,7 @@ def test_a_part_that_fails_to_close_says_so_later(kafka: FakeKafka, monkeypatch:
         raise KafkaException(KafkaError(KafkaError._STATE))
 
     flow.close()
-    monkeypatch.setattr(Hub, "leave", lambda _: fail())
+    monkeypatch.setattr(Hub, "remove_part", lambda _: fail())
     flow.close()
     with pytest.raises(KafkaException):
         closing.check()
@@ -220,7 +220,7 @@ def test_an_added_partition_that_cannot_be_asked_about_is_found_at_the_next_look
     kafka.grow(MEMORIES, 3)
     kafka.append(MEMORIES, 2, b"a")
     with monkeypatch.context() as away:
-        away.setattr(KafkaSource, "_place", unreachable)
+        away.setattr(KafkaSource, "_lane", unreachable)
         flow.source.grow(found(memories=3, queries=2))
     assert flow.taken() == []
     flow.source.grow(found(memories=3, queries=2))

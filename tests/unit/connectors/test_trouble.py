@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 
 from recallflow.brokers import trouble
 from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.trouble import SAID_AGAIN_S, ClientLog, Complaints, Seldom, denies, passes
+from recallflow.brokers.trouble import LOG_PAUSE_S, ClientLog, Complaints, Seldom, denies, passes
 from recallflow.errors import SourceError
 
 
@@ -63,7 +63,7 @@ def test_an_outage_of_an_hour_is_told_ever_more_seldom_by_all_clients_together(
 def test_a_new_outage_is_told_at_once(clock: Clock) -> None:
     seldom = Seldom(clock)
     assert [seldom.allows("outage"), seldom.allows("outage"), seldom.allows("other")] == [True, False, True]
-    clock.now_s += SAID_AGAIN_S + 1
+    clock.now_s += LOG_PAUSE_S + 1
     assert seldom.allows("outage")
 
 

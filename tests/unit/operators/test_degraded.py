@@ -120,7 +120,7 @@ def test_every_warning_there_is_stands_in_the_table_and_in_the_documentation() -
     documented = re.findall(r"^\| `(\w+)` \| (yes|no) \| (.+?) \|$", (ROOT / "docs" / "events.md").read_text(), re.M)
     assert raised == WARNINGS.keys()
     assert documented == [
-        (code, "yes" if meaning.degrades else "no", meaning.says) for code, meaning in sorted(WARNINGS.items())
+        (code, "yes" if meaning.degrades else "no", meaning.text) for code, meaning in sorted(WARNINGS.items())
     ]
 
 

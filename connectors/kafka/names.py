@@ -1,6 +1,0 @@
-"""How a Kafka partition is named in files, and as a part of the sink."""
-
-
-def part_name(topic: str, partition: int) -> str:
-    """`topic:00003`: zero-padded, as Bytewax sorts parts by name and numbers them so."""
-    return f"{topic}:{partition:05d}"

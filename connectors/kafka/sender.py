@@ -1,0 +1,119 @@
+"""Sending records: each is acknowledged by the brokers, or an error says why not."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import log_outage
+from recallflow.connectors.kafka.messages import Headers
+from recallflow.connectors.kafka.patience import Patience
+from recallflow.errors import SinkError
+
+FLUSH_STEP_S = 0.5  # how often signals are seen while the brokers are away
+FULL_QUEUE_WAIT_S = 0.05
+BATCH_BYTES = 1_000_000  # librdkafka's own batch.size
+ANY_PARTITION = -1  # the one that the key hashes to
+
+# What is wrong with a record, and not with the brokers or our rights: without it, all else can be sent.
+_REFUSALS = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError._INVALID_DIFFERENT_RECORD,  # of the same batch
+}
+
+
+class Sender:
+    """One idempotent producer. The first record that is not delivered is the error of every call after it: what fails
+    later fails because of it."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        most_bytes: Mapping[str, int],
+        *,
+        then: str,
+        permit: Callable[[], None] = lambda: None,
+        chosen: Mapping[str, object] | None = None,
+    ) -> None:
+        """`most_bytes`: topic → how large a record it takes. `then`: what an error says after its reason. `permit` is
+        called before each try to hand over a record: it returns, or raises. `chosen`: further options of librdkafka."""
+        bounds = {
+            # It takes what the largest topic takes, and puts no more into a batch than the smallest takes.
+            "message.max.bytes": max(most_bytes.values()),
+            "batch.size": min(BATCH_BYTES, *most_bytes.values()),
+            "error_cb": self._on_error,
+        }
+        self._producer = Producer(options.producer() | bounds | dict(chosen or {}))
+        self._then = then
+        self._permit = permit
+        self._error: SinkError | None = None
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        *,
+        partition: int = ANY_PARTITION,
+        headers: Headers = (),
+        delivered: Callable[[int], None] = lambda _: None,
+        refused: Callable[[str], None] | None = None,
+    ) -> None:
+        """Hands one record to librdkafka, waiting while its queue is full. `delivered` is called with the record's
+        offset. `refused` is called with the reason where the brokers do not take this very record; without it, that is
+        an error as any other. Raises SinkError where an earlier record failed."""
+
+        def report(error: KafkaError | None, message: Any) -> None:
+            if error is None:
+                delivered(message.offset())
+            elif refused is not None and error.code() in _REFUSALS:
+                refused(error.str())
+            else:
+                where = topic if partition == ANY_PARTITION else f"{topic}:{partition}"
+                self._fail(f"{where}: a record was not delivered: {error.str()}")
+
+        while True:
+            self.check()
+            self._permit()
+            try:
+                self._producer.produce(topic, value, key, partition, on_delivery=report, headers=[*headers])
+            except BufferError:
+                self._producer.poll(FULL_QUEUE_WAIT_S)
+            except KafkaException as error:
+                report(error.args[0], None)
+                self.check()
+                return
+            else:
+                return
+
+    def poll(self) -> None:
+        """Serves delivery reports. Raises SinkError where a record was not delivered."""
+        self._producer.poll(0)
+        self.check()
+
+    def flush(self, patience: Patience) -> None:
+        """Returns once the brokers have acknowledged or refused every record. Raises SinkError."""
+        while left := self._producer.flush(FLUSH_STEP_S):
+            self.check()
+            if patience.ended():
+                break
+        self.check()
+        if left:
+            raise SinkError(f"{left} records were not acknowledged {patience}; {self._then}")
+
+    def check(self) -> None:
+        """Raises SinkError where a record was not delivered."""
+        if self._error is not None:
+            raise self._error
+
+    def _fail(self, why: str) -> None:
+        self._error = self._error or SinkError(f"{why}; {self._then}")
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._fail(f"records are not delivered any more: {error.str()}")
+        else:
+            log_outage(error)

@@ -1,0 +1,145 @@
+"""What topics hold: their partitions, where each begins and ends, and the records between."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import Complaints, passes
+from recallflow.connectors.kafka.patience import Patience
+from recallflow.errors import SourceError
+
+GIVE_UP_S = 10.0
+ASK_S = 2.0  # how often it is seen whether Kafka refuses us
+TRY_AGAIN_S = 0.1
+POLL_S = 0.5
+# Our own outputs are in no transaction; somebody else's that is open must not hide them.
+UNCOMMITTED = {"isolation.level": "read_uncommitted"}
+
+_log = logging.getLogger(__name__)
+
+NewConsumer = Callable[..., Any]  # of a configuration: confluent_kafka.Consumer, whose stubs are vague
+
+
+class TopicReader:
+    """Asks brokers about topics, and reads partitions to their end. A question is asked again while the brokers say to
+    try again, as they do for a topic that was made a moment ago. Raises SourceError where they cannot be reached,
+    refuse us, or a topic is missing."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        chosen: Mapping[str, object] | None = None,
+        *,
+        give_up_s: float = GIVE_UP_S,
+        new_consumer: NewConsumer = Consumer,
+        stopping: threading.Event | None = None,
+    ) -> None:
+        """`chosen`: further options of librdkafka. A question is given up after `give_up_s`, or once `stopping` is
+        set."""
+        self._options = options
+        self._give_up_s = give_up_s
+        self._stopping = stopping or threading.Event()
+        self.complaints = Complaints()
+        to_the_end = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "error_cb": self.complaints}
+        self.consumer: Any = new_consumer(options.consumer() | to_the_end | dict(chosen or {}))
+        self.ends: dict[int, int] = {}  # partition → its end, once it was read up to there
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.consumer.close()
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
+        """The partition numbers of each topic."""
+        found = self.ask(lambda: self._list(topics))
+        if missing := [topic for topic in topics if topic not in found or found[topic].error is not None]:
+            raise SourceError(f"no topic {' and no topic '.join(missing)}: create it (recallflow topics create)")
+        return {topic: sorted(found[topic].partitions) for topic in topics}
+
+    def span(self, topic: str, number: int) -> tuple[int, int]:
+        """First offset and end of a partition: where what is committed ends, or with UNCOMMITTED all there is."""
+        part = TopicPartition(topic, number)
+        span: tuple[int, int] = self.ask(lambda: self.consumer.get_watermark_offsets(part, timeout=ASK_S))
+        return span
+
+    def spans(self, topics: Sequence[str]) -> dict[tuple[str, int], tuple[int, int]]:
+        """(topic, partition) → first offset and end, of every partition of the topics."""
+        found = self.partitions(topics)
+        return {(topic, number): self.span(topic, number) for topic, numbers in found.items() for number in numbers}
+
+    def cluster_id(self) -> str:
+        """What the cluster calls itself."""
+        found: str = self.ask(lambda: self.consumer.list_topics(timeout=ASK_S).cluster_id)
+        return found
+
+    def ask(self, question: Callable[[], Any]) -> Any:
+        """The answer to a question, asked again while it is worth it."""
+        until_s = time.monotonic() + self._give_up_s
+        while True:
+            try:
+                return question()
+            except KafkaException as error:
+                reason = error.args[0]
+                self.consumer.poll(0)  # hands over complaints; nothing is assigned yet
+                self.complaints.check()
+                # A partition is unknown for a moment after a broker's restart.
+                passing = passes(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
+                if not passing or time.monotonic() > until_s or self._stopping.is_set():
+                    servers = self._options.bootstrap_servers
+                    raise SourceError(f"cannot reach Kafka at {servers}: {reason.str()}") from error
+            time.sleep(TRY_AGAIN_S)
+
+    def add(self, topic: str, number: int, offset: int) -> None:
+        """Has one more partition read by `read`, from an offset on."""
+        try:
+            self.consumer.incremental_assign([TopicPartition(topic, number, offset)])
+        except KafkaException as error:
+            raise SourceError(f"{topic}:{number}: cannot be read: {error.args[0].str()}") from error
+
+    def read_to_end(self, topic: str, number: int, offset: int) -> Iterator[Any]:
+        """The records of one partition from an offset to the end it has by then, which is in `ends` afterwards."""
+        self.consumer.assign([TopicPartition(topic, number, offset)])
+        self.ends.pop(number, None)
+        waiting: Patience | None = None
+        while number not in self.ends:
+            if (message := self.read(POLL_S)) is not None:
+                waiting = None
+                yield message
+            elif (waiting := waiting or Patience(stopping=self._stopping)).ended():
+                raise SourceError(f"{topic}:{number}: could not be read to its end {waiting}")
+
+    def read(self, wait_s: float) -> Any:
+        """The next record of what is assigned, or None where none comes in time."""
+        try:
+            message = self.consumer.poll(wait_s)
+        except KafkaException as failed:
+            raise SourceError(f"Kafka cannot be read on: {failed.args[0].str()}") from failed
+        self.complaints.check()
+        error = None if message is None else message.error()
+        if error is None:
+            return message
+        where = f"{message.topic()}:{message.partition()}"
+        if error.code() == KafkaError._PARTITION_EOF:
+            # No offset of a record says where the end is: compaction leaves gaps, and so do transactions.
+            self.ends[message.partition()] = message.offset()
+        elif passes(error):
+            _log.warning("%s: %s; retrying", where, error.str())
+        else:
+            raise SourceError(f"{where}: cannot be read: {error.str()}")
+        return None
+
+    def _list(self, topics: Sequence[str]) -> Any:
+        found = self.consumer.list_topics(timeout=ASK_S).topics
+        for topic in topics:
+            if topic in found and (error := found[topic].error) is not None and passes(error):
+                raise KafkaException(error)
+        return found

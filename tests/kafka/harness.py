@@ -1,0 +1,168 @@
+"""A main flow on a real broker, as a command in a process of its own, and what stands in its topics."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.broker import Cluster
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
+from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
+from recallflow.flows.topics import Topics
+from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.logical import state_hash
+
+Names = Callable[[str], str]
+Command = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[str]]
+
+GIVE_UP_S = 60.0
+FLAGS = {
+    "--memory-topic": "memory",
+    "--query-topic": "queries",
+    "--control-topic": "control",
+    "--response-topic": "responses",
+    "--receipt-topic": "receipts",
+    "--dead-letter-topic": "dead_letters",
+}
+
+# The real command. Epochs and batches are small, so that a kill falls between two of them; it comes with the n-th
+# record that the state is given.
+SCRIPT = """
+import os, signal, sys
+from recallflow.cli import main
+from recallflow.connectors.kafka import hub
+from recallflow.operators.partition import PartitionLogic
+
+left = int(sys.argv[1])
+hub.BATCH_MAX = 5
+on_batch = PartitionLogic.on_batch
+
+def mortal(self, values):
+    global left
+    left -= sum(len(batch.items) for batch in values)
+    if left <= 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return on_batch(self, values)
+
+if left:
+    PartitionLogic.on_batch = mortal
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@dataclass
+class Deployment:
+    """A main flow with its topics and its state directory. `sent` and `asked` count its memory events and queries."""
+
+    broker: Cluster
+    topics: Topics
+    state_dir: Path
+    sent: int = 0
+    asked: int = 0
+    workers: int = 1
+    epoch_ms: int = 50
+    flags: tuple[str, ...] = ()
+    errors: list[str] = field(default_factory=list)  # standard error of each run
+
+    def start(self, kill_after: int = 0) -> subprocess.Popen[bytes]:
+        where = ["--state-dir", str(self.state_dir), "--bootstrap-servers", self.broker.bootstrap_servers]
+        named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
+        pace = ["--epoch-ms", str(self.epoch_ms), "--workers", str(self.workers)]
+        command = [sys.executable, "-c", SCRIPT, str(kill_after), "run", *pace, *self.flags, *where, *named]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def ends(self, kill_after: int = 0) -> tuple[int, str]:
+        """Runs until it ends by itself: exit code, and standard error."""
+        process = self.start(kill_after)
+        with watched(process):
+            _, errors = process.communicate()
+        return process.returncode, errors.decode()
+
+    @contextlib.contextmanager
+    def running(self, kill_after: int = 0) -> Iterator[None]:
+        """Runs it, and stops it as an operator does, unless it was killed by then."""
+        process = self.start(kill_after)
+        with watched(process):
+            yield
+            if not kill_after:
+                process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate()
+            self.errors.append(errors.decode())
+            assert process.returncode == (-signal.SIGKILL if kill_after else 0), errors.decode()
+
+    def outputs(self, topic: str, at_least: int = 0) -> Counter[tuple[Any, ...]]:
+        """How often each output stands in a topic, once there are so many."""
+        until(lambda: len(read_topic(self.broker, topic)) >= at_least)
+        headers = [dict(message.headers()) for message in read_topic(self.broker, topic)]
+        return Counter((found[SOURCE_HEADER], found[NUMBER_HEADER]) for found in headers)
+
+    def check_outputs(self, answers: int | None = None) -> None:
+        """Waits for all receipts and responses; each is there once."""
+        expected = {self.topics.receipts: self.sent, self.topics.responses: self.asked if answers is None else answers}
+        for topic, count in expected.items():
+            assert [*self.outputs(topic, count).values()] == [1] * count, topic
+        assert not read_topic(self.broker, self.topics.dead_letters)
+
+    def hash(self) -> str:
+        with StateDirectory.open(self.state_dir, describe(self.state_dir)[0], 1024 * 1024) as directory:
+            return state_hash(directory)
+
+
+@contextlib.contextmanager
+def watched(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Nothing outlives the test, and nothing hangs it."""
+    # Not SIGKILL: that is what a test may be waiting for.
+    watchdog = threading.Timer(2 * GIVE_UP_S, process.send_signal, [signal.SIGABRT])
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Returns once something is true; fails where it does not come true in time."""
+    deadline_s = time.monotonic() + GIVE_UP_S
+    while not true():
+        assert time.monotonic() < deadline_s
+
+
+def read_topic(broker: Cluster, topic: str) -> list[Any]:
+    """Every message of a topic, partition by partition."""
+    with TopicReader(KafkaOptions(broker.bootstrap_servers), {"fetch.wait.max.ms": 10, **UNCOMMITTED}) as reader:
+        spans = reader.spans([topic])
+        return [one for (_, number), (low, _) in spans.items() for one in reader.read_to_end(topic, number, low)]
+
+
+def own_topics(topics: Names) -> Topics:
+    """Topics of this test's own."""
+    return other_outputs(Topics(memory=topics("memory.events"), control=topics("control.events")), topics)
+
+
+def other_outputs(like: Topics, topics: Names, prefix: str = "") -> Topics:
+    """The same topics of memories and control events, and others of queries and outputs."""
+    return replace(
+        like,
+        queries=topics(f"{prefix}queries"),
+        responses=topics(f"{prefix}responses"),
+        receipts=topics(f"{prefix}receipts"),
+        dead_letters=topics(f"{prefix}dead.letters"),
+    )
+
+
+def flags(topics: Names, *wanted: str) -> list[str]:
+    """Options that give each topic a name of this test's own; `wanted`: those only."""
+    return [word for flag in wanted or FLAGS for word in (flag, topics(getattr(Topics, FLAGS[flag])))]
