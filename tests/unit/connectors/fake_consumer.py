@@ -128,7 +128,7 @@ class FakeConsumer:
         return log.low, log.end
 
     def assign(self, parts: Sequence[TopicPartition]) -> None:
-        self.given = {}
+        self.given, self._ended = {}, {}
         self.incremental_assign(parts)
 
     def incremental_assign(self, parts: Sequence[TopicPartition]) -> None:

@@ -3,9 +3,15 @@
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
-from recallflow.connectors.kafka.dead_letters import Letter
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka import dead_letters, sender
+from recallflow.connectors.kafka.admin import TopicConfig
+from recallflow.connectors.kafka.dead_letters import Letter, send_again
+from recallflow.errors import SinkError
 from recallflow.records import Position
+from tests.unit.connectors.fake_kafka import FakeProducer
 
 OURS = [("error.code", b"invalid_event"), ("error.detail", b"no content"), ("error.source", b"memory.events:3:7")]
 
@@ -49,3 +55,31 @@ def test_a_record_s_own_headers_stay_apart_whatever_their_names() -> None:
 def test_a_foreign_record_with_an_error_code_is_no_letter(source: list[tuple[str, bytes]]) -> None:
     assert Letter.of(Message([("error.code", b"500"), *source])) is None
     assert Letter.of(Message([])) is None
+
+
+@pytest.fixture
+def producer(monkeypatch: pytest.MonkeyPatch) -> FakeProducer:
+    made = FakeProducer()
+    monkeypatch.setattr(sender, "Producer", lambda _: made)
+    monkeypatch.setattr(dead_letters, "ask_configs", lambda _, topics: {topic: TopicConfig() for topic in topics})
+    return made
+
+
+def letters(count: int) -> list[Letter]:
+    at = Position("dead.letters", 0, 5)
+    return [
+        Letter(at, Position("memory.events", 0, n), b"acme/ann", b"%d" % n, (("a", b"b"),), {}) for n in range(count)
+    ]
+
+
+def test_a_full_queue_is_waited_for(producer: FakeProducer) -> None:
+    producer.room = 2
+    assert send_again(KafkaOptions("nowhere:1"), letters(7)) == 7
+    assert [(record.topic, record.value) for record in producer.log] == [("memory.events", b"%d" % n) for n in range(7)]
+    assert producer.log[0].headers == {"a": b"b"}
+
+
+def test_what_is_not_delivered_is_named_with_topic_and_reason(producer: FakeProducer) -> None:
+    producer.fails[b"1"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
+    with pytest.raises(SinkError, match=r"^memory\.events: a record was not delivered: .*timed out"):
+        send_again(KafkaOptions("nowhere:1"), letters(3))
