@@ -4,6 +4,8 @@
 
 # ruff: noqa: I001 - which would make a statement of each name
 
+from typing import TYPE_CHECKING
+
 from recallflow.control import (
     ApiKey as ApiKey,
     Category as Category,
@@ -91,4 +93,5 @@ from recallflow.workspaces import (
     workspace_of as workspace_of,
 )
 
-__all__ = [name for name in dir() if not name.startswith("_")]  # for `from recallflow import *`
+if not TYPE_CHECKING:  # which would know no name of a list that is made
+    __all__ = [name for name in dir() if name != "TYPE_CHECKING" and not name.startswith("_")]

@@ -7,9 +7,10 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import recallflow
+from recallflow.owner import Owner
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,6 +72,10 @@ def test_what_is_exported_is_there_and_named_as_it_is() -> None:
         module = getattr(value, "__module__", None)
         if module is not None and module.startswith("recallflow"):
             assert getattr(importlib.import_module(module), name) is value
+
+
+def test_a_type_checker_knows_what_is_exported() -> None:
+    assert_type(recallflow.Owner("acme", "prod", "ann"), Owner)  # mypy fails where it is Any
 
 
 def test_a_program_that_imports_the_client_loads_neither_operators_nor_state() -> None:
