@@ -1,9 +1,10 @@
 """What is written for people keeps to what is there."""
 
+import ast
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -14,6 +15,7 @@ from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = ("flows", "operators", "state", "connectors")
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 STATUS = re.compile(r"\*\*Status\.\*\* (In force|Superseded by)\b.*?\.\n\n", re.DOTALL)
 
@@ -90,3 +92,29 @@ def test_the_way_of_one_event_names_every_file_on_it() -> None:
 def test_the_glossary_says_each_word_once() -> None:
     words = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", section("Words"), re.MULTILINE)[1:]
     assert len(set(words)) == len(words) <= 30
+
+
+# ── names ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+RIDDLE = re.compile(r"_?(follow|hear|settle|told|meant)|_leave|_age")  # verbs that say nothing to a stranger
+
+
+def names_in(path: Path) -> Iterator[tuple[int, str]]:
+    """Every name that a file defines, with its line."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.lineno, node.name
+            case ast.Name(ctx=ast.Store()):
+                yield node.lineno, node.id
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.lineno, node.attr
+            case ast.arg():
+                yield node.lineno, node.arg
+
+
+def test_no_name_is_a_riddle() -> None:
+    files = [path for folder in ("recallflow", *FOLDERS) for path in (ROOT / folder).rglob("*.py")]
+    assert len(files) > 150
+    names = ((path, line, name) for path in files for line, name in names_in(path))
+    assert [f"{path.relative_to(ROOT)}:{line} {name}" for path, line, name in names if RIDDLE.fullmatch(name)] == []
