@@ -11,6 +11,7 @@ from recallflow.operators.work import Work, is_large, may_be_large, step
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.hot import Owners
+from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition, Values
 
 STEP = "state"
@@ -35,10 +36,9 @@ class LargeEvents:
         work = self._works.get(owner)
         return work is not None and not work.done
 
-    def begin(self, write: Write) -> bool:
+    def begin(self, hot: HotOwner, write: Write) -> bool:
         """Whether the event needs steps; then they are marked as begun: a question that comes after a kill, but before
         the event, waits as well."""
-        hot = self._owners.get(write.owner)
         if not may_be_large(hot, write):
             return False
         view = View(self._partition, hot, write)
@@ -46,7 +46,7 @@ class LargeEvents:
         if not is_large(view, writer, write, self._rules.episode_gap_ms):
             return False
         work = Work(write, view.change)
-        self._partition.stage({self._key(write.owner): work.encode()})
+        self._partition.stage({keys.work(hot.key): work.encode()})
         self._works[write.owner] = work
         return True
 

@@ -21,7 +21,6 @@ from recallflow.operators.guard import once, twice
 from recallflow.operators.large import STEP, LargeEvents
 from recallflow.operators.outbox import Kept
 from recallflow.operators.view import View
-from recallflow.operators.work import Work
 from recallflow.outputs import DeadLetter, Receipted
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
@@ -61,10 +60,10 @@ class Writes:
         outputs: Sequence[Kept]
         try:
             self._check_topic(write)
-            work = self._large.done(write)
-            if work is None and twice(STEP, record.position, self._large.begin, write, undo=drop):
+            applied = twice(STEP, record.position, self._applied, write, undo=drop)
+            if applied is None:
                 return None
-            view, outputs = twice(STEP, record.position, self._applied, write, work, undo=drop)
+            view, outputs = applied
         except InvalidRecord as error:
             outputs = [DeadLetter(record, 0, error, STEP)]
         ended = self._large.end(owner)
@@ -98,11 +97,16 @@ class Writes:
     def _again(self, record: Record) -> Sequence[Kept]:
         return [] if record.silent else outbox.read(self._partition, record)
 
-    def _applied(self, write: Write, work: Work | None) -> tuple[View, Sequence[Kept]]:
-        if work is not None and work.error is not None:
-            raise work.error
-        change = None if work is None else work.change
-        view = View(self._partition, self._owners.get(write.owner), write, change)
+    def _applied(self, write: Write) -> tuple[View, Sequence[Kept]] | None:
+        hot, work = self._owners.get(write.owner), self._large.done(write)
+        if work is None:
+            if self._large.begin(hot, write):
+                return None
+            view = View(self._partition, hot, write)
+        else:
+            if work.error is not None:
+                raise work.error
+            view = View(self._partition, hot, write, work.change)
         receipt = apply(view, write, self._rules, work)
         if receipt is None:
             return view, ()

@@ -66,8 +66,8 @@ class SharedMemory:
 class Partition:
     """RocksDB of one state partition. Writes gather in a transaction and become one WriteBatch at `commit`.
 
-    What is staged holds whole events, with their positions, at any time. So it may be committed at any time, and each
-    read of more than one record commits it first: it sees what was staged before it.
+    What is staged holds whole events, with their positions, at any time. So it may be committed at any time, and a read
+    of more than one record commits it first, if it may be about it: it sees what was staged before it.
     """
 
     def __init__(self, path: Path, number: int, keyring: Keyring, memory: SharedMemory, lock_wait_s: float) -> None:
@@ -75,6 +75,7 @@ class Partition:
         self.keyring = keyring
         self._db: Any = _open(path, memory.options(), lock_wait_s)
         self._pending: Values = {}
+        self._pending_tables: set[bytes] = set()  # owner and table of what is pending
         self._written = self._synced = 0  # commits: all, and those that a power cut leaves
         self._failed = False
         # rocksdict's stubs have these two the wrong way.
@@ -104,13 +105,15 @@ class Partition:
 
     def get_many(self, wanted: list[bytes]) -> list[bytes | None]:
         """Values in the order of `wanted`, in one batched read."""
-        self.commit()
+        if not self._pending.keys().isdisjoint(wanted):
+            self.commit()
         stored: list[bytes | None] = self._read(wanted)
         return [v if v is None else self.keyring.open(k, v) for k, v in zip(wanted, stored, strict=True)]
 
     def get_large(self, key: bytes) -> bytes | None:
         """A value that is read whole once and would only push others out of the block cache."""
-        self.commit()
+        if key in self._pending:
+            self.commit()
         try:
             value = self._db.get(key, read_opt=self._past_cache)
         except Exception as error:
@@ -126,6 +129,7 @@ class Partition:
         """Takes what an event changes into the transaction: all of it in one call, after the event succeeded, with the
         position that is applied by it, and the owners and memories that it brought or took."""
         self._pending.update(values)
+        self._pending_tables.update([key[: keys.TABLE_BYTES] for key in values])
         if position is not None and position.offset > self.applied.get(source := position.source, -1):
             self.applied[source] = position.offset
             self._moved.add(source)
@@ -147,8 +151,9 @@ class Partition:
 
     def first_keys(self, prefix: bytes, at_most: int) -> list[bytes]:
         """The first keys under a prefix, in order; their values are not opened."""
-        options = _up_to(keys.after(prefix))
-        cursor = self._cursor(options, prefix)
+        end = keys.after(prefix)
+        options = _up_to(end)
+        cursor = self._cursor(options, prefix, end)
         found: list[bytes] = []
         while len(found) < at_most and cursor.valid():
             found.append(cursor.key())
@@ -158,16 +163,18 @@ class Partition:
 
     def _walk(self, first: bytes, end: bytes, back: bool) -> Iterator[tuple[bytes, bytes]]:
         options = _up_to(end)
-        cursor = self._cursor(options, first, back)
+        cursor = self._cursor(options, first, end, back)
         step = cursor.prev if back else cursor.next
         while cursor.valid() and (key := cursor.key()) >= first:  # rocksdict does not heed a lower bound
             yield key, self.keyring.open(key, cursor.value())
             step()
         self._check_end(cursor)
 
-    def _cursor(self, options: ReadOptions, first: bytes, back: bool = False) -> Any:
+    def _cursor(self, options: ReadOptions, first: bytes, end: bytes, back: bool = False) -> Any:
         """Whoever asks for it holds on to the options: without them it would not know where to end."""
-        self.commit()
+        table = first[: keys.TABLE_BYTES]
+        if len(table) < keys.TABLE_BYTES or end > keys.after(table) or table in self._pending_tables:
+            self.commit()
         try:
             cursor = self._db.iter(options)
             cursor.seek_to_last() if back else cursor.seek(first)
@@ -210,6 +217,7 @@ class Partition:
         self._write(batch, self._logged)
         self._counted = False
         self._pending.clear()
+        self._pending_tables.clear()
         self._moved.clear()
         self._written += 1
 

@@ -93,7 +93,7 @@ def take_out(stub: str) -> None:
         case "positions":
             patch.object(Partition, "is_applied", lambda *_: False).start()
         case "outbox":
-            patch.object(outbox, "kept", lambda *_: []).start()
+            patch.object(outbox, "read", lambda *_: []).start()
 
 
 def stop_at_once() -> None:

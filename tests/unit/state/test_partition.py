@@ -56,27 +56,31 @@ def test_a_database_that_was_closed_cannot_be_read(damaged: Partition) -> None:
         list(damaged.scan(keys.OWNERS))
 
 
+ENTRIES = keys.table(bytes(16), keys.ENTRY)
+FOUR = [keys.entry(bytes(16), number) for number in range(4)]
+
+
 @pytest.mark.parametrize(
     "read",
     [
         lambda partition: dict(partition.scan(keys.OWNERS)),
-        lambda partition: dict(partition.scan_range(keys.OWNERS, keys.END)),
-        lambda partition: dict([*partition.scan_back(keys.OWNERS)][::-1]),
-        lambda partition: {key: partition.get(key) for key in partition.first_keys(keys.OWNERS, 3)},
-        lambda partition: {
-            key: value for key, value in zip(KEYS[:4], partition.get_many(KEYS[:4]), strict=True) if value is not None
-        },
-        lambda partition: {key: value for key in KEYS[:4] if (value := partition.get_large(key)) is not None},
+        lambda partition: dict(partition.scan(ENTRIES)),
+        lambda partition: dict(partition.scan_range(FOUR[0], keys.after(ENTRIES))),
+        lambda partition: dict(partition.scan_range(keys.table(bytes(16), keys.CURRENT), FOUR[3] + b"0")),
+        lambda partition: dict([*partition.scan_back(ENTRIES)][::-1]),
+        lambda partition: {key: partition.get(key) for key in partition.first_keys(ENTRIES, 3)},
+        lambda partition: dict(pair for pair in zip(FOUR, partition.get_many(FOUR), strict=True) if pair[1]),
+        lambda partition: {key: value for key in FOUR if (value := partition.get_large(key))},
     ],
 )
 def test_every_read_sees_what_was_staged_before_it(
     tmp_path: Path, read: Callable[[Partition], dict[bytes, bytes]]
 ) -> None:
     with Partition(tmp_path / "p000", 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0) as partition:
-        partition.stage({KEYS[0]: b"old", KEYS[1]: b"gone", KEYS[2]: b"stays"})
-        assert read(partition) == {KEYS[0]: b"old", KEYS[1]: b"gone", KEYS[2]: b"stays"}
-        partition.stage({KEYS[0]: b"new", KEYS[1]: None, KEYS[3]: b"added"})
-        assert read(partition) == {KEYS[0]: b"new", KEYS[2]: b"stays", KEYS[3]: b"added"}
+        partition.stage({FOUR[0]: b"old", FOUR[1]: b"gone", FOUR[2]: b"stays"})
+        assert read(partition) == {FOUR[0]: b"old", FOUR[1]: b"gone", FOUR[2]: b"stays"}
+        partition.stage({FOUR[0]: b"new", FOUR[1]: None, FOUR[3]: b"added"})
+        assert read(partition) == {FOUR[0]: b"new", FOUR[2]: b"stays", FOUR[3]: b"added"}
 
 
 def test_a_read_in_the_middle_of_a_batch_splits_no_event(tmp_path: Path) -> None:
