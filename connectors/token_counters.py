@@ -18,12 +18,15 @@ class _File(NamedTuple):
     encoding: str
     sha256: str
 
-    def cached(self) -> Path | None:
-        """Where tiktoken keeps it; none where its cache is off."""
+    def is_cached(self) -> bool:
+        """Whether tiktoken accepts the file in its cache as it is: it would fetch a broken one anew."""
         default = str(Path(tempfile.gettempdir()) / "data-gym-cache")
         folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", default))
         name = hashlib.sha1(f"{_SITE}/{self.encoding}.tiktoken".encode()).hexdigest()  # noqa: S324 a file's name
-        return Path(folder) / name if folder else None
+        try:  # an empty folder means that the cache is off
+            return folder != "" and hashlib.sha256((Path(folder) / name).read_bytes()).hexdigest() == self.sha256
+        except OSError:
+            return False
 
 
 _FILES = (
@@ -49,14 +52,5 @@ def load_tiktoken() -> TokenCounter | None:
         tiktoken = importlib.import_module("tiktoken")
     except ImportError:
         return None
-    name = next((file.encoding for file in _FILES if _is_there(file)), None)
+    name = next((file.encoding for file in _FILES if file.is_cached()), None)
     return None if name is None else TiktokenCounter(tiktoken.get_encoding(name))
-
-
-def _is_there(file: _File) -> bool:
-    """Whether tiktoken accepts the file as it is: it would fetch a broken one anew."""
-    path = file.cached()
-    try:
-        return path is not None and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
-    except OSError:
-        return False

@@ -201,16 +201,11 @@ def printed(config: Config, origins: Mapping[str, str]) -> str:
         lines += [_line(key, f"{name}.{key}", value, origins) for key, value in values.items()]
         if chosen:
             lines += ["", f"[{LIBRDKAFKA[:-1]}]"]
-            lines += [
-                _line(f'"{key}"', LIBRDKAFKA + key, _masked(key, value), origins) for key, value in chosen.items()
-            ]
+            masked = {key: "***" if _SECRET.search(key.lower()) else value for key, value in chosen.items()}
+            lines += [_line(f'"{key}"', LIBRDKAFKA + key, value, origins) for key, value in masked.items()]
     return "\n".join(lines)
 
 
 def _line(name: str, key: str, value: object, origins: Mapping[str, str]) -> str:
     line = f"{name} = {orjson.dumps(value, default=str).decode()}" if value is not None else f"# {name} is not set"
     return f"{line}  # {origins[key]}" if key in origins else line
-
-
-def _masked(name: str, value: str) -> str:
-    return "***" if _SECRET.search(name.lower()) else value

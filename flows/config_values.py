@@ -2,15 +2,15 @@
 
 Each function here raises ValueError that says what a value is not."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import ByteSize, TypeAdapter
+
 T = TypeVar("T")
 
-_UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-_SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(_UNITS)})", re.IGNORECASE)
+_SIZE = TypeAdapter(ByteSize)
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -30,7 +30,11 @@ def parse_number(value: object) -> float:
 
 def parse_truth(value: object) -> bool:
     """True or false."""
-    return value if isinstance(value, bool) else _converted(_truth, value, "is neither true nor false")
+    return (
+        value
+        if isinstance(value, bool)
+        else _converted(lambda text: _TRUTHS[text.lower()], value, "is neither true nor false")
+    )
 
 
 def parse_text(value: object) -> str:
@@ -49,7 +53,7 @@ def parse_bytes(value: object) -> int:
     """A number of bytes, with or without a unit: 536870912, 512MiB, 1.5GB."""
     if type(value) is int:
         return value
-    return _converted(_bytes, value, "is no size; give bytes, or add KiB, MiB, GiB, KB, MB or GB")
+    return _converted(_SIZE.validate_python, value, "is no size; give bytes, or add KiB, MiB, GiB, KB, MB or GB")
 
 
 def parse_any(value: object) -> str:
@@ -79,14 +83,3 @@ def _converted(convert: Callable[[str], T], value: object, problem: str) -> T:
     except (ValueError, LookupError):
         pass
     raise ValueError(f"{value!r} {problem}")
-
-
-def _truth(text: str) -> bool:
-    return _TRUTHS[text.lower()]
-
-
-def _bytes(text: str) -> int:
-    found = _SIZE.fullmatch(text)
-    if found is None:
-        raise ValueError
-    return round(float(found[1]) * _UNITS[found[2].upper()])

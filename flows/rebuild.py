@@ -39,7 +39,9 @@ def rebuild(state_dir: Path) -> tuple[list[Behind], dict[str, int]]:
     with hold(state_dir):
         began(state_dir)
         found = behind(state_dir)
-        offsets = rewind_offsets(found)
+        offsets: dict[str, int] = {}  # the first that any state partition lacks
+        for source, offset in sorted(pair for one in found for pair in one.first.items()):
+            offsets.setdefault(source, offset)
         _check_sources(state_dir, offsets)
         if offsets:
             write_checked(state_dir / REWIND, offsets)
@@ -65,14 +67,6 @@ def check_store(state_dir: Path) -> None:
             f"{state_dir} has lost its recovery store ({RECOVERY}/): nobody knows any more which queries were "
             f"answered. Restore a checkpoint, or give up on them: recallflow state rebuild {GIVE_UP}"
         )
-
-
-def rewind_offsets(found: list[Behind]) -> dict[str, int]:
-    """Per source the first offset that any state partition lacks."""
-    offsets: dict[str, int] = {}
-    for source, offset in (pair for one in found for pair in one.first.items()):
-        offsets[source] = min(offset, offsets.get(source, offset))
-    return dict(sorted(offsets.items()))
 
 
 def positions(state_dir: Path) -> dict[str, int]:

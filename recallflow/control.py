@@ -49,8 +49,9 @@ class TenantSettings(Control):
             try:
                 RecallSettings.model_validate(self.settings)
             except ValidationError as error:
-                wrong = [(".".join(map(str, ("settings", *one["loc"]))), _plain(one["msg"])) for one in error.errors()]
-                raise ValueError("; ".join(f"{field}: {problem}" for field, problem in wrong)) from None
+                wrong = [(".".join(map(str, ("settings", *one["loc"]))), one["msg"]) for one in error.errors()]
+                problems = [f"{field}: {message.removeprefix('Value error, ')}" for field, message in wrong]
+                raise ValueError("; ".join(problems)) from None
         return self
 
 
@@ -106,8 +107,3 @@ class Quota(Control):
 ControlEvent = Annotated[
     TenantSettings | Category | ApiKey | Rollout | GateVerdict | OwnerMapping | Quota, Field(discriminator="type")
 ]
-
-
-def _plain(message: str) -> str:
-    """The message of our own check, without what pydantic puts before it."""
-    return message.removeprefix("Value error, ")

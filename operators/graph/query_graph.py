@@ -17,7 +17,7 @@ import numpy.typing as npt
 from recallflow.errors import InvalidRecord
 from recallflow.operators.events import Request
 from recallflow.operators.graph import entities
-from recallflow.operators.graph.expand import Expansion, boosts, expand
+from recallflow.operators.graph.expand import Expansion, Related, boosts, expand
 from recallflow.operators.graph.gate import Compared, Places, Signal, compare
 from recallflow.operators.graph.neighbourhood import HOPS_MIN
 from recallflow.operators.graph.paths import Seeds, Step, Walk
@@ -100,25 +100,22 @@ class QueryGraph:
         applied = self.expansions.run(self.request, partial(self.measured, ranked, hops), late)
         self.warnings += applied.warnings
         self.ran |= applied.ran
-        return applied, np.array([self._place[item.seq] for item in applied.items], np.int64)
+        return applied, self._places(applied.items)
 
     # ------------------------------------------------------------------ parts
 
     def measured(self, ranked: Places, hops: int, steps: list[Step] | None = None) -> tuple[Expansion, Compared | None]:
         """What the graph adds behind the ranked memories, whatever the rollout lets through, and how that compares with
         the baseline; `steps` as in `Walk`."""
-        answered = {int(seq) for seq in self.index.conversation.facts["seq"][ranked]}
-        expansion = expand(self._walk(self.seeds(ranked), hops, steps), besides=answered)
-        return expansion, self.compare(ranked, expansion)
-
-    def compare(self, ranked: Places, expansion: Expansion) -> Compared | None:
-        """What the graph adds, beside what the ranking would have added."""
         seqs = self.index.conversation.facts["seq"]
         answered = np.zeros(len(self._place), np.bool_)
         answered[seqs[ranked]] = True
+        expansion = expand(self._walk(self.seeds(ranked), hops, steps), besides={*seqs[ranked].tolist()})
         left_out = self.permitted[~answered[seqs[self.permitted]]]
-        added = np.array([self._place[item.seq] for item in expansion.items], np.int64)
-        return compare(self.semantic, left_out, added)
+        return expansion, compare(self.semantic, left_out, self._places(expansion.items))
+
+    def _places(self, items: Sequence[Related]) -> Places:
+        return np.array([self._place[item.seq] for item in items], np.int64)
 
     def seeds(self, ranked: Places) -> Seeds:
         """The ranked memories that paths begin with, the best by the signal first."""

@@ -15,9 +15,7 @@ CACHE_BYTES = 1024 * 1024
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "state", help="look into a state directory", description="Looks into a state directory."
-    )
+    parser = commands.add_parser("state", help="look into a state directory")
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     info = actions.add_parser("info", help="settings, counts, positions")
     info.add_argument("--json", action="store_true", help="print as JSON")

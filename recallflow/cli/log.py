@@ -10,7 +10,7 @@ class Lines(logging.Formatter):
     """`2026-01-31T12:00:00.123Z WARNING connectors.kafka.trouble: …`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{_time(record)} {record.levelname} {_name(record)}: {_message(self, record)}"
+        return f"{_time(record)} {record.levelname} {_name(record)}: {super().format(record)}"
 
 
 class JsonLines(logging.Formatter):
@@ -18,7 +18,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {"time": _time(record), "level": record.levelname.lower(), "logger": _name(record)}
-        return json.dumps(fields | {"message": _message(self, record)}, ensure_ascii=False)
+        return json.dumps(fields | {"message": super().format(record)}, ensure_ascii=False)
 
 
 def set_up(log_format: str) -> None:
@@ -40,8 +40,3 @@ def _time(record: logging.LogRecord) -> str:
 
 def _name(record: logging.LogRecord) -> str:
     return record.name.removeprefix("recallflow.")
-
-
-def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    text = record.getMessage()
-    return f"{text}\n{formatter.formatException(record.exc_info)}" if record.exc_info else text

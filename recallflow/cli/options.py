@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from operator import attrgetter
 from pathlib import Path
 
 from recallflow.connectors.embedders import NAMES
@@ -51,7 +52,7 @@ def add_settings(parser: argparse.ArgumentParser, *keys: str) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML (default: $RECALLFLOW_CONFIG)")
     for key in keys:
         flag, metavar, text = _FLAGS[key]
-        if (default := _default(key)) not in (None, False, ()):
+        if (default := attrgetter(key)(Config())) not in (None, False, ()):
             text += f" (default: {default})"
         if metavar is None:
             parser.add_argument(flag, dest=key, action="store_const", const=True, help=text)
@@ -115,11 +116,3 @@ def decisions(options: argparse.Namespace) -> History:
             raise UsageError(f"{path}, line {number}: {error}") from error
         history.add(event.timestamp or 0, event)
     return history
-
-
-def _default(key: str) -> object:
-    """What holds where nobody gives a setting."""
-    value: object = Config()
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value

@@ -4,7 +4,6 @@ import argparse
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -109,22 +108,17 @@ def _note(rejects: Path, line: int, letter: DeadLetter) -> None:
 def _check(path: Path, scope: Scope, log_format: LogFormat, embedder: Embedder) -> int:
     """Reads and decodes a log without storing anything; 1 where a record would be refused."""
     events, refused = 0, 0
-    for events, item in enumerate(_decoded(path, scope, log_format), 1):
+    topic = _topic(path)
+    for events, value in enumerate(read_log(path, scope, log_format), 1):
+        item = decode(Record(Position(topic, 0, events - 1), value, 0))
         if isinstance(item, Write):
             item = check_dimension(embedder, item)
         if isinstance(item, Refused):
             refused += 1
-            print(
-                orjson.dumps(rejection(events, DeadLetter(item.record, 0, item.error, item.step))).decode(),
-                file=sys.stderr,
-            )
+            rejected = rejection(events, DeadLetter(item.record, 0, item.error, item.step))
+            print(orjson.dumps(rejected).decode(), file=sys.stderr)
     print(f"{path.name}: {log_format}, {events} events, {refused} would be refused")
     return 1 if refused else 0
-
-
-def _decoded(path: Path, scope: Scope, log_format: LogFormat) -> Iterator[object]:
-    for offset, value in enumerate(read_log(path, scope, log_format)):
-        yield decode(Record(Position(_topic(path), 0, offset), value, 0))
 
 
 def _topic(path: Path) -> str:

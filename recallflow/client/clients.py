@@ -4,7 +4,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from recallflow.brokers.options import KafkaOptions
@@ -77,9 +77,7 @@ class RecallClient(_Face):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -100,7 +98,5 @@ class AsyncRecallClient(_Face):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -66,7 +66,10 @@ class Responses:
         try:
             found = self._consumer.list_topics(self._topic, timeout=METADATA_S).topics[self._topic]
             if found.error is None:
-                self._consumer.assign([TopicPartition(self._topic, n, self._end(n)) for n in found.partitions])
+                parts = [TopicPartition(self._topic, number) for number in found.partitions]
+                for part in parts:
+                    part.offset = self._consumer.get_watermark_offsets(part, timeout=METADATA_S)[1]
+                self._consumer.assign(parts)
                 self._assigned = set(found.partitions)
             self.trouble = None if found.error is None else f"{self._topic}: {found.error.str()}"
         except KafkaException as error:
@@ -80,10 +83,6 @@ class Responses:
             added = sorted(found.partitions.keys() - self._assigned)
             self._consumer.incremental_assign([TopicPartition(self._topic, n, OFFSET_BEGINNING) for n in added])
             self._assigned.update(added)
-
-    def _end(self, partition: int) -> int:
-        end: int = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=METADATA_S)[1]
-        return end
 
     def _receive(self, message: Any) -> None:
         error = message.error()

@@ -30,8 +30,4 @@ def sample_path(name: str) -> Path:
 def sample_questions() -> list[SampleQuestion]:
     """The sample questions, in the order in which the demo asks them."""
     lines = sample_path("questions.jsonl").read_bytes().splitlines()
-    return [_question(orjson.loads(line)) for line in lines]
-
-
-def _question(fields: dict[str, Any]) -> SampleQuestion:
-    return SampleQuestion(fields.pop("_note"), tuple(fields.pop("_expect")), fields)
+    return [SampleQuestion(q.pop("_note"), tuple(q.pop("_expect")), q) for q in map(orjson.loads, lines)]

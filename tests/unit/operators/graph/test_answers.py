@@ -10,7 +10,6 @@ from recallflow.decisions import History
 from recallflow.flows.embedded import Processed
 from recallflow.operators.graph import query_graph
 from recallflow.operators.graph.gate import Compared
-from recallflow.operators.graph.query_graph import QueryGraph
 
 MakeEvent = Callable[..., dict[str, Any]]
 RunFlow = Callable[..., Processed]
@@ -173,13 +172,13 @@ def test_a_planted_regression_blocks_the_tenant_and_recovery_frees_it(
     history = rolled_out()
     queries = [ask(make_event, "rollout alarms") for _ in range(20)]
     with monkeypatch.context() as planted:
-        planted.setattr(QueryGraph, "compare", lambda *_: BAD)
+        planted.setattr(query_graph, "compare", lambda *_: BAD)
         run_flow([*memories, *queries], decisions=history)
     verdict = history.as_of("acme", "gate.verdict", "0", 2**62)
     assert isinstance(verdict, GateVerdict)
     assert (verdict.blocked, verdict.why) == (True, "relevance_loss 0.89")
     # Another run begins with empty windows, and with what was decided.
-    monkeypatch.setattr(QueryGraph, "compare", lambda *_: GOOD)
+    monkeypatch.setattr(query_graph, "compare", lambda *_: GOOD)
     recovered = run_flow([*memories, *queries], decisions=history).responses
     assert {response["fallback"] for response in recovered} == {"quality_gate_blocked"}
     (answer,) = run_flow([*memories, ask(make_event, "rollout alarms")], decisions=history).responses
