@@ -41,7 +41,6 @@ STEPS: list[tuple[Any, str, str]] = [
     (KafkaPart, "next_batch", "source: records"),
     (Hub, "wait", "source: nothing to read"),
     (engine, "decode", "decode"),
-    (engine, "authorise", "authorise"),
     (engine, "prepare", "prepare: words and vectors"),
     (engine, "by_partition", "key"),
     (PartitionLogic, "on_batch", "state: apply"),

@@ -11,7 +11,6 @@ from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.token_counters import load_tiktoken
 from recallflow.embedder import Embedder
 from recallflow.operators.apply import Rules
-from recallflow.operators.authorise import authorise
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Batch, Item
 from recallflow.operators.partition import PartitionLogic
@@ -34,7 +33,7 @@ def build(
     decode: Callable[[Record], Item] = decode,
     behind: Callable[[], str] = lambda: "",
 ) -> KeyedStream[Output]:
-    """decode → authorise → prepare → state partition; what comes out goes to whatever sink the caller has.
+    """decode → prepare → state partition; what comes out goes to whatever sink the caller has.
 
     Nothing may branch off and merge before the state, and nothing may be keyed finer: either would reorder events.
 
@@ -42,7 +41,7 @@ def build(
     """
 
     def prepared(records: list[Record]) -> list[tuple[str, Batch]]:
-        events = [authorise(decode(record)) for record in records]
+        events = [decode(record) for record in records]
         return by_partition(prepare(embedder, events), directory.fingerprint.partitions)
 
     batches = op.flat_map_batch("prepare", op.input("records", flow, source), prepared)

@@ -1,20 +1,28 @@
-"""Events that are applied in steps, as their work is larger than one event's share (`work.py`)."""
+"""Events applied in steps, as their work is larger than one event's share (`work.py`), and what waits meanwhile.
 
+What waits is what comes behind such an event in its log, as a position says that all before it is applied; and every
+query about its owner, which would see half of it otherwise. Other logs, other state partitions and queries of other
+owners go on.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from recallflow.errors import InvalidRecord
 from recallflow.operators.apply import Rules
-from recallflow.operators.events import Write
+from recallflow.operators.events import Item, Refused, Write
 from recallflow.operators.guard import twice
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, is_large, may_be_large, step
 from recallflow.owner import Owner
+from recallflow.records import Record
 from recallflow.state import keys
-from recallflow.state.hot import Owners
-from recallflow.state.hot_owner import HotOwner
+from recallflow.state.hot_owner import HotOwner, Owners
 from recallflow.state.partition import Partition, Values
 
 STEP = "state"
+AT_ONCE = 100  # items released between two batches
 
 
 class LargeEvents:
@@ -82,3 +90,48 @@ class LargeEvents:
 
     def _key(self, owner: Owner) -> bytes:
         return keys.work(self._owners.get(owner).key)
+
+
+class Queue:
+    """The items of one state partition that are held, in the order of their logs."""
+
+    def __init__(self, is_at_work: Callable[[Owner], bool], query_topic: str | None) -> None:
+        """`is_at_work`: whether steps of an owner's event are still to be done. `query_topic`: a log of questions only,
+        whose positions say nothing."""
+        self._is_at_work = is_at_work
+        self._query_topic = query_topic
+        self._held: deque[Item] = deque()
+        self._behind: Counter[str | Owner] = Counter()  # the logs and the owners of what is held
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def must_wait(self, item: Item) -> bool:
+        """Whether an item comes behind one that is held, or its owner is at work."""
+        if self._held and any(self._behind[line] for line in self._lines(item)):
+            return True
+        return not isinstance(item, Refused) and self._is_at_work(item.owner)
+
+    def hold(self, item: Item, *, first: bool = False) -> None:
+        """Sets an item aside, behind those that wait."""
+        self._behind.update(self._lines(item))
+        self._held.appendleft(item) if first else self._held.append(item)
+
+    def released(self) -> Iterator[Item]:
+        """Some of the items whose turn it is, in order; each is to be dealt with before the next is asked for."""
+        for _ in range(min(AT_ONCE, len(self._held))):
+            if not self._held or (not isinstance(item := self._held[0], Refused) and self._is_at_work(item.owner)):
+                return
+            self._held.popleft()
+            self._behind.subtract(self._lines(item))
+            yield item
+
+    def records(self) -> list[Record]:
+        """What is held, for the snapshot."""
+        return [item.record for item in self._held]
+
+    def _lines(self, item: Item) -> list[str | Owner]:
+        """The lines that an item stands in: its log's and its owner's."""
+        position = item.record.position
+        lines: list[str | Owner] = [] if position.topic == self._query_topic else [position.source]
+        return lines if isinstance(item, Refused) else [*lines, item.owner]

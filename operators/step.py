@@ -22,8 +22,8 @@ from recallflow.operators.apply import Rules
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask, Item, Refused, Write
 from recallflow.operators.graph.rollout import Expansions
+from recallflow.operators.large import Queue
 from recallflow.operators.prepare import prepare
-from recallflow.operators.queue import Queue
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.snapshot import Snapshot, decode_record, encode_record
 from recallflow.operators.writes import Writes

@@ -24,7 +24,7 @@ from recallflow.operators.view import View
 from recallflow.outputs import DeadLetter, Receipted
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
-from recallflow.state.hot import Owners
+from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition
 
 

@@ -13,7 +13,7 @@ import orjson
 from recallflow.errors import SettingsMismatch, StateError, StateFormatError, StorageError
 from recallflow.state import keys
 from recallflow.state.files import read_checked, write_checked
-from recallflow.state.hot import HotOwners
+from recallflow.state.hot_owner import HotOwners
 from recallflow.state.keyring import Keyring, new_secret
 from recallflow.state.lock import LOCK, WAIT_S, locked
 from recallflow.state.partition import Counts, Partition, SharedMemory

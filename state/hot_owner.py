@@ -1,6 +1,7 @@
 """What is known of an owner while hot: its place in the store, its sessions' episodes, and its search index."""
 
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 
@@ -139,3 +140,83 @@ def with_changes(standing: list[Episode], changed: list[Episode]) -> list[Episod
 def _standing(episodes: Iterable[Episode]) -> list[Episode]:
     # Two may start at one moment: one that ended there, and one whose messages came after that end.
     return sorted((e for e in episodes if e.merged_into is None), key=lambda e: (e.start_ms, e.last_ms, e.number))
+
+
+PACKED_MOST = 2_048  # memories between two batches
+
+
+class HotOwners:
+    """A least-recently-used cache of owners, by bytes.
+
+    Nothing is dropped while a batch is being applied: an owner may carry effects that are not committed yet. The
+    worker calls `shrink` between batches.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._owners: OrderedDict[Owner, HotOwner] = OrderedDict()
+        self._weights: dict[Owner, int] = {}
+        self._touched: set[Owner] = set()
+        self._total_bytes = 0
+
+    def of(self, partition: Partition) -> "Owners":
+        """Those of one state partition."""
+        return Owners(self, partition)
+
+    def get(self, partition: Partition, owner: Owner) -> HotOwner:
+        """The owner, loaded on first touch."""
+        hot = self._owners.get(owner)
+        if hot is None:
+            hot = self._owners[owner] = HotOwner(partition, owner)
+        else:
+            self._owners.move_to_end(owner)
+        self._touched.add(owner)
+        return hot
+
+    def drop(self, owner: Owner) -> None:
+        """Takes the owner out of memory, if it is there: it is loaded again from the store."""
+        if self._owners.pop(owner, None) is not None:
+            self._touched.discard(owner)
+            self._total_bytes -= self._weights.pop(owner, 0)
+
+    def keep_segments(self, model: str, dimension: int) -> None:
+        """Packs what is complete of the indexes of owners touched since the last `shrink`, within a share of work: it
+        holds up everybody. What is over it waits until its owner is touched again."""
+        packed = 0
+        for owner in self._touched:
+            while packed < PACKED_MOST and (memories := self._owners[owner].keep_segment(model, dimension)):
+                packed += memories
+
+    def shrink(self) -> None:
+        """Weighs what was touched since the last call and drops the least recently used until the budget holds."""
+        for owner in self._touched:
+            weight = self._owners[owner].size_bytes()
+            self._total_bytes += weight - self._weights.get(owner, 0)
+            self._weights[owner] = weight
+        self._touched.clear()
+        while self._total_bytes > self._budget_bytes and self._owners:
+            owner, _ = self._owners.popitem(last=False)
+            self._total_bytes -= self._weights.pop(owner)
+
+    @property
+    def total_bytes(self) -> int:
+        return self._total_bytes
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+
+class Owners:
+    """The owners of one state partition, as whoever applies or answers reaches them."""
+
+    def __init__(self, hot_owners: HotOwners, partition: Partition) -> None:
+        self._hot_owners = hot_owners
+        self._partition = partition
+
+    def get(self, owner: Owner) -> HotOwner:
+        """The owner, loaded on first touch."""
+        return self._hot_owners.get(self._partition, owner)
+
+    def drop(self, owner: Owner) -> None:
+        """Takes an owner out of memory who may be half changed there; the store has all of the events before."""
+        self._hot_owners.drop(owner)

@@ -9,15 +9,13 @@ import numpy as np
 import orjson
 
 from recallflow.embedder import Matrix
-from recallflow.state.arrays import Array, Bytes, Floats, GrowingArray, Ints, Mask
-from recallflow.state.clusters import Clusters
+from recallflow.state.arrays import Array, Bytes, Floats, GrowingArray, Ints, Mask, Texts
 from recallflow.state.interner import Interner
 from recallflow.state.lexical import LexicalIndex
 from recallflow.state.rows import Entry, Episode, Vectors
 from recallflow.state.segment import FACTS, NAMED, Segment
-from recallflow.state.texts import Texts
 from recallflow.state.tokens import NO_TOKENS, TokenIndex
-from recallflow.state.vectors import VectorIndex
+from recallflow.state.vectors import Clusters, VectorIndex
 
 NEVER_MS = np.iinfo(np.int64).max
 ALWAYS_MS = np.iinfo(np.int64).min

@@ -31,8 +31,7 @@ from recallflow.queries import (
 from recallflow.responses import Response
 from recallflow.state import keys
 from recallflow.state.graph_codec import NodeKey
-from recallflow.state.hot import Owners
-from recallflow.state.hot_owner import HotOwner
+from recallflow.state.hot_owner import HotOwner, Owners
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.state.rows import MemoryRow

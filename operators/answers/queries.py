@@ -4,16 +4,14 @@ A query reads what is applied; what its answer leaves behind joins the transacti
 aside until the position is applied or its time is up; one about the past of a large owner, until that is built.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
-from recallflow.errors import InvalidRecord
-from recallflow.operators.answers import reply
+from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.effects import Marks, stage_effects
-from recallflow.operators.answers.past import Pasts
-from recallflow.operators.answers.waiting import Waiting
+from recallflow.operators.answers.waiting import Pasts, Waiting
 from recallflow.operators.apply import Rules
 from recallflow.operators.events import Ask, Item, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
@@ -22,9 +20,9 @@ from recallflow.operators.recall.pipeline import Effects
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
 from recallflow.owner import Owner
 from recallflow.queries import Recall, ReplyTo
-from recallflow.records import Record
-from recallflow.responses import Warn
-from recallflow.state.hot import Owners
+from recallflow.records import Position, Record
+from recallflow.responses import ErrorBody, Response, Warn
+from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition
 
 STEP = "state"
@@ -140,7 +138,7 @@ class Queries:
         record, drop = ask.record, partial(self._owners.drop, ask.owner)
         reply_to: ReplyTo | None = None
         try:
-            reply_to = reply.checked(ask.query.reply_to, self._rules.reply_topics)
+            reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
             answer, effects = twice(STEP, record.position, self._respond, ask, warnings, reply_to, undo=drop)
         except InvalidRecord as error:
             failed = self._failure(ask, 0, ask.query_id, error, reply_to, self._catching_up())
@@ -158,7 +156,7 @@ class Queries:
         if warnings := [*warnings, *self._rebuilding(), *self._catching_up()]:
             response = response.warned(warnings)
         response = response.model_copy(update={"applied": self._applied()})
-        return reply.answer(ask.record.position, 0, key_of(ask), response, reply_to), effects
+        return _output(ask.record.position, 0, key_of(ask), response, reply_to), effects
 
     def _stage_effects(self, ask: Ask, effects: Effects) -> None:
         stage_effects(self._partition, self._marks, self._owners.get(ask.owner), ask, effects)
@@ -172,8 +170,10 @@ class Queries:
         reply_to: ReplyTo | None = None,
         warnings: list[Warn] | None = None,
     ) -> Answer:
-        response = reply.failure(query_id, error, self._applied(), warnings or [])
-        return reply.answer(item.record.position, number, key_of(item), response, reply_to)
+        response = Response(query_id=query_id, status="error", error=ErrorBody.of(error), applied=self._applied())
+        if warnings:
+            response = response.model_copy(update={"warnings": warnings})
+        return _output(item.record.position, number, key_of(item), response, reply_to)
 
     def _rebuilding(self) -> list[Warn]:
         applied = self._partition.applied
@@ -185,3 +185,26 @@ class Queries:
 
     def _applied(self) -> list[str]:
         return [f"{source}:{offset}" for source, offset in sorted(self._partition.applied.items())]
+
+
+# ---------------------------------------------------------------------- outputs
+
+
+def _checked_reply(wanted: ReplyTo | None, known: Mapping[str, int] | None) -> ReplyTo | None:
+    """Where an answer is to go, if a query may say so: `known`, the reply topics with their partition counts. Raises
+    InvalidRecord."""
+    if wanted is None or known is None:
+        return None
+    if wanted.topic not in known:
+        problem = f"not among the reply topics: {', '.join(sorted(known)) or 'none'}"
+        raise InvalidRecord("invalid_event", [FieldProblem("reply_to.topic", problem)])
+    if wanted.partition is not None and wanted.partition >= known[wanted.topic]:
+        problem = f"{wanted.topic} has {known[wanted.topic]} partitions"
+        raise InvalidRecord("invalid_event", [FieldProblem("reply_to.partition", problem)])
+    return wanted
+
+
+def _output(position: Position, number: int, key: bytes, response: Response, reply_to: ReplyTo | None) -> Answer:
+    """A response as an output."""
+    body = response.model_dump_json(exclude_unset=True).encode()
+    return Answer(position, number, key, body, response, reply_to)

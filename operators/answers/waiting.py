@@ -1,12 +1,26 @@
-"""Queries that wait for a position to be applied: they hold up nobody, and survive a kill in the snapshot."""
+"""Queries that wait, and hold up nobody: for a position to be applied, or for the past of a large owner to be built.
 
+The past is that of the query's place in line: what is committed later is not in it. Its index is built in steps,
+between which others have their turn. What waits survives a kill in the snapshot, and is asked anew after it.
+"""
+
+from collections import deque
 from collections.abc import Mapping
+from typing import NamedTuple
 
+from recallflow.embedder import Embedder
+from recallflow.errors import InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.operators.events import Ask
+from recallflow.operators.guard import once
+from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build
 from recallflow.queries import Recall
-from recallflow.records import Position
+from recallflow.records import Position, Record
 from recallflow.responses import Warn
+from recallflow.state.hot_owner import Owners
+from recallflow.state.index import OwnerIndex
+
+STEP = "state"
 
 
 class Waiting:
@@ -37,3 +51,62 @@ class Waiting:
             for target in self.missing(applied)
         ]
         return [Warn(code="stale_read", detail="; ".join(behind))] if behind else []
+
+
+class Asked(NamedTuple):
+    """A question, what its answer is to warn of, and the steps to what it is about."""
+
+    ask: Ask
+    warnings: list[Warn]
+    moment: Moment
+    steps: Steps[OwnerIndex]
+
+
+class Pasts:
+    """The questions of one state partition whose past is being built, one after the other."""
+
+    def __init__(self, owners: Owners, embedder: Embedder, episode_gap_ms: int) -> None:
+        self._owners = owners
+        self._embedder = embedder
+        self._episode_gap_ms = episode_gap_ms
+        self._asked: deque[Asked] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    def records(self) -> list[Record]:
+        """What is asked, for the snapshot."""
+        return [asked.ask.record for asked in self._asked]
+
+    def begin(self, ask: Ask, warnings: list[Warn]) -> bool:
+        """Whether a question takes steps; then it is set aside until they are taken."""
+        query, hot = ask.query, self._owners.get(ask.owner)
+        if not isinstance(query, Recall) or hot.next_change <= AT_ONCE:
+            return False
+        moment = Moment.of(query, ask.asked_ms)
+        if moment.is_of_present:
+            return False
+        steps = build(hot, moment, self._embedder.name, self._embedder.dimension, self._episode_gap_ms)
+        next(steps)  # from here on it is of now
+        self._asked.append(Asked(ask, warnings, moment, steps))
+        return True
+
+    def advance(self) -> Asked | None:
+        """Takes one step. Returns the question that can be answered now, its past at hand with the owner; where our own
+        code fails at a step, without it: then its answer says so."""
+        asked = self._asked[0]
+        try:
+            once(STEP, asked.ask.record.position, self._step, asked)
+        except InvalidRecord:
+            return self._asked.popleft()
+        return self._asked.popleft() if self._owners.get(asked.ask.owner).past is not None else None
+
+    def _step(self, asked: Asked) -> None:
+        try:
+            next(asked.steps)
+        except StopIteration as ended:
+            self._owners.get(asked.ask.owner).past = asked.moment, ended.value
+
+    def end(self, asked: Asked) -> None:
+        """The question is answered: nobody else asks about its past."""
+        self._owners.get(asked.ask.owner).past = None

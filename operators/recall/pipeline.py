@@ -1,8 +1,8 @@
 """A recall query's way to its response, from top to bottom. The numbers are the twelve steps of docs/recall.md.
 
 Each step gives a frozen value that the next ones need: `Asked → Understood → Candidates → Ranked → Expanded →
-Composed`. Step 1 (validate) only warns, and is part of composing. Step 2 (authorise) is a step of the dataflow before
-the state: everything here is about an owner whom the query may ask.
+Composed`. Step 1 (validate) only warns, and is part of composing. Step 2 (authorise) belongs before the state:
+everything here is about an owner whom the query may ask.
 """
 
 from collections.abc import Callable

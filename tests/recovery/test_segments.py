@@ -13,7 +13,7 @@ import pytest
 from recallflow.flows.embedded import Embedded, process
 from recallflow.flows.settings import Settings
 from recallflow.state import directory, keys, segments
-from recallflow.state.hot import HotOwners
+from recallflow.state.hot_owner import HotOwners
 from recallflow.state.partition import Partition
 from recallflow.state.verify import verify
 

@@ -19,8 +19,7 @@ from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer
 from recallflow.owner import Owner
 from recallflow.state.directory import RECOVERY, StateDirectory, describe
-from recallflow.state.hot import HotOwners
-from recallflow.state.hot_owner import HotOwner
+from recallflow.state.hot_owner import HotOwner, HotOwners
 
 Pipe = Callable[[Path, Sequence[bytes]], list[dict[str, Any]]]
 Start = Callable[..., subprocess.Popen[bytes]]

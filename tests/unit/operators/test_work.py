@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from recallflow.operators import large, queue, work
-from recallflow.operators.answers import past
+from recallflow.operators import large, work
+from recallflow.operators.answers import waiting
 from recallflow.operators.recall import moment
 from recallflow.operators.snapshot import Snapshot
 from recallflow.outputs import Output
@@ -67,7 +67,7 @@ class Engine(Harness):
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "LOOKED_AT", 4)
     monkeypatch.setattr(work, "SHARE", 3)
-    monkeypatch.setattr(queue, "AT_ONCE", 2)
+    monkeypatch.setattr(large, "AT_ONCE", 2)
 
 
 @pytest.fixture
@@ -373,7 +373,7 @@ def test_the_past_is_built_in_steps_and_is_that_of_the_questions_place_in_line(
     question = make_event("recall", 60 * MINUTE_MS, id="past", query="tea?", k=50, **about)
     whole.run(QUERIES, question)
     monkeypatch.setattr(moment, "AT_ONCE", 3)
-    monkeypatch.setattr(past, "AT_ONCE", 3)
+    monkeypatch.setattr(waiting, "AT_ONCE", 3)
     engine = make_engine()
     engine.run(MEMORIES, *said)
     engine.run(QUERIES, question, make_event("recall", 60 * MINUTE_MS, id="now", query="tea?", k=50))

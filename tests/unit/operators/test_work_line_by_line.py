@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from recallflow.operators import queue, work
+from recallflow.operators import large, work
 from recallflow.outputs import Done
 from tests.unit.operators.harness import MEMORIES, Harness, answers, letters
 
@@ -17,7 +17,7 @@ def test_no_snapshot_knows_of_a_line_whose_outputs_are_still_to_come(
     """Whoever goes on from a snapshot reads behind its lines: what is refused of them would be told to nobody."""
     monkeypatch.setattr(work, "LOOKED_AT", 4)
     monkeypatch.setattr(work, "SHARE", 3)
-    monkeypatch.setattr(queue, "AT_ONCE", 2)
+    monkeypatch.setattr(large, "AT_ONCE", 2)
     own = {"tenant_id": "acme", "user_id": "ann"}
     messages = [own | {"type": "message", "id": f"m{n}", "content": f"walnut {n}"} for n in range(MESSAGES)]
     forget = own | {"type": "memory.forget", "filter": {"older_than": "2100-01-01T00:00:00Z"}}
