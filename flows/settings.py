@@ -80,7 +80,6 @@ class Settings:
         decisions: History | None = None,
     ) -> Rules:
         """What partition logic reads of the settings, and of where it runs."""
-        known = History() if decisions is None else decisions
         similarity = Similarity(self.similarity_threshold, self.similarity_max_k, self.similarity_max_per_memory)
         return Rules(
             embedder.name,
@@ -88,7 +87,7 @@ class Settings:
             query_topic,
             reply_topics,
             input_ends,
-            known,
+            decisions or History(),
             similarity,
             graph_enabled=self.graph_enabled,
         )

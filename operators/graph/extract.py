@@ -95,14 +95,11 @@ _REPOSITORY = re.compile(
 def read_names(text: str) -> Named:
     """The names, tags and URNs of a text."""
     text = text[:READ_CHARACTERS]
-    entities = _distinct([*_mentions(text), *_capitalised(text)])
+    mentions = _MENTION.findall(text) if "@" in text else []
+    entities = _distinct([*mentions, *_capitalised(text)])
     tags = _distinct(_TAG.findall(text)) if "#" in text else ()
     urns = _distinct(_urns(text)) if ":" in text or "/" in text else ()
     return Named(entities, tags, urns)
-
-
-def _mentions(text: str) -> list[str]:
-    return _MENTION.findall(text) if "@" in text else []
 
 
 def _urns(text: str) -> Iterator[str]:

@@ -14,7 +14,6 @@ from benchmarks.torture.topics import Topics
 GOOD = {"type": "message", "tenant_id": "acme", "user_id": "ann", "content": "A walnut.", "receipt": True}
 KEY = b"acme/ann"
 YEAR_287168_MS = 9_000_000_000_000_000
-DECADE_MS = 315_360_000_000
 
 
 def test_odd_headers_and_times_stop_nothing(bare: Topics, make_engine: Callable[..., Engine]) -> None:

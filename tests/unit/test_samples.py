@@ -97,8 +97,3 @@ def test_questions_are_sent_without_the_fields_of_the_file() -> None:
 def test_questions_show_several_modes(questions: list[Recall]) -> None:
     assert {question.mode for question in questions} == {"hybrid", "recency", "relevance", "episode"}
     assert all(question.k == 3 for question in questions)
-
-
-def test_an_unknown_sample_is_told() -> None:
-    with pytest.raises(FileNotFoundError, match=r"other\.jsonl"):
-        sample_path("other.jsonl")

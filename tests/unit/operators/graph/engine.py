@@ -1,7 +1,6 @@
 """The state step on a directory of its own: events in, receipts and refusals out, the graph to look at."""
 
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +46,6 @@ class Engine:
         given = receipts(outputs)
         self.receipts += given
         return given
-
-    def run_each(self, events: Iterable[dict[str, Any]]) -> None:
-        for one in events:
-            self.run(one)
 
     def again(self, writer: MakeWriter | None = None) -> None:
         """Ends the process and starts another one: what was kept in memory is gone."""

@@ -10,7 +10,7 @@ from recallflow.flows.settings import Settings
 from recallflow.state.graph_codec import NodeKey, Superseded
 from tests.unit.operators.graph.engine import Engine, event, memory
 
-A, B, C = memory("a"), memory("b"), memory("c")
+A, B = memory("a"), memory("b")
 
 
 @pytest.fixture
