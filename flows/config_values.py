@@ -15,21 +15,18 @@ _TRUTHS = {"true": True, "false": False}
 
 
 def parse_whole(value: object) -> int:
-    """A whole number."""
     if type(value) is int:  # to isinstance, True is one
         return value
     return _converted(int, value, "is not a whole number")
 
 
 def parse_number(value: object) -> float:
-    """A number."""
     if type(value) is int:
         return float(value)
     return value if type(value) is float else _converted(float, value, "is not a number")
 
 
 def parse_truth(value: object) -> bool:
-    """True or false."""
     return (
         value
         if isinstance(value, bool)
@@ -38,7 +35,6 @@ def parse_truth(value: object) -> bool:
 
 
 def parse_text(value: object) -> str:
-    """Text."""
     return _converted(str, value, "is no text")
 
 

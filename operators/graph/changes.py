@@ -74,11 +74,9 @@ class Changes:
         return None if stored is None else NodeRow.decode(stored)
 
     def put_node(self, row: NodeRow) -> None:
-        """Writes a node's record."""
         self.put(keys.node(self._owner, self.name(row.key)), row.encode())
 
     def remove_node(self, key: NodeKey) -> None:
-        """Deletes a node's record."""
         self.put(keys.node(self._owner, self.name(key)), None)
 
     def ensure_node(self, key: str, kind: str, name: str, is_urn: bool = False) -> bytes:
@@ -167,7 +165,6 @@ class Changes:
         return self._partition.keyring.edge(self._owner, self.name(first), self.name(second), kind)
 
     def edge(self, name: bytes) -> EdgeRow | None:
-        """An edge's record."""
         stored = self.get(keys.edge(self._owner, name))
         return None if stored is None else EdgeRow.decode(stored)
 
