@@ -38,7 +38,7 @@ def _ends(changes: Changes, edge: GraphEdge) -> Ends | None:
     source, target = _existing(changes, edge.source), _existing(changes, edge.target)
     if source is None or target is None:
         return None
-    stated = changes.edge(changes.edge_name(source, target, edge.type)) is not None
+    stated = changes.edges.get(changes.edges.name(source, target, edge.type)) is not None
     return (source, target) if stated or _similar(changes, (source, target), edge.type) else None
 
 
@@ -67,10 +67,10 @@ def _archive_node(changes: Changes, key: NodeKey, archived: bool) -> bool:
 
 def _archive_edge(changes: Changes, ends: Ends, kind: str, archived: bool) -> bool:
     changed = False
-    name = changes.edge_name(*ends, kind)
-    row = changes.edge(name)
+    name = changes.edges.name(*ends, kind)
+    row = changes.edges.get(name)
     if row is not None and row.is_archived != archived:
-        changes.put_edge(name, row._replace(archived=archived))
+        changes.edges.put(name, row._replace(archived=archived))
         changed = True
     for seq, other in _similar(changes, ends, kind):
         before = changes.neighbours(seq)

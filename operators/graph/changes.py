@@ -43,9 +43,9 @@ class Changes:
         self._partition = partition
         self._hot = hot
         self._owner = hot.key
-        self._change = change
         self.hot_graph = hot.hot_graph()
         self.staged = Staged()
+        self.edges = EdgeChanges(self, partition, hot.key, change)
         self._detached: orphans.Nodes = {}  # nodes that lost a link or an edge
         self._undescribed: orphans.Nodes = {}  # nodes whose describing memory lost its link
 
@@ -90,6 +90,18 @@ class Changes:
             self.put(stored, NodeRow(NodeKey(key), kind, name, name if is_urn else None).encode())
         self.staged.nodes[key] = found
         return found
+
+    def forget_memory(self, key: NodeKey, seq: int) -> None:
+        """Takes away what is stored of a memory as a node: that it is archived, and by what it is superseded."""
+        if self.node(key) is not None:
+            self.remove_node(key)
+        if self.get(keys.superseded(self._owner, seq)) is not None:
+            self.put(keys.superseded(self._owner, seq), None)
+            self.staged.superseded[seq] = []
+
+    def detach(self, key: NodeKey) -> None:
+        """A node lost a link or an edge: `prune` deletes it where that was the last."""
+        self._detached[self.name(key)] = key
 
     def _known(self, key: str) -> bytes | None:
         """What stands for a node that is surely stored; None of others."""
@@ -139,7 +151,7 @@ class Changes:
         """Takes a memory's link to a node away."""
         node = NodeKey(key)
         self.put(keys.member(self._owner, self.name(node), seq), None)
-        self._detached[self.name(node)] = node
+        self.detach(node)
         self._lose_description(node, seq)
 
     def members(self, key: str, at_most: int | None = None) -> list[int]:
@@ -156,81 +168,6 @@ class Changes:
         row = self.node(key)
         if row is not None and row.described_by == seq:
             self._undescribed[self.name(key)] = key
-
-    # ------------------------------------------------------------------ edges
-
-    def edge_name(self, source: NodeKey, target: NodeKey, kind: str) -> bytes:
-        """What stands for an edge in stored keys; one of a symmetric type is the same from both ends."""
-        first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
-        return self._partition.keyring.edge(self._owner, self.name(first), self.name(second), kind)
-
-    def edge(self, name: bytes) -> EdgeRow | None:
-        stored = self.get(keys.edge(self._owner, name))
-        return None if stored is None else EdgeRow.decode(stored)
-
-    def new_edge(self, source: NodeKey, target: NodeKey, kind: str) -> EdgeRow:
-        """An edge that nothing states yet, still to be put."""
-        self.staged.edges += 1
-        first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
-        return EdgeRow(first, second, kind, self._change * _EDGE_NUMBERS + self.staged.edges - 1)
-
-    def add_edge(self, name: bytes, row: EdgeRow) -> None:
-        """Writes an edge that was not there, at both its ends."""
-        for end in (row.source, row.target):
-            self.put(keys.adjacency(self._owner, self.name(end), row.number), name)
-        self.put_edge(name, row)
-
-    def put_edge(self, name: bytes, row: EdgeRow) -> None:
-        """Writes an edge that is at its ends already."""
-        self.put(keys.edge(self._owner, name), row.encode())
-        self._supersede(row, stands=not row.is_archived)
-
-    def remove_edge(self, name: bytes, row: EdgeRow) -> None:
-        """Deletes an edge, at both its ends."""
-        self.put(keys.edge(self._owner, name), None)
-        for end in (row.source, row.target):
-            self.put(keys.adjacency(self._owner, self.name(end), row.number), None)
-            if not end.memory:
-                self._detached[self.name(end)] = end
-        self._supersede(row, stands=False)
-
-    def edge_names(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
-        """Names of so many of the edges that earlier events left at a node, or of all."""
-        stored = self._partition.scan(keys.adjacency_of(self._owner, self.name(key)))
-        return [name for _, name in islice(stored, at_most)]
-
-    def edges_at(self, key: NodeKey, at_most: int | None = None) -> Iterator[tuple[bytes, EdgeRow]]:
-        """Names and records of those of them that stand so far."""
-        for name in self.edge_names(key, at_most):
-            if (row := self.edge(name)) is not None:
-                yield name, row
-
-    def _supersede(self, row: EdgeRow, stands: bool) -> None:
-        if row.type != SUPERSEDES or not (row.source.memory and row.target.memory):
-            return
-        seq = self.seq(row.target.text)
-        if seq is None:
-            return
-        key = keys.superseded(self._owner, seq)
-        stored = self.get(key)
-        by = [one for one in (decode_superseded(stored) if stored else []) if one.by != row.source.text]
-        if stands and len(by) == SUPERSEDED_MAX:
-            problem = (
-                f"{row.target} is superseded by {SUPERSEDED_MAX} memories already: archive the edge of one of them"
-            )
-            raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
-        if stands:
-            by.append(Superseded(row.source.text, row.ingested_ms, row.given.expires_ms if row.given else None))
-        self.put(key, encode_rows(by) if by else None)
-        self.staged.superseded[seq] = by
-
-    def forget_memory(self, key: NodeKey, seq: int) -> None:
-        """Takes away what is stored of a memory as a node: that it is archived, and by what it is superseded."""
-        if self.node(key) is not None:
-            self.remove_node(key)
-        if self.get(keys.superseded(self._owner, seq)) is not None:
-            self.put(keys.superseded(self._owner, seq), None)
-            self.staged.superseded[seq] = []
 
     # ------------------------------------------------------------------ similar memories
 
@@ -275,3 +212,79 @@ class Changes:
         """Takes what was staged into the owner's memory."""
         self.hot_graph.publish(self.staged)
         self._hot.graph.publish(self.staged.superseded)
+
+
+class EdgeChanges:
+    """What one event changes of its owner's edges."""
+
+    def __init__(self, changes: Changes, partition: Partition, owner: bytes, change: int) -> None:
+        self._changes = changes
+        self._partition = partition
+        self._owner = owner
+        self._first_number = change * _EDGE_NUMBERS
+
+    def name(self, source: NodeKey, target: NodeKey, kind: str) -> bytes:
+        """What stands for an edge in stored keys; one of a symmetric type is the same from both ends."""
+        first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
+        return self._partition.keyring.edge(self._owner, self._changes.name(first), self._changes.name(second), kind)
+
+    def get(self, name: bytes) -> EdgeRow | None:
+        stored = self._changes.get(keys.edge(self._owner, name))
+        return None if stored is None else EdgeRow.decode(stored)
+
+    def new(self, source: NodeKey, target: NodeKey, kind: str) -> EdgeRow:
+        """An edge that nothing states yet, still to be put."""
+        number = self._first_number + self._changes.staged.edges
+        self._changes.staged.edges += 1
+        first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
+        return EdgeRow(first, second, kind, number)
+
+    def add(self, name: bytes, row: EdgeRow) -> None:
+        """Writes an edge that was not there, at both its ends."""
+        for end in (row.source, row.target):
+            self._changes.put(keys.adjacency(self._owner, self._changes.name(end), row.number), name)
+        self.put(name, row)
+
+    def put(self, name: bytes, row: EdgeRow) -> None:
+        """Writes an edge that is at its ends already."""
+        self._changes.put(keys.edge(self._owner, name), row.encode())
+        self._supersede(row, stands=not row.is_archived)
+
+    def remove(self, name: bytes, row: EdgeRow) -> None:
+        """Deletes an edge, at both its ends."""
+        self._changes.put(keys.edge(self._owner, name), None)
+        for end in (row.source, row.target):
+            self._changes.put(keys.adjacency(self._owner, self._changes.name(end), row.number), None)
+            if not end.memory:
+                self._changes.detach(end)
+        self._supersede(row, stands=False)
+
+    def names_at(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
+        """Names of so many of the edges that earlier events left at a node, or of all."""
+        stored = self._partition.scan(keys.adjacency_of(self._owner, self._changes.name(key)))
+        return [name for _, name in islice(stored, at_most)]
+
+    def at(self, key: NodeKey, at_most: int | None = None) -> Iterator[tuple[bytes, EdgeRow]]:
+        """Names and records of those of them that stand so far."""
+        for name in self.names_at(key, at_most):
+            if (row := self.get(name)) is not None:
+                yield name, row
+
+    def _supersede(self, row: EdgeRow, stands: bool) -> None:
+        if row.type != SUPERSEDES or not (row.source.memory and row.target.memory):
+            return
+        seq = self._changes.seq(row.target.text)
+        if seq is None:
+            return
+        key = keys.superseded(self._owner, seq)
+        stored = self._changes.get(key)
+        by = [one for one in (decode_superseded(stored) if stored else []) if one.by != row.source.text]
+        if stands and len(by) == SUPERSEDED_MAX:
+            problem = (
+                f"{row.target} is superseded by {SUPERSEDED_MAX} memories already: archive the edge of one of them"
+            )
+            raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
+        if stands:
+            by.append(Superseded(row.source.text, row.ingested_ms, row.given.expires_ms if row.given else None))
+        self._changes.put(key, encode_rows(by) if by else None)
+        self._changes.staged.superseded[seq] = by

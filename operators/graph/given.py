@@ -89,17 +89,17 @@ def _give(changes: Changes, edge: GraphEdge, source: End, target: End, ingested_
     for end in (source, target):
         if not end.key.memory:
             changes.ensure_node(end.key.text, end.kind, end.name)
-    name = changes.edge_name(source.key, target.key, edge.type)
-    before = changes.edge(name)
-    row = before if before is not None else changes.new_edge(source.key, target.key, edge.type)
+    name = changes.edges.name(source.key, target.key, edge.type)
+    before = changes.edges.get(name)
+    row = before if before is not None else changes.edges.new(source.key, target.key, edge.type)
     evidence = None if edge.evidence is None else changes.seq(edge.evidence)
     row = _with_given(row, edge, evidence, ingested_ms)
     if row == before:
         return False
     if before is None:
-        changes.add_edge(name, row)
+        changes.edges.add(name, row)
     else:
-        changes.put_edge(name, row)
+        changes.edges.put(name, row)
     if evidence is not None:
         _note_evidence(changes, evidence, str(edge.evidence), name.hex())
     return True

@@ -86,8 +86,8 @@ class GraphWriter:
             self._withdraw(before.relations, memory_id, relation=True)
             self._withdraw(before.evidence, memory_id, relation=False)
             changes.put_links(seq, None)
-        for name, row in changes.edges_at(key):
-            changes.remove_edge(name, row)
+        for name, row in changes.edges.at(key):
+            changes.edges.remove(name, row)
         unlink_similar(changes, seq)
         changes.forget_memory(key, seq)
 
@@ -95,7 +95,7 @@ class GraphWriter:
         """Estimates how many records forgetting a memory touches; of its edges, counts so many."""
         changes = self._changes
         row = changes.links(seq)
-        weight = _EDGE_WEIGHT * len(changes.edge_names(NodeKey(memory_id, memory=True), at_most))
+        weight = _EDGE_WEIGHT * len(changes.edges.names_at(NodeKey(memory_id, memory=True), at_most))
         if row is None:
             return weight
         described = sum(role == ENTITY_KIND for role in row.links.values())
@@ -106,9 +106,9 @@ class GraphWriter:
         """Takes out so many of the edges at a memory, and of those that it is evidence of. Returns whether there were
         any."""
         changes, row = self._changes, self._changes.links(seq)
-        edges = [*changes.edges_at(NodeKey(memory_id, memory=True), at_most // _EDGE_WEIGHT)]
+        edges = [*changes.edges.at(NodeKey(memory_id, memory=True), at_most // _EDGE_WEIGHT)]
         for name, edge in edges:
-            changes.remove_edge(name, edge)
+            changes.edges.remove(name, edge)
         left = at_most - _EDGE_WEIGHT * len(edges)
         withdrawn = row.evidence[: left // _STATED_WEIGHT] if row is not None else []
         if row is not None and withdrawn:
@@ -158,25 +158,25 @@ class GraphWriter:
     def _state(self, row: MemoryRow, relation: Relation) -> bytes:
         """Makes the memory evidence of the relation's edge. Returns what stands for the edge in stored keys."""
         changes = self._changes
-        name = changes.edge_name(relation.source, relation.target, relation.type)
-        edge = changes.edge(name)
+        name = changes.edges.name(relation.source, relation.target, relation.type)
+        edge = changes.edges.get(name)
         statement = Statement(row.id, row.seq, row.ingested_ms, True, relation.archived, relation.properties)
         if edge is None:
-            edge = changes.new_edge(relation.source, relation.target, relation.type)
-            changes.add_edge(name, edge._replace(statements=(statement,)))
+            edge = changes.edges.new(relation.source, relation.target, relation.type)
+            changes.edges.add(name, edge._replace(statements=(statement,)))
             return name
         earlier = next((one for one in edge.statements if _is_of(one, row.id, True)), statement)
         others = [one for one in edge.statements if not _is_of(one, row.id, True)]
         statements = with_statement(others, statement._replace(ingested_ms=earlier.ingested_ms))
         if statements != edge.statements:
-            changes.put_edge(name, edge._replace(statements=statements))
+            changes.edges.put(name, edge._replace(statements=statements))
         return name
 
     def _withdraw(self, names: list[str], memory_id: str, relation: bool) -> None:
         """The memory is evidence of these edges no more; an edge that nothing states goes. Some may be gone before,
         with one of their ends."""
         for name in map(bytes.fromhex, names):
-            edge = self._changes.edge(name)
+            edge = self._changes.edges.get(name)
             if edge is None:
                 continue
             statements = tuple(one for one in edge.statements if not _is_of(one, memory_id, relation))
@@ -184,9 +184,9 @@ class GraphWriter:
             if given is not None and not given.stands and all(one.relation for one in statements):
                 given = None
             if given is None and not statements:
-                self._changes.remove_edge(name, edge)
+                self._changes.edges.remove(name, edge)
             else:
-                self._changes.put_edge(name, edge._replace(given=given, statements=statements))
+                self._changes.edges.put(name, edge._replace(given=given, statements=statements))
 
 
 def with_statement(others: Iterable[Statement], statement: Statement) -> tuple[Statement, ...]:

@@ -12,8 +12,8 @@ from recallflow.control import Rollout
 from recallflow.decisions import History
 from recallflow.flows.embedded import Embedded
 from recallflow.flows.settings import Settings
+from recallflow.operators.graph import query_graph
 from recallflow.operators.graph.gate import Compared
-from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.outputs import Answer
 
 DAY_MS = 86_400_000
@@ -75,7 +75,7 @@ def lines(make_event: MakeEvent) -> list[bytes]:
 @given(sizes=st.lists(st.integers(0, 30), max_size=12))
 def test_the_same_lines_give_the_same_answers_at_any_pace(lines: list[bytes], sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as planted:
-        planted.setattr(QueryGraph, "compare", lambda *_: BAD)
+        planted.setattr(query_graph, "compare", lambda *_: BAD)
         one_by_one = answered(lines, [1] * len(lines))
         assert answered(lines, sizes) == one_by_one
     fallbacks = [one["fallback"] for one in one_by_one]
