@@ -7,13 +7,14 @@ from operator import attrgetter
 
 from recallflow.owner import Owner
 from recallflow.state import keys
+from recallflow.state.arrays import Ints
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_graph import HotGraph
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Current, Episode, Head
 from recallflow.state.segments import Segments
-from recallflow.state.usage import OwnerUsage, Seqs, Usage, decode_seqs
+from recallflow.state.usage import OwnerUsage, Usage, decode_seqs
 
 _OWNER_BYTES = 1_000
 _EPISODE_BYTES = 300
@@ -105,7 +106,7 @@ class HotOwner:
             for seq, usage in changed.items():
                 self._usage.put(seq, usage)
 
-    def returned(self, session_id: str) -> Seqs:
+    def returned(self, session_id: str) -> Ints:
         """`seq` of what was returned in the session, the latest last."""
         stored = self._partition.get(keys.session(self.key, self.name(session_id)))
         return decode_seqs(stored or b"")

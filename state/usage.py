@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Seqs = npt.NDArray[np.int64]
+from recallflow.state.arrays import Ints
+
 Records = npt.NDArray[Any]
 
 # One record, in memory as it is stored: once as numpy reads many, once as Python changes a few (after a query's other
@@ -59,7 +60,7 @@ class OwnerUsage:
         records[seqs] = np.frombuffer(b"".join(data for _, data in every), _RECORDS)
         self._liked: list[int] = np.flatnonzero(records["useful"] > records["not_useful"]).tolist()
 
-    def of(self, seqs: Seqs) -> Records:
+    def of(self, seqs: Ints) -> Records:
         """A copy of the records, (len(seqs),), with the fields of `Usage`."""
         self._reach(int(seqs.max(initial=0)))
         records: Records = np.frombuffer(self._records, _RECORDS)[seqs]
@@ -103,5 +104,5 @@ def encode_seqs(seqs: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(seqs)}q", *seqs)
 
 
-def decode_seqs(data: bytes) -> Seqs:
+def decode_seqs(data: bytes) -> Ints:
     return np.frombuffer(data, "<i8")

@@ -13,9 +13,9 @@ from functools import lru_cache
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 
 from recallflow.embedder import Matrix
+from recallflow.state.arrays import Codes
 
 WINDOW = 2_048  # memories: the cost of a write must not grow with the owner
 BITS = 256
@@ -25,8 +25,6 @@ _SMALLEST = 64
 _NOBODY = -1  # where a `seq` would be
 _products = faiss.fvec_inner_products_ny  # type: ignore[attr-defined]
 _hammings = faiss.hammings  # type: ignore[attr-defined]
-
-Codes = npt.NDArray[np.uint8]
 
 
 @lru_cache

@@ -19,13 +19,11 @@ ranks next anyway) is shown and not judged: a graph that agrees with the baselin
 from collections import deque
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Signal = npt.NDArray[np.floating[Any]]
-Places = npt.NDArray[np.int64]
+from recallflow.state.arrays import Column, Places
 
 HOUR_MS = 3_600_000
 
@@ -66,7 +64,7 @@ class Compared(NamedTuple):
     expanded: float
 
 
-def compare(signal: Signal, left_out: Places, expanded: Places) -> Compared | None:
+def compare(signal: Column, left_out: Places, expanded: Places) -> Compared | None:
     """`signal`: (n,) what the baseline makes of each memory; `left_out`: places that it could have answered and did
     not; `expanded`: those of them that the graph adds. A memory's relevance is the share of the left out that it beats,
     ties by half: the best has nearly 1, memories drawn by lot have 0.5."""
@@ -78,7 +76,7 @@ def compare(signal: Signal, left_out: Places, expanded: Places) -> Compared | No
     return Compared(float(overlap), _relevance(pool, next_best), _relevance(pool, signal[expanded]))
 
 
-def _relevance(pool: Signal, values: Signal) -> float:
+def _relevance(pool: Column, values: Column) -> float:
     beaten = [(pool < value).mean() + (pool == value).mean() / 2 for value in values]
     return float(np.mean(beaten))
 

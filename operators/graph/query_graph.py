@@ -18,7 +18,7 @@ from recallflow.errors import InvalidRecord
 from recallflow.operators.events import Request
 from recallflow.operators.graph import entities
 from recallflow.operators.graph.expand import Expansion, Related, boosts, expand
-from recallflow.operators.graph.gate import Compared, Places, Signal, compare
+from recallflow.operators.graph.gate import Compared, compare
 from recallflow.operators.graph.neighbourhood import HOPS_MIN
 from recallflow.operators.graph.paths import Seeds, Step, Walk
 from recallflow.operators.graph.proximity import proximity
@@ -26,6 +26,7 @@ from recallflow.operators.graph.reader import Scope, read_once
 from recallflow.operators.graph.rollout import STEP, Applied, Expansions
 from recallflow.operators.guard import once
 from recallflow.responses import Warn
+from recallflow.state.arrays import Column, Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
@@ -51,7 +52,7 @@ class QueryGraph:
 
     graph: OwnerGraph
     index: OwnerIndex
-    semantic: Signal
+    semantic: Column
     permitted: Places
     now_ms: int
     known_by_ms: int | None
@@ -64,11 +65,11 @@ class QueryGraph:
 
     # ------------------------------------------------------------------ what a recall query asks
 
-    def proximity(self, urns: Sequence[str], question: str) -> Signal | None:
+    def proximity(self, urns: Sequence[str], question: str) -> Column | None:
         """(n,) 1 / (1 + hops) of each place to the entities that the query gives or names, 0 where there is no way;
         None where the graph is off or failed."""
 
-        def near() -> Signal:
+        def near() -> Column:
             return proximity(self._reader, self.index, self._about(urns, question), self.now_ms)
 
         return self._guarded(near, "nearness to entities")
@@ -172,7 +173,7 @@ class QueryGraph:
         )
 
 
-def _best(signal: Signal, places: Places) -> Places:
+def _best(signal: Column, places: Places) -> Places:
     """At least as many of the places as there are seeds, those with the highest signal, best first."""
     values = signal[places]
     # Not all are sorted: an owner may have very many.

@@ -3,16 +3,16 @@
 from dataclasses import asdict
 
 from recallflow.graphs import Trace, TracedMemory, TracedStep
-from recallflow.operators.graph.gate import Places, Signal
 from recallflow.operators.graph.neighbourhood import Vertex
 from recallflow.operators.graph.paths import SHARED_NODE, Step
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Fallback
+from recallflow.state.arrays import Column, Places
 
 STEPS = 1_000
 
 
-def trace(graph: QueryGraph, ranked: Places, scores: Signal, hops: int, fallback: Fallback | None) -> Trace:
+def trace(graph: QueryGraph, ranked: Places, scores: Column, hops: int, fallback: Fallback | None) -> Trace:
     """What the graph adds behind the ranked memories, given as places and scores, best first."""
     steps: list[Step] = []
     expansion, _ = graph.measured(ranked, hops, steps)

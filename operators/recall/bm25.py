@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recallflow.state.arrays import Column, Places
 from recallflow.state.index import Conversation, Lengths, OwnerIndex
-
-Column = npt.NDArray[np.floating[Any]]
-Places = npt.NDArray[np.int64]
 
 K1, B = 1.2, 0.3
 SQUASH = 5.0

@@ -12,9 +12,10 @@ from recallflow.operators.graph.expand import Related
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.explain import explained, log_total, probabilities
 from recallflow.operators.recall.moment import Moment
-from recallflow.operators.recall.scene import Places, Ranking, Scene
+from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.redaction import Redacted
 from recallflow.responses import RecalledMemory, Warn
+from recallflow.state.arrays import Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import CONTRADICTS, NodeKey
 from recallflow.state.index import OwnerIndex

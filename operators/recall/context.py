@@ -18,11 +18,11 @@ from recallflow.errors import DecryptionFailed
 from recallflow.fields import format_time
 from recallflow.operators import redaction
 from recallflow.operators.recall.moment import Moment
-from recallflow.operators.recall.scene import Places
 from recallflow.operators.redaction import REDACTED, Redacted, RowsReader
 from recallflow.queries import Filters
 from recallflow.responses import Context, ContextItem, RecalledMemory, Warn
 from recallflow.state import keys
+from recallflow.state.arrays import Places
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import CategorySummary, MemoryRow

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from recallflow.embedder import Kind
-from recallflow.operators.recall.scene import Ranking, Values
+from recallflow.operators.recall.scene import Ranking
+from recallflow.state.arrays import Column
 
 _LEAST = 1e-9  # of a share: keeps its logarithm finite
 
@@ -56,22 +57,22 @@ def explained(ranking: Ranking) -> list[dict[str, dict[str, float]]]:
     ]
 
 
-def log_total(scores: Values) -> float:
+def log_total(scores: Column) -> float:
     """log Σ exp(scores) of all memories that may be in the answer."""
     highest = float(scores.max())
     return highest + float(np.log(np.exp(scores - highest).sum()))
 
 
-def log_odds_of_share(scores: Values, total: float) -> Values:
+def log_odds_of_share(scores: Column, total: float) -> Column:
     """ln(share / (1 - share)) of memories with these log-odds of the signal; `total`: `log_total` of all."""
     share = np.clip(np.exp(scores - total), _LEAST, 1 - _LEAST)
-    odds: Values = np.log(share / (1 - share))
+    odds: Column = np.log(share / (1 - share))
     return odds
 
 
-def probabilities(scores: Values, total: float, kind: Kind) -> Values:
+def probabilities(scores: Column, total: float, kind: Kind) -> Column:
     """The probability of each memory to be evidence. It rises with the score, so that order and probabilities by the
     signal agree."""
     offset, slope = CALIBRATIONS[kind]
-    likely: Values = 1 / (1 + np.exp(-(offset + slope * log_odds_of_share(scores, total))))
+    likely: Column = 1 / (1 + np.exp(-(offset + slope * log_odds_of_share(scores, total))))
     return likely

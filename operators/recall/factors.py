@@ -21,8 +21,9 @@
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.operators.recall.scene import DAY_MS, Places, Scene, Values
+from recallflow.operators.recall.scene import DAY_MS, Scene
 from recallflow.queries import Decay
+from recallflow.state.arrays import Column, Places
 from recallflow.state.usage import Records
 
 # What the whole range of another factor is worth, weight for weight, against the semantic signal: one unit of its
@@ -39,7 +40,7 @@ SESSION_CONTINUITY = 0.03
 # ---------------------------------------------------------------------- factors
 
 
-def raw(scene: Scene, places: Places) -> dict[str, Values]:
+def raw(scene: Scene, places: Places) -> dict[str, Column]:
     """The factors beside the semantic one as they are before they are stretched. Without usage, as of another moment
     than now, feedback and usage have no part in them."""
     ages, confidence = scene.age_days(places), scene.fact("confidence", places)
@@ -54,12 +55,12 @@ def raw(scene: Scene, places: Places) -> dict[str, Values]:
     }
 
 
-def recency(age_days: Values, decay: Decay) -> Values:
+def recency(age_days: Column, decay: Decay) -> Column:
     """exponential exp(-t/τ), linear max(0, 1 - t/max_age), logarithmic 1/(1 + ln(1 + t)), step 1 below the threshold
     else 0, hyperbolic 1/(1 + t/decay)."""
     match decay.function:
         case "exponential":
-            factor: Values = np.exp(-age_days / decay.tau_days)
+            factor: Column = np.exp(-age_days / decay.tau_days)
         case "linear":
             factor = np.maximum(0.0, 1 - age_days / decay.max_age_days)
         case "logarithmic":
@@ -71,54 +72,54 @@ def recency(age_days: Values, decay: Decay) -> Values:
     return factor
 
 
-def hyperbolic(age_days: Values, decay_days: float) -> Values:
+def hyperbolic(age_days: Column, decay_days: float) -> Column:
     """1/(1 + age/decay_days)."""
-    factor: Values = 1 / (1 + age_days / decay_days)
+    factor: Column = 1 / (1 + age_days / decay_days)
     return factor
 
 
-def usage(used: Records, now_ms: int) -> Values:
+def usage(used: Records, now_ms: int) -> Column:
     """Grows with how often a memory was returned, and fades after it was returned last."""
     idle_days = np.where(used["times"] > 0, np.maximum(now_ms - used["last_ms"], 0) / DAY_MS, 0.0)
-    factor: Values = np.log1p(used["times"]) / (1 + idle_days / USAGE_DAYS)
+    factor: Column = np.log1p(used["times"]) / (1 + idle_days / USAGE_DAYS)
     return factor
 
 
-def quality(confidence: npt.NDArray[np.float64], used: Records) -> Values:
+def quality(confidence: npt.NDArray[np.float64], used: Records) -> Column:
     """The mean of a Beta distribution that begins at the confidence given, and that each voice of feedback moves."""
     voices = used["useful"] + used["not_useful"].astype(np.float64)
-    factor: Values = (CONFIDENCE_VOICES * confidence + used["useful"]) / (CONFIDENCE_VOICES + voices)
+    factor: Column = (CONFIDENCE_VOICES * confidence + used["useful"]) / (CONFIDENCE_VOICES + voices)
     return factor
 
 
-def proximity(scene: Scene, places: Places) -> Values:
+def proximity(scene: Scene, places: Places) -> Column:
     """Zeros without a graph."""
     return np.zeros(len(places)) if scene.proximity is None else scene.proximity[places]
 
 
-def semantic(scene: Scene, places: Places, best: Places) -> tuple[Values, float]:
+def semantic(scene: Scene, places: Places, best: Places) -> tuple[Column, float]:
     """The signal of `places`, stretched so that `best` (best first) spans 0..1, or less where it spans less than one
     unit of log-odds; and the width of that span. What lies below all of `best` is at 0."""
     lowest = scene.semantic[best[-1]]
     spread = max(float(scene.semantic[best[0]] - lowest), LOG_ODDS_UNIT)
-    factor: Values = np.maximum(scene.semantic[places] - lowest, 0.0) / spread
+    factor: Column = np.maximum(scene.semantic[places] - lowest, 0.0) / spread
     return factor, spread
 
 
-def min_max(values: Values) -> Values:
+def min_max(values: Column) -> Column:
     """Stretched to 0..1 over the batch, along the last axis; zeros where the spread is below the floor."""
     lowest = values.min(axis=-1, keepdims=True, initial=np.inf)
     spread = values.max(axis=-1, keepdims=True, initial=-np.inf) - lowest
-    stretched: Values = np.divide(values - lowest, spread, out=np.zeros(values.shape), where=spread >= SPREAD_FLOOR)
+    stretched: Column = np.divide(values - lowest, spread, out=np.zeros(values.shape), where=spread >= SPREAD_FLOOR)
     return stretched
 
 
 # ---------------------------------------------------------------------- boosts
 
 
-def boosts(scene: Scene, places: Places) -> dict[str, Values]:
+def boosts(scene: Scene, places: Places) -> dict[str, Column]:
     """The boosts that any of the places has."""
-    found: dict[str, Values] = {}
+    found: dict[str, Column] = {}
     if scene.relationship:
         found["relationship"] = np.array([scene.relationship.get(place, 0.0) for place in places.tolist()])
     if (taste := _taste(scene)) is not None:
@@ -130,7 +131,7 @@ def boosts(scene: Scene, places: Places) -> dict[str, Values]:
     return found
 
 
-def _taste(scene: Scene) -> Values | None:
+def _taste(scene: Scene) -> Column | None:
     """The mean vector, (dimension,) of length 1, of the newest memories that were more often said to be useful than
     not."""
     liked = [] if scene.usage is None else scene.usage.liked(LIKED_MOST)

@@ -1,15 +1,13 @@
 """Which memories may be in an answer: a mask over all places, applied before any cut."""
 
 import numpy as np
-import numpy.typing as npt
 
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
+from recallflow.state.arrays import Mask
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import NodeKey, Superseded
 from recallflow.state.index import OwnerIndex
-
-Mask = npt.NDArray[np.bool_]
 
 
 def allowed(index: OwnerIndex, filters: Filters, moment: Moment) -> Mask:

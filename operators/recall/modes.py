@@ -16,8 +16,9 @@ from recallflow.operators.recall.factors import (
     recency,
     semantic,
 )
-from recallflow.operators.recall.scene import Places, Ranking, Scene, Values
+from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.queries import Mode
+from recallflow.state.arrays import Column, Places
 
 TIE_FLOOR = 0.02  # scores that deviate less, of a range of 1, are ordered by the tie-break chain
 CANDIDATES_PER_K = 4
@@ -92,7 +93,7 @@ def decayed(scene: Scene) -> Ranking:
     least = DECAYED_CONFIDENCE if given is None else given
     places = scene.allowed[scene.fact("confidence", scene.allowed) >= least]
     signal = scene.semantic[places]
-    factors: dict[str, Values] = {
+    factors: dict[str, Column] = {
         "confidence": scene.fact("confidence", places),
         "decay": hyperbolic(scene.age_days(places), scene.tuning.decay.decay_days),
         "similarity": np.exp(signal - signal.max(initial=-np.inf)),
@@ -174,7 +175,7 @@ def _members(scene: Scene) -> Places:
 # ---------------------------------------------------------------------- scores
 
 
-def _mentions(scene: Scene, places: Places) -> Values:
+def _mentions(scene: Scene, places: Places) -> Column:
     """Σ rarity · times mentioned, over the names and content words of the question; rarity is ln(1 + memories /
     memories that mention it). In a chat between two, each one's name stands at half of all messages: it says next to
     nothing, and what the question is about says a lot."""
@@ -187,17 +188,17 @@ def _mentions(scene: Scene, places: Places) -> Values:
         known.append(np.count_nonzero(mentioned))
         counts[row] = mentioned[places]
     rarity = np.log1p(conversation.size / np.maximum(known, 1))
-    mentions: Values = rarity @ counts
+    mentions: Column = rarity @ counts
     return mentions
 
 
 def _weighed(
-    scene: Scene, places: Places, factors: dict[str, Values], weights: dict[str, float], extra: dict[str, Values]
+    scene: Scene, places: Places, factors: dict[str, Column], weights: dict[str, float], extra: dict[str, Column]
 ) -> Ranking:
     """Best first by Σ weight · factor + Σ boosts. Where the sums before the boosts hardly differ they count as equal:
     then by boosts, semantic, importance, recency and id, all descending."""
-    scores: Values = np.array([weights[name] for name in factors]) @ np.array([*factors.values()])
-    boost: Values = sum(extra.values(), np.zeros(len(places)))
+    scores: Column = np.array([weights[name] for name in factors]) @ np.array([*factors.values()])
+    boost: Column = sum(extra.values(), np.zeros(len(places)))
     signal, total = scene.semantic[places], scores + boost
     apart = scores - scores.sum() / max(len(scores), 1)
     tied = len(scores) > 1 and math.sqrt(apart @ apart / len(scores)) < TIE_FLOOR * sum(weights.values())

@@ -25,12 +25,13 @@ from recallflow.operators.recall.intent import Intent, intent_of, mode_for
 from recallflow.operators.recall.modes import rank
 from recallflow.operators.recall.moment import Moment, index_at
 from recallflow.operators.recall.question import Question, understand
-from recallflow.operators.recall.scene import NO_SEQS, Places, Ranking, Scene
+from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.tuning import Tuning, tuned, validate
 from recallflow.queries import Recall
 from recallflow.responses import RecalledMemory, Response, Warn, status_of
+from recallflow.state.arrays import Places
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow

@@ -12,11 +12,9 @@ from recallflow.embedder import Matrix
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.tuning import Tuning
 from recallflow.queries import Recall
+from recallflow.state.arrays import Column, Places
 from recallflow.state.index import OwnerIndex
 from recallflow.state.usage import OwnerUsage
-
-Values = npt.NDArray[np.floating[Any]]
-Places = npt.NDArray[np.int64]
 
 DAY_MS = 86_400_000
 NO_SEQS: Places = np.zeros(0, np.int64)
@@ -28,10 +26,10 @@ class Ranking:
     Σ weight · factor + Σ boosts; without weights, the product of the factors."""
 
     places: Places
-    scores: Values
-    factors: dict[str, Values] = field(default_factory=dict)
+    scores: Column
+    factors: dict[str, Column] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
-    boosts: dict[str, Values] = field(default_factory=dict)
+    boosts: dict[str, Column] = field(default_factory=dict)
     tiebreak_applied: bool = False
 
 
@@ -51,11 +49,11 @@ class Scene:
     question: Question
     query: Recall
     now_ms: int
-    semantic: Values
+    semantic: Column
     allowed: Places
     tuning: Tuning
     vector: Matrix | None = None
-    proximity: Values | None = None
+    proximity: Column | None = None
     relationship: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
     usage: OwnerUsage | None = None
     returned: Places = field(default_factory=lambda: NO_SEQS)
@@ -73,7 +71,7 @@ class Scene:
         column: npt.NDArray[Any] = self.index.conversation.facts[name][places]
         return column
 
-    def age_days(self, places: Places) -> Values:
+    def age_days(self, places: Places) -> Column:
         """Age of each place's memory in days, never negative: the future counts as now."""
-        ages: Values = np.maximum(self.now_ms - self.fact("created_ms", places), 0) / DAY_MS
+        ages: Column = np.maximum(self.now_ms - self.fact("created_ms", places), 0) / DAY_MS
         return ages

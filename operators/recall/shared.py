@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Recent(Generic[K, V]):
-    """Values by key within a budget: the least recently used go first. Threads may share it."""
+    """Column by key within a budget: the least recently used go first. Threads may share it."""
 
     def __init__(self, budget: int) -> None:
         self.size = 0

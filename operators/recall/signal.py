@@ -7,13 +7,12 @@ import numpy as np
 
 from recallflow.embedder import NO_FLOATS, Embedder, Matrix, TextVectors
 from recallflow.operators import redaction
-from recallflow.operators.recall.bm25 import Column
 from recallflow.operators.recall.columns import LEXICAL_WEIGHTS, WEIGHTS, Columns, compute
 from recallflow.operators.recall.question import Question
-from recallflow.operators.recall.scene import Places
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.redaction import RowsReader
 from recallflow.responses import Warn
+from recallflow.state.arrays import Column, Places
 from recallflow.state.index import OwnerIndex
 
 FALLBACK_CANDIDATES = 200

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from recallflow.embedder import Matrix, TextVectors
-from recallflow.operators.recall.bm25 import Column, Places, idf, live
+from recallflow.operators.recall.bm25 import idf, live
 from recallflow.operators.recall.question import Question
+from recallflow.state.arrays import Column, Places
 from recallflow.state.index import Conversation, OwnerIndex
 from recallflow.state.lexical import distinct
 

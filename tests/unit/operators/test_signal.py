@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from recallflow.embedder import Kind, Matrix
-from recallflow.operators.recall.bm25 import Column
 from recallflow.operators.recall.columns import LEXICAL_WEIGHTS, WEIGHTS
 from recallflow.operators.recall.question import understand
-from recallflow.operators.recall.scene import Places
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal, read
 from recallflow.operators.redaction import RowsReader, memory
+from recallflow.state.arrays import Column, Places
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, MemoryRow, Vectors
 
