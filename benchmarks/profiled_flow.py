@@ -1,55 +1,62 @@
-"""A flow that takes a given number of records and stops itself: how long it took, and where the time went."""
+"""A flow that takes a given number of records and is stopped behind them: how long it took, and where the time went.
 
-import cProfile
+It is looked at from outside: progress is read from the metrics that it serves, and where the time goes from py-spy's
+samples of its stacks. Nothing of it is replaced, but by the pass-through: that has no engine.
+"""
+
 import logging
 import os
-import pstats
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from unittest.mock import patch
+from urllib.error import URLError
+from urllib.request import urlopen
 
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 from bytewax.inputs import Source
 from bytewax.operators import KeyedStream
+from prometheus_client.parser import text_string_to_metric_families
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.hub import Hub
-from recallflow.connectors.kafka.sink import SinkPart
-from recallflow.connectors.kafka.source import KafkaPart, Progress
-from recallflow.flows import engine, kafka
-from recallflow.flows.config import Config
+from recallflow.flows import kafka
+from recallflow.flows.config import Config, RunSettings
 from recallflow.flows.kafka import KafkaFlow
 from recallflow.flows.topics import Topics
-from recallflow.operators.partition import PartitionLogic
 from recallflow.outputs import Done, Output, Receipted
 from recallflow.records import Record
-from recallflow.state.partition import Partition
 
 WARM_UP = 2_000  # records: databases are opened and words are new
 FUNCTIONS = 15
+SAMPLES_PER_S = 200
+READ_S = 0.05
+OTHER = "Bytewax, and waiting for the interpreter"
 
-STEPS: list[tuple[Any, str, str]] = [
-    (KafkaPart, "next_batch", "source: records"),
-    (Hub, "wait", "source: nothing to read"),
-    (engine, "decode", "decode"),
-    (engine, "prepare", "prepare: words and vectors"),
-    (engine, "by_partition", "key"),
-    (PartitionLogic, "on_batch", "state: apply"),
-    (Partition, "commit", "state: WriteBatch to RocksDB"),
-    (PartitionLogic, "snapshot", "state: snapshot"),
-    (Partition, "sync", "state: sync of the log"),
-    (SinkPart, "write_batch", "sink: produce"),
-    (SinkPart, "snapshot", "sink: flush"),
-]
+STEPS = {
+    "KafkaPart.next_batch (source.py)": "source: records",
+    "Hub.wait (hub.py)": "source: nothing to read",
+    "decode (decode.py)": "decode",
+    "prepare (prepare.py)": "prepare: words and vectors",
+    "by_partition (snapshot.py)": "key",
+    "PartitionLogic.on_batch (partition.py)": "state: apply",
+    "Partition.commit (partition.py)": "state: WriteBatch to RocksDB",
+    "PartitionLogic.snapshot (partition.py)": "state: snapshot",
+    "StateDirectory.sync (directory.py)": "state: sync of the log",
+    "SinkPart.write_batch (sink.py)": "sink: produce",
+    "SinkPart.snapshot (sink.py)": "sink: flush",
+}
 
 
 @dataclass(frozen=True)
@@ -79,17 +86,21 @@ class Lap:
 def run_job(job: Job, answer: Connection) -> None:
     """Runs the main flow until all records are through, then stops it and sends the lap."""
     logging.basicConfig(level=logging.ERROR)
-    with ExitStack() as patches:
+    run = RunSettings(metrics_port=_free_port())
+    watcher = Watcher(job, run.metrics_port)
+    with ExitStack() as stack:
         if job.passes_through:
-            patches.enter_context(patch.object(kafka, "build", _pass_through(job.receipts)))
-        watch = {"steps": Steps, "functions": Functions, None: Watch}[job.watch]()
-        for owner, name, wrapper in watch.wrappers():
-            patches.enter_context(patch.object(owner, name, wrapper))
-        stopwatch = Stopwatch(job.records, watch)
-        patches.enter_context(patch.object(Progress, "done", stopwatch.done(Progress.done)))
-        KafkaFlow(Config(job.state_dir, KafkaOptions(job.bootstrap_servers), job.topics)).run()
-    seconds = stopwatch.seconds
-    answer.send(Lap((job.records - WARM_UP) / seconds, seconds, watch.parts(seconds), stopwatch.threads))
+            stack.enter_context(patch.object(kafka, "build", _pass_through(job.receipts)))
+        watcher.start()
+        KafkaFlow(Config(job.state_dir, KafkaOptions(job.bootstrap_servers), job.topics, run=run)).run()
+    watcher.join()
+    answer.send(watcher.lap())
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 def _pass_through(receipts: bool) -> Callable[..., KeyedStream[Output]]:
@@ -103,117 +114,95 @@ def _pass_through(receipts: bool) -> Callable[..., KeyedStream[Output]]:
                 yield "000", Receipted(record.position, 0, record.key or b"", record.value)
         yield from (("000", Done(source, tuple(found))) for source, found in offsets.items())
 
-    def build(flow: Dataflow, source: Source[Record], *_: object) -> KeyedStream[Output]:
+    def build(flow: Dataflow, source: Source[Record], *_: object, **__: object) -> KeyedStream[Output]:
         return op.flat_map_batch("through", op.input("records", flow, source), through)
 
     return build
 
 
-class Watch:
-    """Watches nothing: what a plain lap needs."""
+class Watcher(threading.Thread):
+    """Reads from outside how far a flow of this process is, has its stacks sampled, and stops it at the end."""
 
-    def wrappers(self) -> Iterable[tuple[Any, str, Callable[..., Any]]]:
-        """What to put in the place of which method."""
-        return ()
-
-    def begin(self) -> None:
-        """The warm-up is over. Called, like `end`, in the worker's thread."""
-
-    def end(self) -> None:
-        """The last record is through."""
-
-    def parts(self, seconds: float) -> dict[str, float]:  # noqa: ARG002 - for those who watch
-        """Seconds per part of a lap of so many seconds."""
-        return {}
-
-
-class Steps(Watch):
-    """Seconds per step, each without the steps it calls."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._inner_s = 0.0
-        self._found: dict[str, float] = {}
-
-    def wrappers(self) -> Iterable[tuple[Any, str, Callable[..., Any]]]:
-        return [(owner, name, self._timed(step, getattr(owner, name))) for owner, name, step in STEPS]
-
-    def begin(self) -> None:
-        self._seconds.clear()
-
-    def end(self) -> None:
-        self._found = dict(self._seconds)
-
-    def parts(self, seconds: float) -> dict[str, float]:
-        return self._found | {"Bytewax, and waiting for the interpreter": seconds - sum(self._found.values())}
-
-    def _timed(self, step: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            outer_s, self._inner_s = self._inner_s, 0.0
-            began_s = time.perf_counter()
-            try:
-                return work(*arguments)
-            finally:
-                whole_s = time.perf_counter() - began_s
-                self._seconds[step] += whole_s - self._inner_s
-                self._inner_s = outer_s + whole_s
-
-        return call
-
-
-class Functions(Watch):
-    """Own seconds of the functions that take most. The profiler makes all of them slower, and small ones most."""
-
-    def __init__(self) -> None:
-        self._profile = cProfile.Profile()
-
-    def begin(self) -> None:
-        self._profile.enable()
-
-    def end(self) -> None:
-        self._profile.disable()
-
-    def parts(self, seconds: float) -> dict[str, float]:  # noqa: ARG002 - a function's seconds are its own
-        found: dict[Any, Any] = pstats.Stats(self._profile).stats  # type: ignore[attr-defined]  # not in its stub
-        top = sorted(found.items(), key=lambda item: -item[1][2])[:FUNCTIONS]
-        return {f"{Path(file).name}:{line} {name}": own for (file, line, name), (_, _, own, _, _) in top}
-
-
-class Stopwatch:
-    """Counts the records that are through, where the main flow does, and stops the flow behind the last one."""
-
-    def __init__(self, records: int, watch: Watch) -> None:
-        self.seconds = 0.0
-        self.threads: dict[str, float] = {}
-        self._records, self._through = records, 0
-        self._watch = watch
-        self._began_s: float | None = None
+    def __init__(self, job: Job, port: int | None) -> None:
+        super().__init__(daemon=True, name="watcher")
+        self._job = job
+        self._url = f"http://127.0.0.1:{port}/metrics"
+        self._read: list[tuple[float, int]] = []  # at which time, how many records were through, after the warm-up
+        self._stacks = ""
         self._cpu_s: dict[str, float] = {}
 
-    def done(self, count: Callable[[Progress, str, int], None]) -> Callable[[Progress, str, int], None]:
-        """In the place of `Progress.done`."""
+    def run(self) -> None:
+        while (through := self._through()) < WARM_UP:
+            time.sleep(READ_S)
+        begin_cpu_s = cpu_seconds()
+        self._read.append((time.perf_counter(), through))
+        with ExitStack() as stack:
+            if self._job.watch is not None:
+                stack.enter_context(self._sampled())
+            while through < self._job.records:
+                time.sleep(READ_S)
+                through = self._through()
+                self._read.append((time.perf_counter(), through))
+        self._cpu_s = {name: spent - begin_cpu_s.get(name, 0.0) for name, spent in cpu_seconds().items()}
+        os.kill(os.getpid(), signal.SIGTERM)
 
-        def counted(progress: Progress, topic: str, records: int) -> None:
-            count(progress, topic, records)
-            self._through += records
-            if self._began_s is None and self._through >= WARM_UP:
-                self._cpu_s, self._began_s = cpu_seconds(), time.perf_counter()
-                self._watch.begin()
-            if self._began_s is not None and self._through >= self._records and not self.seconds:
-                self.seconds = time.perf_counter() - self._began_s
-                self._watch.end()
-                self.threads = {name: spent - self._cpu_s.get(name, 0.0) for name, spent in cpu_seconds().items()}
-                os.kill(os.getpid(), signal.SIGTERM)
+    def lap(self) -> Lap:
+        """What was found. The last reading may come long after the last record, so the rate is that of the one
+        before."""
+        (first_s, first), *read = self._read
+        last_s, last = read[-2] if len(read) > 1 else read[-1]
+        per_s = (last - first) / (last_s - first_s)
+        seconds = (self._job.records - first) / per_s
+        samples: Counter[str] = Counter()
+        for line in self._stacks.splitlines():
+            stack, _, count = line.rpartition(" ")
+            names = [_name(frame) for frame in reversed(stack.split(";"))]  # the innermost first
+            if step := next((STEPS[name] for name in names if name in STEPS), None):
+                samples[step if self._job.watch == "steps" else names[0]] += int(count)
+        parts = {name: count / SAMPLES_PER_S for name, count in samples.most_common()}
+        if self._job.watch == "functions":
+            parts = dict([*parts.items()][:FUNCTIONS])
+        elif parts:
+            parts[OTHER] = seconds - sum(parts.values())
+        return Lap(per_s, seconds, parts, self._cpu_s)
 
-        return counted
+    @contextmanager
+    def _sampled(self) -> Iterator[None]:
+        """Samples the stacks of this process from another one: it waits for no interpreter lock."""
+        spy = str(Path(sys.executable).with_name("py-spy"))
+        chosen = ["--pid", str(os.getpid()), "--rate", str(SAMPLES_PER_S), "--format", "raw", "--function"]
+        with tempfile.NamedTemporaryFile() as found:
+            command = [spy, "record", *chosen, "--output", found.name]
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL) as sampler:
+                yield
+                sampler.send_signal(signal.SIGINT)
+            self._stacks = Path(found.name).read_text()
+
+    def _through(self) -> int:
+        """How many records of the memory topic are through; 0 while nothing is served yet."""
+        try:
+            with urlopen(self._url) as response:
+                families = {one.name: one for one in text_string_to_metric_families(response.read().decode())}
+        except (URLError, ConnectionError):
+            return 0
+        if "recallflow_records" not in families:
+            return 0
+        taken = sum(sample.value for sample in families["recallflow_records"].samples)
+        return int(taken - families["recallflow_in_flight_records"].samples[0].value)
+
+
+def _name(frame: str) -> str:
+    """`function (file)` of a sampled frame, which names the file's folders and a line too."""
+    function, _, place = frame.removesuffix(")").rpartition(" (")
+    return f"{function} ({Path(place.rpartition(':')[0]).name})"
 
 
 def cpu_seconds() -> dict[str, float]:
-    """CPU time so far of the calling thread, of the readers, and of everything that is not Python's."""
-    me = threading.get_ident()
-    spent = {"worker": time.thread_time()}
+    """CPU time so far of each of Python's threads, and of everything that is not Python's."""
+    spent: dict[str, float] = defaultdict(float)
     for thread in threading.enumerate():
-        if thread.ident is not None and thread.ident != me:
-            clock = time.pthread_getcpuclockid(thread.ident)
-            spent[thread.name] = time.clock_gettime(clock)
+        if thread.ident is not None:
+            name = "worker" if thread is threading.main_thread() else thread.name
+            with suppress(ProcessLookupError):  # it has ended since
+                spent[name] += time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
     return spent | {"librdkafka, RocksDB and others": time.process_time() - sum(spent.values())}
