@@ -110,6 +110,8 @@ def serve(requests: socket.socket) -> dict[str, Any]:
             break
         for stream in streams:
             os.close(stream)
+    # As from a terminal: a shell has what it runs in the background ignore the keyboard, and that is inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, stream in enumerate(streams[:3]):
         os.dup2(stream, number)
     for stream in streams:
