@@ -16,6 +16,7 @@ from recallflow.state.directory import (
     Fingerprint,
     StateDirectory,
     describe,
+    hold,
     partition_folder,
 )
 from recallflow.state.files import sync, sync_tree
@@ -53,17 +54,19 @@ def checkpoint(state_dir: Path, target: Path) -> None:
 
 
 def restore(source: Path, state_dir: Path) -> None:
-    """Makes `state_dir`, an empty or new folder, what the checkpoint was; the checkpoint stays as it is.
+    """Makes `state_dir`, an empty or new folder, what the checkpoint is; the checkpoint stays as it is. One that was
+    opened meanwhile, to verify it or to ask it something, is a checkpoint still, unless a process has it open: that
+    raises StateInUse.
 
     The description gets its name last: without it no command opens the folder as a state directory. The folder itself
     is not renamed, as an empty folder is often a mounted disk. A killed restore leaves a description under another
     name, and the next restore begins anew.
     """
     fingerprint, secret = describe(source)
-    _check_checkpoint(source, fingerprint)
+    _check_whole(source, fingerprint)
     if not (state_dir / LOCK).exists():  # else it is a state directory, and whoever holds it is named first
         _check_empty(state_dir)
-    with _writing(state_dir):
+    with _unused(source, fingerprint), _writing(state_dir):
         state_dir.mkdir(parents=True, exist_ok=True)
         with locked(state_dir):
             _check_empty(state_dir)
@@ -71,7 +74,7 @@ def restore(source: Path, state_dir: Path) -> None:
                 _empty(state_dir)
                 shutil.copy2(source / DESCRIPTION, state_dir / RESTORING)
                 shutil.copytree(source, state_dir, copy_function=_link_or_copy, dirs_exist_ok=True,
-                                ignore=shutil.ignore_patterns(DESCRIPTION))  # fmt: skip
+                                ignore=shutil.ignore_patterns(DESCRIPTION, LOCK))  # fmt: skip
                 with StateDirectory(state_dir, fingerprint, secret, CACHE_BYTES, lock_wait_s=0) as directory:
                     directory.partitions()
                 sync_tree(state_dir)
@@ -82,13 +85,18 @@ def restore(source: Path, state_dir: Path) -> None:
                 raise
 
 
-def _check_checkpoint(source: Path, fingerprint: Fingerprint) -> None:
+def _check_whole(source: Path, fingerprint: Fingerprint) -> None:
     folders = [partition_folder(source, number) for number in range(fingerprint.partitions)]
     if missing := [folder.name for folder in (*folders, source / RECOVERY) if not folder.is_dir()]:
         raise StateError(f"{source} is no whole checkpoint: {', '.join(missing)} missing. Restore another one")
-    if any((folder / DATABASE_LOCK).exists() for folder in folders):
-        # Its files may be changing: a copy would open, and be wrong.
-        raise StateError(f"{source} is a state directory and no checkpoint: make one (recallflow state checkpoint)")
+
+
+def _unused(source: Path, fingerprint: Fingerprint) -> contextlib.AbstractContextManager[None]:
+    """Holds a checkpoint that was ever opened, as its files might change while they are copied. One that never was may
+    lie where nothing can be written."""
+    folders = (partition_folder(source, number) for number in range(fingerprint.partitions))
+    opened = (source / LOCK).exists() or any((folder / DATABASE_LOCK).exists() for folder in folders)
+    return hold(source) if opened else contextlib.nullcontext()
 
 
 def _check_empty(folder: Path) -> None:

@@ -159,7 +159,7 @@ def describe(path: Path) -> tuple[Fingerprint, bytes]:
         if version == keys.FORMAT_VERSION:
             stored = read_checked(path / DESCRIPTION)
             return Fingerprint(**stored["settings"]), bytes.fromhex(stored["secret"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise _no_directory(path) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(f"{path / DESCRIPTION} cannot be read ({error}): restore it from a checkpoint") from error
@@ -220,5 +220,5 @@ def _compare(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
     if differing:
         raise SettingsMismatch(
             f"{path} was created with other settings: {'; '.join(differing)}. "
-            "Use the settings it was created with, or replay the log into a new directory (recallflow state rebuild)"
+            "Use the settings it was created with, or replay the log into a new directory"
         )

@@ -11,6 +11,7 @@ from recallflow.cli.output import paragraph, reasons
 from recallflow.errors import RecallflowError
 from recallflow.flows.embedded import Processed, process
 from recallflow.queries import Mode
+from recallflow.state.directory import describe
 
 _SEEN = {"no_memories", "k_exceeds_memories"}  # warnings of what the list of memories shows
 
@@ -43,6 +44,7 @@ def run_remember(options: argparse.Namespace) -> int:
 
 
 def run_ask(options: argparse.Namespace) -> int:
+    describe(config(options).named_state_dir())  # asking makes no directory
     query = {"type": "recall", "query": options.question, "k": options.k, "mode": options.mode}
     response = _run(options, query).responses[0]
     print(orjson.dumps(response).decode() if options.json else _readable(response))

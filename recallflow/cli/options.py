@@ -26,7 +26,7 @@ _FLAGS = {
     "engine.episode_gap_minutes": ("--episode-gap-minutes", "MINUTES", "what ends an episode; kept too"),
     "engine.cache_bytes": ("--cache-bytes", "SIZE", "owners held in memory, such as 2GiB"),
     "engine.epoch_ms": ("--epoch-ms", "MS", "time between two snapshots"),
-    "run.workers": ("--workers", "N", "dataflow workers; run supports one"),
+    "run.workers": ("--workers", "N", "threads of the dataflow"),
     "run.deployment": ("--deployment", "NAME", "one engine works for it (default: recallflow-MEMORY_TOPIC)"),
     "run.session_timeout_s": ("--session-timeout-s", "S", "silence after which another may take over"),
     "run.wait": ("--wait", None, "stand by while another engine works for the deployment"),

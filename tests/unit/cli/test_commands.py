@@ -152,11 +152,18 @@ def test_other_content_under_the_same_id_is_refused(cli: Cli, tmp_path: Path) ->
 
 
 def test_a_warning_does_not_hide_that_nothing_is_remembered(cli: Cli, tmp_path: Path) -> None:
+    cli("remember", "tea", "--user", "ann", "--state-dir", tmp_path / "s")
     done = cli("ask", "tea?", "-k", 99, "--state-dir", tmp_path / "s")
     assert done.stdout.splitlines() == ["k_clamped: k was 99; 1 to 50 are answered", "nothing remembered yet"]
 
 
+def test_asking_makes_no_directory(cli: Cli, tmp_path: Path) -> None:
+    assert_one_line(cli("ask", "tea?", "--state-dir", tmp_path / "mistyped"), 1, "is no state directory")
+    assert not (tmp_path / "mistyped").exists()
+
+
 def test_an_empty_question_fails_and_says_why(cli: Cli, tmp_path: Path) -> None:
+    cli("remember", "tea", "--state-dir", tmp_path / "s")
     done = cli("ask", "", "--state-dir", tmp_path / "s")
     assert (done.returncode, done.stdout + done.stderr) == (
         1,
@@ -445,7 +452,7 @@ def test_a_folder_with_other_files_is_left_alone(cli: Cli, tmp_path: Path) -> No
 @pytest.mark.parametrize("below", ["", "below", "further/below"])
 def test_a_file_is_no_state_directory(cli: Cli, tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("")
-    assert_one_line(cli("ask", "tea?", "--state-dir", tmp_path / "file" / below), 1, "as a state directory")
+    assert_one_line(cli("remember", "tea", "--state-dir", tmp_path / "file" / below), 1, "as a state directory")
 
 
 @pytest.mark.parametrize("action", ["info", "hash"])

@@ -137,6 +137,8 @@ def test_decisions_in_a_file_are_known_from_their_time_on(
     (tmp_path / "control.jsonl").write_bytes(
         jsonl(CATEGORY | {"description": "old"}, b"", CATEGORY | {"timestamp": 5_000, "description": "new"})
     )
+    cli("remember", "A bicycle stands in the cellar", "--state-dir", tmp_path / "s")
+    rules.clear()
     done = cli(*command, "--state-dir", tmp_path / "s", "--control", tmp_path / "control.jsonl")
     assert done.returncode == 0, done.stderr
     decisions = rules[0].decisions

@@ -1,6 +1,7 @@
 """A checkpoint is the directory as it was."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,25 @@ def test_a_checkpoint_that_is_not_whole_is_refused_and_leaves_nothing(
     assert not (tmp_path / "new").exists() or [path.name for path in (tmp_path / "new").iterdir()] == [LOCK]
 
 
-def test_a_state_directory_is_no_checkpoint(state_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="recallflow state checkpoint"):
-        restore(state_dir, tmp_path / "new")
+@pytest.mark.parametrize("looked", [["state", "verify"], ["state", "info"], ["state", "hash"], ["ask", "tea?"]])
+def test_a_checkpoint_that_was_looked_into_is_one_still(state_dir: Path, tmp_path: Path, looked: list[str]) -> None:
+    before = hash_of(state_dir)
+    checkpoint(state_dir, tmp_path / "copy")
+    settings = ["--partitions", "2"] if looked[0] == "ask" else []
+    assert main([*looked, *settings, "--state-dir", str(tmp_path / "copy")]) == 0
+    restore(tmp_path / "copy", tmp_path / "new")
+    assert hash_of(tmp_path / "new") == before
+    assert verify(tmp_path / "new").problems == []
+
+
+def test_what_is_in_use_is_not_restored_from(state_dir: Path, tmp_path: Path) -> None:
+    with (
+        StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES),
+        ThreadPoolExecutor() as pool,
+        pytest.raises(StateInUse, match="stop that process"),
+    ):
+        pool.submit(restore, state_dir, tmp_path / "new").result()
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_directory_without_its_recovery_store_is_not_copied(state_dir: Path, tmp_path: Path) -> None:
