@@ -86,24 +86,32 @@ def build(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int
     }
     yield
     with unswept:
-        current = yield from _read(tables[keys.ENTRY], lambda _, value: Entry.decode(value))
-        stored = current + (yield from _read(tables[keys.PAST_ENTRY], lambda _, value: Entry.decode(value)))
-        known = (entry for entry in stored if moment.knows(entry.ingested_ms))
-        versions = sorted(known, key=attrgetter("seq", "version"))
-        latest = {entry.seq: entry for entry in versions}
+        return (yield from _built(hot.owner, tables, moment, model, dimension, gap_ms))
+
+
+def _built(
+    owner: Owner, tables: Mapping[bytes, Records], moment: Moment, model: str, dimension: int, gap_ms: int
+) -> Steps[OwnerIndex]:
+    """The index, out of records. A function of its own, so that all it read is freed before the search for cycles is on
+    again: that would look through 100,000 entries at once."""
+    current = yield from _read(tables[keys.ENTRY], lambda _, value: Entry.decode(value))
+    stored = current + (yield from _read(tables[keys.PAST_ENTRY], lambda _, value: Entry.decode(value)))
+    known = (entry for entry in stored if moment.knows(entry.ingested_ms))
+    versions = sorted(known, key=attrgetter("seq", "version"))
+    latest = {entry.seq: entry for entry in versions}
+    yield
+    vectors = yield from _vectors(tables, {entry.seq: entry.version for entry in current})
+    episodes, episode_of = yield from _episodes(owner, tables, moment, versions, gap_ms)
+    index = OwnerIndex(model, dimension)
+    index.load(episodes, (), {})
+    past = [entry for entry in versions if latest[entry.seq] is not entry] if moment.history else []
+    for some in _parts(past):
+        index.load((), (), vectors, past=[entry._replace(episode=episode_of[entry.seq]) for entry in some])
         yield
-        vectors = yield from _vectors(tables, {entry.seq: entry.version for entry in current})
-        episodes, episode_of = yield from _episodes(hot.owner, tables, moment, versions, gap_ms)
-        index = OwnerIndex(model, dimension)
-        index.load(episodes, (), {})
-        past = [entry for entry in versions if latest[entry.seq] is not entry] if moment.history else []
-        for some in _parts(past):
-            index.load((), (), vectors, past=[entry._replace(episode=episode_of[entry.seq]) for entry in some])
-            yield
-        for some in _parts([*latest.values()]):
-            index.add([entry._replace(episode=episode_of[entry.seq]) for entry in some], vectors)
-            yield
-        return index
+    for some in _parts([*latest.values()]):
+        index.add([entry._replace(episode=episode_of[entry.seq]) for entry in some], vectors)
+        yield
+    return index
 
 
 def _vectors(
