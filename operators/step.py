@@ -1,7 +1,7 @@
 """The state step: everything stateful happens here, one item after the other, in one atomic write a batch.
 
 1. A memory event is applied (`writes.py`); a query is answered, or waits (`answers/queries.py`). An item that comes
-   behind one that takes several steps is held until those are through (`queue.py`).
+   behind one that takes several steps is held until those are through (`large.py`).
 2. At the end of the batch all effects, outputs to keep and positions become one WriteBatch; then owners over the byte
    budget leave memory.
 3. A snapshot syncs the database first, so that the database is always at or ahead of what Bytewax remembers.

@@ -4,7 +4,7 @@ A forget may be about very many memories, or about one that has very many edges 
 between two episodes: then all members of one of them become members of the other.
 
 Each step also stores how far the work is, so that a process that was killed continues there. The event itself is
-applied after its last step. Until then its position does not move, and `queue.py` holds whatever comes behind it in its
+applied after its last step. Until then its position does not move, and `large.py` holds whatever comes behind it in its
 log and whatever is about its owner, so that nobody sees half of it. Where a step ends depends only on what is stored:
 the state is the same, whenever a process was killed.
 """
