@@ -31,7 +31,6 @@ from recallflow.parsing import asks
 from recallflow.responses import ErrorBody
 from recallflow.state.directory import StateDirectory
 
-YOUNG_OBJECTS = 20_000  # made before Python looks for cycles among them: a batch leaves none, and makes as many
 _STORE_ERRORS = (InconsistentPartitionsError, MissingPartitionsError, NoPartitionsError)
 
 
@@ -140,8 +139,6 @@ def _decide(decisions: History, batch: list[tuple[str, Output]]) -> Iterator[tup
 def run_dataflow(flow: Dataflow, settings: Settings, workers: int, recovery: RecoveryConfig | None) -> None:
     """Runs a dataflow to its end. Raises what went wrong as it is, without what Bytewax wraps around it."""
     epoch = timedelta(milliseconds=settings.epoch_ms)
-    thresholds = gc.get_threshold()
-    gc.set_threshold(YOUNG_OBJECTS, *thresholds[1:])
     gc.freeze()  # what is loaded by now stays: looking through all of it for garbage takes 50 ms each time
     try:
         cli_main(flow, workers_per_process=workers, epoch_interval=epoch, recovery_config=recovery)
@@ -150,7 +147,6 @@ def run_dataflow(flow: Dataflow, settings: Settings, workers: int, recovery: Rec
         raise _named(found) from (error if found is error else found.__cause__)
     finally:
         gc.unfreeze()
-        gc.set_threshold(*thresholds)
 
 
 def cause(error: BaseException) -> BaseException:
