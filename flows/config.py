@@ -26,6 +26,7 @@ PREFIX = "RECALLFLOW_"
 FILE_VARIABLE = "RECALLFLOW_CONFIG"
 LOCAL = "localhost:9092"
 LOG_FORMATS = ("text", "json")
+PORT_MAX = 65_535
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class RunSettings:
             self,
             ("workers", "at least 1", self.workers >= 1),
             ("session_timeout_s", session, SESSION_MIN_S <= self.session_timeout_s <= SESSION_MAX_S),
+            ("metrics_port", "0 to 65,535", self.metrics_port is None or 0 <= self.metrics_port <= PORT_MAX),
             ("log_format", " or ".join(LOG_FORMATS), self.log_format in LOG_FORMATS),
         )
 

@@ -178,6 +178,10 @@ def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknow
         if one["type"] == "too_long":  # of a list where a text would do as well, this says more
             problems[field] = problem
         problems.setdefault(field, problem)
+    for one in errors:  # of what may be a text or a list, a list was given: that it is no text says nothing
+        field, _ = _problem(one, types)
+        if one["type"] == "string_type" and any(other.startswith(f"{field}.") for other in problems):
+            problems.pop(field, None)
     return InvalidRecord("invalid_event", [FieldProblem(field, problem) for field, problem in problems.items()])
 
 

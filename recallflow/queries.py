@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from recallflow import limits
 from recallflow.events import Event
@@ -97,6 +97,12 @@ class AsOf(Model):
 
     event_time: Timestamp | None = None
     ingestion_time: Timestamp | None = None
+
+    @model_validator(mode="after")
+    def _names_a_time(self) -> Self:
+        if self.event_time is None and self.ingestion_time is None:
+            raise ValueError("names no time; give event_time, ingestion_time or both, or leave as_of out")
+        return self
 
 
 class ReplyTo(Model):

@@ -30,7 +30,8 @@ def fitted(answer: Answer, most_bytes: int) -> Answer:
     """The answer with a body of at most `most_bytes`: as it is, shortened, or else an error that says so."""
     if len(answer.body) <= most_bytes:
         return answer
-    whole = f"the answer has {len(answer.body)} bytes, and its topic takes {most_bytes}: ask for less"
+    size = f"the answer has {len(answer.body)} bytes, and its topic takes {most_bytes}"
+    whole = f"{size}: ask for less, with a lower k, limit or max_tokens"
     return _shortened(answer, most_bytes) or failed(answer, whole, most_bytes)
 
 

@@ -4,6 +4,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from recallflow.cli import demo, dlq, inspect, kafka, memory, pipe, replay, schema
 from recallflow.cli.failures import failed, hooked
@@ -18,6 +19,7 @@ def commands() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = argparse.ArgumentParser(prog="recallflow", description="Event-driven memory for chat platforms.")
     parser.set_defaults(debug=False)
+    parser.add_argument("--version", action="version", version=f"recallflow {version('recallflow')}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     for module in (demo, pipe, memory, replay, kafka, dlq, inspect, schema):
         module.add_to(added)

@@ -3,15 +3,18 @@
 import argparse
 import sys
 from collections.abc import Iterator
+from typing import get_args
 
 import orjson
 
 from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import paragraph
 from recallflow.connectors.kafka.dead_letters import Letter, read_letters, send_again
+from recallflow.errors import ErrorCode
 from recallflow.flows.config import Config
 
 SHOWN_CHARACTERS = 200
+CODES = get_args(ErrorCode)
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -28,7 +31,8 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     )
     replay.set_defaults(run=run_replay)
     for action in (listing, replay):
-        action.add_argument("--code", metavar="CODE", help="only those refused for this reason")
+        text = f"only those refused for this reason: {', '.join(CODES)}"
+        action.add_argument("--code", metavar="CODE", choices=CODES, help=text)
         add_kafka(action, "topics.dead_letters")
 
 

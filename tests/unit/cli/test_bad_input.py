@@ -133,7 +133,7 @@ REFUSED = {
     "wrong content parts": Refused(
         event(content=[{"type": 1}, 5], role="king"),
         "invalid_event",
-        ("content", "content.0.type", "content.1", "role"),
+        ("content.0.type", "content.1", "role"),
         "role: Input should be 'system'",
     ),
     "a change of nothing": Refused(
@@ -274,6 +274,12 @@ BAD_QUERIES = {
     "more tokens than a record holds": (ask(query="a", max_tokens=1_000_001), "invalid_event", ["max_tokens"]),
     "a query with a byte order mark": (b"\xef\xbb\xbf" + ask(), "invalid_event", ["query"]),
     "no position to wait for": (ask(query="a", wait_for="soon"), "invalid_event", ["wait_for"]),
+    "a list of positions with a wrong one": (
+        ask(query="a", wait_for=["memories:0:1", "soon"]),
+        "invalid_event",
+        ["wait_for.1"],
+    ),
+    "a moment that names no time": (ask(query="a", as_of={}), "invalid_event", ["as_of"]),
     "a million levels": (raw(b'"filters": {"tags": ' + nested(100_000) + b"}", b"recall"), None, []),
     "a question over 1 MiB": (ask(query="x" * MIB), "too_large", [""]),
     "a control character in the id": (ask(query="a", id="a\nb"), "invalid_event", ["id"]),

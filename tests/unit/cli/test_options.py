@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ def test_sizes_have_units(text: str, size: int) -> None:
         (["--log-format", "xml"], "log_format must be text or json, not xml"),
         (["--skip", "memory.events:1"], "--skip memory.events:1: give TOPIC:PARTITION:OFFSET"),
         (["--metrics-port", "http"], "--metrics-port: 'http' is not a whole number"),
-        (["--metrics-port", "99999"], "cannot serve metrics at 127.0.0.1:99999"),
+        (["--metrics-port", "99999"], "metrics_port must be 0 to 65,535, not 99999"),
+        (["--metrics-host", "203.0.113.1", "--metrics-port", "9464"], "cannot serve metrics at 203.0.113.1:9464"),
         (["--memory-topic", "a/b"], "no topic name: 'a/b'"),
         (["--control-topic", ".."], "no topic name: '..'"),
         (["--response-topic", "query.events"], "query.events: memories, queries and control events need topics"),
@@ -105,6 +107,17 @@ def test_run_says_in_one_line_what_is_wrong(cli: Cli, tmp_path: Path, words: lis
     assert done.stderr.startswith("recallflow: ")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "s").exists()
+
+
+def test_a_reason_that_nothing_is_refused_for_is_named_with_those_there_are(cli: Cli) -> None:
+    done = cli("dlq", "list", "--code", "bogus", "--bootstrap-servers", "127.0.0.1:1")
+    assert done.returncode == 2
+    assert "bogus" in done.stderr
+    assert "id_conflict" in done.stderr
+
+
+def test_the_version_is_the_installed_one(cli: Cli) -> None:
+    assert cli("--version").stdout == f"recallflow {version('recallflow')}\n"
 
 
 @pytest.mark.parametrize("words", [["--partitions", "0"], ["--replication", "none"], ["--memory-topic", "a b"]])
