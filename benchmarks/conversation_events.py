@@ -1,4 +1,4 @@
-"""LoCoMo's conversations as the events that the flow takes in, and its responses as rankings."""
+"""Conversations as the events that the flow takes in, and its responses as rankings."""
 
 import argparse
 from collections.abc import Collection
@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.locomo import DEPTHS, Conversation, shared
+from benchmarks.locomo import DEPTHS, Conversation, Turn, shared
 from recallflow.flows.embedded import Processed
 from recallflow.flows.settings import Settings
 
@@ -43,22 +43,30 @@ def embedder_settings(chosen: argparse.Namespace) -> Settings:
 
 
 def message_lines(conversation: Conversation, without: Collection[str] = ()) -> list[bytes]:
-    """The conversation as message events. Without `author`, all are by one unnamed user; without `date`, they are a
-    minute apart in 1970, which no question is about."""
+    """The conversation as message events, and its facts as memories. Without `author`, all are by one unnamed user;
+    without `date`, they are a minute apart in 1970, which no question is about."""
     lines = []
     for number, turn in enumerate(conversation.turns):
         event = {
-            "type": "message",
+            "type": "message" if turn.role else "memory",
             "id": turn.id,
             "tenant_id": TENANT,
             "user_id": conversation.id,
             "session_id": turn.session,
             "timestamp": _NO_DATE + timedelta(minutes=number) if "date" in without else turn.time,
-            "role": "user",
             "content": turn.content,
         }
-        lines.append(orjson.dumps(event if "author" in without else event | {"name": turn.speaker}))
+        lines.append(orjson.dumps(event | _author(turn, told="author" not in without)))
     return lines
+
+
+def _author(turn: Turn, *, told: bool) -> dict[str, str]:
+    """The fields that say whose words a memory is."""
+    if turn.role is None:
+        return {"kind": "fact"}
+    if not told:
+        return {"role": "user"}
+    return {"role": turn.role} | ({"name": turn.speaker} if turn.speaker else {})
 
 
 def query_lines(conversation: Conversation, mode: str) -> list[bytes]:

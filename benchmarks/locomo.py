@@ -26,14 +26,16 @@ class MissingDataError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message. `time` is when its session began, in UTC: LoCoMo dates sessions, not messages."""
+    """One memory: a message, or a fact, which nobody said (`role` None). `time` is in UTC; LoCoMo dates sessions, not
+    messages. `speaker`: the name, where the chat has names."""
 
     id: str
     session: str
     time: datetime
-    speaker: str
+    speaker: str | None
     text: str
-    caption: str
+    caption: str = ""
+    role: str | None = "user"
 
     @property
     def content(self) -> str:
@@ -42,8 +44,9 @@ class Turn:
 
     @property
     def memory(self) -> str:
-        """The text that a baseline remembers: without the speaker's name it could not tell who said it."""
-        return f"{self.speaker}: {self.content}"
+        """The text that a baseline remembers: without its author it could not tell who said it."""
+        author = self.speaker or self.role
+        return f"{author}: {self.content}" if author else self.content
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +147,14 @@ def _gain(ranks: Iterable[int]) -> float:
 
 def summarise(scores: Sequence[Score]) -> dict[str, Any]:
     """Means over all questions, by category and by conversation; `questions` is how many each mean is over."""
-    by_category: dict[str, list[Score]] = {category: [] for category in CATEGORIES.values()}
+    by_category: dict[str, list[Score]] = defaultdict(list)
     by_conversation: dict[str, list[Score]] = defaultdict(list)
     for one in scores:
         by_category[one.category].append(one)
         by_conversation[one.conversation].append(one)
     return {
         "overall": _mean(scores),
-        "by_category": {name: _mean(group) for name, group in by_category.items() if group},
+        "by_category": {name: _mean(by_category[name]) for name in sorted(by_category)},
         "by_conversation": {name: _mean(group) for name, group in by_conversation.items()},
     }
 
