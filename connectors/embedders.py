@@ -1,7 +1,6 @@
 """Embedding models by name."""
 
 import hashlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,9 @@ from recallflow.connectors.minilm_embedder import MiniLMEmbedder
 from recallflow.connectors.static_embedder import StaticEmbedder
 from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.errors import EmbedderError
+from recallflow.language import grams, words
 
 NAMES = ("hash", "static", "minilm")
-
-_WORD = re.compile(r"\w+")
-_GRAM = 4
 _BLOCK = 128  # texts at a time: their sums stay in the processor's cache
 
 
@@ -35,7 +32,7 @@ def load_embedder(name: str, model_path: Path | None = None) -> Embedder:
 
 
 class HashEmbedder:
-    """Feature hashing (Weinberger et al. 2009): words and their character 4-grams fall into signed buckets.
+    """Feature hashing (Weinberger et al. 2009): words and their parts (`language.grams`) fall into signed buckets.
 
     Needs no download, is deterministic, and knows spelling only.
     """
@@ -52,9 +49,9 @@ class HashEmbedder:
         return rows
 
     def _embed(self, texts: Sequence[str]) -> Any:
-        words = [[_buckets[word] for word in _WORD.findall(text.lower())] for text in texts]
-        sizes = [sum(map(len, row)) for row in words]
-        parts = [part for row in words for part in row]
+        hashed = [[_buckets[word] for word in words(text)] for text in texts]
+        sizes = [sum(map(len, row)) for row in hashed]
+        parts = [part for row in hashed for part in row]
         signed = np.concatenate(parts) if parts else np.zeros(0, np.int64)
         row_of = np.repeat(np.arange(len(texts)), sizes) * self.dimension
         weights = np.where(signed < 0, -1.0, 1.0)
@@ -67,9 +64,8 @@ class HashEmbedder:
 
 def _buckets_of(word: str) -> Any:
     """The word's signed buckets as int64: b stands for +1 in bucket b, ~b for -1."""
-    marked = f"<{word}>"
-    grams = [f"#{marked[i : i + _GRAM]}" for i in range(max(1, len(marked) - _GRAM + 1))]
-    hashes = [int.from_bytes(hashlib.blake2b(f.encode(), digest_size=8).digest(), "little") for f in (word, *grams)]
+    parts = (word, *(f"#{gram}" for gram in grams(word)))
+    hashes = [int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "little") for part in parts]
     buckets = [h % HashEmbedder.dimension for h in hashes]
     return np.array([b if h >> 63 else ~b for b, h in zip(buckets, hashes, strict=True)], np.int64)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from recallflow.embedder import Kind, Matrix, TextVectors
 from recallflow.errors import EmbedderError
-from recallflow.function_words import FUNCTION_WORDS
+from recallflow.language import FUNCTION_WORDS
 
 _MODEL = "minishlab/potion-base-8M"
 _TOKENS_MAX = 512

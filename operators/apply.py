@@ -23,6 +23,7 @@ from recallflow.events import (
     Message,
 )
 from recallflow.fields import Model
+from recallflow.language import stems
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators.episodes import end, join_or_open
 from recallflow.operators.events import Analysis, Write, event_time, unsupported
@@ -31,12 +32,12 @@ from recallflow.operators.graph.given import relate
 from recallflow.operators.graph.similar import Similarity
 from recallflow.operators.graph.sync import SYNC_FAILED, sync
 from recallflow.operators.graph.write import GraphWriter, MakeWriter
-from recallflow.operators.text import stems
+from recallflow.operators.text import read
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, to_forget
 from recallflow.records import Position
 from recallflow.responses import Outcome, Receipt
-from recallflow.state.rows import Current, Entry, MemoryRow, Vectors
+from recallflow.state.rows import LANGUAGE_SHIFT, Current, Entry, MemoryRow, Vectors
 
 NO_EPISODE = -1
 DEFAULT_KIND = "fact"
@@ -121,7 +122,7 @@ def _create(view: View, write: Write, event: Message | Memory, memory_id: str, d
     if known is not None:
         return _repeated(known.digest, digest, "id")
     row = _row(view, event, memory_id, event_time(write))
-    analysis = write.analysis or Analysis("", 0, None)
+    analysis = _in_own_language(view, write.analysis or Analysis("", 0, None), row.content)
     episode = _join_episode(view, row, rules) if isinstance(event, Message) else NO_EPISODE
     view.put(row, _entry(row, episode, analysis), _vectors(analysis, rules), digest)
     return "created"
@@ -223,6 +224,7 @@ def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, rules: R
         vectors = view.vectors(current.seq)
         view.put(after, _entry(after, entry.episode, kept), vectors, current.digest, content_changed=False)
     else:
+        analysis = _in_own_language(view, analysis, after.content)
         view.put(after, _entry(after, entry.episode, analysis), _vectors(analysis, rules), current.digest)
     return "updated"
 
@@ -248,6 +250,17 @@ def _end_episode(view: View, event: EpisodeEnd, at_ms: int, rules: Rules) -> Out
 
 
 # ---------------------------------------------------------------------- parts
+
+
+def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
+    """What was read from a text, read again where it does not tell its language: in that of the owner's last text which
+    did."""
+    if analysis.sure:
+        view.language = analysis.flags >> LANGUAGE_SHIFT
+    elif view.language and analysis.stems:
+        reading = read(text[:READ_CHARACTERS], view.language)
+        return analysis._replace(stems=" ".join(reading.stems), flags=reading.flags)
+    return analysis
 
 
 def _known(view: View, memory_id: str) -> Current:

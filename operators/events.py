@@ -18,7 +18,7 @@ class Analysis(NamedTuple):
 
     `vectors`: (1, dimension) float32, of the whole memory; None where it has no text. `tokens`: vectors of its tokens
     in bytes, where the model gives them. `named`: what it names, and the sketch of its vector, for the graph. `cut`:
-    only the beginning of the text was read.
+    only the beginning of the text was read. `sure`: the text tells its language.
     """
 
     stems: str
@@ -28,6 +28,7 @@ class Analysis(NamedTuple):
     named: Named = Named()
     sketch: bytes = b""
     cut: bool = False
+    sure: bool = False
 
 
 class Write(NamedTuple):

@@ -89,6 +89,7 @@ def _analyse(write: Write, text: _Text, embedded: TextVectors | None, sketch: by
         named=read_names(text.whole),
         sketch=sketch if given is None else b"",  # that of a given vector is made where it is used
         cut=len(text.whole) > READ_CHARACTERS,
+        sure=reading.sure,
     )
 
 

@@ -25,6 +25,7 @@ class View:
         self._hot = hot
         self._staged: Values = {}
         self._next_seq = hot.next_seq
+        self.language = hot.language  # of the owner's last text that told one
         self.change = hot.next_change if change is None else change
         self._added: list[tuple[Entry, Vectors | None]] = []
         self._removed: list[int] = []
@@ -197,7 +198,7 @@ class View:
             staged |= self._graph.staged.effects
         created = 0
         if staged:
-            head = Head(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms)
+            head = Head(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms, self.language)
             staged[keys.head(self._hot.key)] = head.encode()
             created = sum(entry.version == 0 for entry, _ in self._added)
         owners = int(self._hot.next_change == 0 and bool(staged))
@@ -209,7 +210,7 @@ class View:
         """What is hot takes over what was staged."""
         if self._staged:
             self._hot.next_seq, self._hot.next_change = self._next_seq, self.change + 1
-            self._hot.clock_ms = self._clock_ms
+            self._hot.clock_ms, self._hot.language = self._clock_ms, self.language
         for session_id, changed in self._episodes.items():
             self._hot.put_episodes(session_id, changed)
         self._hot.put_usage(self._usage)

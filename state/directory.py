@@ -11,6 +11,7 @@ from typing import Self
 import orjson
 
 from recallflow.errors import SettingsMismatch, StateError, StateFormatError, StorageError
+from recallflow.language import ANALYSIS
 from recallflow.state import keys
 from recallflow.state.files import read_checked, write_checked
 from recallflow.state.hot_owner import HotOwners
@@ -36,6 +37,7 @@ class Fingerprint:
     similarity_threshold: float
     similarity_max_k: int
     similarity_max_per_memory: int
+    analysis: str = ANALYSIS
 
 
 class StateDirectory:
@@ -217,6 +219,11 @@ def _compare(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
         for name, was in asdict(stored).items()
         if was != asdict(given)[name]
     ]
+    if stored.analysis != given.analysis:
+        raise SettingsMismatch(
+            f"{path} was built with the text analysis {stored.analysis!r}, this recallflow has {given.analysis!r}: "
+            "use the version that built it, or replay the log into a new directory (recallflow state rebuild)"
+        )
     if differing:
         raise SettingsMismatch(
             f"{path} was created with other settings: {'; '.join(differing)}. "

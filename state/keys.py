@@ -8,7 +8,8 @@ read, or deleted, as one range and can never be reached from another owner's pre
        applied: source                        last applied offset of each source partition
        counts                                 how many owners and current memories there are
     01 owner(16) table(1) …                   one owner's
-       H                                      head: who the owner is, next sequence number, ingestion clock
+       H                                      head: who the owner is, next sequence number, ingestion clock,
+                                              language
        C name(16)                             memory id → sequence number, version, content digest, forgotten or not
        R name(16) version(4)                  a memory's row, one per version: history is kept, not overwritten
        E seq(8)                               index entry of the current version: what the hot indexes are built from
@@ -47,7 +48,7 @@ means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or o
 
 import struct
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 FORMAT = b"\x00format"
 APPLIED = b"\x00applied:"

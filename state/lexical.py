@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.caching import Kept
+from recallflow.language import grams
 from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, Unsigned, ranges
 from recallflow.state.segment import Words
 
-GRAM = 4
 FEATURES = 1 << 16
 _NOWHERE: Unsigned = np.zeros(0, np.uint32)
 _NOTHING = np.zeros(0, np.float32)
@@ -31,16 +31,15 @@ _STEM_BYTES = 200
 
 class Spelling(int):
     """A stem's identity, 64 bits that no other stem has. `features`: of its spelling, packed uint16: the word itself
-    and its character 4-grams, hashed."""
+    and its parts, hashed."""
 
     features: bytes
 
     @classmethod
     def of(cls, stem: str) -> Self:
-        marked = f"<{stem}>"
-        grams = {marked, *(marked[i : i + GRAM] for i in range(len(marked) - GRAM + 1))}
+        parts = {f"<{stem}>", *grams(stem)}
         found = cls.from_bytes(blake2b(stem.encode(), digest_size=8).digest(), "little")
-        found.features = np.array(sorted({zlib.crc32(g.encode()) % FEATURES for g in grams}), np.uint16).tobytes()
+        found.features = np.array(sorted({zlib.crc32(part.encode()) % FEATURES for part in parts}), np.uint16).tobytes()
         return found
 
 

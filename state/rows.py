@@ -17,6 +17,7 @@ from recallflow.state.tokens import NO_TOKENS
 HAS_QUESTION = 1  # the text holds a question mark
 ENDS_ASKING = 2  # the text ends in one
 TELLS_TIME = 4  # the text holds a time expression
+LANGUAGE_SHIFT = 3  # above it stands the language of its words in Latin script, by its place in `language.LATIN`
 
 
 @dataclass(slots=True)
@@ -221,21 +222,23 @@ class CategorySummary(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Who an owner is, the sequence number its next memory gets, the number of its next change, and its ingestion
-    clock: the latest time a log gave to what changed it (None before there was one)."""
+    """Who an owner is, the sequence number its next memory gets, the number of its next change, its ingestion clock:
+    the latest time a log gave to what changed it (None before there was one), and the language of its last text that
+    told one, numbered as in flags."""
 
     owner: Owner
     next_seq: int
     next_change: int
     clock_ms: int | None = None
+    language: int = 0
 
     def encode(self) -> bytes:
-        return orjson.dumps([*self.owner, self.next_seq, self.next_change, self.clock_ms])
+        return orjson.dumps([*self.owner, self.next_seq, self.next_change, self.clock_ms, self.language])
 
     @classmethod
     def decode(cls, data: bytes) -> "Head":
-        *owner, next_seq, next_change, clock_ms = orjson.loads(data)
-        return cls(Owner(*owner), next_seq, next_change, clock_ms)
+        *owner, next_seq, next_change, clock_ms, language = orjson.loads(data)
+        return cls(Owner(*owner), next_seq, next_change, clock_ms, language)
 
 
 class Vectors(NamedTuple):

@@ -7,10 +7,10 @@ import numpy as np
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
+from recallflow.language import sentences
 from recallflow.operators import redaction
 from recallflow.operators.episodes import is_open
 from recallflow.operators.redaction import Redacted, RowsReader
-from recallflow.operators.text import sentences
 from recallflow.queries import EpisodesList
 from recallflow.responses import EpisodeInfo, MemoryUsage, Response
 from recallflow.state.index import OwnerIndex

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from recallflow.function_words import FUNCTION_WORDS
+from recallflow.language import FUNCTION_WORDS
 from recallflow.operators.graph.reader import is_live
 from recallflow.state.graph import Node, OwnerGraph
 from recallflow.state.graph_codec import ENTITY_KIND, NodeKey, node_key

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from recallflow.caching import Kept
-from recallflow.function_words import FUNCTION_WORDS
+from recallflow.language import FUNCTION_WORDS
 from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 

@@ -26,9 +26,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.embedder import Kind, TextVectors
+from recallflow.language import DateMention
 from recallflow.operators.recall import words
 from recallflow.operators.recall.bm25 import bm25_columns
-from recallflow.operators.recall.question import DateMention, Question
+from recallflow.operators.recall.question import Question
 from recallflow.state.arrays import Column, Places
 from recallflow.state.index import WINDOW, OwnerIndex
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME

@@ -13,18 +13,19 @@ import numpy as np
 
 from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder
+from recallflow.language import Intent
 from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
 from recallflow.operators.events import Request
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Applied, Expansions
-from recallflow.operators.recall import compose, signal
+from recallflow.operators.recall import compose, signal, words
 from recallflow.operators.recall.context import About, context
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Laps, Step, tier_of
 from recallflow.operators.recall.filters import allowed, superseded
-from recallflow.operators.recall.intent import Intent, intent_of, mode_for
+from recallflow.operators.recall.intent import intent_of, mode_for
 from recallflow.operators.recall.modes import rank
 from recallflow.operators.recall.moment import Moment, index_at
-from recallflow.operators.recall.question import Question, understand
+from recallflow.operators.recall.question import Question, Vocabulary, understand
 from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal
@@ -34,7 +35,9 @@ from recallflow.responses import RecalledMemory, Response, Warn, status_of
 from recallflow.state.arrays import Places
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import MemoryRow
+from recallflow.state.rows import LANGUAGE_SHIFT, MemoryRow
+
+RARE_LANGUAGE = 50  # of so many memories, one in a language is a slip, or a quotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ def recall(
 
 def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
     query, shared = asked.query, asked.engine.shared
-    question = understand(query.query.strip()[:QUERY_CHARACTERS], participants(asked.index))
+    question = understand(query.query.strip()[:QUERY_CHARACTERS], participants(asked.index), vocabulary(asked.index))
     intent = intent_of(question)
     tuning = tuned(query, mode_for(query.mode, intent), tenant)
     dropped: list[Step] = []
@@ -309,6 +312,14 @@ def _respond(
         warnings=composed.warnings,
         **composed.optional,
     )
+
+
+def vocabulary(index: OwnerIndex) -> Vocabulary:
+    """The languages that at least one in fifty current memories is in, and the stems they hold."""
+    counted = np.bincount(index.conversation.facts["flags"] >> LANGUAGE_SHIFT, minlength=1)
+    common = counted * RARE_LANGUAGE >= max(counted.sum(), 1)
+    languages = [int(number) for number in np.argsort(-counted, kind="stable") if common[number]]
+    return Vocabulary(languages or [0], lambda stem: words.holders(index, stem) > 0)
 
 
 def participants(index: OwnerIndex) -> list[str]:

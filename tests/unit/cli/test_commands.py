@@ -5,16 +5,19 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.samples import SampleQuestion, sample_path, sample_questions
 from recallflow.schema import schemas
+from recallflow.state.directory import StateDirectory
 from recallflow.state.files import read_checked, write_checked
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -398,10 +401,10 @@ def test_a_state_directory_of_another_format_version_is_refused(
 ) -> None:
     (tmp_path / "log").write_bytes(jsonl(make_event("message", content="tea")))
     description = filled / "recallflow.json"
-    description.write_text(description.read_text().replace('"format_version": 4', '"format_version": 3'))
+    description.write_text(description.read_text().replace('"format_version": 5', '"format_version": 3'))
     done = cli(*(part.replace("LOG", str(tmp_path / "log")) for part in command), "--state-dir", filled)
     assert_one_line(
-        done, 1, "is in format 3, this recallflow reads format 4: use the version that wrote it, or rebuild"
+        done, 1, "is in format 3, this recallflow reads format 5: use the version that wrote it, or rebuild"
     )
 
 
@@ -419,6 +422,18 @@ def test_a_state_directory_of_other_settings_is_refused(cli: Cli, tmp_path: Path
     process([], Settings(partitions=4, episode_gap_minutes=5), tmp_path / "s")
     done = cli("pipe", "--state-dir", tmp_path / "s")
     assert_one_line(done, 1, "partitions is 4 there and 16 here; episode_gap_ms is 300000 there and 1800000 here")
+
+
+def test_a_state_directory_of_another_text_analysis_is_refused(cli: Cli, tmp_path: Path) -> None:
+    state_dir = tmp_path / "state"
+    fingerprint = replace(Settings().fingerprint(load_embedder("hash")), analysis="letters-0")
+    StateDirectory.open(state_dir, fingerprint, 1024 * 1024).close()
+    assert_one_line(
+        cli("remember", "tea", "--state-dir", state_dir),
+        1,
+        "was built with the text analysis 'letters-0', this recallflow has 'unicode-1': use the version that built it, "
+        "or replay the log into a new directory (recallflow state rebuild)",
+    )
 
 
 def test_looking_into_a_state_directory_needs_no_settings(cli: Cli, tmp_path: Path) -> None:
@@ -464,7 +479,7 @@ def test_looking_into_what_is_no_state_directory_creates_none(cli: Cli, tmp_path
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", "[]", '{"format_version": 4}', '{"format_version": 4, "settings": {"a": 1}}']
+    "content", ["", "{}", "[]", '{"format_version": 5}', '{"format_version": 5, "settings": {"a": 1}}']
 )
 def test_a_broken_description_is_told(cli: Cli, filled: Path, content: str) -> None:
     (filled / "recallflow.json").write_text(content)

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.embedder import NO_FLOATS, TextVectors
+from recallflow.language import DateMention
 from recallflow.operators.recall.bm25 import SQUASH
 from recallflow.operators.recall.bm25 import bm25 as bm25_scores
 from recallflow.operators.recall.columns import WEIGHTS, Columns, compute, date_column
-from recallflow.operators.recall.question import DateMention, understand
+from recallflow.operators.recall.question import understand
 from recallflow.state.arrays import Column
 from recallflow.state.index import Lengths, OwnerIndex
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME, Entry, Vectors

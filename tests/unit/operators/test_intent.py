@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recallflow.language import Intent
 from recallflow.operators.recall import modes
-from recallflow.operators.recall.intent import MODES, Intent, intent_of, mode_for
+from recallflow.operators.recall.intent import MODES, intent_of, mode_for
 from recallflow.operators.recall.question import understand
 from recallflow.queries import Mode
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow import limits
+from recallflow.language import DateMention
 from recallflow.operators.recall import question
-from recallflow.operators.recall.question import DateMention, understand
+from recallflow.operators.recall.question import understand
 
 PAIR = ["Ann", "Bo"]
 

@@ -56,7 +56,7 @@ def test_every_planted_damage_is_found(state_dir: Path) -> None:
             keys.current(ann, name["fact"]): current._replace(version=1).encode(),
             keys.OWNERS + ann + b"Yfoo": b"",
             b"\x07foreign": b"",
-            keys.head(partition.keyring.owner(Owner("x", "y", "z"))): orjson.dumps(["x", "y", "other", 0, 0, None]),
+            keys.head(partition.keyring.owner(Owner("x", "y", "z"))): orjson.dumps(["x", "y", "other", 0, 0, None, 0]),
         }
     said = "\n".join(verify(state_dir).problems)
     for expected in (
@@ -79,7 +79,7 @@ def test_every_planted_damage_is_found(state_dir: Path) -> None:
 
 def test_a_head_that_would_give_out_a_number_twice_is_found(state_dir: Path) -> None:
     with damaging(state_dir) as (partition, damages):
-        damages[keys.head(partition.keyring.owner(ANN))] = orjson.dumps([*ANN, 3, 9, None])
+        damages[keys.head(partition.keyring.owner(ANN))] = orjson.dumps([*ANN, 3, 9, None, 0])
     assert any("next sequence number is 3, and 6 is taken" in problem for problem in verify(state_dir).problems)
 
 

@@ -1,0 +1,190 @@
+"""What is kept of a text, and what is looked up for a question.
+
+A text is read in its own language; a question in its own, in each language that the owner's memories are in, and in
+English, which is what a text is read in that does not tell.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from recallflow.language import stemming
+from recallflow.language.detection import detect
+from recallflow.language.scripts import BEYOND_LATIN, UNSPACED_LETTER, folded, normalised, script_of
+from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
+from recallflow.language.words import LATIN_WORD, counts, pairs, runs, unspaced_table
+
+# State that was built with another analysis holds other stems: a new name here where stems, flags, spelling features or
+# the hash embedder's words change for any text.
+ANALYSIS = "unicode-1"
+
+_TURKISH = next(number for number, table in enumerate(LATIN) if table.code == "tr")
+_FUNCTION_WORDS, _TIME_WORDS = ENGLISH.function_words, ENGLISH.time_words
+_YEAR = re.compile(r"(?:19|20)\d\d")
+_DATE = re.compile(r"\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b")
+_ASKS = re.compile("[?？؟]")
+_CLOSED = "\"'”’»」』)）.。!！ \t\r\n"
+# A sentence ends with its mark, where a blank follows; in scripts without blanks, at the mark.
+_SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।॥])\s+|(?<=[。！？｡．])(?![。！？｡．」』）】”’])\s*|\n+")
+
+
+class Reading(NamedTuple):
+    """`stems`: of its content words, in order, repeats included; `asks`: it holds a question, `ends_asking`: it ends
+    in one; `tells_time`: it holds a time expression; `language`: by its place in `LATIN`, of its words in Latin script;
+    `sure`: the text tells which."""
+
+    stems: list[str]
+    asks: bool
+    ends_asking: bool
+    tells_time: bool
+    language: int
+    sure: bool
+
+
+def read(text: str, assumed: int = 0) -> Reading:
+    """Reads a text; where it does not tell its language, in the one that is `assumed`."""
+    if text.isascii():
+        lowered = text.lower()
+    else:
+        text = normalised(text)
+        lowered = text.lower()
+        if BEYOND_LATIN.search(lowered):
+            return _read_any(text, lowered, assumed)
+    words = LATIN_WORD.findall(lowered)
+    language, sure = detect(words, lowered, assumed)
+    asks = "?" in text
+    ends = asks and text.rstrip().endswith("?")
+    if language:
+        words = _words(text, lowered, language)
+        stem = stemming.latin[language]
+        stems = [found for word in words if (found := stem[word])]
+        return Reading(stems, asks, ends, _tells_time(lowered, stems, [LATIN[language]]), language, sure)
+    english = stemming.english
+    stems = [english[word] for word in words if word not in _FUNCTION_WORDS]
+    return Reading(stems, asks, ends, _tells_english_time(lowered, words), 0, sure)
+
+
+def _read_any(text: str, lowered: str, assumed: int) -> Reading:
+    """Reads a text that holds other scripts than Latin."""
+    spaced = [run for run, unspaced in runs(lowered) if not unspaced and len(run) > 1]
+    language, sure = detect(spaced, lowered, assumed)
+    stems = [found for word, unspaced in _split(text, lowered, language) if (found := _stem(word, unspaced, language))]
+    scripts = {script_of(word) for word in spaced}
+    own = [BY_SCRIPT[script] for script in sorted(scripts & BY_SCRIPT.keys())]
+    if UNSPACED_LETTER.search(lowered):
+        own.append(unspaced_table(text))
+    tables = [*own, LATIN[language]] if "latin" in scripts else own
+    ending = text.rstrip(_CLOSED)
+    ends = ending.endswith(("?", "？", "؟", *(word for table in own for word in table.asks)))
+    asks = ends or _ASKS.search(text) is not None
+    # A text in another script is no reason to take the owner's words in Latin script for English.
+    return Reading(stems, asks, ends, _tells_time(lowered, stems, tables), language, sure and "latin" in scripts)
+
+
+def _words(text: str, lowered: str, language: int) -> list[str]:
+    """Words in Latin script."""
+    return LATIN_WORD.findall(text.replace("I", "ı").lower() if language == _TURKISH else lowered)
+
+
+def _split(text: str, lowered: str, language: int) -> Iterable[tuple[str, bool]]:
+    """Words in any script, and whether one is of a script without blanks."""
+    if language == _TURKISH:
+        lowered = text.replace("I", "ı").lower()
+    table = unspaced_table(lowered)
+    for run, unspaced in runs(lowered):
+        if unspaced:
+            for pair in pairs(run, table):
+                yield pair, True
+        elif counts(run):
+            yield run, False
+
+
+def _stem(word: str, unspaced: bool, language: int) -> str:
+    """The stem of a word; nothing for a function word."""
+    if unspaced:
+        return word
+    if script_of(word) in ("latin", ""):
+        return stemming.latin[language][word]
+    return stemming.of_script[word]
+
+
+# ---------------------------------------------------------------------- time
+
+
+def _tells_english_time(lowered: str, words: list[str]) -> bool:
+    return (
+        not _TIME_WORDS.isdisjoint(words)
+        or any(map(_YEAR.fullmatch, filter(str.isdigit, words)))
+        or ("this" in words and ENGLISH.time_phrases.search(lowered) is not None)
+    )
+
+
+def _time_stems(table: Table) -> frozenset[str]:
+    if table in LATIN:
+        return frozenset(map(stemming.latin[LATIN.index(table)].__getitem__, table.time_words))
+    return frozenset(map(stemming.of_script.__getitem__, table.time_words))
+
+
+_TIME_STEMS = {table.code: _time_stems(table) - {""} for table in (*LATIN, *BY_SCRIPT.values()) if table.blanks}
+
+
+def _tells_time(lowered: str, stems: list[str], tables: list[Table]) -> bool:
+    if any(map(_YEAR.fullmatch, stems)) or _DATE.search(lowered):
+        return True
+    for table in tables:
+        if table.blanks and not _TIME_STEMS[table.code].isdisjoint(stems):
+            return True
+        if not table.blanks and (table.month.search(lowered) or any(word in lowered for word in table.time_words)):
+            return True
+    return False
+
+
+# ---------------------------------------------------------------------- questions, names, sentences
+
+
+def stems(text: str) -> list[str]:
+    """The stems of a name or of English text."""
+    text = normalised(text)
+    lowered = text.lower()
+    if text.isascii() or not BEYOND_LATIN.search(lowered):
+        return [stemming.english[word] for word in LATIN_WORD.findall(lowered) if word not in _FUNCTION_WORDS]
+    return [found for word, unspaced in _split(text, lowered, 0) if (found := _stem(word, unspaced, 0))]
+
+
+def read_question(text: str, table: Table, languages: Sequence[int]) -> list[tuple[str, ...]]:
+    """For each content word of a question in this language, the stems that memories in these languages, by their
+    places in `LATIN`, may have of it; the question's own first."""
+    own = LATIN.index(table) if table in LATIN else next(iter(languages), 0)
+    tried = dict.fromkeys((own, *languages, 0))
+    if [*tried] == [0]:
+        return [(stem,) for stem in stems(text)]
+    text = normalised(text)
+    lowered = text.lower()
+    found: list[tuple[str, ...]] = []
+    for word, unspaced in _split(text, lowered, own):
+        if stem := _stem(word, unspaced, own):
+            others = _others(word, [*tried]) if script_of(word) in ("latin", "") else ()
+            found.append(tuple(dict.fromkeys((stem, *others))))
+    return found
+
+
+def _others(word: str, tried: Sequence[int]) -> Iterable[str]:
+    for language in tried:
+        for spelling in (word, folded(word)):
+            if stem := (stemming.latin[language][spelling] if language else stemming.english[spelling]):
+                yield stem
+
+
+def name_stem(word: str, table: Table) -> str:
+    """What of a word, or of a name, is the same however it is bent in this language."""
+    word = normalised(word).lower()
+    if script_of(word) not in ("latin", ""):
+        return stemming.of_script[word]
+    stem = stemming.latin[LATIN.index(table)][word] if table in LATIN else stemming.english[word]
+    bent = (word[: -len(end)] for end in table.name_endings if word.endswith(end))
+    return next(bent, stem) if stem else ""
+
+
+def sentences(text: str) -> list[str]:
+    """The text's sentences, without blanks around them; none for a blank text."""
+    return [part for part in map(str.strip, _SENTENCE_END.split(text)) if part]

@@ -1,0 +1,84 @@
+"""The language of a text. Scripts tell most; among those in Latin script, function words, common words and letters do.
+
+A word that n languages have tells each of them 1/n. What is not clear is what the caller assumes.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import regex
+
+from recallflow.language.scripts import BEYOND_LATIN, UNSPACED, normalised
+from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
+from recallflow.language.words import LATIN_WORD, unspaced_table
+
+LEAST = 1.2  # more than one word that no other language has: names and slips are such
+MARGIN = 1.3  # by which the best is ahead of the next
+
+
+class Detected(NamedTuple):
+    """A language in Latin script, by its place in `LATIN`; `sure`: the text tells it."""
+
+    number: int
+    sure: bool
+
+
+_CLEAR, _UNCLEAR = ([Detected(number, sure) for number in range(len(LATIN))] for sure in (True, False))
+
+
+def _telling() -> dict[str, tuple[tuple[int, float], ...]]:
+    known: defaultdict[str, list[int]] = defaultdict(list)
+    for number, table in enumerate(LATIN):
+        for word in table.function_words | table.common_words:
+            known[word].append(number)
+    return {word: tuple((number, 1 / len(numbers)) for number in numbers) for word, numbers in known.items()}
+
+
+_TELLING = _telling()
+_FOREIGN = frozenset(_TELLING) - ENGLISH.function_words
+_ENGLISH_ONLY = frozenset(word for word in ENGLISH.function_words if len(_TELLING[word]) == 1)
+_LETTERS = {letter: number for number, table in enumerate(LATIN) for letter in table.letters}
+_TELLING_LETTER = re.compile(f"[{''.join(_LETTERS)}]")
+
+
+def detect(words: Collection[str], lowered: str, assumed: int) -> Detected:
+    """The language of a text with these words. Most texts are English without a foreign word: two looks are enough."""
+    letters = [] if lowered.isascii() else _TELLING_LETTER.findall(lowered)
+    if not letters and _FOREIGN.isdisjoint(words):
+        return _UNCLEAR[assumed] if _ENGLISH_ONLY.isdisjoint(words) else _CLEAR[0]
+    scores = [0.0] * len(LATIN)
+    for word in dict.fromkeys(words):
+        for number, weight in _TELLING.get(word, ()):
+            scores[number] += weight
+    for letter in set(letters):
+        scores[_LETTERS[letter]] += 1
+    best = max(range(len(scores)), key=scores.__getitem__)
+    second = max(score for number, score in enumerate(scores) if number != best)
+    sure = scores[best] >= LEAST and scores[best] >= MARGIN * second
+    return _CLEAR[best] if sure else _UNCLEAR[assumed]
+
+
+_LETTER_OF = regex.compile(
+    r"(?P<arabic>\p{Arabic})|(?P<cyrillic>\p{Cyrillic})|(?P<devanagari>\p{Devanagari})|(?P<hangul>\p{Hangul})"
+    rf"|(?P<unspaced>[{UNSPACED}])|\p{{L}}"
+)
+_UNSPACED_WEIGHT = 3  # a character is about half a word, a letter a fifth of one
+
+
+def table_of(text: str, assumed: Sequence[int] = (0,)) -> Table:
+    """The language that most of a question is in. Where its words do not tell: the first that is assumed."""
+    text = normalised(text)
+    lowered = text.lower()
+    if BEYOND_LATIN.search(lowered):
+        letters: defaultdict[str, int] = defaultdict(int)
+        for found in _LETTER_OF.finditer(text):
+            script = found.lastgroup or ""
+            letters[script] += _UNSPACED_WEIGHT if script == "unspaced" else 1
+        script = max(letters, key=lambda name: letters[name], default="")
+        if script == "unspaced":
+            return unspaced_table(text)
+        if script:
+            return BY_SCRIPT[script]
+    return LATIN[detect(LATIN_WORD.findall(lowered), lowered, assumed[0]).number]

@@ -1,0 +1,89 @@
+"""Characters: which script they are of, and how one is written that may be written in several ways."""
+
+import re
+import unicodedata
+
+import regex
+
+# Scripts that put no blanks between words.
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\u3005-\u3007\u303b\u30fc\uff66-\uff9f"
+UNSPACED_LETTER = regex.compile(f"[{UNSPACED}]")
+# Beside these, a word may begin or end without a blank: the same scripts, and Korean for its particles.
+ADJOINING = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u303b\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f"
+)
+# A letter, digit or mark that no Latin text holds: of one without, `re` and ASCII rules find the same words.
+BEYOND_LATIN = re.compile(r"[^\W\x00-\u024f\u1e00-\u1eff]|[\u0300-\u036f]")
+KANA = re.compile("[\u3040-\u30ff]")
+
+_SCRIPTS = (
+    ("arabic", r"\p{Arabic}"),
+    ("armenian", r"\p{Armenian}"),
+    ("cyrillic", r"\p{Cyrillic}"),
+    ("devanagari", r"\p{Devanagari}"),
+    ("greek", r"\p{Greek}"),
+    ("hangul", r"\p{Hangul}"),
+    ("tamil", r"\p{Tamil}"),
+    ("unspaced", f"[{UNSPACED}]"),
+    ("latin", r"\p{Latin}"),
+)
+_SCRIPT = regex.compile("|".join(f"(?P<{name}>{characters})" for name, characters in _SCRIPTS))
+
+_MARKS = regex.compile(r"[\u0300-\u036f]")
+_UNSEEN = regex.compile(r"[\p{Cf}\ufe00-\ufe0f]")  # soft hyphens, joiners, directions: they part no word
+_SIGNS = str.maketrans(dict.fromkeys("™℠®©", " "))  # their compatibility forms are letters
+_LATIN_FORMS = str.maketrans({"ß": "ss", "ı": "i", "ø": "o", "ł": "l", "đ": "d", "œ": "oe", "æ": "ae"})
+_ARABIC_FORMS = str.maketrans(dict.fromkeys("أإآٱ", "ا") | {"ؤ": "و", "ئ": "ي", "ک": "ك", "ی": "ي"})
+_ARABIC_MARKS = re.compile("[\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0640]")
+_FINAL_HA = re.compile(r"ه\b")  # what a final ta marbuta is often written as
+_NASAL = re.compile("[\u0919\u091e\u0923\u0928\u092e]\u094d(?=[\u0915-\u092e])")  # may be written as a dot
+_HANGUL = re.compile("[\uac00-\ud7a3]")
+_ARABIC = re.compile("[\u0600-\u06ff]")
+_DEVANAGARI = re.compile("[\u0900-\u097f]")
+_DIGITS = {ord(character): str(unicodedata.digit(character)) for character in "٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹०१२३४५६७८९"}
+
+
+def normalised(text: str) -> str:
+    """The text with one way to write each character (NFKC), and without what is not seen."""
+    if text.isascii():
+        return text
+    if not unicodedata.is_normalized("NFKC", text):
+        text = unicodedata.normalize("NFKC", text.translate(_SIGNS))
+    return _UNSEEN.sub("", text).replace("İ", "i").translate(_DIGITS)
+
+
+def plain(text: str) -> str:
+    """The text in lower case, without what people leave out who write in haste: accents and dots in Latin script, vowel
+    marks and the forms of alef in Arabic, nukta and candrabindu in Devanagari."""
+    text = normalised(text).lower()
+    return text if text.isascii() else folded(text)
+
+
+def folded(text: str) -> str:
+    """As `plain`, of a text that is normalised and in lower case."""
+    if text.isascii():
+        return text
+    if not BEYOND_LATIN.search(text):
+        return without_accents(text)
+    if _ARABIC.search(text):
+        text = _FINAL_HA.sub("ة", _ARABIC_MARKS.sub("", text).translate(_ARABIC_FORMS))
+    if _DEVANAGARI.search(text):
+        text = _NASAL.sub("\u0902", text.replace("\u093c", "").replace("\u0901", "\u0902"))
+    return text.replace("ё", "е")
+
+
+def without_accents(text: str) -> str:
+    """Latin letters as they stand on every keyboard."""
+    return _MARKS.sub("", unicodedata.normalize("NFD", text.translate(_LATIN_FORMS)))
+
+
+def jamo(word: str) -> str:
+    """A Korean word letter by letter: its endings are bent within a syllable."""
+    return unicodedata.normalize("NFD", word) if _HANGUL.search(word) else word
+
+
+def script_of(word: str) -> str:
+    """The script of the word's first letter; empty for numbers and the scripts that nothing is known of."""
+    found = _SCRIPT.search(word)
+    return found.lastgroup or "" if found else ""

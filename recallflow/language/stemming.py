@@ -1,0 +1,66 @@
+"""Stems, word by word: Snowball's where it knows the language, in the spelling without accents."""
+
+from collections.abc import Callable
+
+import Stemmer
+
+from recallflow.caching import Kept
+from recallflow.language.scripts import folded, script_of, without_accents
+from recallflow.language.tables import BY_SCRIPT, LATIN, Table
+
+_BUDGET_BYTES = 16 * 1024 * 1024
+_OTHER_BYTES = 4 * 1024 * 1024
+_BY_SCRIPT = {"greek": "greek", "armenian": "armenian", "tamil": "tamil"}  # languages without a table
+_LOOKS = 3  # endings stand one behind the other
+
+
+def _snowball(algorithm: str) -> Callable[[str], str]:
+    stem: Callable[[str], str] = Stemmer.Stemmer(algorithm, 0).stemWord  # no cache of its own: ours are bounded
+    return stem
+
+
+english: Kept[str, str] = Kept(_snowball("english"), _BUDGET_BYTES)
+
+
+def _stemmed(table: Table) -> Callable[[str], str]:
+    """Stems of one language in Latin script; nothing for a function word."""
+    snowball = _snowball(table.stemmer or "english")
+
+    def stem(word: str) -> str:
+        if word in table.function_words or folded(word) in table.function_words:
+            return ""
+        return without_accents(snowball(word))
+
+    return stem
+
+
+latin: tuple[Kept[str, str], ...] = tuple(Kept(_stemmed(table), _OTHER_BYTES) for table in LATIN)
+_snowballs = {table.code: _snowball(table.stemmer) for table in BY_SCRIPT.values() if table.stemmer}
+_snowballs |= {script: _snowball(algorithm) for script, algorithm in _BY_SCRIPT.items()}
+
+
+def _of_script(word: str) -> str:
+    """The stem of a word in another script than Latin; nothing for a function word."""
+    script = script_of(word)
+    table = BY_SCRIPT.get(script)
+    word = folded(word)
+    if table is None or not table.blanks:
+        return _snowballs[script](word) if script in _snowballs else word
+    if word in table.function_words:
+        return ""
+    return _without_endings(word, table) if table.endings else _snowballs[table.code](word)
+
+
+def _without_endings(word: str, table: Table) -> str:
+    for _ in range(_LOOKS):
+        rest = next((word[: -len(end)] for end in table.endings if word.endswith(end) and len(word) > len(end)), None)
+        if rest is None:
+            weak = (end for end in table.weak_endings if word.endswith(end) and len(word) > len(end) + 1)
+            rest = next((word[: -len(end)] for end in weak), None)
+        if rest is None:
+            break
+        word = rest
+    return "" if word in table.function_words else word
+
+
+of_script: Kept[str, str] = Kept(_of_script, _OTHER_BYTES)

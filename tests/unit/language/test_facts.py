@@ -1,0 +1,43 @@
+"""Twenty facts and questions in each language, told and asked end to end: what a question asks with is bent otherwise
+than the fact that answers it."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from recallflow.flows.embedded import process
+from recallflow.flows.settings import Settings
+
+FILES = sorted(Path(__file__).with_name("facts").glob("*.txt"))
+FOUND = 18  # of 20, as the first of three
+
+
+def asked(file: Path) -> list[tuple[str, str]]:
+    """Facts with their questions."""
+    lines = file.read_text("utf-8").splitlines()
+    return [(fact, question) for fact, question in (line.split(" | ") for line in lines)]
+
+
+def missed(pairs: list[tuple[str, str]]) -> list[str]:
+    """The questions that another fact answers first."""
+    who = {"tenant_id": "acme", "user_id": "ann", "timestamp": "2026-01-31T12:00:00Z"}
+    facts = [who | {"type": "memory", "id": f"fact-{at}", "content": fact} for at, (fact, _) in enumerate(pairs)]
+    questions = [
+        who | {"type": "recall", "id": f"question-{at}", "query": question, "k": 3}
+        for at, (_, question) in enumerate(pairs)
+    ]
+    responses = process(map(orjson.dumps, [*facts, *questions]), Settings()).responses
+    first = {answer["query_id"]: answer["memories"][0]["id"] for answer in responses}
+    return [question for at, (_, question) in enumerate(pairs) if first[f"question-{at}"] != f"fact-{at}"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_facts_are_found_in_each_language(file: Path) -> None:
+    pairs = asked(file)
+    assert len(pairs) == 20
+    assert len(missed(pairs)) <= len(pairs) - FOUND, missed(pairs)
+
+
+def test_there_are_facts_in_thirteen_languages() -> None:
+    assert [file.stem for file in FILES] == "ar de en es fr hi it ja ko pt ru tr zh".split()  # noqa: SIM905
