@@ -14,6 +14,9 @@ base = 0.1·z(cosine) + sq(BM25).
 | subject | the question names several, and it is by the one it names first |
 | date, when | it fits a date in the question; the question asks when, and the memory names a time |
 | opens | first message of the episode |
+
+Whose a memory is, `people.py` tells. What a memory outside any episode (a fact, say) cannot have, `answers` and
+`opens`, stands at its mean: it counts neither for nor against it.
 """
 
 from collections.abc import Mapping
@@ -27,7 +30,7 @@ import numpy.typing as npt
 
 from recallflow.embedder import Kind, TextVectors
 from recallflow.language import DateMention
-from recallflow.operators.recall import words
+from recallflow.operators.recall import people, words
 from recallflow.operators.recall.bm25 import bm25_columns
 from recallflow.operators.recall.question import Question
 from recallflow.state.arrays import Column, Places
@@ -111,7 +114,8 @@ def compute(
     lexical = bm25_columns(index, question.stems)
     asked = (conversation.facts["flags"] & HAS_QUESTION) != 0
     columns |= {"dense": dense, "window": lexical[WINDOW]}
-    columns["answers"] = conversation.before(np.where(asked, DENSE_IN_BASE * dense + lexical[0], 0.0))
+    answers = conversation.before(np.where(asked, DENSE_IN_BASE * dense + lexical[0], 0.0))
+    columns["answers"] = people.filled(answers, conversation.facts["episode"] >= 0)
     every = np.arange(conversation.size)
     chosen = every if permitted is None else permitted
     found = Columns({name: column for name, column in columns.items() if name in weights}, weights)
@@ -146,12 +150,14 @@ def _dense(index: OwnerIndex, query: TextVectors) -> Column:
 def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
     """The columns that rest on what is known of a memory beside its text, as far as the question asks for them."""
     facts = index.conversation.facts
-    columns: dict[str, Column] = {"opens": index.conversation.opens * 1.0}
+    opens = index.conversation.opens * 1.0
+    columns: dict[str, Column] = {"opens": people.filled(opens, facts["episode"] >= 0)}
     if (speaker := _speaker(index, question)) is not None:
-        columns["speaker"] = speaker * 1.0
-        columns["speaker_asks"] = (speaker & ((facts["flags"] & ENDS_ASKING) != 0)) * 1.0
+        columns["speaker"] = speaker
+        columns["speaker_asks"] = speaker * ((facts["flags"] & ENDS_ASKING) != 0)
     if len(question.named) > 1:
-        columns["subject"] = (facts["author"] == index.names.known(question.named[0])) * 1.0
+        first = question.named[0]
+        columns["subject"] = people.theirs(index, people.said_by(index, first), first)
     if question.dates:
         columns["date"] = date_column(facts["created_ms"], question.dates)
     if question.asks_when:
@@ -159,17 +165,20 @@ def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
     return columns
 
 
-def _speaker(index: OwnerIndex, question: Question) -> npt.NDArray[np.bool_] | None:
-    """Whose messages the question is about: the one participant it names; or, where it names none and says I, the one
-    user of a chat with an assistant."""
+def _speaker(index: OwnerIndex, question: Question) -> Column | None:
+    """Whose memories the question is about: those of the one participant it names; or, where it names none and says I,
+    of the one user of a chat with an assistant."""
     facts = index.conversation.facts
     if len(question.named) == 1:
-        mask: npt.NDArray[np.bool_] = facts["author"] == index.names.known(question.named[0])
-        return mask
+        (name,) = question.named
+        return people.theirs(index, people.said_by(index, name), name)
     if question.named or not question.first_person:
         return None
     users = facts["role"] == index.names.known("user")
-    return users if len(np.unique(facts["author"][users])) == 1 and not users.all() else None
+    authors = np.unique(facts["author"][users])
+    if len(authors) != 1 or users[facts["author"] >= 0].all():
+        return None
+    return people.theirs(index, users, index.names.strings[authors[0]])
 
 
 def date_column(created_ms: npt.NDArray[np.int64], dates: tuple[DateMention, ...]) -> Column:
