@@ -71,9 +71,9 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@{host}:{controller_port}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://{host}:{port},GUARDED://{host}:{guarded_port},CONTROLLER://{host}:{controller_port}
-advertised.listeners=PLAINTEXT://{host}:{port},GUARDED://{host}:{guarded_port}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,GUARDED:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://{host}:{port},GUARDED://{host}:{guarded_port},WIRED://{host}:{wired_port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port},GUARDED://{host}:{guarded_port},WIRED://{host}:{wire_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,GUARDED:SASL_PLAINTEXT,WIRED:PLAINTEXT,CONTROLLER:PLAINTEXT
 listener.name.guarded.sasl.enabled.mechanisms=PLAIN
 listener.name.guarded.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required{users};
 inter.broker.listener.name=PLAINTEXT
@@ -135,8 +135,9 @@ class Broker(Cluster):
     """A broker of one's own, from `with` on; data, ports and topics outlive `stop()` and `start()` until it ends."""
 
     def __init__(self, port: int | None = None, users: Mapping[str, str] | None = None) -> None:
-        """`users`: names and passwords of those who may come in at `guarded_servers` (SASL_PLAINTEXT, PLAIN)."""
-        client_port, self._controller_port, self._guarded_port = free_ports(port)
+        """`users`: names and passwords of those who may come in at `guarded_servers` (SASL_PLAINTEXT, PLAIN). A client
+        that is told `wire_port` keeps to it: what listens there passes its bytes on to `wired_port`, or does not."""
+        client_port, self._controller_port, self._guarded_port, self.wire_port, self.wired_port = free_ports(port, 4)
         super().__init__(f"{HOST}:{client_port}")
         self._port = client_port
         self._users = users or {}
@@ -220,6 +221,8 @@ class Broker(Cluster):
                 host=HOST,
                 port=self._port,
                 guarded_port=self._guarded_port,
+                wire_port=self.wire_port,
+                wired_port=self.wired_port,
                 controller_port=self._controller_port,
                 data=self._directory / "data",
                 users="".join(f' user_{name}="{password}"' for name, password in self._users.items()),
@@ -306,12 +309,12 @@ def run(command: list[str]) -> None:
 # -------------------------------------------------------------------- process
 
 
-def free_ports(port: int | None) -> tuple[int, int, int]:
-    """`port`, or a free one, and two other free ones. RuntimeError if `port` is taken."""
+def free_ports(port: int | None, more: int = 0) -> tuple[int, ...]:
+    """`port`, or a free one, and so many more free ones. RuntimeError if `port` is taken."""
     if port is not None and not is_free(port):
         raise RuntimeError(f"port {port} of {HOST} is taken")
     candidates = (free for free in random.sample(PORTS, 100) if free != port and is_free(free))
-    return port or next(candidates), next(candidates), next(candidates)
+    return (port or next(candidates), *(next(candidates) for _ in range(more)))
 
 
 def is_free(port: int) -> bool:

@@ -58,10 +58,35 @@ def test_the_same_lines_give_the_same_answers_at_any_pace(tmp_path: Path) -> Non
         events.append(
             {"type": "recall", "id": f"q{number}", "query": "Where is the walnut?", "strategy": "hybrid_graph"} | at
         )
-    at_once = command("pipe", "--state-dir", tmp_path / "at-once", text=lines(*events))
-    assert at_once.code == 0, at_once
+    assert [*map(comparable, one_by_one(tmp_path, events))] == [*map(comparable, all_at_once(tmp_path, events))]
 
-    words = words_of("pipe", "--state-dir", tmp_path / "slowly")
+
+def test_a_gate_s_verdict_is_in_force_at_the_same_line_at_any_pace(tmp_path: Path) -> None:
+    """Queries without time for the graph make the quality gate block it, from one line on."""
+    rollout = {"type": "graph.rollout", "name": "default", "mode": "canary", "timestamp": "2026-05-01T00:00:00Z"}
+    control = tmp_path / "control.jsonl"
+    control.write_bytes(lines(rollout))
+    edges = [{"source": "m0", "target": f"m{number}", "type": "RELATES_TO"} for number in range(1, 12)]
+    told = [{"type": "message", "id": f"m{number}", "content": f"walnut {number}"} for number in range(12)]
+    events: list[dict[str, Any]] = [*told, {"type": "graph.edges", "edges": edges}]
+    for number in range(60):
+        late = {"sla_target_ms": 0.000001} if number < 30 else {}
+        asked = {"type": "recall", "id": f"q{number}", "query": "walnut 0", "k": 3, "strategy": "hybrid_graph"}
+        events.append(asked | late)
+    events = [event | {"timestamp": f"2026-05-02T09:{at // 60:02}:{at % 60:02}Z"} for at, event in enumerate(events)]
+    slowly = [*map(comparable, one_by_one(tmp_path, events, "--control", control))]
+    assert slowly == [*map(comparable, all_at_once(tmp_path, events, "--control", control))]
+    assert {answer["fallback"] for answer in slowly} >= {"rollout_guardrail", "quality_gate_blocked"}
+
+
+def all_at_once(tmp_path: Path, events: list[dict[str, Any]], *options: str | Path) -> list[str]:
+    ended = command("pipe", "--state-dir", tmp_path / "at-once", *options, text=lines(*events))
+    assert ended.code == 0, ended
+    return ended.out.splitlines()
+
+
+def one_by_one(tmp_path: Path, events: list[dict[str, Any]], *options: str | Path) -> list[str]:
+    words = words_of("pipe", "--state-dir", tmp_path / "slowly", *options)
     talk: list[str] = []
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(words, env=surroundings(), **streams) as process:  # type: ignore[call-overload]
@@ -75,7 +100,7 @@ def test_the_same_lines_give_the_same_answers_at_any_pace(tmp_path: Path) -> Non
             assert process.wait(GIVE_UP_S) == 0
         finally:
             process.kill()
-    assert [comparable(line) for line in talk] == [comparable(line) for line in at_once.out.splitlines()]
+    return talk
 
 
 def comparable(line: str) -> dict[str, Any]:

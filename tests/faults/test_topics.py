@@ -62,6 +62,26 @@ def test_a_topic_made_anew_is_not_read_on(engine: Engine, log: Log, reader: Read
     assert topics.of(kind) in ended.error
 
 
+@pytest.mark.parametrize("kind", ["memory", "query"])
+def test_a_topic_made_anew_under_a_running_engine_is_not_read_on(
+    engine: Engine, log: Log, reader: Reader, topics: Topics, kind: str
+) -> None:
+    engine.up()
+    work(log, reader, 10)
+    topics.remake(kind, 2)
+    log.renew()
+    for number in range(60):
+        event = {"type": "message", "tenant_id": "acme", "user_id": f"u{number}", "content": "anew", "id": f"n{number}"}
+        log.event(kind, event, [NOTHING, RECEIPT, LETTER])
+    log.flush()
+    ended = engine.ended()
+    assert ended.code == 1, ended
+    assert ended.plain, ended
+    assert topics.of(kind) in ended.error
+    asked = {output.answers for output in reader.drain() if output.kind == "response"}
+    assert asked <= {sent.query_id for sent in log.of(["query"])}
+
+
 def test_a_checkpoint_from_before_what_the_outputs_hold_is_refused_unless_told(
     engine: Engine, log: Log, reader: Reader, topics: Topics, tmp_path: Path
 ) -> None:
