@@ -74,7 +74,6 @@ class Texts:
     def __init__(self) -> None:
         self._bytes = GrowingArray(np.uint8, 1_024)
         self._ends = GrowingArray(np.int64)
-        self._decoded: list[str] = []  # the first ones, once all were asked for
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -82,16 +81,6 @@ class Texts:
     def __getitem__(self, number: int) -> str:
         start = self._ends.view[number - 1] if number else 0
         return self._bytes.view[start : self._ends.view[number]].tobytes().decode()
-
-    def all(self) -> list[str]:
-        """Every string by number; not to be changed."""
-        start = len(self._decoded)
-        if start < len(self):
-            data, ends = self._bytes.view.tobytes(), self._ends.view
-            starts = np.append(0, ends[:-1])
-            pairs = zip(starts[start:].tolist(), ends[start:].tolist(), strict=True)
-            self._decoded += [data[first:end].decode() for first, end in pairs]
-        return self._decoded
 
     def add(self, texts: Iterable[str]) -> None:
         """Appends strings."""
@@ -111,4 +100,4 @@ class Texts:
 
     @property
     def nbytes(self) -> int:
-        return self._bytes.nbytes + self._ends.nbytes + 60 * len(self._decoded)
+        return self._bytes.nbytes + self._ends.nbytes

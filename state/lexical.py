@@ -56,6 +56,23 @@ def distinct(slots: Unsigned) -> Unsigned:
     return slots[once]
 
 
+def _distinct_of(values: Array) -> tuple[Array, Ints, Ints]:
+    """The distinct values, rising; where one of each stands; and which of them each value is."""
+    order = values.argsort()  # that equal ones may come in any order makes it several times as fast
+    ordered = values[order]
+    first = np.ones(len(values), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    which = np.empty(len(values), np.int64)
+    which[order] = first.cumsum() - 1
+    return ordered[first], order[first], which
+
+
+def _holding(starts: Ints, places: Ints) -> Ints:
+    """Which of texts, that start at these places of one after the other, holds each place. What holds nothing starts
+    where the next one does."""
+    return np.searchsorted(starts, places, "right") - 1
+
+
 class _Posting(NamedTuple):
     """The slot of each occurrence of a stem among the first `looked` numbers of the index."""
 
@@ -80,7 +97,6 @@ class LexicalIndex:
         self._numbers: dict[int, int] = defaultdict(self._next.__next__)
         self._packed: list[Words] = []  # of the last slots, until words are asked for
         self._flat = GrowingArray(np.uint32, 256)
-        self._slot_of = GrowingArray(np.uint32, 256)
         self._starts = GrowingArray(np.int64)
         self._lengths = GrowingArray(np.int64)
         self._features = GrowingArray(np.uint16, 256)
@@ -93,11 +109,11 @@ class LexicalIndex:
     @property
     def stem_bytes(self) -> int:
         """Bytes of one occurrence of a stem."""
-        return self._flat.view.itemsize + self._slot_of.view.itemsize
+        return self._flat.view.itemsize
 
     @property
     def nbytes(self) -> int:
-        growing = (self._flat, self._slot_of, self._starts, self._lengths)
+        growing = (self._flat, self._starts, self._lengths)
         spellings = (self._features, self._feature_words, self._feature_counts, self._feature_starts)
         postings = sum(_POSTING_BYTES + posting.slots.nbytes for posting in self._postings.values())
         alike = sum(_POSTING_BYTES + 2 * found.words.nbytes for found in self._alike.values())
@@ -132,22 +148,21 @@ class LexicalIndex:
         packed, self._packed = self._packed, []
         known = len(self._numbers)
         stems = np.concatenate([np.fromiter(self._numbers, np.uint64, known), *(words.stems for words in packed)])
-        _, firsts, numbers = np.unique(stems, return_index=True, return_inverse=True)
-        order = firsts.argsort()
-        by_first = np.empty(len(order), np.uint32)
-        by_first[order] = np.arange(len(order))
-        numbers_of, added = by_first.take(numbers), firsts[order][known:]
-        self._numbers.update(zip(stems[added].tolist(), islice(self._next, len(added)), strict=True))
+        once, firsts, which = _distinct_of(stems)
+        numbers = np.full(len(once), -1)
+        numbers[which[:known]] = np.arange(known)
+        new = np.flatnonzero(numbers < 0)
+        numbers[new] = np.arange(known, len(once))
+        self._numbers.update(zip(once[new].tolist(), islice(self._next, len(new)), strict=True))
         counts: Ints = np.concatenate([words.counts for words in packed], dtype=np.int64)
-        starts, added = counts.cumsum() - counts, added - known
+        starts, added = counts.cumsum() - counts, firsts[new] - known
         features = np.concatenate([words.features for words in packed])
         self._append_features(counts[added], features[ranges(starts[added], counts[added])])
-        occurrences = sum(len(words.flat) for words in packed)
-        self._flat.reserve(occurrences)
-        self._slot_of.reserve(occurrences)
+        numbers_of = numbers.astype(np.uint32).take(which)
+        self._append_slots(np.concatenate([words.lengths for words in packed], dtype=np.int64))
+        self._flat.reserve(sum(len(words.flat) for words in packed))
         ends = accumulate((len(words.stems) for words in packed), initial=known)
         for words, (start, end) in zip(packed, pairwise(ends), strict=True):
-            self._append_slots(words.lengths.astype(np.int64))
             self._flat.extend(numbers_of[start:end].take(words.flat))
 
     def packed(self) -> Words:
@@ -157,9 +172,8 @@ class LexicalIndex:
         return Words(stems, self._flat.view, self._lengths.view, self._feature_counts.view, self._features.view)
 
     def _append_slots(self, lengths: Ints) -> None:
-        slots = np.arange(len(self._lengths), len(self._lengths) + len(lengths), dtype=np.uint32)
-        self._starts.extend(len(self._slot_of) + lengths.cumsum() - lengths)
-        self._slot_of.extend(np.repeat(slots, lengths))
+        """Appends the next slots, whose stems are to be appended."""
+        self._starts.extend(len(self._flat) + lengths.cumsum() - lengths)
         self._lengths.extend(lengths)
 
     def lengths(self) -> Ints:
@@ -176,7 +190,8 @@ class LexicalIndex:
         flat = self._flat.view
         known = self._postings.get(number, _Posting(0, _NOWHERE))
         if known.looked < len(flat):
-            added = self._slot_of.view[known.looked :][flat[known.looked :] == number]
+            places = (flat[known.looked :] == number).nonzero()[0] + known.looked
+            added = _holding(self._starts.view, places).astype(np.uint32)
             known = self._postings[number] = _Posting(len(flat), np.concatenate([known.slots, added]))
         return known.slots
 
@@ -202,23 +217,25 @@ class LexicalIndex:
             found = self._words_alike(stem)
             alike[row, found.words] = found.similarities
             some[found.words] = True
-        flat, slot_of = self._flat.view, self._slot_of.view
-        if 2 * len(slots) < len(self._lengths):
-            at = ranges(self._starts.view[slots], self._lengths.view[slots])
-            flat, slot_of = flat.take(at), slot_of.take(at)
+        flat, starts, few = self._flat.view, self._starts.view, 2 * len(slots) < len(self._lengths)
+        if few:
+            lengths = self._lengths.view[slots]
+            flat, starts = flat.take(ranges(starts[slots], lengths)), lengths.cumsum() - lengths
         # In parts that stay in the processor's cache.
         parts = [some.take(flat[at : at + _AT_ONCE]).nonzero()[0] + at for at in range(0, len(flat), _AT_ONCE)]
         if not any(map(len, parts)):
             return best
         hits = np.concatenate(parts)
-        holding = slot_of.take(hits)
+        holding = _holding(starts, hits)
         firsts = np.concatenate([[0], (holding[1:] != holding[:-1]).nonzero()[0] + 1])
         closest = np.maximum.reduceat(alike.take(flat.take(hits), axis=1), firsts, axis=1)
-        column_of = np.full(len(self._lengths), -1)
-        column_of[slots] = np.arange(len(slots))
-        columns = column_of.take(holding.take(firsts))
-        asked = columns >= 0
-        best[:, columns[asked]] = closest[:, asked]
+        columns = holding.take(firsts)
+        if not few:
+            column_of = np.full(len(self._lengths), -1)
+            column_of[slots] = np.arange(len(slots))
+            columns = column_of.take(columns)
+            closest, columns = closest[:, columns >= 0], columns[columns >= 0]
+        best[:, columns] = closest
         return best
 
     def _words_alike(self, stem: str) -> _Alike:

@@ -220,7 +220,7 @@ def _weighed(
 
 def _by_id(scene: Scene, places: Places) -> Places:
     """Each place's rank by memory id."""
-    ids, slots = scene.index.ids.all(), scene.index.conversation.slots[places]
-    ranks = np.empty(len(slots), np.int64)
-    ranks[sorted(range(len(slots)), key=lambda at: ids[slots[at]])] = np.arange(len(slots))
+    ids = [scene.index.ids[slot] for slot in scene.index.conversation.slots[places].tolist()]
+    ranks = np.empty(len(ids), np.int64)
+    ranks[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))
     return ranks
