@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.caching import Kept
-from recallflow.language import grams
+from recallflow.language import grams, is_character
 from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, Unsigned, ranges
 from recallflow.state.segment import Words
 
@@ -182,18 +182,28 @@ class LexicalIndex:
         return self._lengths.view
 
     def occurrences(self, stem: str) -> Unsigned:
-        """The slot of each occurrence of the stem, in rising order: a slot that holds it twice comes twice."""
+        """The slot of each occurrence of the stem, in rising order: a slot that holds it twice comes twice. A single
+        character of a script without blanks occurs in each word that holds it."""
         self._unpack()
-        number = self._numbers.get(_spellings[stem])
+        spelling, within = _spellings[stem], is_character(stem)
+        number = spelling if within else self._numbers.get(spelling)
         if number is None:
             return _NOWHERE
         flat = self._flat.view
         known = self._postings.get(number, _Posting(0, _NOWHERE))
         if known.looked < len(flat):
-            places = (flat[known.looked :] == number).nonzero()[0] + known.looked
-            added = _holding(self._starts.view, places).astype(np.uint32)
-            known = self._postings[number] = _Posting(len(flat), np.concatenate([known.slots, added]))
+            added = flat[known.looked :]
+            there = self._sharing(stem).take(added) if within else added == number
+            places = there.nonzero()[0] + known.looked
+            slots = _holding(self._starts.view, places).astype(np.uint32)
+            known = self._postings[number] = _Posting(len(flat), np.concatenate([known.slots, slots]))
         return known.slots
+
+    def _sharing(self, stem: str) -> npt.NDArray[np.bool_]:
+        """Which words share a spelling feature with the stem."""
+        sharing = np.zeros(len(self._numbers), np.bool_)
+        sharing[self._words_alike(stem).words] = True
+        return sharing
 
     def counts(self, stems: Iterable[str]) -> Floats:
         """How often each stem stands in each slot: (stems, slots)."""

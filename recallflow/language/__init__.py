@@ -8,7 +8,7 @@ from recallflow.language.analysis import ANALYSIS, Reading, name_stem, read, rea
 from recallflow.language.dates import DateMention, find_dates
 from recallflow.language.detection import table_of
 from recallflow.language.grams import grams
-from recallflow.language.scripts import ADJOINING, plain
+from recallflow.language.scripts import ADJOINING, is_character, plain
 from recallflow.language.tables import ENGLISH, LATIN, Intent, Table
 from recallflow.language.words import words
 
@@ -26,6 +26,7 @@ __all__ = [
     "Table",
     "find_dates",
     "grams",
+    "is_character",
     "name_stem",
     "plain",
     "read",

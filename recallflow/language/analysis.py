@@ -16,7 +16,7 @@ from recallflow.language.words import LATIN_WORD, counts, pairs, runs, unspaced_
 
 # State that was built with another analysis holds other stems: a new name here where stems, flags, spelling features or
 # the hash embedder's words change for any text.
-ANALYSIS = "unicode-1"
+ANALYSIS = "unicode-2"
 
 _TURKISH = next(number for number, table in enumerate(LATIN) if table.code == "tr")
 _FUNCTION_WORDS, _TIME_WORDS = ENGLISH.function_words, ENGLISH.time_words

@@ -83,6 +83,11 @@ def jamo(word: str) -> str:
     return unicodedata.normalize("NFD", word) if _HANGUL.search(word) else word
 
 
+def is_character(word: str) -> bool:
+    """Whether the word is a single character of a script without blanks."""
+    return len(word) == 1 and UNSPACED_LETTER.match(word) is not None
+
+
 def script_of(word: str) -> str:
     """The script of the word's first letter; empty for numbers and the scripts that nothing is known of."""
     found = _SCRIPT.search(word)

@@ -6,7 +6,9 @@
     letters            letters that tell the language among those in Latin script
     function_words     words that carry grammar, no content, and the words that questions are built with
     common_words       more words that tell the language
-    particles          characters that part words in a run without blanks, unless it begins with them
+    particles          characters that part words in a run without blanks, beside Chinese characters and katakana
+    whole_words        words of a script without blanks that hold a function word's characters, and are none
+    alone              characters of such a script that carry grammar where they stand alone
     endings            what comes off the end of a word where Snowball knows none; weak ones leave two characters
     time_words         a text with one of them tells a time; time_phrases: patterns of more words
     months             twelve times the forms of a month's name; short_months: those that need a capital;
@@ -53,6 +55,8 @@ class Table:
     function_words: frozenset[str]
     common_words: frozenset[str]
     particles: str
+    whole_words: frozenset[str]
+    alone: frozenset[str]
     endings: tuple[str, ...]
     weak_endings: tuple[str, ...]
     time_words: frozenset[str]
@@ -103,6 +107,8 @@ class Table:
             function_words=_spellings(words("function_words")),
             common_words=_spellings(words("common_words")),
             particles=given.get("particles", ""),
+            whole_words=frozenset(words("whole_words")),
+            alone=frozenset(words("alone")),
             endings=_longest_first(words("endings")),
             weak_endings=_longest_first(words("weak_endings")),
             time_words=_spellings(words("time_words")),

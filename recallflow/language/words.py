@@ -13,8 +13,12 @@ LATIN_WORD = re.compile(r"\w\w+")
 _ANY_WORD = re.compile(r"\w+")
 # Marks belong to the letter before them, and a run without blanks ends where another script begins.
 _RUNS = regex.compile(rf"(?V1)(?P<unspaced>[{UNSPACED}][{UNSPACED}\p{{M}}]*)|(?P<spaced>[[\w\p{{M}}]--[{UNSPACED}]]+)")
-# Letters that carry others above, below or before them; Chinese and Japanese have none.
-_CLUSTERS = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3099\u309a\ufe00-\ufe0f]")
+# A run is cut where Japanese goes from one kind of character to another: its endings are written in hiragana, behind
+# the stem. Of other scripts, letters carry others around them.
+_KINDS = regex.compile(
+    r"(?V1)(?P<han>\p{Han}+)|(?P<hiragana>[\p{Hiragana}ー]+)|(?P<katakana>[\p{Katakana}ー]+)"
+    r"|(?P<other>[^\p{Han}\p{Hiragana}\p{Katakana}ー]+)"
+)
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 
 
@@ -25,20 +29,28 @@ def runs(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def pairs(run: str, table: Table) -> Iterator[str]:
-    """What stands between the function words of a run without blanks: each two neighbouring characters, and a character
-    that stands alone."""
+    """What stands between the function words of a run without blanks: each two neighbouring characters of a kind, and a
+    character that stands alone, unless it carries grammar."""
     for part in _SEPARATORS[table.code].split(run):
-        characters = regex.findall(r"\X", part) if _CLUSTERS.search(part) else part
-        if len(characters) > 1:
-            yield from map("".join, pairwise(characters))
-        else:
-            yield from characters
+        for found in _KINDS.finditer(part):
+            characters = regex.findall(r"\X", found[0]) if found["other"] else found[0]
+            if len(characters) > 1:
+                yield from map("".join, pairwise(characters))
+            elif not (found["hiragana"] or found[0] in table.alone):
+                yield found[0]
 
 
-def _separator(table: Table) -> re.Pattern[str]:
-    longest_first = sorted(table.function_words, key=lambda word: (-len(word), word))
-    particles = f"|(?<=.)[{table.particles}]" if table.particles else ""
-    return re.compile("|".join(map(re.escape, longest_first)) + particles)
+def _separator(table: Table) -> regex.Pattern[str]:
+    """Parts function words from what stands between them, and leaves words whole that merely hold their characters."""
+    whole, parting = (
+        "|".join(map(regex.escape, sorted(words, key=lambda word: (-len(word), word))))
+        for words in (table.whole_words, table.function_words)
+    )
+    kept = f"(?:{whole})(*SKIP)(*FAIL)|" if whole else ""
+    # A particle is one behind a word's stem, or before the next: within hiragana a word may hold the same letters.
+    beside = r"[\p{Han}\p{Katakana}ー]"
+    particles = f"|(?<={beside})[{table.particles}]|(?<=.)[{table.particles}](?={beside})" if table.particles else ""
+    return regex.compile(kept + parting + particles)
 
 
 _SEPARATORS = {table.code: _separator(table) for table in (CHINESE, JAPANESE)}

@@ -54,6 +54,12 @@ def test_english_is_read_as_english(text: str) -> None:
     [
         ("妹妹对什么过敏", ["妹妹", "妹对", "过敏"]),
         ("茶", ["茶"]),
+        ("他是成都的了解我的目的", ["成都", "了解", "目的"]),  # words that hold what elsewhere is a function word
+        ("给他的", []),
+        ("住んでいます", ["住", "んで"]),  # an ending is written in hiragana, and is no part of the word
+        ("住みたい", ["住"]),
+        ("お茶を飲みました", ["茶", "飲"]),
+        ("ともだちと京都", ["とも", "もだ", "だち", "京都"]),  # と parts words before another, not within one
         ("我用Python写代码", ["用", "python", "写代", "代码"]),
         ("က", ["က"]),
     ],
