@@ -1,8 +1,9 @@
 """What recallflow is compared with: cosine, BM25, their fusion, and mem0, each over the same texts and vectors."""
 
 import os
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,8 +16,12 @@ import Stemmer
 from numpy.typing import NDArray
 
 from benchmarks.locomo import Turn
+from recallflow.language import FUNCTION_WORDS
 
 RRF_K = 60
+K1, B = 1.2, 0.75
+_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_WORDS = re.compile(rf"[{_CJK}]+|[^\W{_CJK}]+")
 
 
 class Embedder(Protocol):
@@ -63,56 +68,99 @@ class Cosine:
 
 
 class Bm25:
-    """bm25s as it comes (k1 1.5, b 0.75, its English stop words), with Snowball stems."""
+    """Lucene's BM25 over Snowball's English stems, and over pairs of characters where words have no blanks between
+    them. `passed_over`: words that count for nothing."""
 
-    name = "bm25"
+    def __init__(self, name: str = "bm25", passed_over: Collection[str] = ()) -> None:
+        self.name = name
+        self._passed_over = passed_over
+        self._stem = Stemmer.Stemmer("english").stemWords
 
-    def __init__(self) -> None:
-        self._stemmer = Stemmer.Stemmer("english")
-
-    def _stems(self, texts: list[str]) -> list[list[str]]:
-        import bm25s
-
-        stems: list[list[str]] = bm25s.tokenize(
-            texts, stopwords="en", stemmer=self._stemmer, return_ids=False, show_progress=False
-        )
+    def _stems(self, text: str) -> list[str]:
+        words: list[str] = []
+        for word in _WORDS.findall(text.lower()):
+            if len(word) > 1 and word[0] >= _CJK[0]:
+                words += (word[at : at + 2] for at in range(len(word) - 1))
+            elif word not in self._passed_over:
+                words.append(word)
+        stems: list[str] = self._stem(words)
         return stems
 
     def ingest(self, turns: Sequence[Turn]) -> None:
-        import bm25s
-
         self._ids = [turn.id for turn in turns]
-        self._index = bm25s.BM25()
-        self._index.index(self._stems([turn.memory for turn in turns]), show_progress=False)
+        texts = [self._stems(turn.memory) for turn in turns]
+        lengths = np.array([len(text) for text in texts], np.float64)
+        self._norms = K1 * (1 - B + B * lengths / max(lengths.mean(), 1e-9))
+        postings: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        for row, text in enumerate(texts):
+            for stem, times in Counter(text).items():
+                postings[stem].append((row, times))
+        self._postings = {stem: np.array(held) for stem, held in postings.items()}
+
+    def scores(self, question: str) -> NDArray[np.float64]:
+        """Of each turn."""
+        scores = np.zeros(len(self._ids))
+        for stem in sorted(set(self._stems(question)) & self._postings.keys()):
+            rows, times = self._postings[stem].T
+            idf = np.log1p((len(self._ids) - len(rows) + 0.5) / (len(rows) + 0.5))
+            scores[rows] += idf * times * (K1 + 1) / (times + self._norms[rows])
+        return scores
 
     def search(self, question: str, k: int) -> list[str]:
-        stems = self._stems([question])[0]
-        if not stems:  # bm25s cannot score an empty query
-            return []
-        scores = self._index.get_scores(stems)
-        best = np.argsort(-scores, kind="stable")[:k]
-        return [self._ids[row] for row in best if scores[row] > 0]
+        return [self._ids[row] for row in np.argsort(-self.scores(question), kind="stable")[:k]]
+
+    def matching(self, question: str) -> list[str]:
+        """All turns that share a stem with the question, best first."""
+        matching = np.count_nonzero(self.scores(question))
+        return self.search(question, int(matching))
+
+
+def content_bm25() -> Bm25:
+    """Without function words, question words among them."""
+    return Bm25("bm25, content words", FUNCTION_WORDS)
 
 
 class ReciprocalRankFusion:
-    """Cosine and BM25 by rank alone: the sum of 1 / (60 + rank), over both rankings at full length."""
+    """Cosine and BM25 by rank alone: the sum of 1 / (60 + rank), over all that the one ranks and the other matches."""
 
     name = "rrf"
 
     def __init__(self, embedder: Embedder) -> None:
-        self._parts: tuple[Retriever, ...] = (Cosine(embedder), Bm25())
+        self._dense, self._lexical = Cosine(embedder), content_bm25()
 
     def ingest(self, turns: Sequence[Turn]) -> None:
         self._size = len(turns)
-        for part in self._parts:
-            part.ingest(turns)
+        self._dense.ingest(turns)
+        self._lexical.ingest(turns)
 
     def search(self, question: str, k: int) -> list[str]:
         fused: defaultdict[str, float] = defaultdict(float)
-        for part in self._parts:
-            for rank, turn in enumerate(part.search(question, self._size), 1):
+        for ranking in (self._dense.search(question, self._size), self._lexical.matching(question)):
+            for rank, turn in enumerate(ranking, 1):
                 fused[turn] += 1 / (RRF_K + rank)
         return sorted(fused, key=fused.__getitem__, reverse=True)[:k]
+
+
+class Remembering:
+    """An embedder that reads each text once: all baselines are given the same ones."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._vectors: dict[str, NDArray[np.float32]] = {}
+
+    @property
+    def name(self) -> str:
+        return self._embedder.name
+
+    @property
+    def dimension(self) -> int:
+        return self._embedder.dimension
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+        if new:
+            self._vectors.update(zip(new, self._embedder.embed(new), strict=True))
+        return np.array([self._vectors[text] for text in texts])
 
 
 class _Mem0Embedding:
@@ -204,7 +252,8 @@ class Baseline:
 
 BASELINES = (
     Baseline("cosine", Cosine),
-    Baseline("bm25", lambda _: Bm25(), ("bm25s",)),
-    Baseline("rrf", ReciprocalRankFusion, ("bm25s",)),
+    Baseline("bm25", lambda _: Bm25()),
+    Baseline("bm25, content words", lambda _: content_bm25()),
+    Baseline("rrf", ReciprocalRankFusion),
     Baseline("mem0", Mem0, ("mem0", "qdrant_client", "fastembed", "bm25s")),
 )

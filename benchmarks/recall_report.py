@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +12,8 @@ from typing import Any
 from benchmarks.locomo import Conversation
 
 SHOWN = ("any@10", "all@10", "nDCG@10")
+MOST_CONVERSATIONS = 20  # that are shown one by one
+BARS = 0.8  # of a kind's width
 PACKAGES = (
     *("recallflow", "bytewax", "bm25s", "PyStemmer", "faiss-cpu", "numpy", "onnxruntime", "tokenizers"),
     *("fastembed", "model2vec", "mem0ai", "qdrant-client"),
@@ -35,47 +37,48 @@ class Result:
     skipped: str | None = None
 
 
-def heading(conversations: Sequence[Conversation]) -> str:
+Sets = Mapping[str, Sequence[Conversation]]
+Runs = Mapping[str, Sequence[Result]]  # by kind
+
+
+def heading(sets: Sets) -> str:
     """What the figures are over."""
-    messages = sum(len(one.turns) for one in conversations)
-    questions = sum(len(one.questions) for one in conversations)
-    return (
-        f"# Recall quality\n\n{len(conversations)} conversations, {messages} messages, {questions} questions.\n{NOTE}"
-    )
+    sizes = [["kind", "conversations", "memories", "questions"]]
+    for name, conversations in sets.items():
+        memories = sum(len(one.turns) for one in conversations)
+        questions = sum(len(one.questions) for one in conversations)
+        sizes.append([name, *map("{:,}".format, (len(conversations), memories, questions))])
+    return f"# Recall quality\n\n{_table(sizes)}\n\n{NOTE}"
 
 
-def report(embedder: str, results: Sequence[Result]) -> str:
-    """The tables of one embedder."""
-    overall = [["engine", *SHOWN, "ingest s", "questions s"]]
-    for one in results:
-        if one.skipped:
-            overall.append(_skipped(one, len(overall[0])))
-        else:
-            seconds = f"{one.ingest_s:.1f}", f"{one.questions_s:.1f}"
-            overall.append([one.engine, *_shown(one.figures["overall"]), *seconds])
-    parts = [f"## {embedder}", _table(overall), _ratios(results)]
-    for group in ("category", "conversation"):
-        parts += [f"### {embedder} by {group}: {' / '.join(SHOWN)}", _table(_grouped(results, f"by_{group}"))]
-    return "\n\n".join(parts)
+def report(embedder: str, runs: Runs) -> str:
+    """The tables of one embedder: a row for each kind, the engines side by side; and the seconds that it took."""
+    run = list(dict.fromkeys(one.engine for one in _every(runs) if not one.skipped))
+    reasons = {one.engine: one.skipped for one in _every(runs) if one.skipped}
+    parts = [f"## {embedder}: {' / '.join(SHOWN)}", _table(_rows(runs, run, _shown))]
+    parts += [f"{name}: {reason}" for name, reason in reasons.items() if name not in run]
+    return "\n\n".join([*parts, f"### {embedder}: ingest s / questions s", _table(_rows(runs, run, _seconds))])
 
 
-def _grouped(results: Sequence[Result], group: str) -> list[list[str]]:
-    groups = next(one.figures[group] for one in results if not one.skipped)
-    rows = [["engine", *(f"{name} ({figures['questions']})" for name, figures in groups.items())]]
-    for one in results:
-        if one.skipped:
-            rows.append(_skipped(one, len(rows[0])))
-        else:
-            rows.append([one.engine, *(" / ".join(_shown(figures)) for figures in one.figures[group].values())])
+def _every(runs: Runs) -> Iterator[Result]:
+    for results in runs.values():
+        yield from results
+
+
+def _rows(runs: Runs, engines: Sequence[str], shown: Callable[[Result], str]) -> list[list[str]]:
+    rows = [["kind", *engines]]
+    for kind, results in runs.items():
+        cells = {one.engine: one.skipped or shown(one) for one in results}
+        rows.append([kind, *(cells.get(engine, "") for engine in engines)])
     return rows
 
 
-def _shown(figures: dict[str, float]) -> list[str]:
-    return [f"{figures[name]:.3f}" for name in SHOWN]
+def _shown(result: Result) -> str:
+    return " / ".join(f"{result.figures['overall'][name]:.3f}".removeprefix("0") for name in SHOWN)
 
 
-def _skipped(result: Result, columns: int) -> list[str]:
-    return [result.engine, str(result.skipped), *[""] * (columns - 2)]
+def _seconds(result: Result) -> str:
+    return f"{result.ingest_s:.1f} / {result.questions_s:.1f}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -83,19 +86,7 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _ratios(results: Sequence[Result]) -> str:
-    mem0 = next(one for one in results if one.engine == "mem0")
-    if mem0.skipped:
-        return f"No ratios to mem0: {mem0.skipped}."
-    lines = []
-    for one in results:
-        if one.engine.startswith("recallflow"):
-            pairs = ((name, one.figures["overall"][name] / mem0.figures["overall"][name]) for name in SHOWN)
-            lines.append(f"{one.engine} ÷ mem0: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in pairs))
-    return "\n".join(lines)
-
-
-def document(conversations: Sequence[Conversation], runs: dict[str, list[Result]], *, quick: bool) -> dict[str, Any]:
+def document(sets: Sets, runs: Mapping[str, Runs], *, quick: bool) -> dict[str, Any]:
     """Everything measured, with what it takes to judge it later."""
     return {
         "benchmark": "recall_quality",
@@ -104,11 +95,27 @@ def document(conversations: Sequence[Conversation], runs: dict[str, list[Result]
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
         "packages": {name: _version(name) for name in PACKAGES},
         "note": NOTE,
-        "conversations": {
-            one.id: {"messages": len(one.turns), "questions": len(one.questions)} for one in conversations
+        "kinds": {
+            name: {
+                "conversations": len(conversations),
+                "memories": sum(len(one.turns) for one in conversations),
+                "questions": sum(len(one.questions) for one in conversations),
+            }
+            for name, conversations in sets.items()
         },
-        "embedders": {name: [asdict(one) for one in results] for name, results in runs.items()},
+        "embedders": {
+            embedder: {name: [_figures(one) for one in results] for name, results in found.items()}
+            for embedder, found in runs.items()
+        },
     }
+
+
+def _figures(result: Result) -> dict[str, Any]:
+    """All of it, but for what single stores of a session or a few memories come to."""
+    found = asdict(result)
+    if len(result.figures.get("by_conversation", ())) > MOST_CONVERSATIONS:
+        del found["figures"]["by_conversation"]
+    return found
 
 
 def _version(package: str) -> str | None:
@@ -118,23 +125,24 @@ def _version(package: str) -> str | None:
         return None
 
 
-def plot(runs: dict[str, list[Result]], path: Path) -> None:
-    """Bars of any@10 and all@10 per engine, one panel per embedder."""
+def plot(runs: Mapping[str, Runs], path: Path) -> None:
+    """Bars of nDCG@10 per kind and engine, one panel per embedder."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4 * len(runs), 4.2), layout="constrained")
-    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
-    for panel, (embedder, results) in zip(panels, runs.items(), strict=True):
-        shown = [one for one in results if not one.skipped]
-        for offset, name, colour in ((-0.2, "any@10", "#2f6f9f"), (0.2, "all@10", "#e0a458")):
-            places = [place + offset for place in range(len(shown))]
-            heights = [one.figures["overall"][name] for one in shown]
-            bars = panel.bar(places, heights, 0.38, label=name, color=colour)
-            panel.bar_label(bars, fmt="%.2f", fontsize=8, padding=1)
-        panel.set_xticks(range(len(shown)), [one.engine.replace(" ", "\n") for one in shown])
-        panel.set(title=embedder, ylim=(0, 1))
+    figure = Figure(figsize=(12, 3.2 * len(runs)), layout="constrained")
+    panels = figure.subplots(len(runs), 1, sharey=True, squeeze=False)[:, 0]
+    for panel, (embedder, found) in zip(panels, runs.items(), strict=True):
+        engines = list(dict.fromkeys(one.engine for one in _every(found) if not one.skipped))
+        for at, engine in enumerate(engines):
+            heights = [_height(results, engine) for results in found.values()]
+            places = [place + (at + 0.5) * BARS / len(engines) - BARS / 2 for place in range(len(found))]
+            panel.bar(places, heights, BARS / len(engines), label=engine)
+        panel.set_xticks(range(len(found)), [*found])
+        panel.set(title=embedder, ylim=(0, 1), ylabel="nDCG@10")
         panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("share of questions")
-    panels[0].legend(frameon=False, loc="upper left")
-    figure.suptitle("LoCoMo: evidence among the first 10 memories (any of it, all of it)")
+    panels[0].legend(frameon=False, loc="upper left", ncols=3, fontsize=8)
     figure.savefig(path, dpi=120)
+
+
+def _height(results: Sequence[Result], engine: str) -> float:
+    return next((one.figures["overall"]["nDCG@10"] for one in results if one.engine == engine and not one.skipped), 0.0)
