@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, NotRequired, Self
+
+from pydantic import SkipValidation
+from typing_extensions import TypedDict
 
 from recallflow.errors import InvalidRecord
 from recallflow.fields import Cuttable, Model
@@ -79,8 +82,42 @@ class ErrorBody(Cuttable):
         return cls(code=error.code, message=str(error), fields=fields)
 
 
+class Span(TypedDict):
+    """Where something stands in a `content`: characters, counted from 0, the end exclusive."""
+
+    start: int
+    end: int
+
+
+class Matched(TypedDict):
+    """A word of the question as the memory writes it, and where it, or another form of it, stands in `content`."""
+
+    word: str
+    places: list[Span]
+
+
+class Neighbour(TypedDict):
+    """Another memory that a reason rests on, with the sentence that counts, or a part of it."""
+
+    id: str
+    quote: str
+
+
+class Reason(TypedDict):
+    """Why a memory is in the answer: a phrase for people, and what it rests on."""
+
+    code: str
+    text: str
+    words: NotRequired[list[Matched]]
+    person: NotRequired[str]
+    date: NotRequired[str]
+    neighbour: NotRequired[Neighbour]
+    edge: NotRequired[dict[str, Any]]
+
+
 class RecalledMemory(Cuttable):
-    """One memory of an answer. Times are RFC 3339 in UTC; `rank` starts at 1."""
+    """One memory of an answer. Times are RFC 3339 in UTC; `rank` starts at 1; `why`: at least one reason, the strongest
+    first."""
 
     id: str
     content: str
@@ -97,7 +134,7 @@ class RecalledMemory(Cuttable):
     confidence: float
     score: float
     rank: int
-    why_included: dict[str, Any]
+    why: SkipValidation[list[Reason]]  # made of parts that are checked already
     conflicts_with: list[str] | None = None
 
 

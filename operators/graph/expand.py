@@ -13,7 +13,7 @@ BOOST_MOST = 0.10
 
 
 class Related(NamedTuple):
-    """A memory that the graph adds, with `why_included`, which names the path to it."""
+    """A memory that the graph adds, and why: the path to it."""
 
     seq: int
     id: str
@@ -69,7 +69,7 @@ def _order(scope: Scope, found: Reached) -> tuple[float, int, float, str, int]:
 
 
 def _why(found: Reached, own: NodeKey) -> dict[str, Any]:
-    """`why_included` of an expanded memory."""
+    """The path to an expanded memory."""
     edge = found.edge
     kind = edge.type if edge else SHARED_NODE
     return {

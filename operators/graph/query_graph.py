@@ -95,6 +95,15 @@ class QueryGraph:
 
         return self._guarded(known, "what it knows of entities") or []
 
+    def names(self, urns: Sequence[str], question: str) -> list[str]:
+        """The names of the entities that the query gives or names."""
+
+        def known() -> list[str]:
+            nodes = [self._reader.node(key) for key in self._about(urns, question)]
+            return [node.name for node in nodes if node is not None]
+
+        return self._guarded(known, "the names of entities") or []
+
     def expand(self, ranked: Places, hops: int, *, late: bool) -> tuple[Applied, Places]:
         """What goes behind the ranked memories, as far as the rollout lets it, and the places of that. `late`: whether
         the query has no time for it."""

@@ -14,38 +14,42 @@ from recallflow.operators.recall.explain import explained, log_total, probabilit
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.redaction import Redacted
-from recallflow.responses import RecalledMemory, Warn
+from recallflow.responses import Reason, RecalledMemory, Warn
 from recallflow.state.arrays import Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import CONTRADICTS, NodeKey
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
 
-REASONS = 3  # named per memory in why_included
 EDGES_MOST = 64  # looked at per memory for contradictions: its newest, and those to similar memories
 
 Rows = Sequence[MemoryRow | None]
 
 
-def ranked(index: OwnerIndex, ranking: Ranking, rows: Rows, columns: Columns) -> list[RecalledMemory]:
-    """The ranked memories; those whose text could not be opened come last, and one whose row is gone (a deletion in
-    flight) is left out."""
+def ranked(index: OwnerIndex, ranking: Ranking, rows: Rows, reasons: Sequence[list[Reason]]) -> list[RecalledMemory]:
+    """The ranked memories, each with its reasons; those whose text could not be opened come last, and one whose row is
+    gone (a deletion in flight) is left out."""
     found: list[RecalledMemory] = []
-    signals = _strongest(columns, ranking.places) if columns.values else [["recency"]] * len(rows)
-    parts = zip(rows, _episode_ids(index, ranking.places), ranking.scores.tolist(), signals, strict=True)
-    for row, episode_id, score, strongest in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
+    parts = zip(rows, _episode_ids(index, ranking.places), ranking.scores.tolist(), reasons, strict=True)
+    for row, episode_id, score, why in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
         if row is not None:
-            why = {"reason": "ranked", "signals": strongest}
             found.append(_memory(row, episode_id, score=score, rank=len(found) + 1, why=why))
     return found
 
 
-def added(index: OwnerIndex, places: Places, items: Sequence[Related], rows: Rows, behind: int) -> list[RecalledMemory]:
+def added(
+    index: OwnerIndex,
+    places: Places,
+    items: Sequence[Related],
+    rows: Rows,
+    reasons: Sequence[list[Reason]],
+    behind: int,
+) -> list[RecalledMemory]:
     """What the graph adds, ranked behind so many memories; one whose row is gone is left out."""
     found: list[RecalledMemory] = []
-    for episode_id, item, row in zip(_episode_ids(index, places), items, rows, strict=True):
+    for episode_id, item, row, why in zip(_episode_ids(index, places), items, rows, reasons, strict=True):
         if row is not None:
-            found.append(_memory(row, episode_id, score=item.score, rank=behind + len(found) + 1, why=item.why))
+            found.append(_memory(row, episode_id, score=item.score, rank=behind + len(found) + 1, why=why))
     return found
 
 
@@ -55,7 +59,7 @@ def _episode_ids(index: OwnerIndex, places: Places) -> list[str | None]:
     return [None if (episode := index.episode(number)) is None else episode.id for number in numbers]
 
 
-def _memory(row: MemoryRow, episode_id: str | None, *, score: float, rank: int, why: dict[str, Any]) -> RecalledMemory:
+def _memory(row: MemoryRow, episode_id: str | None, *, score: float, rank: int, why: list[Reason]) -> RecalledMemory:
     return RecalledMemory(
         id=row.id,
         content=row.content,
@@ -72,15 +76,8 @@ def _memory(row: MemoryRow, episode_id: str | None, *, score: float, rank: int, 
         confidence=row.confidence,
         score=round(score, 6),
         rank=rank,
-        why_included=why,
+        why=why,
     )
-
-
-def _strongest(columns: Columns, places: Places) -> list[list[str]]:
-    """For each memory, the columns that speak most for it, strongest first."""
-    names, parts = [*columns.values], columns.contributions(places)
-    best = np.argsort(-parts, axis=0, kind="stable")[:REASONS].T.tolist()
-    return [[names[at] for at in most if parts[at, place] > 0] for place, most in enumerate(best)]
 
 
 def with_conflicts(memories: list[RecalledMemory], graph: OwnerGraph, moment: Moment) -> list[RecalledMemory]:

@@ -7,6 +7,7 @@ everything here is about an owner whom the query may ask.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
 from recallflow.operators.events import Request
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Applied, Expansions
-from recallflow.operators.recall import compose, signal, words
+from recallflow.operators.recall import compose, signal, why, words
 from recallflow.operators.recall.context import About, context
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Laps, Step, tier_of
 from recallflow.operators.recall.filters import allowed, superseded
@@ -254,10 +255,15 @@ def _compose(
         detail = f"went without {' and '.join(understood.dropped)} to be done within {target_ms:g} ms"
         warnings.append(Warn(code="deadline", detail=detail))
     warnings += [*candidates.signal.warnings, *compose.warnings(ranked.scene, ranking, rows)]
-    memories = compose.ranked(index, ranking, rows, columns)
+    # Without the question's vector, what is alike is spelt alike, whatever the model.
+    kind = asked.engine.embedder.kind if candidates.signal.vector is not None else "spelling"
+    names = partial(ranked.graph.names, query.entity_urns, understood.question.text)
+    reasons = why.why(ranked.scene, ranking, rows, columns, kind, asked.rows, names)
+    memories = compose.ranked(index, ranking, rows, reasons)
     if expanded.applied is not None:
         added, items = expanded.places[count:], expanded.applied.items
-        memories += compose.added(index, added, items, expanded.rows[count:], len(memories))
+        paths = why.added(items, rows)
+        memories += compose.added(index, added, items, expanded.rows[count:], paths, len(memories))
     memories = compose.with_conflicts(memories, asked.hot.graph, asked.moment)
     optional: dict[str, Any] = {}
     if query.explain:

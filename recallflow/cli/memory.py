@@ -7,7 +7,7 @@ from typing import Any, get_args
 import orjson
 
 from recallflow.cli.options import ENGINE, add_control, add_owner, add_settings, config, decisions
-from recallflow.cli.output import paragraph, reasons
+from recallflow.cli.output import paragraph
 from recallflow.errors import RecallflowError
 from recallflow.flows.embedded import Processed, process
 from recallflow.queries import Mode
@@ -73,4 +73,5 @@ def ranked(memory: dict[str, Any]) -> str:
     """One memory of an answer, over two lines or more."""
     who = memory["name"] or memory["role"] or memory["kind"]
     first = paragraph(f"{memory['created_at'][:10]} {who}: {memory['content']}", " " * 5, f"{memory['rank']:>3}. ")
-    return first + "\n" + paragraph(f"because: {reasons(memory['why_included']['signals'])}", " " * 5)
+    because = "; ".join(reason["text"] for reason in memory["why"])
+    return first + "\n" + paragraph(f"because: {because}", " " * 5)

@@ -41,24 +41,3 @@ def paragraph(text: str, indent: str = "", first: str | None = None) -> str:
     return textwrap.fill(
         " ".join(text.split()), WIDTH, initial_indent=indent if first is None else first, subsequent_indent=indent
     )
-
-
-# Columns of the semantic signal, in words for people.
-REASONS = {
-    "dense": "similar meaning",
-    "word": "similar words",
-    "word_before": "similar words just before",
-    "window": "shared words close by",
-    "answers": "answers a question like it",
-    "speaker": "said by the one named",
-    "subject": "said by the one named first",
-    "date": "date asked about",
-    "when": "tells a time",
-    "opens": "opens the conversation",
-    "recency": "recent",
-}
-
-
-def reasons(signals: list[str]) -> str:
-    """Signals of `why_included` in words."""
-    return ", ".join(dict.fromkeys(REASONS.get(signal, signal) for signal in signals))

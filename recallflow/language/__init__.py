@@ -8,6 +8,7 @@ from recallflow.language.analysis import ANALYSIS, Reading, name_stem, read, rea
 from recallflow.language.dates import DateMention, find_dates
 from recallflow.language.detection import table_of
 from recallflow.language.grams import grams
+from recallflow.language.places import Found, find_stems
 from recallflow.language.scripts import ADJOINING, is_character, plain
 from recallflow.language.tables import ENGLISH, LATIN, Intent, Table
 from recallflow.language.words import words
@@ -21,10 +22,12 @@ __all__ = [
     "FUNCTION_WORDS",
     "LATIN",
     "DateMention",
+    "Found",
     "Intent",
     "Reading",
     "Table",
     "find_dates",
+    "find_stems",
     "grams",
     "is_character",
     "name_stem",

@@ -18,7 +18,7 @@ from recallflow.language.words import LATIN_WORD, counts, pairs, runs, unspaced_
 # the hash embedder's words change for any text.
 ANALYSIS = "unicode-2"
 
-_TURKISH = next(number for number, table in enumerate(LATIN) if table.code == "tr")
+TURKISH = next(number for number, table in enumerate(LATIN) if table.code == "tr")
 _FUNCTION_WORDS, _TIME_WORDS = ENGLISH.function_words, ENGLISH.time_words
 _YEAR = re.compile(r"(?:19|20)\d\d")
 _DATE = re.compile(r"\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b")
@@ -68,7 +68,9 @@ def _read_any(text: str, lowered: str, assumed: int) -> Reading:
     """Reads a text that holds other scripts than Latin."""
     spaced = [run for run, unspaced in runs(lowered) if not unspaced and len(run) > 1]
     language, sure = detect(spaced, lowered, assumed)
-    stems = [found for word, unspaced in _split(text, lowered, language) if (found := _stem(word, unspaced, language))]
+    stems = [
+        found for word, unspaced in _split(text, lowered, language) if (found := stem_of(word, unspaced, language))
+    ]
     scripts = {script_of(word) for word in spaced}
     own = [BY_SCRIPT[script] for script in sorted(scripts & BY_SCRIPT.keys())]
     if UNSPACED_LETTER.search(lowered):
@@ -83,12 +85,12 @@ def _read_any(text: str, lowered: str, assumed: int) -> Reading:
 
 def _words(text: str, lowered: str, language: int) -> list[str]:
     """Words in Latin script."""
-    return LATIN_WORD.findall(text.replace("I", "ı").lower() if language == _TURKISH else lowered)
+    return LATIN_WORD.findall(text.replace("I", "ı").lower() if language == TURKISH else lowered)
 
 
 def _split(text: str, lowered: str, language: int) -> Iterable[tuple[str, bool]]:
     """Words in any script, and whether one is of a script without blanks."""
-    if language == _TURKISH:
+    if language == TURKISH:
         lowered = text.replace("I", "ı").lower()
     table = unspaced_table(lowered)
     for run, unspaced in runs(lowered):
@@ -99,7 +101,7 @@ def _split(text: str, lowered: str, language: int) -> Iterable[tuple[str, bool]]
             yield run, False
 
 
-def _stem(word: str, unspaced: bool, language: int) -> str:
+def stem_of(word: str, unspaced: bool, language: int) -> str:
     """The stem of a word; nothing for a function word."""
     if unspaced:
         return word
@@ -148,7 +150,7 @@ def stems(text: str) -> list[str]:
     lowered = text.lower()
     if text.isascii() or not BEYOND_LATIN.search(lowered):
         return [stemming.english[word] for word in LATIN_WORD.findall(lowered) if word not in _FUNCTION_WORDS]
-    return [found for word, unspaced in _split(text, lowered, 0) if (found := _stem(word, unspaced, 0))]
+    return [found for word, unspaced in _split(text, lowered, 0) if (found := stem_of(word, unspaced, 0))]
 
 
 def read_question(text: str, table: Table, languages: Sequence[int]) -> list[tuple[str, ...]]:
@@ -162,7 +164,7 @@ def read_question(text: str, table: Table, languages: Sequence[int]) -> list[tup
     lowered = text.lower()
     found: list[tuple[str, ...]] = []
     for word, unspaced in _split(text, lowered, own):
-        if stem := _stem(word, unspaced, own):
+        if stem := stem_of(word, unspaced, own):
             others = _others(word, [*tried]) if script_of(word) in ("latin", "") else ()
             found.append(tuple(dict.fromkeys((stem, *others))))
     return found

@@ -40,6 +40,28 @@ def pairs(run: str, table: Table) -> Iterator[str]:
                 yield found[0]
 
 
+def placed_runs(text: str) -> Iterator[tuple[str, int, bool]]:
+    """As `runs`, each with where it begins."""
+    for found in _RUNS.finditer(text):
+        yield found[0], found.start(), found.lastgroup == "unspaced"
+
+
+def placed_pairs(run: str, table: Table) -> Iterator[tuple[str, int]]:
+    """As `pairs`, each with where in the run it begins."""
+    begin = 0
+    separators = [found.span() for found in _SEPARATORS[table.code].finditer(run)]
+    for end, next_begin in [*separators, (len(run), len(run))]:
+        for found in _KINDS.finditer(run, begin, end):
+            characters = regex.findall(r"\X", found[0]) if found["other"] else found[0]
+            at = found.start()
+            for first, second in pairwise(characters):
+                yield first + second, at
+                at += len(first)
+            if len(characters) == 1 and not (found["hiragana"] or found[0] in table.alone):
+                yield found[0], at
+        begin = next_begin
+
+
 def _separator(table: Table) -> regex.Pattern[str]:
     """Parts function words from what stands between them, and leaves words whole that merely hold their characters."""
     whole, parting = (

@@ -163,7 +163,7 @@ def ranked(memory_id: str, layer: str, rank: int, content: str = "") -> Recalled
         confidence=1,
         score=1 / rank,
         rank=rank,
-        why_included={},
+        why=[],
         **fields,
     )
 

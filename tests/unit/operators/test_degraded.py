@@ -273,7 +273,8 @@ def test_a_text_that_cannot_be_opened_is_redacted_and_ranked_last(ask: Ask, lose
     assert ids(response) == [*ids(before)[1:], "violin"]
     last = response["memories"][-1]
     assert (last["content"], last["summary"], last["rank"]) == (REDACTED, REDACTED, 4)
-    known = before["memories"][0] | {"content": REDACTED, "summary": REDACTED, "rank": 4}
+    sealed = [{"code": "sealed", "text": "fits, but its text cannot be opened to show where"}]
+    known = before["memories"][0] | {"content": REDACTED, "summary": REDACTED, "rank": 4, "why": sealed}
     assert last == known
     assert [memory["rank"] for memory in response["memories"]] == [1, 2, 3, 4]
     assert response["explanations"] == before["explanations"]

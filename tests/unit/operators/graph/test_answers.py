@@ -72,20 +72,25 @@ def test_rollout_alarms_lead_to_what_shares_their_topic(
     (added,) = [memory for memory in answer["memories"] if memory["id"] == "red"]
     assert added["rank"] == 4
     assert added["score"] == 0.25
-    assert added["why_included"] == {
-        "reason": "graph_expansion",
-        "from": "alarm",
-        "node": "topic:dashboard",
-        "edge_type": "shared_node",
-        "hops": 1,
-        "edge": {
-            "source": "topic:dashboard",
-            "target": "red",
-            "type": "shared_node",
-            "weight": 1.0,
-            "confidence": 1.0,
+    (reason,) = added["why"]
+    assert reason["text"] == "shares topic:dashboard with “Rollout alarms go to the on-call phone”"
+    assert reason["neighbour"] == {"id": "alarm", "quote": "Rollout alarms go to the on-call phone"}
+    assert (reason["code"], reason["edge"]) == (
+        "linked",
+        {
+            "from": "alarm",
+            "node": "topic:dashboard",
+            "edge_type": "shared_node",
+            "hops": 1,
+            "edge": {
+                "source": "topic:dashboard",
+                "target": "red",
+                "type": "shared_node",
+                "weight": 1.0,
+                "confidence": 1.0,
+            },
         },
-    }
+    )
     assert (answer["status"], answer["fallback"], answer["computation_tier"]) == ("ok", None, "graph")
     assert answer["routing_info"]["graph"]["reached"] >= 1
 
@@ -97,9 +102,10 @@ def test_hybrid_strategy_leads_to_the_decision_and_the_rule_behind_it(
     baseline, answer = run_flow([*memories, *queries], decisions=rolled_out()).responses
     assert not {"why", "must"} & {*ids(baseline)}
     assert ids(answer)[:3] == ids(baseline)[:3]
-    assert [(m["id"], m["why_included"]["edge_type"], m["score"]) for m in answer["memories"][3:5]] == [
-        ("why", "caused_by", 1.35),  # 1.5 · 0.9
-        ("must", "depends_on", 0.9),
+    chosen = "“We chose the hybrid strategy for retrieval”"
+    assert [(m["id"], m["why"][0]["text"], m["score"]) for m in answer["memories"][3:5]] == [
+        ("why", f"{chosen} is caused by it", 1.35),  # 1.5 · 0.9
+        ("must", f"{chosen} depends on it", 0.9),
     ]
 
 

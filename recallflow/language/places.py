@@ -1,0 +1,123 @@
+"""Where in a text the words stand that have certain stems, by the same analysis that finds the stems."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+import regex
+
+from recallflow.language import stemming
+from recallflow.language.analysis import TURKISH, stem_of
+from recallflow.language.scripts import BEYOND_LATIN, normalised
+from recallflow.language.tables import ENGLISH
+from recallflow.language.words import LATIN_WORD, counts, placed_pairs, placed_runs, unspaced_table
+
+# A stretch of ASCII, up to a letter that may carry a mark; or what is seen as one character.
+_CLUSTER = regex.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|\X")
+
+
+_start = itemgetter(1)
+
+
+class Found(NamedTuple):
+    """A word in a text: what it has in common with others like it (its stem; without blanks, its characters), and where
+    it stands, in characters of the text."""
+
+    kind: str
+    start: int
+    end: int
+
+
+def find_stems(texts: Sequence[str], wanted: Collection[str], language: int) -> list[list[Found]]:
+    """The words of each text that have one of these stems, in its order. `language`: the one that their words in Latin
+    script were read in, by its place in `LATIN`."""
+    plain = [text.lower() if text.isascii() and language != TURKISH else "" for text in texts]
+    words = _wanted("\n".join(plain), wanted, language)  # of all at once: most words stand in several
+    found = zip(texts, plain, strict=True)
+    return [_in_latin(lowered, words) if lowered else _find(text, wanted, language) for text, lowered in found]
+
+
+def _find(text: str, wanted: Collection[str], language: int) -> list[Found]:
+    lowered = _lowered(text, language)
+    if text.isascii() or not BEYOND_LATIN.search(lowered):
+        found = _in_latin(lowered, _wanted(lowered, wanted, language))
+    else:
+        found = _joined(_in_any(lowered, wanted, language), lowered)
+    # Most texts are written as they are read; in the others each character has to be found again.
+    return found if normalised(text) == text and len(lowered) == len(text) else _moved(text, lowered, found, language)
+
+
+def _lowered(text: str, language: int) -> str:
+    text = normalised(text)
+    return (text.replace("I", "ı") if language == TURKISH else text).lower()
+
+
+def _wanted(lowered: str, wanted: Collection[str], language: int) -> dict[str, str]:
+    """The text's words that have one of the stems, with it."""
+    words = set(LATIN_WORD.findall(lowered))
+    stem = stemming.latin[language] if language else stemming.english
+    if not language:
+        words -= ENGLISH.function_words
+    return {word: stem[word] for word in words if stem[word] in wanted}
+
+
+def _in_latin(lowered: str, words: Mapping[str, str]) -> list[Found]:
+    return sorted((found for word, kind in words.items() for found in _standing(word, kind, lowered)), key=_start)
+
+
+def _standing(word: str, kind: str, lowered: str) -> Iterator[Found]:
+    """Where a word stands by itself. To search for the few that are wanted is faster than to look at all."""
+    start = lowered.find(word)
+    while start >= 0:
+        end = start + len(word)
+        if not (_is_of_word(lowered[start - 1 : start]) or _is_of_word(lowered[end : end + 1])):
+            yield Found(kind, start, end)
+        start = lowered.find(word, end)
+
+
+def _is_of_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
+def _in_any(lowered: str, wanted: Collection[str], language: int) -> Iterator[tuple[Found, bool]]:
+    """The words, and whether one is of a script without blanks."""
+    table = unspaced_table(lowered)
+    for run, start, unspaced in placed_runs(lowered):
+        if unspaced:
+            for pair, at in placed_pairs(run, table):
+                if pair in wanted:
+                    yield Found(pair, start + at, start + at + len(pair)), True
+                    continue
+                for number, character in enumerate(pair):  # one that is asked for alone is meant in every word
+                    if character in wanted:
+                        yield Found(character, start + at + number, start + at + number + 1), True
+        elif counts(run) and (stem := stem_of(run, False, language)) in wanted:
+            yield Found(stem, start, start + len(run)), False
+
+
+def _joined(found: Iterator[tuple[Found, bool]], lowered: str) -> list[Found]:
+    """Pairs of characters that overlap are one word."""
+    joined: list[Found] = []
+    before = False
+    for one, unspaced in found:
+        if before and unspaced and one.start < joined[-1].end:
+            start, end = joined[-1].start, max(joined[-1].end, one.end)
+            joined[-1] = Found(lowered[start:end], start, end)
+        else:
+            joined.append(one)
+        before = unspaced
+    return joined
+
+
+def _moved(text: str, lowered: str, found: list[Found], language: int) -> list[Found]:
+    """The places in the text as it was written; none where its characters cannot be told apart."""
+    origins: list[tuple[int, int]] = []
+    for cluster in _CLUSTER.finditer(text):
+        start, end = cluster.span()
+        if cluster[0].isascii():
+            origins += [(at, at + 1) for at in range(start, end)]
+        else:
+            origins += [(start, end)] * len(_lowered(cluster[0], language))
+    if len(origins) != len(lowered):
+        return []
+    return [Found(kind, origins[start][0], origins[end - 1][1]) for kind, start, end in found]

@@ -1,0 +1,82 @@
+"""Where words stand: at every stem that a text is read to have, and at nothing else."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from recallflow.language import LATIN, find_stems, read
+from recallflow.language.scripts import BEYOND_LATIN, KANA
+
+FACTS = sorted((Path(__file__).parent / "facts").glob("*.txt"))
+NUMBER = {table.code: number for number, table in enumerate(LATIN)}
+TEXTS = [line.strip() for path in FACTS for line in path.read_text("utf-8").splitlines() if line.strip()]
+WORDS = sorted({word for text in TEXTS for word in text.split()})
+PIECES = st.sampled_from(
+    [*WORDS, " ", "\n", "‐", "ﬁne", "ＣＡＦＥ", "İzmir", "I", "e\u0301te", "\u00ad", "©", "™", "½"]
+)
+
+
+def spelled(text: str, wanted: set[str], language: int) -> list[tuple[str, str]]:
+    return [(text[start:end], kind) for kind, start, end in find_stems([text], wanted, language)[0]]
+
+
+def test_a_bent_word_is_shown_where_it_stands() -> None:
+    text = "I moved from Leeds; moving was hard."
+    assert find_stems([text], {"move", "leed"}, 0)[0] == [("move", 2, 7), ("leed", 13, 18), ("move", 20, 26)]
+
+
+def test_a_function_word_with_the_stem_of_another_is_not_meant() -> None:
+    assert spelled("What does a doe eat?", {"doe"}, 0) == [("doe", "doe")]
+
+
+def test_characters_without_blanks_that_follow_each_other_are_one_word() -> None:
+    assert spelled("我妹妹对花生过敏。", {"妹妹", "过敏", "花生"}, 0) == [
+        ("妹妹", "妹妹"),
+        ("花生", "花生"),
+        ("过敏", "过敏"),
+    ]
+    assert spelled("她住在波尔图市。", {"波尔", "尔图"}, 0) == [("波尔图", "波尔图")]
+
+
+def test_what_is_written_in_another_way_is_shown_as_it_is_written() -> None:
+    assert spelled("\u00a0ＰＯＲＴＯ, ﬁnally!", {"porto", "final"}, 0) == [("ＰＯＲＴＯ", "porto"), ("ﬁnally", "final")]
+    assert spelled("Cafe\u0301 au lait", {*read("café", NUMBER["fr"]).stems}, NUMBER["fr"]) == [("Cafe\u0301", "caf")]
+
+
+def test_a_turkish_capital_is_its_own_letter() -> None:
+    (word,) = [word for word, _ in spelled("ILIK bir gün", {*read("ILIK", NUMBER["tr"]).stems}, NUMBER["tr"])]
+    assert word == "ILIK"
+
+
+@given(st.lists(PIECES, max_size=12).map(" ".join), st.integers(0, len(LATIN) - 1))
+@example("İİİ Porto", 0)
+def test_places_are_those_of_the_stems_that_a_text_is_read_to_have(text: str, assumed: int) -> None:
+    reading = read(text, assumed)
+    beside = " щ" * bool(BEYOND_LATIN.search(text)) + " の" * bool(KANA.search(text))  # what decides how words are read
+    for wanted in ({*reading.stems}, {*reading.stems[::3]}):
+        found = find_stems([text], wanted, reading.language)[0]
+        ends = [0, *(one.end for one in found)]
+        assert all(end <= one.start < one.end <= len(text) for end, one in zip(ends, found, strict=False))
+        for _, start, end in found:
+            alone = find_stems([text[start:end] + beside], wanted, reading.language)[0]
+            assert (alone[0].start, alone[-1].end) == (0, end - start)
+        assert bool(found) == bool(wanted)
+
+
+@pytest.mark.parametrize("text", TEXTS[::7])
+def test_all_words_of_a_fact_are_found(text: str) -> None:
+    reading = read(text)
+    kinds = "".join(kind for kind, _, _ in find_stems([text], {*reading.stems}, reading.language)[0])
+    assert all(stem in kinds for stem in reading.stems)
+
+
+@given(st.lists(st.lists(PIECES, max_size=6).map(" ".join), max_size=4), st.sampled_from([0, NUMBER["de"]]))
+def test_texts_are_searched_together_as_each_alone(texts: list[str], language: int) -> None:
+    wanted = {stem for text in texts for stem in read(text, language).stems}
+    assert find_stems(texts, wanted, language) == [find_stems([text], wanted, language)[0] for text in texts]
+
+
+def test_a_character_that_is_asked_for_alone_is_shown_in_every_word_that_holds_it() -> None:
+    assert spelled("她每天喝咖啡。", {"喝"}, 0) == [("喝", "喝")]

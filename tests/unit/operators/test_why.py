@@ -1,0 +1,272 @@
+"""Why a memory is in an answer: true, never empty, and where it says that a word stands, it stands."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallflow.embedder import Kind, Matrix
+from recallflow.errors import DecryptionFailed
+from recallflow.flows.embedded import Processed
+from recallflow.language import read
+from recallflow.operators.recall.columns import LEXICAL_WEIGHTS, WEIGHTS
+from recallflow.operators.recall.phrases import PLAIN, QUOTE_CHARACTERS, short
+from recallflow.operators.recall.reasons import BOOSTS, COLUMNS, FACTORS
+from recallflow.operators.redaction import REDACTED
+from recallflow.queries import WEIGHTS as FACTOR_WEIGHTS
+from recallflow.queries import Mode
+from recallflow.state import keys
+from recallflow.state.keyring import Keyring
+from tests.unit.operators.harness import MEMORIES, Harness, answers
+
+MakeEvent = Callable[..., dict[str, Any]]
+RunFlow = Callable[..., Processed]
+Ask = Callable[..., dict[str, Any]]
+
+MINUTE_MS = 60_000
+DAY_MS = 86_400_000
+CHAT = (
+    ("Bo", "q", "What do two people eat out there in the evening?"),
+    ("Ann", "a", "Waffles with brown cheese, twice a day."),
+    ("Ann", "move", "I moved to Porto in March, after moving twice before."),
+    ("Bo", "cat", "My cat sleeps all day."),
+)
+
+
+class Pictures:
+    """A model that knows which of its words a text holds, and no spelling: each is a direction."""
+
+    name, dimension = "pictures", 4
+    kind: Kind = "static"
+    directions = ("sea", "ocean", "bread", "loaf")  # each two mean the same
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        rows = np.zeros((len(texts), self.dimension), np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            held = [at // 2 for at, word in enumerate(self.directions) if word in text.lower()]
+            row[held[0] if held else 3] = 1.0
+        return rows
+
+
+@pytest.fixture
+def chat(make_event: MakeEvent) -> list[dict[str, Any]]:
+    return [
+        make_event("message", at * MINUTE_MS, id=id_, name=name, content=text)
+        for at, (name, id_, text) in enumerate(CHAT)
+    ]
+
+
+@pytest.fixture
+def ask(make_event: MakeEvent, run_flow: RunFlow, chat: list[dict[str, Any]]) -> Ask:
+    def asked(query: str, **fields: Any) -> dict[str, Any]:
+        (response,) = run_flow([*chat, make_event("recall", DAY_MS, query=query, **fields)]).responses
+        return response
+
+    return asked
+
+
+def of(response: dict[str, Any], memory_id: str) -> dict[str, dict[str, Any]]:
+    """A memory's reasons by code, in their order."""
+    (memory,) = [memory for memory in response["memories"] if memory["id"] == memory_id]
+    return {reason["code"]: reason for reason in memory["why"]}
+
+
+def texts(response: dict[str, Any]) -> list[list[str]]:
+    return [[reason["text"] for reason in memory["why"]] for memory in response["memories"]]
+
+
+# ── the tables ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_column_factor_and_boost_says_something_or_is_said_to_say_nothing() -> None:
+    assert {name for weights in WEIGHTS.values() for name in weights} | {*LEXICAL_WEIGHTS} == {*COLUMNS}
+    assert {name for weights in FACTOR_WEIGHTS.values() for name in weights} <= {*FACTORS}
+    assert {*BOOSTS.values()} <= {*PLAIN}
+
+
+# ── words and their places ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_bent_word_is_shown_as_the_memory_writes_it(ask: Ask) -> None:
+    reason = of(ask("When did Ann move?"), "move")["words"]
+    places = [{"start": 2, "end": 7}, {"start": 33, "end": 39}]
+    assert reason == {"code": "words", "text": "says “moved”", "words": [{"word": "moved", "places": places}]}
+
+
+def test_who_is_named_said_it(ask: Ask) -> None:
+    response = ask("What did Ann eat in Porto?")
+    assert of(response, "move")["person"] == {"code": "person", "text": "said by Ann", "person": "Ann"}
+    assert "person" not in of(response, "cat")
+
+
+def test_a_fact_is_about_whom_it_names_and_said_by_nobody(
+    make_event: MakeEvent, run_flow: RunFlow, chat: list[dict[str, Any]]
+) -> None:
+    facts = [
+        make_event("memory", DAY_MS, id="about", content="Ann likes window seats on trains"),
+        make_event("memory", DAY_MS, id="other", content="Window seats are often taken"),
+    ]
+    asked = make_event("recall", 2 * DAY_MS, query="Does Ann like window seats?", k=6)
+    (response,) = run_flow([*chat, *facts, asked]).responses
+    assert of(response, "about")["person"] == {"code": "person", "text": "about Ann", "person": "Ann"}
+    assert "person" not in of(response, "other")
+
+
+def test_a_date_asked_about_is_told(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    at_ms = 1_683_500_000_000  # 7 May 2023
+    said = [make_event("message", at_ms + n * DAY_MS * 40, id=f"m{n}", content="We walked a lot.") for n in range(3)]
+    asked = make_event("recall", at_ms + 400 * DAY_MS, query="What happened on 7 May 2023?")
+    (response,) = run_flow([*said, asked]).responses
+    assert of(response, "m0")["date"] == {"code": "date", "text": "from 7 May 2023", "date": "2023-05-07"}
+    assert "date" not in of(response, "m2")
+
+
+# ── neighbours ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_answer_quotes_the_question_that_it_answers(ask: Ask) -> None:
+    reason = of(ask("What do people eat there?"), "a")["answers"]
+    asked = "What do two people eat out there in the evening?"
+    assert reason == {"code": "answers", "text": f"answers: “{asked}”", "neighbour": {"id": "q", "quote": asked}}
+
+
+def test_words_that_a_neighbour_lends_are_its_own(ask: Ask) -> None:
+    found = of(ask("Who has been to Porto?"), "a")
+    assert found["nearby"]["neighbour"]["id"] == "move"
+    assert found["nearby"]["text"].startswith("said right before “I moved to Porto")
+    assert "words" not in found
+
+
+@pytest.mark.parametrize(
+    "filters", [{"names": ["Ann"]}, {"created_after": MINUTE_MS}, {"session_ids": ["nowhere"]}, {"roles": ["user"]}]
+)
+def test_what_may_not_be_in_the_answer_is_not_quoted(ask: Ask, filters: dict[str, Any]) -> None:
+    response = ask("What do people eat in the evening?", filters=filters)
+    shown = {memory["id"] for memory in response["memories"]}
+    quoted = {r["neighbour"]["id"] for m in response["memories"] for r in m["why"] if "neighbour" in r}
+    assert quoted <= shown
+    assert ("q" in shown) or "evening" not in str(response["memories"])
+
+
+def test_what_was_forgotten_is_not_quoted(make_event: MakeEvent, run_flow: RunFlow, chat: list[dict[str, Any]]) -> None:
+    forget = make_event("memory.forget", DAY_MS, memory_id="q")
+    asked = make_event("recall", DAY_MS, query="What do people eat in the evening?")
+    (response,) = run_flow([*chat, forget, asked]).responses
+    assert "evening" not in str(response["memories"])
+    assert all(memory["why"] for memory in response["memories"])
+
+
+def test_what_cannot_be_opened_is_neither_searched_nor_quoted(
+    tmp_path: Path, chat: list[dict[str, Any]], make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Harness(tmp_path, one_log=True)
+    engine.run(MEMORIES, *chat)
+    opened = Keyring.open
+
+    def fail(self: Keyring, label: bytes, sealed: bytes) -> bytes:
+        found = opened(self, label, sealed)
+        if keys.split(label)[1] == keys.ROW and b"evening" in found:
+            raise DecryptionFailed("no key fits")
+        return found
+
+    monkeypatch.setattr(Keyring, "open", fail)
+    asked = make_event("recall", DAY_MS, query="What do people eat in the evening?")
+    (response,) = answers(engine.run(MEMORIES, asked))
+    engine.stop()
+    assert "evening" not in str(response["memories"])
+    assert of(response, "a")["answers"]["text"] == "answers a question like it"
+    (sealed,) = [memory for memory in response["memories"] if memory["content"] == REDACTED]
+    assert "sealed" in of(response, sealed["id"])
+
+
+def test_a_long_text_is_quoted_where_the_word_stands() -> None:
+    text = "It rained all day and nobody went anywhere. " * 5 + "In the end we took the ferry to Porto and " + "x " * 99
+    quote = short(text, ["porto"])
+    assert "Porto" in quote
+    assert len(quote) <= QUOTE_CHARACTERS + 4
+    assert short("word" * 100).endswith("…")
+    assert short("") == ""
+
+
+# ── meaning ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_similar_meaning_is_said_only_where_it_helped(tmp_path: Path, make_event: MakeEvent) -> None:
+    engine = Harness(tmp_path, Pictures(), one_log=True)
+    said = ("The ocean was cold", "We baked a loaf", "The bus was late", "Nothing else")
+    told = [make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate(said)]
+    *_, response = answers(engine.run(MEMORIES, *told, make_event("recall", DAY_MS, query="What about the sea?", k=4)))
+    engine.stop()
+    assert [memory["id"] for memory in response["memories"] if "meaning" in of(response, memory["id"])] == ["m0"]
+    assert of(response, "m2").keys() & {"meaning", "words", "wording"} == set()
+
+
+def test_a_column_of_negative_weight_is_no_reason(tmp_path: Path, make_event: MakeEvent) -> None:
+    class Contextual(Pictures):
+        kind: Kind = "contextual"
+
+    assert WEIGHTS["contextual"]["dense"] < 0  # what is unlike the question has a positive part then
+    engine = Harness(tmp_path, Contextual(), one_log=True)
+    told = [make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate(("ocean", "bus", "loaf"))]
+    *_, response = answers(engine.run(MEMORIES, *told, make_event("recall", DAY_MS, query="sea", k=3)))
+    engine.stop()
+    assert not any("meaning" in of(response, memory["id"]) for memory in response["memories"])
+
+
+# ── modes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_by_age_the_place_in_line_is_the_reason(ask: Ask) -> None:
+    days = [f"{rank}, from 1 January 1970" for rank in ("the newest", "the 2nd newest", "the 3rd newest")]
+    assert texts(ask("What is new?", mode="recency", k=3)) == [[day] for day in days]
+
+
+def test_nearness_to_an_entity_names_it(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    told = [
+        make_event("memory", 0, id="near", content="She paints boats", entities=[{"name": "Porto"}]),
+        make_event("memory", 1, id="far", content="The kettle is broken"),
+    ]
+    asked = make_event("recall", DAY_MS, query="anything", mode="entity_focused", entity_urns=["Porto"])
+    (response,) = run_flow([*told, asked]).responses
+    assert of(response, "near")["entity"] == {"code": "entity", "text": "about “Porto”"}
+    assert "entity" not in of(response, "far")
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+@pytest.mark.parametrize("query", ["What do people eat in Porto?", "the of and", "Xylophone?", "波尔图"])
+def test_there_is_always_a_reason_and_always_the_same(ask: Ask, mode: str, query: str) -> None:
+    first, again = (ask(query, mode=mode, k=9, explain=False) for _ in range(2))
+    assert first["memories"]
+    assert all(memory["why"] and all(reason["text"] for reason in memory["why"]) for memory in first["memories"])
+    assert first["memories"] == again["memories"]
+
+
+# ── laws ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+ORDINARY = ["Ann", "moved", "moving", "Porto", "happy", "happily", "ferry", "ferries", "what?", "the", "of"]
+VOCABULARY = [*ORDINARY, "Ánn", "’s", "❤️", "波尔图", "ſea", "ﬁne"]
+SENTENCE = st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=9).map(" ".join)
+
+
+@settings(max_examples=25)  # each opens a state directory
+@given(st.lists(SENTENCE, min_size=1, max_size=6), SENTENCE)
+def test_places_point_at_words_of_the_question(
+    make_event: MakeEvent, run_flow: RunFlow, said: list[str], query: str
+) -> None:
+    told = [make_event("message", n, name=("Ann", "Bo")[n % 2], content=text) for n, text in enumerate(said)]
+    (response,) = run_flow([*told, make_event("recall", DAY_MS, query=query)]).responses
+    asked = {*read(query).stems}
+    for memory in response["memories"]:
+        assert memory["why"]
+        for reason in memory["why"]:
+            for word in reason.get("words", ()):
+                for place in word["places"]:
+                    shown = memory["content"][place["start"] : place["end"]]
+                    assert shown
+                    # Beside another script, accents are left out.
+                    assert {*read(shown).stems, *read(f"{shown} щ").stems} & asked
+                assert word["word"] == memory["content"][word["places"][0]["start"] : word["places"][0]["end"]]
