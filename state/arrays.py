@@ -1,6 +1,7 @@
 """Arrays by what they hold, and one that grows at its end."""
 
 from collections.abc import Iterable
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,17 @@ Column = npt.NDArray[np.floating[Any]]  # (n,): a value for each place, or (rows
 Mask = npt.NDArray[np.bool_]  # (n,)
 Codes = npt.NDArray[np.uint8]  # (rows, bytes of a row)
 Bytes = npt.NDArray[np.int8]  # (tokens, dimension): unit vectors, 127 stands for 1
+
+
+_MUCH_BYTES = 4 * 1024 * 1024
+
+
+def _unwritten(count: int, dtype: np.dtype[Any]) -> Array:
+    """Memory for so many values. For much of it NumPy asks for huge pages, and where none is at hand the kernel looks
+    for them as they are written: 40 MB take 3 to 95 ms, by chance. Small pages take 15."""
+    if (size := count * dtype.itemsize) < _MUCH_BYTES:
+        return np.empty(count, dtype)
+    return np.frombuffer(mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS), dtype, count)
 
 
 class GrowingArray:
@@ -37,12 +49,16 @@ class GrowingArray:
 
     def extend(self, values: npt.ArrayLike, count: int | None = None) -> None:
         """Appends the values, or one value `count` times."""
-        added = np.asarray(values, self._data.dtype)
-        end = self._size + (len(added) if count is None else count)
+        added = values if isinstance(values, np.ndarray) else np.asarray(values, self._data.dtype)
+        self.more(len(added) if count is None else count)[:] = added
+
+    def more(self, count: int) -> Array:
+        """Appends so many values, which are to be written."""
+        end = self._size + count
         if end > len(self._data):
             self._resize(max(end, 2 * len(self._data)))
-        self._data[self._size : end] = added
         self._size = end
+        return self._data[end - count : end]
 
     def keep(self, mask: Mask) -> None:
         """Removes the values where `mask`, (len,), does not hold."""
@@ -50,15 +66,54 @@ class GrowingArray:
         self._size = len(kept)
         self._data[: self._size] = kept
 
+    def cut(self, size: int) -> None:
+        """Removes all values from the one at `size` on."""
+        self._size = size
+
     def reserve(self, more: int) -> None:
         """Makes room for so many more values at once."""
         if self._size + more > len(self._data):
             self._resize(self._size + more)
 
     def _resize(self, capacity: int) -> None:
-        grown = np.empty(capacity, self._data.dtype)
+        grown = _unwritten(capacity, self._data.dtype)
         grown[: self._size] = self.view
         self._data = grown
+
+
+class JoinedArray:
+    """Values that are kept as they come and joined when they are looked at: much is never looked at."""
+
+    WAITING = 256  # at most
+
+    def __init__(self, dtype: npt.DTypeLike) -> None:
+        self._dtype = np.dtype(dtype)
+        self._joined = GrowingArray(dtype)
+        self._waiting: list[tuple[Array, int, Array | None]] = []
+
+    @property
+    def view(self) -> Array:
+        """All values, until more are appended."""
+        if self._waiting:
+            self._join()
+        return self._joined.view
+
+    @property
+    def nbytes(self) -> int:
+        return self._joined.nbytes + sum(values.nbytes for values, _, _ in self._waiting)
+
+    def extend(self, values: npt.ArrayLike, count: int, meanings: Array | None = None) -> None:
+        """Appends `count` values, or one so many times; where `meanings` are given, those that the values number. The
+        values are copied."""
+        if len(self._waiting) == self.WAITING:
+            self._join()
+        self._waiting.append((np.array(values, getattr(values, "dtype", self._dtype)), count, meanings))
+
+    def _join(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._joined.reserve(sum(count for _, count, _ in waiting))
+        for values, count, meanings in waiting:
+            self._joined.extend(values if meanings is None else meanings.take(values), count)
 
 
 def ranges(starts: Ints, sizes: Ints) -> Ints:

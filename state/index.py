@@ -1,15 +1,16 @@
 """One owner's memories, ready to be searched: built from segments (state/segment.py) or from index entries and vectors
 on first touch, kept up to date with each event. Derived data only: whatever is here can be built again from RocksDB."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from recallflow.embedder import Matrix
-from recallflow.state.arrays import Array, Bytes, Floats, GrowingArray, Ints, Mask, Texts
+from recallflow.state.arrays import Array, Bytes, Floats, GrowingArray, Ints, JoinedArray, Mask, Texts
 from recallflow.state.interner import Interner
 from recallflow.state.lexical import LexicalIndex
 from recallflow.state.rows import Entry, Episode, Vectors
@@ -32,6 +33,32 @@ class Tags(dict[int, list[str]]):
 
     def __missing__(self, slot: int) -> list[str]:
         return []
+
+
+class Columns(Mapping[str, Array]):
+    """Columns of `FACTS` by slot, dead ones included, each joined when it is first looked at."""
+
+    def __init__(self) -> None:
+        self._columns = {name: JoinedArray(dtype) for name, dtype in FACTS.items()}
+
+    def __getitem__(self, name: str) -> Array:
+        return self._columns[name].view
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self._columns.values())
+
+    def extend(self, values: Mapping[str, npt.ArrayLike], count: int, names: Ints | None = None) -> None:
+        """Appends what is known of so many memories, one value where all are equal. `names`: what the numbers of
+        strings in the values stand for, where that is not themselves."""
+        for name, column in self._columns.items():
+            column.extend(values[name], count, names if name in NAMED else None)
 
 
 class Facts(dict[str, Array]):
@@ -119,7 +146,7 @@ class OwnerIndex:
         """`read_vectors`: those of current memories, by `seq`, as far as segments left them to be read."""
         self._model = model
         self._read_vectors = read_vectors
-        self._facts = {name: GrowingArray(dtype) for name, dtype in FACTS.items()}
+        self.facts = Columns()
         self.ids = Texts()
         self._tags = Tags()
         self._packed_tags: list[tuple[int, bytes]] = []  # of segments, by their first slot
@@ -145,16 +172,13 @@ class OwnerIndex:
     def append(self, segment: Segment) -> None:
         """Adds memories of which none is in yet, as they were packed."""
         first = len(self.ids)
-        for column, values in segment.facts.items():
-            self._facts[column].extend(values, segment.size)
         numbers = np.array([*self.names.numbers(segment.names), -1])  # -1 stays -1
-        for column in NAMED:
-            self._facts[column].view[first:] = numbers.take(self._facts[column].view[first:])
+        self.facts.extend(segment.facts, segment.size, numbers)
         if self._merged:
-            episodes = self._facts["episode"].view[first:]
+            episodes = self.facts["episode"][first:]
             for number in self._merged.keys() & set(episodes.tolist()):
                 episodes[episodes == number] = self._merged[number]
-        self._enter(self._facts["seq"].view[first:], first)
+        self._enter(segment.facts["seq"].astype(np.int64), first)
         self.ids.append(segment.ids, segment.id_ends)
         self._packed_tags.append((first, segment.tags))
         self.words.append(segment.words)
@@ -172,8 +196,6 @@ class OwnerIndex:
 
     def reserve(self, memories: int) -> None:
         """Makes room for so many more memories."""
-        for column in self._facts.values():
-            column.reserve(memories)
         self.vectors.reserve(memories)
 
     def _append(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
@@ -206,8 +228,7 @@ class OwnerIndex:
         columns["episode"] = [self._merged.get(number, number) for number in fields["episode"]]
         for name, default in (("valid_from_ms", ALWAYS_MS), ("valid_to_ms", NEVER_MS), ("expires_ms", NEVER_MS)):
             columns[name] = [default if at_ms is None else at_ms for at_ms in fields[name]]
-        for name, column in self._facts.items():
-            column.extend(columns[name])
+        self.facts.extend(columns, len(entries))
 
     def remove(self, *seqs: int) -> None:
         """Removes memories, those that are in: many in the time of one."""
@@ -216,7 +237,7 @@ class OwnerIndex:
             slots = [*found.values()]
             self._slot_of_seq.view[[*found]] = _NOT_IN
             self._size -= len(found)
-            self._facts["live"].view[slots] = False
+            self.facts["live"][slots] = False
             self.vectors.remove(*slots)
             self._changed()
 
@@ -225,7 +246,7 @@ class OwnerIndex:
         self._episodes[episode.number] = episode
         if episode.merged_into is not None:
             into = self._merged.get(episode.merged_into, episode.merged_into)
-            episodes = self._facts["episode"].view
+            episodes = self.facts["episode"]
             episodes[episodes == episode.number] = into
             self._merged.update({number: into for number, to in self._merged.items() if to == episode.number})
             self._merged[episode.number] = into
@@ -258,7 +279,7 @@ class OwnerIndex:
 
     def _changed(self) -> None:
         """Drops what was worked out from the memories that were in."""
-        for name in ("facts", "conversation", "lengths", "clusters"):
+        for name in ("conversation", "lengths", "clusters"):
             self.__dict__.pop(name, None)
 
     def _enter(self, seqs: Ints, first: int) -> None:
@@ -282,11 +303,6 @@ class OwnerIndex:
         """The slot of a memory, if it is in."""
         slot = int(self._slot_of_seq.view[seq]) if seq < len(self._slot_of_seq) else _NOT_IN
         return None if slot == _NOT_IN else slot
-
-    @cached_property
-    def facts(self) -> Mapping[str, Array]:
-        """Columns of `FACTS` by slot, until the next change; dead slots included."""
-        return {name: column.view for name, column in self._facts.items()}
 
     @property
     def tags(self) -> Tags:
@@ -335,7 +351,8 @@ class OwnerIndex:
 
     def size_bytes(self) -> int:
         """Bytes in memory, caches included."""
-        facts = sum(column.nbytes for column in self._facts.values())
-        arrays = facts + self.words.nbytes + self.vectors.nbytes + self.tokens.nbytes + self._slot_of_seq.nbytes
+        arrays = (
+            self.facts.nbytes + self.words.nbytes + self.vectors.nbytes + self.tokens.nbytes + self._slot_of_seq.nbytes
+        )
         tags = _TAGGED_BYTES * len(self._tags) + sum(len(packed) for _, packed in self._packed_tags)
         return arrays + self.ids.nbytes + tags

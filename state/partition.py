@@ -81,6 +81,7 @@ class Partition:
         # rocksdict's stubs have these two the wrong way.
         self._past_cache: Any = ReadOptions()
         self._past_cache.fill_cache(False)  # type: ignore
+        self._past_cache.set_verify_checksums(False)  # what is read so has a sum of its own
         self._logged, self._unlogged = WriteOptions(), _unlogged()
         self._moved: set[str] = set()
         self._counted = False  # since the last commit

@@ -1,4 +1,4 @@
-"""Vectors of one owner in FAISS: flat, a byte a number, so that removal is exact.
+"""Vectors of one owner: flat, a byte a number, so that removal is exact.
 
 A row's bytes are its numbers in units of its own largest one / 127. What is lost moves a cosine by 0.001 (on
 conversations, at most by 0.005), where those of two memories differ by 0.1; what is saved is three quarters of what a
@@ -11,15 +11,16 @@ import numpy.typing as npt
 
 from recallflow.embedder import Matrix
 from recallflow.state.arrays import Codes, GrowingArray, Ints, ranges
-from recallflow.state.segment import Rows
+from recallflow.state.segment import Rows, masked
 
 ONE = 127  # the byte that stands for a row's largest number
-_ZERO = 128  # what FAISS stores for a 0
+_ZERO = 128  # what is stored for a 0
 # Multiplications that OpenBLAS leaves to one thread. Where other work holds the cores, threads that wait for each other
 # are slower than one: 100,000 rows of 384 floats took 17 ms (p95 150 ms) on two busy cores as a whole, 13 ms (p95 16
 # ms) in parts. Of a few rows, smaller parts are better still: what is turned to floats stays in the inner caches.
 _ALONE = 400_000
 _FEW, _ALONE_OF_FEW = 4_000, 25_000
+_MOVED_AT_ONCE = 1_000  # rows, after one that is removed
 _MEMBERS_AT_ONCE = 1_000  # of episodes whose centroids are worked out
 faiss.omp_set_num_threads(1)  # for the same reason
 
@@ -28,8 +29,9 @@ class VectorIndex:
     """Rows of unit vectors, each belonging to a slot; a slot may have several rows, or none."""
 
     def __init__(self, dimension: int) -> None:
-        signed = faiss.ScalarQuantizer.QT_8bit_direct_signed
-        self._flat = faiss.IndexScalarQuantizer(dimension, signed, faiss.METRIC_INNER_PRODUCT)
+        self._dimension = dimension
+        # No index of FAISS: what it reserves, it fills with zeros, and it takes no rows where they are to stand.
+        self._flat = GrowingArray(np.uint8)
         self._slots = GrowingArray(np.int64)  # of each row, rising: slots come in rising order, removal keeps it
         self._units = GrowingArray(np.float32)  # of each row
 
@@ -39,48 +41,55 @@ class VectorIndex:
     @property
     def dimension(self) -> int:
         """Numbers per vector."""
-        return int(self._flat.d)
+        return self._dimension
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row: its numbers, its slot and its unit."""
-        return int(self._flat.d) + 8 + self._units.view.itemsize
+        return self._dimension + 8 + self._units.view.itemsize
 
     @property
     def nbytes(self) -> int:
-        return len(self) * (self._flat.d + 8) + self._units.nbytes
+        return len(self) * (self._dimension + 8) + self._units.nbytes
 
     def add(self, slots: Ints, matrix: Matrix) -> None:
         """slots: (rows,), matrix: (rows, dimension) float32, L2-normalised."""
         units = np.abs(matrix).max(axis=1, keepdims=True) / np.float32(ONE)
         codes = np.divide(matrix, units, out=np.zeros(matrix.shape, np.float32), where=units > 0)
-        self._flat.add(np.rint(codes, out=codes))
+        np.rint(codes, out=codes)
+        codes += _ZERO
+        self._flat.extend(codes.ravel())
         self._slots.extend(slots)
         self._units.extend(units[:, 0])
 
     def append(self, rows: Rows, first: int) -> None:
         """Appends rows as they were packed, after those of all other slots; places count from the slot `first`."""
-        self._flat.add_sa_codes(np.ascontiguousarray(rows.codes))
+        masked(rows.codes, out=self._flat.more(rows.codes.size).reshape(rows.codes.shape))
         self._slots.extend(rows.places.astype(np.int64) + first)
         self._units.extend(rows.units)
 
     def packed(self) -> Rows:
         """All rows, as another index can append them."""
-        return Rows(self._slots.view, self._codes().copy(), self._units.view)  # they outlive the index
+        return Rows(self._slots.view, masked(self._codes()), self._units.view)
 
     def reserve(self, rows: int) -> None:
         """Makes room for so many more rows."""
-        before = len(self) * self._flat.d
-        self._flat.codes.resize(before + rows * self._flat.d)
-        self._flat.codes.resize(before)  # the memory stays reserved
+        self._flat.reserve(rows * self._dimension)
         self._slots.reserve(rows)
         self._units.reserve(rows)
 
     def remove(self, *slots: int) -> None:
-        gone = np.isin(self._slots.view, slots)
-        self._flat.remove_ids(faiss.IDSelectorBatch(np.flatnonzero(gone)))
-        self._slots.keep(~gone)
-        self._units.keep(~gone)
+        kept = ~np.isin(self._slots.view, slots)
+        if kept.all():
+            return
+        codes, end = self._codes(), int(kept.argmin())
+        for start in range(end, len(codes), _MOVED_AT_ONCE):
+            moved = codes[start : start + _MOVED_AT_ONCE][kept[start : start + _MOVED_AT_ONCE]]
+            codes[end : end + len(moved)] = moved
+            end += len(moved)
+        self._flat.cut(end * self._dimension)
+        self._slots.keep(kept)
+        self._units.keep(kept)
 
     def cosines(self, query: Matrix) -> tuple[Matrix, Ints]:
         """All rows' cosines with `query` (dimension,) and their slots, in row order."""
@@ -97,7 +106,7 @@ class VectorIndex:
     def of(self, slots: Ints) -> Matrix:
         """The first row of each slot, (len(slots), dimension); zeros for a slot without one."""
         if not len(self):
-            return np.zeros((len(slots), self._flat.d), np.float32)
+            return np.zeros((len(slots), self._dimension), np.float32)
         owned = self._slots.view
         at = np.minimum(np.searchsorted(owned, slots), len(owned) - 1)
         found: Matrix = self._codes().take(at, axis=0).astype(np.float32)
@@ -106,11 +115,8 @@ class VectorIndex:
         return found
 
     def _codes(self) -> Codes:
-        """The rows as FAISS stores them, (rows, dimension): its very memory, until the next change."""
-        count, dimension = len(self), self._flat.d
-        if not count:
-            return np.zeros((0, dimension), np.uint8)
-        codes: Codes = faiss.rev_swig_ptr(self._flat.codes.data(), count * dimension).reshape(count, dimension)
+        """The rows, (rows, dimension): the very memory, until the next change."""
+        codes: Codes = self._flat.view.reshape(-1, self._dimension)
         return codes
 
 
