@@ -26,7 +26,7 @@ from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder
 from recallflow.flows.embedded import Embedded, process
 from recallflow.flows.settings import Settings
-from recallflow.operators.text import read
+from recallflow.language import read
 from recallflow.parsing import parse
 from recallflow.responses import Response
 from recallflow.state.lexical import LexicalIndex

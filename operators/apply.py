@@ -23,7 +23,7 @@ from recallflow.events import (
     Message,
 )
 from recallflow.fields import Model
-from recallflow.language import stems
+from recallflow.language import read, stems
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators.episodes import end, join_or_open
 from recallflow.operators.events import Analysis, Write, event_time, unsupported
@@ -32,7 +32,7 @@ from recallflow.operators.graph.given import relate
 from recallflow.operators.graph.similar import Similarity
 from recallflow.operators.graph.sync import SYNC_FAILED, sync
 from recallflow.operators.graph.write import GraphWriter, MakeWriter
-from recallflow.operators.text import read
+from recallflow.operators.text import flags_of
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, to_forget
 from recallflow.records import Position
@@ -259,7 +259,7 @@ def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
         view.language = analysis.flags >> LANGUAGE_SHIFT
     elif view.language and analysis.stems:
         reading = read(text[:READ_CHARACTERS], view.language)
-        return analysis._replace(stems=" ".join(reading.stems), flags=reading.flags)
+        return analysis._replace(stems=" ".join(reading.stems), flags=flags_of(reading))
     return analysis
 
 

@@ -9,11 +9,12 @@ import numpy as np
 from recallflow.embedder import Embedder, Matrix, TextVectors, embed_texts
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Memory, MemoryEmbedding, MemoryUpdate, Message
+from recallflow.language import read
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators.events import Analysis, Item, Refused, Write
 from recallflow.operators.graph.extract import read_names
 from recallflow.operators.guard import once
-from recallflow.operators.text import read
+from recallflow.operators.text import flags_of
 from recallflow.state.tokens import NO_TOKENS, to_bytes
 from recallflow.state.window import sketches
 
@@ -83,7 +84,7 @@ def _analyse(write: Write, text: _Text, embedded: TextVectors | None, sketch: by
     reading = read(text.whole[:READ_CHARACTERS])
     return Analysis(
         stems=" ".join(reading.stems),
-        flags=reading.flags,
+        flags=flags_of(reading),
         vectors=vectors,
         tokens=NO_TOKENS if embedded is None or not len(embedded.tokens) else to_bytes(embedded.tokens),
         named=read_names(text.whole),

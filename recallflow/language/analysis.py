@@ -12,14 +12,14 @@ from recallflow.language import stemming
 from recallflow.language.detection import detect
 from recallflow.language.scripts import BEYOND_LATIN, UNSPACED_LETTER, folded, normalised, script_of
 from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
-from recallflow.language.words import LATIN_WORD, counts, pairs, runs, unspaced_table
+from recallflow.language.words import LATIN_WORD, ascii_words, counts, pairs, runs, unspaced_table
 
 # State that was built with another analysis holds other stems: a new name here where stems, flags, spelling features or
 # the hash embedder's words change for any text.
 ANALYSIS = "unicode-2"
 
 TURKISH = next(number for number, table in enumerate(LATIN) if table.code == "tr")
-_FUNCTION_WORDS, _TIME_WORDS = ENGLISH.function_words, ENGLISH.time_words
+_TIME_WORDS = ENGLISH.time_words
 _YEAR = re.compile(r"(?:19|20)\d\d")
 _DATE = re.compile(r"\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b")
 _ASKS = re.compile("[?？؟]")
@@ -44,33 +44,28 @@ class Reading(NamedTuple):
 def read(text: str, assumed: int = 0) -> Reading:
     """Reads a text; where it does not tell its language, in the one that is `assumed`."""
     if text.isascii():
-        lowered = text.lower()
+        lowered, words = text.lower(), ascii_words(text)
     else:
         text = normalised(text)
         lowered = text.lower()
         if BEYOND_LATIN.search(lowered):
             return _read_any(text, lowered, assumed)
-    words = LATIN_WORD.findall(lowered)
-    language, sure = detect(words, lowered, assumed)
+        words = LATIN_WORD.findall(lowered)
     asks = "?" in text
     ends = asks and text.rstrip().endswith("?")
-    if language:
-        words = _words(text, lowered, language)
-        stem = stemming.latin[language]
-        stems = [found for word in words if (found := stem[word])]
-        return Reading(stems, asks, ends, _tells_time(lowered, stems, [LATIN[language]]), language, sure)
-    english = stemming.english
-    stems = [english[word] for word in words if word not in _FUNCTION_WORDS]
-    return Reading(stems, asks, ends, _tells_english_time(lowered, words), 0, sure)
+    language, sure = detect(words, lowered, assumed)
+    if language == TURKISH:
+        words = LATIN_WORD.findall(_lowered(text, language))
+    stems = [*filter(None, map(stemming.latin[language].__getitem__, words))]
+    tells = _tells_time(lowered, stems, [LATIN[language]]) if language else _tells_english_time(lowered, words)
+    return Reading(stems, asks, ends, tells, language, sure)
 
 
 def _read_any(text: str, lowered: str, assumed: int) -> Reading:
     """Reads a text that holds other scripts than Latin."""
     spaced = [run for run, unspaced in runs(lowered) if not unspaced and len(run) > 1]
     language, sure = detect(spaced, lowered, assumed)
-    stems = [
-        found for word, unspaced in _split(text, lowered, language) if (found := stem_of(word, unspaced, language))
-    ]
+    stems = [found for word, unspaced in _split(text, language) if (found := stem_of(word, unspaced, language))]
     scripts = {script_of(word) for word in spaced}
     own = [BY_SCRIPT[script] for script in sorted(scripts & BY_SCRIPT.keys())]
     if UNSPACED_LETTER.search(lowered):
@@ -83,15 +78,13 @@ def _read_any(text: str, lowered: str, assumed: int) -> Reading:
     return Reading(stems, asks, ends, _tells_time(lowered, stems, tables), language, sure and "latin" in scripts)
 
 
-def _words(text: str, lowered: str, language: int) -> list[str]:
-    """Words in Latin script."""
-    return LATIN_WORD.findall(text.replace("I", "ı").lower() if language == TURKISH else lowered)
+def _lowered(text: str, language: int) -> str:
+    return (text.replace("I", "ı") if language == TURKISH else text).lower()
 
 
-def _split(text: str, lowered: str, language: int) -> Iterable[tuple[str, bool]]:
+def _split(text: str, language: int) -> Iterable[tuple[str, bool]]:
     """Words in any script, and whether one is of a script without blanks."""
-    if language == TURKISH:
-        lowered = text.replace("I", "ı").lower()
+    lowered = _lowered(text, language)
     table = unspaced_table(lowered)
     for run, unspaced in runs(lowered):
         if unspaced:
@@ -116,8 +109,9 @@ def stem_of(word: str, unspaced: bool, language: int) -> str:
 def _tells_english_time(lowered: str, words: list[str]) -> bool:
     return (
         not _TIME_WORDS.isdisjoint(words)
-        or any(map(_YEAR.fullmatch, filter(str.isdigit, words)))
-        or ("this" in words and ENGLISH.time_phrases.search(lowered) is not None)
+        # Most texts hold no year: to find that out costs less than to look at each word.
+        or (("20" in lowered or "19" in lowered) and any(map(_YEAR.fullmatch, words)))
+        or ("this " in lowered and ENGLISH.time_phrases.search(lowered) is not None)
     )
 
 
@@ -149,8 +143,8 @@ def stems(text: str) -> list[str]:
     text = normalised(text)
     lowered = text.lower()
     if text.isascii() or not BEYOND_LATIN.search(lowered):
-        return [stemming.english[word] for word in LATIN_WORD.findall(lowered) if word not in _FUNCTION_WORDS]
-    return [found for word, unspaced in _split(text, lowered, 0) if (found := stem_of(word, unspaced, 0))]
+        return [*filter(None, map(stemming.latin[0].__getitem__, LATIN_WORD.findall(lowered)))]
+    return [found for word, unspaced in _split(text, 0) if (found := stem_of(word, unspaced, 0))]
 
 
 def read_question(text: str, table: Table, languages: Sequence[int]) -> list[tuple[str, ...]]:
@@ -161,9 +155,8 @@ def read_question(text: str, table: Table, languages: Sequence[int]) -> list[tup
     if [*tried] == [0]:
         return [(stem,) for stem in stems(text)]
     text = normalised(text)
-    lowered = text.lower()
     found: list[tuple[str, ...]] = []
-    for word, unspaced in _split(text, lowered, own):
+    for word, unspaced in _split(text, own):
         if stem := stem_of(word, unspaced, own):
             others = _others(word, [*tried]) if script_of(word) in ("latin", "") else ()
             found.append(tuple(dict.fromkeys((stem, *others))))
@@ -173,7 +166,7 @@ def read_question(text: str, table: Table, languages: Sequence[int]) -> list[tup
 def _others(word: str, tried: Sequence[int]) -> Iterable[str]:
     for language in tried:
         for spelling in (word, folded(word)):
-            if stem := (stemming.latin[language][spelling] if language else stemming.english[spelling]):
+            if stem := stemming.latin[language][spelling]:
                 yield stem
 
 
@@ -182,7 +175,7 @@ def name_stem(word: str, table: Table) -> str:
     word = normalised(word).lower()
     if script_of(word) not in ("latin", ""):
         return stemming.of_script[word]
-    stem = stemming.latin[LATIN.index(table)][word] if table in LATIN else stemming.english[word]
+    stem = stemming.latin[LATIN.index(table)][word] if table in LATIN else stemming.latin[0][word] or word
     bent = (word[: -len(end)] for end in table.name_endings if word.endswith(end))
     return next(bent, stem) if stem else ""
 

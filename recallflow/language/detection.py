@@ -1,6 +1,6 @@
 """The language of a text. Scripts tell most; among those in Latin script, function words, common words and letters do.
 
-A word that n languages have tells each of them 1/n. What is not clear is what the caller assumes.
+A word that n languages have tells each of them an nth. What is not clear is what the caller assumes.
 """
 
 import re
@@ -14,7 +14,8 @@ from recallflow.language.scripts import BEYOND_LATIN, UNSPACED, normalised
 from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
 from recallflow.language.words import LATIN_WORD, unspaced_table
 
-LEAST = 1.2  # more than one word that no other language has: names and slips are such
+WHOLE = 420  # what a word tells that one language has: in whole numbers, sums are the same in any order
+LEAST = 1.2 * WHOLE  # more than one such word: names and slips are such
 MARGIN = 1.3  # by which the best is ahead of the next
 
 
@@ -28,12 +29,13 @@ class Detected(NamedTuple):
 _CLEAR, _UNCLEAR = ([Detected(number, sure) for number in range(len(LATIN))] for sure in (True, False))
 
 
-def _telling() -> dict[str, tuple[tuple[int, float], ...]]:
+def _telling() -> dict[str, tuple[tuple[int, int], ...]]:
     known: defaultdict[str, list[int]] = defaultdict(list)
     for number, table in enumerate(LATIN):
         for word in table.function_words | table.common_words:
-            known[word].append(number)
-    return {word: tuple((number, 1 / len(numbers)) for number in numbers) for word, numbers in known.items()}
+            if len(word) > 1:
+                known[word].append(number)
+    return {word: tuple((number, WHOLE // len(numbers)) for number in numbers) for word, numbers in known.items()}
 
 
 _TELLING = _telling()
@@ -44,16 +46,19 @@ _TELLING_LETTER = re.compile(f"[{''.join(_LETTERS)}]")
 
 
 def detect(words: Collection[str], lowered: str, assumed: int) -> Detected:
-    """The language of a text with these words. Most texts are English without a foreign word: two looks are enough."""
-    letters = [] if lowered.isascii() else _TELLING_LETTER.findall(lowered)
-    if not letters and _FOREIGN.isdisjoint(words):
-        return _UNCLEAR[assumed] if _ENGLISH_ONLY.isdisjoint(words) else _CLEAR[0]
-    scores = [0.0] * len(LATIN)
-    for word in dict.fromkeys(words):
-        for number, weight in _TELLING.get(word, ()):
+    """The language of a text with these words. Most texts are in English and hold no foreign word, or one that may be a
+    name: two looks are enough."""
+    letters = set() if lowered.isascii() else set(_TELLING_LETTER.findall(lowered))
+    foreign = _FOREIGN.intersection(words)
+    if not letters and len(foreign) < 2:
+        english = len(_ENGLISH_ONLY.intersection(words)) if foreign else not _ENGLISH_ONLY.isdisjoint(words)
+        return _CLEAR[0] if english > len(foreign) else _UNCLEAR[assumed]
+    scores = [0] * len(LATIN)
+    for word in _TELLING.keys() & words:
+        for number, weight in _TELLING[word]:
             scores[number] += weight
-    for letter in set(letters):
-        scores[_LETTERS[letter]] += 1
+    for letter in letters:
+        scores[_LETTERS[letter]] += WHOLE
     best = max(range(len(scores)), key=scores.__getitem__)
     second = max(score for number, score in enumerate(scores) if number != best)
     sure = scores[best] >= LEAST and scores[best] >= MARGIN * second

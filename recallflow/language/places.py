@@ -9,7 +9,6 @@ import regex
 from recallflow.language import stemming
 from recallflow.language.analysis import TURKISH, stem_of
 from recallflow.language.scripts import BEYOND_LATIN, normalised
-from recallflow.language.tables import ENGLISH
 from recallflow.language.words import LATIN_WORD, counts, placed_pairs, placed_runs, unspaced_table
 
 # A stretch of ASCII, up to a letter that may carry a mark; or what is seen as one character.
@@ -55,9 +54,7 @@ def _lowered(text: str, language: int) -> str:
 def _wanted(lowered: str, wanted: Collection[str], language: int) -> dict[str, str]:
     """The text's words that have one of the stems, with it."""
     words = set(LATIN_WORD.findall(lowered))
-    stem = stemming.latin[language] if language else stemming.english
-    if not language:
-        words -= ENGLISH.function_words
+    stem = stemming.latin[language]
     return {word: stem[word] for word in words if stem[word] in wanted}
 
 

@@ -41,6 +41,10 @@ _NASAL = re.compile("[\u0919\u091e\u0923\u0928\u092e]\u094d(?=[\u0915-\u092e])")
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 _ARABIC = re.compile("[\u0600-\u06ff]")
 _DEVANAGARI = re.compile("[\u0900-\u097f]")
+# More marks on one character than any language has (Unicode's stream-safe format): the time that it takes to put them in
+# order grows with their square.
+_STACKED = regex.compile(r"(?<=\p{M}{30})\p{M}+")
+_DIGIT = re.compile("[٠-٩۰-۹०-९]")
 _DIGITS = {ord(character): str(unicodedata.digit(character)) for character in "٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹०१२३४५६७८९"}
 
 
@@ -48,9 +52,11 @@ def normalised(text: str) -> str:
     """The text with one way to write each character (NFKC), and without what is not seen."""
     if text.isascii():
         return text
+    text = _STACKED.sub("", _UNSEEN.sub("", text))
     if not unicodedata.is_normalized("NFKC", text):
         text = unicodedata.normalize("NFKC", text.translate(_SIGNS))
-    return _UNSEEN.sub("", text).replace("İ", "i").translate(_DIGITS)
+    text = text.replace("İ", "i")
+    return text.translate(_DIGITS) if _DIGIT.search(text) else text
 
 
 def plain(text: str) -> str:

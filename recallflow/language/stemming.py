@@ -6,9 +6,9 @@ import Stemmer
 
 from recallflow.caching import Kept
 from recallflow.language.scripts import folded, script_of, without_accents
-from recallflow.language.tables import BY_SCRIPT, LATIN, Table
+from recallflow.language.tables import BY_SCRIPT, ENGLISH, LATIN, Table
 
-_BUDGET_BYTES = 16 * 1024 * 1024
+_ENGLISH_BYTES = 16 * 1024 * 1024
 _OTHER_BYTES = 4 * 1024 * 1024
 _BY_SCRIPT = {"greek": "greek", "armenian": "armenian", "tamil": "tamil"}  # languages without a table
 _LOOKS = 3  # endings stand one behind the other
@@ -19,22 +19,25 @@ def _snowball(algorithm: str) -> Callable[[str], str]:
     return stem
 
 
-english: Kept[str, str] = Kept(_snowball("english"), _BUDGET_BYTES)
-
-
 def _stemmed(table: Table) -> Callable[[str], str]:
-    """Stems of one language in Latin script; nothing for a function word."""
+    """Stems of one language in Latin script; nothing for a function word or a single letter. English keeps its
+    accents, as names have."""
     snowball = _snowball(table.stemmer or "english")
 
+    def english(word: str) -> str:
+        return "" if len(word) < 2 or word in table.function_words else snowball(word)
+
     def stem(word: str) -> str:
-        if word in table.function_words or folded(word) in table.function_words:
+        if len(word) < 2 or word in table.function_words or folded(word) in table.function_words:
             return ""
         return without_accents(snowball(word))
 
-    return stem
+    return english if table is ENGLISH else stem
 
 
-latin: tuple[Kept[str, str], ...] = tuple(Kept(_stemmed(table), _OTHER_BYTES) for table in LATIN)
+latin: tuple[Kept[str, str], ...] = tuple(
+    Kept(_stemmed(table), _ENGLISH_BYTES if table is ENGLISH else _OTHER_BYTES) for table in LATIN
+)
 _snowballs = {table.code: _snowball(table.stemmer) for table in BY_SCRIPT.values() if table.stemmer}
 _snowballs |= {script: _snowball(algorithm) for script, algorithm in _BY_SCRIPT.items()}
 

