@@ -41,7 +41,7 @@ _NASAL = re.compile("[\u0919\u091e\u0923\u0928\u092e]\u094d(?=[\u0915-\u092e])")
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 _ARABIC = re.compile("[\u0600-\u06ff]")
 _DEVANAGARI = re.compile("[\u0900-\u097f]")
-# More marks on one character than any language has (Unicode's stream-safe format): the time that it takes to put them in
+# More marks on one character than any language has (Unicode's stream-safe format): the time it takes to put them in
 # order grows with their square.
 _STACKED = regex.compile(r"(?<=\p{M}{30})\p{M}+")
 _DIGIT = re.compile("[٠-٩۰-۹०-९]")
