@@ -88,6 +88,7 @@ ASKED = b"I"
 OWNER_BYTES = 16
 NAME_BYTES = 16
 TABLE_BYTES = 1 + OWNER_BYTES + 1  # of a table's prefix
+GROUP_BYTES = TABLE_BYTES + NAME_BYTES  # of the prefix of a session's episodes, a node's links or edges
 
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")

@@ -75,7 +75,7 @@ class Partition:
         self.keyring = keyring
         self._db: Any = _open(path, memory.options(), lock_wait_s)
         self._pending: Values = {}
-        self._pending_tables: set[bytes] = set()  # owner and table of what is pending
+        self._pending_groups: set[bytes] = set()  # how the keys of what is pending begin
         self._written = self._synced = 0  # commits: all, and those that a power cut leaves
         self._failed = False
         # rocksdict's stubs have these two the wrong way.
@@ -130,7 +130,7 @@ class Partition:
         """Takes what an event changes into the transaction: all of it in one call, after the event succeeded, with the
         position that is applied by it, and the owners and memories that it brought or took."""
         self._pending.update(values)
-        self._pending_tables.update([key[: keys.TABLE_BYTES] for key in values])
+        self._pending_groups.update([key[: keys.GROUP_BYTES] for key in values])
         if position is not None and position.offset > self.applied.get(source := position.source, -1):
             self.applied[source] = position.offset
             self._moved.add(source)
@@ -173,8 +173,8 @@ class Partition:
 
     def _cursor(self, options: ReadOptions, first: bytes, end: bytes, back: bool = False) -> Any:
         """Whoever asks for it holds on to the options: without them it would not know where to end."""
-        table = first[: keys.TABLE_BYTES]
-        if len(table) < keys.TABLE_BYTES or end > keys.after(table) or table in self._pending_tables:
+        group = first[: keys.GROUP_BYTES]
+        if len(group) < keys.GROUP_BYTES or end > keys.after(group) or group in self._pending_groups:
             self.commit()
         try:
             cursor = self._db.iter(options)
@@ -218,7 +218,7 @@ class Partition:
         self._write(batch, self._logged)
         self._counted = False
         self._pending.clear()
-        self._pending_tables.clear()
+        self._pending_groups.clear()
         self._moved.clear()
         self._written += 1
 

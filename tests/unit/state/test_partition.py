@@ -56,19 +56,21 @@ def test_a_database_that_was_closed_cannot_be_read(damaged: Partition) -> None:
         list(damaged.scan(keys.OWNERS))
 
 
-ENTRIES = keys.table(bytes(16), keys.ENTRY)
-FOUR = [keys.entry(bytes(16), number) for number in range(4)]
+EPISODES = keys.table(bytes(16), keys.EPISODE)
+SESSION = EPISODES + bytes(16)
+FOUR = [keys.episode(bytes(16), bytes(16), number) for number in range(4)]
 
 
 @pytest.mark.parametrize(
     "read",
     [
         lambda partition: dict(partition.scan(keys.OWNERS)),
-        lambda partition: dict(partition.scan(ENTRIES)),
-        lambda partition: dict(partition.scan_range(FOUR[0], keys.after(ENTRIES))),
-        lambda partition: dict(partition.scan_range(keys.table(bytes(16), keys.CURRENT), FOUR[3] + b"0")),
-        lambda partition: dict([*partition.scan_back(ENTRIES)][::-1]),
-        lambda partition: {key: partition.get(key) for key in partition.first_keys(ENTRIES, 3)},
+        lambda partition: dict(partition.scan(EPISODES)),
+        lambda partition: dict(partition.scan(SESSION)),
+        lambda partition: dict(partition.scan_range(FOUR[0], keys.after(SESSION))),
+        lambda partition: dict(partition.scan_range(keys.row(bytes(16), bytes(16), 0), FOUR[3] + b"0")),
+        lambda partition: dict([*partition.scan_back(SESSION)][::-1]),
+        lambda partition: {key: partition.get(key) for key in partition.first_keys(SESSION, 3)},
         lambda partition: dict(pair for pair in zip(FOUR, partition.get_many(FOUR), strict=True) if pair[1]),
         lambda partition: {key: value for key in FOUR if (value := partition.get_large(key))},
     ],
