@@ -106,10 +106,10 @@ class Partition:
 
     def get_many(self, wanted: list[bytes]) -> list[bytes | None]:
         """Values in the order of `wanted`, in one batched read."""
-        if not self._pending.keys().isdisjoint(wanted):
-            self.commit()
-        stored: list[bytes | None] = self._read(wanted)
-        return [v if v is None else self.keyring.open(k, v) for k, v in zip(wanted, stored, strict=True)]
+        pending, unseal = self._pending, self.keyring.open
+        stored = iter(self._read([key for key in wanted if key not in pending]))
+        values = ((key, pending[key]) if key in pending else (key, next(stored)) for key in wanted)
+        return [value if value is None or key in pending else unseal(key, value) for key, value in values]
 
     def get_large(self, key: bytes) -> bytes | None:
         """A value that is read whole once and would only push others out of the block cache."""

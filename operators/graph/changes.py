@@ -119,10 +119,10 @@ class Changes:
         self.put(keys.links(self._owner, seq), None if row is None else row.encode())
         self.staged.sketches[seq] = row.sketch if row is not None else b""
 
-    def vectors(self, seq: int) -> Vectors | None:
-        """A memory's vectors, as they were before this event."""
-        stored = self._partition.get(keys.vectors(self._owner, seq))
-        return None if stored is None else Vectors.decode(stored)
+    def vectors(self, seqs: Iterable[int]) -> list[Vectors | None]:
+        """Vectors of memories, as they were before this event."""
+        stored = self._partition.get_many([keys.vectors(self._owner, seq) for seq in seqs])
+        return [None if value is None else Vectors.decode(value) for value in stored]
 
     def link(self, seq: int, links: Iterable[Link]) -> None:
         """Links a memory to nodes that it was not linked to."""

@@ -60,8 +60,7 @@ def _closest(changes: Changes, vectors: Vectors, near: list[int], at_least: floa
     made alone and in double precision, so that it is the same in whatever company, and from both ends."""
     vector = vectors.matrix[0].astype(np.float64)
     found = []
-    for seq in near:
-        other = changes.vectors(seq)
+    for seq, other in zip(near, changes.vectors(near), strict=True):
         if other is not None and other.model == vectors.model:
             weight = round(float(np.dot(vector, other.matrix[0].astype(np.float64))), DIGITS)
             if weight >= at_least:
