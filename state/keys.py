@@ -47,6 +47,7 @@ means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or o
 """
 
 import struct
+from collections.abc import Iterable
 
 FORMAT_VERSION = 5
 
@@ -88,7 +89,8 @@ ASKED = b"I"
 OWNER_BYTES = 16
 NAME_BYTES = 16
 TABLE_BYTES = 1 + OWNER_BYTES + 1  # of a table's prefix
-GROUP_BYTES = TABLE_BYTES + NAME_BYTES  # of the prefix of a session's episodes, a node's links or edges
+GROUP_BYTES = TABLE_BYTES + NAME_BYTES  # of a name's prefix in one of these: a session's episodes, a node's links
+GROUPED = frozenset((EPISODE, MEMBER, ADJACENCY, ROW, CATEGORY_SUMMARY))
 
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
@@ -231,6 +233,12 @@ def work(owner: bytes) -> bytes:
 
 def effects(source: bytes, offset: int) -> bytes:
     return EFFECTS + source + _U64.pack(offset)
+
+
+def stretches(found: Iterable[bytes]) -> list[bytes]:
+    """How the keys of the owners' namespace begin, as far as they are scanned for: with a table, or with a name in one
+    of the grouped tables."""
+    return [key[:GROUP_BYTES] if key[OWNER_BYTES + 1 : TABLE_BYTES] in GROUPED else key[:TABLE_BYTES] for key in found]
 
 
 def split(key: bytes) -> tuple[bytes, bytes, bytes]:

@@ -75,7 +75,7 @@ class Partition:
         self.keyring = keyring
         self._db: Any = _open(path, memory.options(), lock_wait_s)
         self._pending: Values = {}
-        self._pending_groups: set[bytes] = set()  # how the keys of what is pending begin
+        self._pending_stretches: set[bytes] = set()  # how the keys of what is pending begin
         self._written = self._synced = 0  # commits: all, and those that a power cut leaves
         self._failed = False
         # rocksdict's stubs have these two the wrong way.
@@ -130,7 +130,7 @@ class Partition:
         """Takes what an event changes into the transaction: all of it in one call, after the event succeeded, with the
         position that is applied by it, and the owners and memories that it brought or took."""
         self._pending.update(values)
-        self._pending_groups.update([key[: keys.GROUP_BYTES] for key in values])
+        self._pending_stretches.update(keys.stretches(values))
         if position is not None and position.offset > self.applied.get(source := position.source, -1):
             self.applied[source] = position.offset
             self._moved.add(source)
@@ -173,8 +173,7 @@ class Partition:
 
     def _cursor(self, options: ReadOptions, first: bytes, end: bytes, back: bool = False) -> Any:
         """Whoever asks for it holds on to the options: without them it would not know where to end."""
-        group = first[: keys.GROUP_BYTES]
-        if len(group) < keys.GROUP_BYTES or end > keys.after(group) or group in self._pending_groups:
+        if self._may_be_pending(first, end):
             self.commit()
         try:
             cursor = self._db.iter(options)
@@ -182,6 +181,13 @@ class Partition:
         except Exception as error:
             raise self._unreadable(error) from error
         return cursor
+
+    def _may_be_pending(self, first: bytes, end: bytes) -> bool:
+        """Whether what is staged may hold keys with first ≤ key < end. Surely not, where all of those begin as nothing
+        staged does."""
+        (stretch,) = keys.stretches([first])
+        whole = keys.GROUP_BYTES if first[keys.TABLE_BYTES - 1 : keys.TABLE_BYTES] in keys.GROUPED else keys.TABLE_BYTES
+        return len(stretch) < whole or end > keys.after(stretch) or stretch in self._pending_stretches
 
     def _check_end(self, cursor: Any) -> None:
         try:
@@ -218,7 +224,7 @@ class Partition:
         self._write(batch, self._logged)
         self._counted = False
         self._pending.clear()
-        self._pending_groups.clear()
+        self._pending_stretches.clear()
         self._moved.clear()
         self._written += 1
 

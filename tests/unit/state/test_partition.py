@@ -1,10 +1,13 @@
 """A database that cannot be read says so, whatever way it is read; what was staged is read as if it were stored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from recallflow.errors import StorageError
 from recallflow.records import Position
@@ -94,3 +97,64 @@ def test_a_read_in_the_middle_of_a_batch_splits_no_event(tmp_path: Path) -> None
     with Partition(path, 0, Keyring(b"secret"), SharedMemory(), lock_wait_s=0) as partition:  # nobody called `commit`
         assert partition.get(KEYS[0]) == b"told"
         assert partition.is_applied(position)
+
+
+@pytest.fixture(scope="module")
+def one_partition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Partition]:
+    with Partition(tmp_path_factory.mktemp("state") / "p000", 0, Keyring(bytes(32)), SharedMemory(), 0.0) as partition:
+        yield partition
+
+
+OWNER, OTHER = bytes(16), bytes(15) + b"\x01"
+NAMES = [bytes(16), bytes(15) + b"\xff", b"\xff" * 16]
+SOME_KEYS = [
+    *(keys.episode(owner, name, at) for owner in (OWNER, OTHER) for name in NAMES for at in (0, 2**64 - 1)),
+    *(keys.member(owner, name, 1) for owner in (OWNER, OTHER) for name in NAMES),
+    *(keys.entry(owner, seq) for owner in (OWNER, OTHER) for seq in (0, 255, 2**64 - 1)),
+    *(keys.head(owner) for owner in (OWNER, OTHER)),
+    keys.unsynced(OWNER, 3),
+    keys.work(OWNER),
+    keys.outbox(NAMES[0], 0),
+    keys.outbox(NAMES[0], 2**63),
+]
+
+
+@given(
+    staged=st.lists(st.sampled_from(SOME_KEYS), unique=True, max_size=8),
+    bounds=st.lists(
+        st.builds(lambda key, size: key[:size], st.sampled_from(SOME_KEYS), st.integers(1, 42)), max_size=5
+    ),
+)
+@settings(max_examples=150)
+def test_a_scan_of_any_range_sees_what_is_staged_in_it(
+    one_partition: Partition, staged: list[bytes], bounds: list[bytes]
+) -> None:
+    partition = one_partition
+    partition.stage({key: b"staged" if key in staged else None for key in SOME_KEYS})
+    for prefix in bounds:
+        assert [key for key, _ in partition.scan(prefix)] == sorted(key for key in staged if key.startswith(prefix))
+        partition.stage(dict.fromkeys(staged, b"staged"))  # the scan may have committed it
+    for first, end in pairwise(sorted(bounds)):
+        assert [key for key, _ in partition.scan_range(first, end)] == sorted(k for k in staged if first <= k < end)
+        partition.stage(dict.fromkeys(staged, b"staged"))
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        keys.table(OTHER, keys.UNSYNCED),
+        keys.table(OWNER, keys.UNSYNCED),
+        keys.table(OWNER, keys.EPISODE) + NAMES[1],
+        keys.members(OWNER, NAMES[1]),
+    ],
+)
+def test_a_scan_of_what_nothing_staged_is_about_commits_nothing(one_partition: Partition, prefix: bytes) -> None:
+    partition = one_partition
+    partition.stage(dict.fromkeys(SOME_KEYS))
+    partition.commit()
+    partition.sync()
+    partition.stage(
+        {keys.episode(OWNER, NAMES[0], 1): b"", keys.member(OWNER, NAMES[0], 1): b"", keys.head(OWNER): b""}
+    )
+    assert list(partition.scan(prefix)) == []
+    assert not partition.unsynced  # so it wrote nothing either
