@@ -45,9 +45,15 @@ class Changes:
         self._owner = hot.key
         self.hot_graph = hot.hot_graph()
         self.staged = Staged()
-        self.edges = EdgeChanges(self, partition, hot.key, change)
+        self._change = change
         self._detached: orphans.Nodes = {}  # nodes that lost a link or an edge
         self._undescribed: orphans.Nodes = {}  # nodes whose describing memory lost its link
+
+    @property
+    def edges(self) -> "EdgeChanges":
+        """What the event changes of edges. Made for each use: kept, it would be a cycle, which only Python's collector
+        frees, for every event."""
+        return EdgeChanges(self, self._partition, self._owner, self._change)
 
     def get(self, key: bytes) -> bytes | None:
         """A record as the event leaves it so far."""
