@@ -17,13 +17,14 @@ from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 from bytewax.recovery import InconsistentPartitionsError, MissingPartitionsError, NoPartitionsError, RecoveryConfig
 from bytewax.run import cli_main
+from threadpoolctl import threadpool_limits
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed, LineSink, LineSource
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, StateError, StorageError
-from recallflow.flows.engine import FLOW_ID, build
+from recallflow.flows.engine import FLOW_ID, ONE_THREAD, build
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
@@ -140,12 +141,14 @@ def run_dataflow(flow: Dataflow, settings: Settings, workers: int, recovery: Rec
     """Runs a dataflow to its end. Raises what went wrong as it is, without what Bytewax wraps around it."""
     epoch = timedelta(milliseconds=settings.epoch_ms)
     gc.freeze()  # what is loaded by now stays: looking through all of it for garbage takes 50 ms each time
+    threads = threadpool_limits(ONE_THREAD)
     try:
         cli_main(flow, workers_per_process=workers, epoch_interval=epoch, recovery_config=recovery)
     except Exception as error:  # noqa: BLE001 - the one that says most is raised again
         found = cause(error)
         raise _named(found) from (error if found is error else found.__cause__)
     finally:
+        threads.restore_original_limits()
         gc.unfreeze()
 
 

@@ -6,6 +6,7 @@ from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 from bytewax.inputs import Source
 from bytewax.operators import KeyedStream
+from threadpoolctl import threadpool_limits
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.token_counters import load_tiktoken
@@ -15,12 +16,15 @@ from recallflow.operators.decode import decode
 from recallflow.operators.events import Batch, Item
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
-from recallflow.operators.snapshot import by_partition
+from recallflow.operators.snapshot import Snapshot, by_partition
 from recallflow.outputs import Output
 from recallflow.records import Record
 from recallflow.state.directory import StateDirectory
 
 FLOW_ID = "recallflow"
+# For each worker's arithmetic. Threads of OpenBLAS, of OpenMP (FAISS) and of onnxruntime wait for each other busily:
+# with two cores, a message took 18 ms with MiniLM, of which the model needs 5.
+ONE_THREAD = 1
 
 
 def build(
@@ -48,4 +52,9 @@ def build(
     logic = PartitionLogic.builder(
         directory, embedder, rules, fallback=load_embedder("hash"), exact_tokens=load_tiktoken, behind=behind
     )
-    return op.stateful_batch("state", batches, logic)
+
+    def in_one_thread(resumed: Snapshot | None) -> PartitionLogic:
+        threadpool_limits(ONE_THREAD)  # OpenMP's hold for the thread that sets them, and this is a worker's
+        return logic(resumed)
+
+    return op.stateful_batch("state", batches, in_one_thread)

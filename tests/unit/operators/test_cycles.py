@@ -15,13 +15,14 @@ MADE = 2  # objects of an event that are freed no earlier than its state directo
 
 def event(kind: str, number: int) -> dict[str, Any]:
     relation = {"source": "Ada", "type": "has", "target": f"cup {number}"}
-    return {
+    fields: dict[str, dict[str, Any]] = {
         "message": {"content": f"Tea with Ada, cup {number}", "session_id": "s"},
         "memory": {"content": f"Ada has {number} cups", "entities": [{"name": "Ada"}], "relations": [relation]},
         "memory.update": {"memory_id": "told", "content": f"Ada has {number} cups"},
         "memory.forget": {"memory_id": f"none{number}"},
         "memory.feedback": {"memory_id": "told", "useful": True},
-    }[kind]
+    }
+    return fields[kind]
 
 
 @pytest.mark.parametrize("kind", ["message", "memory", "memory.update", "memory.forget", "memory.feedback"])

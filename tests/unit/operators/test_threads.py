@@ -1,0 +1,48 @@
+"""A worker computes in its own thread alone: native libraries that start threads of their own would wait for those of
+others, the model's among them."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from recallflow.connectors.embedders import HashEmbedder
+from recallflow.connectors.lines import IteratorFeed
+from recallflow.embedder import Matrix
+from recallflow.flows.embedded import Embedded
+from recallflow.flows.settings import Settings
+
+OWNERS = 12
+
+
+class Looking(HashEmbedder):
+    """Notes how many threads each native library has where a question is answered."""
+
+    def __init__(self) -> None:
+        self.threads: dict[int, set[int]] = {}
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        if any(text.endswith("?") for text in texts):
+            self.threads[threading.get_ident()] = {one["num_threads"] for one in threadpool_info()}
+        return super().embed(texts)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_native_library_has_one_thread_where_the_state_is_worked_on(tmp_path: Path, workers: int) -> None:
+    lines = [
+        orjson.dumps(
+            {"type": kind, "tenant_id": "t", "user_id": f"u{number}", "query": f"Who drinks tea {number}?"} | fields
+        )
+        for kind, fields in (("message", {"content": "Tea."}), ("recall", {}))
+        for number in range(OWNERS)
+    ]
+    looking = Looking()
+    with threadpool_limits(4), Embedded.open(Settings(), tmp_path / "state") as embedded:
+        embedded.embedder = looking
+        embedded.run("lines", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False, workers=workers)
+        after = {one["num_threads"] for one in threadpool_info()}
+    assert [*looking.threads.values()] == [{1}] * workers
+    assert after == {4}  # as before
