@@ -36,7 +36,7 @@ ANSWER_S = 300.0
 
 
 def run_ingest(lines: list[bytes], answer: Connection) -> None:
-    answer.send(ingest(lines))
+    answer.send(ingest(lines).per_s)
 
 
 def answer_of(work: Callable[..., None], *arguments: Any) -> Any:
