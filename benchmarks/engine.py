@@ -31,6 +31,7 @@ from recallflow.flows.settings import Settings
 
 MEMORIES, MIDDLE = 1_000, 20_000
 ROUNDS = 5
+AS_USUAL = Settings()
 FLOOR_MESSAGES = 5_000
 TENANT, USER, OTHER = "bench", "user", "other"
 WARM_UP = 20  # queries
@@ -90,7 +91,7 @@ def compare(lines: list[bytes], embedder: Embedder) -> Compared:
     return Compared(Taken(max(one.per_s for one in taken), min(one.us for one in taken)), floor_us)
 
 
-def ingest(lines: list[bytes]) -> Taken:
+def ingest(lines: list[bytes], settings: Settings = AS_USUAL) -> Taken:
     """Takes messages in through the whole dataflow, one worker, on a state directory that is kept."""
     started: list[tuple[float, float]] = []
 
@@ -98,7 +99,7 @@ def ingest(lines: list[bytes]) -> Taken:
         started.append((time.perf_counter(), time.process_time()))
         yield from lines
 
-    with tempfile.TemporaryDirectory() as folder, Embedded.open(Settings(), Path(folder) / "state") as embedded:
+    with tempfile.TemporaryDirectory() as folder, Embedded.open(settings, Path(folder) / "state") as embedded:
         embedded.run("bench", lambda _: IteratorFeed(feed()), lambda *_: None, rewinds=False)
         ((wall_s, processor_s),) = started
         count = len(lines)
