@@ -1,6 +1,5 @@
-"""Whose a memory is: its author's, or, where nobody said it, theirs whom its words name."""
+"""Whose a memory is, or whom it is about: its author's, or, where nobody said it, theirs whom its words name."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -30,13 +29,21 @@ def theirs(index: OwnerIndex, said: Mask, name: str) -> Column:
     if authored.all():
         return column
     column = filled(column, authored)
-    names = [index.names.strings[author] for author in index.conversation.authors[:NAMED_MAX] if author >= 0]
-    firsts = Counter(_first(one) for one in names)
-    languages = np.unique(index.conversation.facts["flags"][~authored] >> LANGUAGE_SHIFT).tolist()
-    for one in sorted({*names, name}, key=lambda other: other == name):  # theirs is the last word
-        short = _first(one) if firsts[_first(one)] <= 1 else one
-        column[~authored & _holding(index, read_question(short, ENGLISH, languages))] = one == name
+    participants = [index.names.strings[author] for author in index.conversation.authors[:NAMED_MAX] if author >= 0]
+    for one in sorted({*participants, name}, key=lambda other: other == name):  # theirs is the last word
+        column[~authored & _naming(index, one, participants)] = one == name
     return column
+
+
+def nearness(index: OwnerIndex, names: Sequence[str], proximity: Column) -> Column:
+    """(n,) the nearness that the graph tells, and 1 for a memory without an author that names one of the participants:
+    facts begin with a name, where the graph takes none for one."""
+    authors = index.conversation.facts["author"]
+    if not names or (authors >= 0).all():
+        return proximity
+    participants = [index.names.strings[author] for author in index.conversation.authors[:NAMED_MAX] if author >= 0]
+    about = np.logical_or.reduce([_naming(index, name, participants) for name in names])
+    return np.where((authors < 0) & about, 1.0, proximity)
 
 
 def filled(column: Column, able: Mask) -> Column:
@@ -44,6 +51,15 @@ def filled(column: Column, able: Mask) -> Column:
     if able.all() or not able.any():
         return column
     return np.where(able, column, column[able].mean())
+
+
+def _naming(index: OwnerIndex, name: str, participants: Iterable[str]) -> Mask:
+    """(n,) whether the memory's words hold the name, or the first one of it where no other participant bears that."""
+    firsts = {other: _first(other) for other in participants}
+    alone = all(other == name or first != _first(name) for other, first in firsts.items())
+    facts = index.conversation.facts
+    languages = np.unique(facts["flags"][facts["author"] < 0] >> LANGUAGE_SHIFT).tolist()
+    return _holding(index, read_question(_first(name) if alone else name, ENGLISH, languages))
 
 
 def _first(name: str) -> str:

@@ -19,7 +19,7 @@ from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
 from recallflow.operators.events import Request
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Applied, Expansions
-from recallflow.operators.recall import compose, signal, why, words
+from recallflow.operators.recall import compose, people, signal, why, words
 from recallflow.operators.recall.context import About, context
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Laps, Step, tier_of
 from recallflow.operators.recall.filters import allowed, superseded
@@ -33,7 +33,7 @@ from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.tuning import Tuning, tuned, validate
 from recallflow.queries import Recall
 from recallflow.responses import RecalledMemory, Response, Warn, status_of
-from recallflow.state.arrays import Places
+from recallflow.state.arrays import Column, Places
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import LANGUAGE_SHIFT, MemoryRow
@@ -220,7 +220,7 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates) -> Ranke
         allowed=permitted,
         tuning=tuning,
         vector=candidates.signal.vector,
-        proximity=graph.proximity(query.entity_urns, understood.question.text) if tuning.wants_proximity else None,
+        proximity=_proximity(graph, query, understood),
         relationship=graph.boosts(query.traversal_depth),
         usage=hot.usage() if moment.is_now else None,
         returned=NO_SEQS if session_id is None else hot.returned(session_id),
@@ -228,6 +228,12 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates) -> Ranke
     ranking = rank(scene) if len(permitted) else Ranking(permitted, np.zeros(0))
     asked.laps.lap("rank")
     return Ranked(scene, ranking, graph)
+
+
+def _proximity(graph: QueryGraph, query: Recall, understood: Understood) -> Column | None:
+    """How near memories are to the entities asked for or named, where the ranking asks and the graph can tell."""
+    near = graph.proximity(query.entity_urns, understood.question.text) if understood.tuning.wants_proximity else None
+    return None if near is None else people.nearness(graph.index, understood.question.named, near)
 
 
 def _expand(asked: Asked, understood: Understood, ranked: Ranked) -> Expanded:

@@ -13,7 +13,7 @@ Run = Callable[..., Processed]
 
 # All but `recency`, which asks for age alone; the last ones weigh age against meaning, and win by it where ages differ.
 WHATEVER_THE_AGE = ("hybrid", "relevance", "episode", "auto")
-BY_MEANING = (*WHATEVER_THE_AGE, "balanced", "decayed")
+BY_MEANING = (*WHATEVER_THE_AGE, "balanced", "decayed", "entity_focused")
 BEGIN_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
