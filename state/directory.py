@@ -123,6 +123,9 @@ class StateDirectory:
 
     def close(self) -> None:
         self._disk.shutdown()
+        with contextlib.suppress(StorageError):  # without them the next question takes a little longer
+            for owners in self._hot.values():
+                owners.keep_tails()
         self._hot.clear()
         for partition in self._partitions.values():
             partition.close()

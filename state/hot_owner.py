@@ -90,6 +90,12 @@ class HotOwner:
         many memories it holds. Only between batches: reads what is committed."""
         return self._stored_segments(model, dimension).keep(self.next_seq)
 
+    def keep_tail(self) -> int:
+        """Packs the newest memories too, as the owner leaves memory; returns how many. Only between batches."""
+        if self._segments is None or self._partition.is_staging:
+            return 0
+        return self._segments.keep_tail(self.next_seq)
+
     def _stored_segments(self, model: str, dimension: int) -> Segments:
         if self._segments is None:
             self._segments = Segments(self._partition, self.key, model, dimension)
@@ -145,6 +151,7 @@ def _standing(episodes: Iterable[Episode]) -> list[Episode]:
 
 
 PACKED_MOST = 2_048  # memories between two batches
+PACKED_AT_END = 16_384  # memories as a process ends, in about half a second
 
 
 class HotOwners:
@@ -196,9 +203,19 @@ class HotOwners:
             self._total_bytes += weight - self._weights.get(owner, 0)
             self._weights[owner] = weight
         self._touched.clear()
+        packed = 0
         while self._total_bytes > self._budget_bytes and self._owners:
-            owner, _ = self._owners.popitem(last=False)
+            owner, hot = self._owners.popitem(last=False)
             self._total_bytes -= self._weights.pop(owner)
+            if packed < PACKED_MOST:
+                packed += hot.keep_tail()
+
+    def keep_tails(self) -> None:
+        """Packs the newest memories of all owners, the most recently used first, within a share of work."""
+        packed = 0
+        for hot in reversed(self._owners.values()):
+            if packed < PACKED_AT_END:
+                packed += hot.keep_tail()
 
     @property
     def total_bytes(self) -> int:

@@ -186,13 +186,14 @@ class OwnerIndex:
         self.tokens.defer(segment.size, segment.token_dimension)
         self._changed()
 
-    def packed(self) -> Segment:
-        """All there is in, as another index can append it. Only of an index from which no memory was removed."""
+    def packed(self, end: int) -> Segment:
+        """All there is in, memories before the sequence number `end`, as another index can append it. Only of an index
+        from which no memory was removed."""
         ids, id_ends = self.ids.packed()
         rows, words = self.vectors.packed(), self.words.packed()
         tags = orjson.dumps([*self.tags.items()])
         names, dimension = self.names.strings, self.tokens.dimension
-        return Segment(len(self), self.facts, names, ids, id_ends, tags, words, rows, dimension)
+        return Segment(end, len(self), self.facts, names, ids, id_ends, tags, words, rows, dimension)
 
     def reserve(self, memories: int) -> None:
         """Makes room for so many more memories."""

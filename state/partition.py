@@ -245,6 +245,11 @@ class Partition:
             self._failed = True
             raise StorageError(_storage_message(self.number, error)) from error
 
+    @property
+    def is_staging(self) -> bool:
+        """Whether anything is staged that is not committed."""
+        return bool(self._pending or self._moved)
+
     # ------------------------------------------------------------------ durability
 
     @property

@@ -43,7 +43,7 @@ NAMED = ("author", "kind", "layer", "role", "session", "project", "category")
 
 # Segments are made again where this changes. It stands for all that shapes them: what is in an array, identities and
 # spelling features of stems (state/lexical.py), vectors in bytes (state/vectors.py).
-VERSION = zlib.crc32(repr((4, [*FACTS])).encode())
+VERSION = zlib.crc32(repr((5, [*FACTS])).encode())
 _FRAME = struct.Struct("<IIQ")  # version, bytes of the header, sum
 _LIMITS = [np.iinfo(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4")]
 _ALIGNED = 8  # bytes: of what is summed up, and of where an array begins
@@ -71,10 +71,12 @@ class Rows(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """`size`: of how many memories; `facts`: by column of `FACTS`, (size,) or (1,) where all are equal, all live;
-    `names`: what their numbers stand for; `ids`: the bytes of all; `id_ends`: where each one ends; `tags`: JSON of
-    [place, tags] of those that have any; `token_dimension`: numbers per token vector, 0 where no memory has any."""
+    """`end`: before which sequence number its memories are; `size`: how many they are; `facts`: by column of `FACTS`,
+    (size,) or (1,) where all are equal, all live; `names`: what their numbers stand for; `ids`: the bytes of all;
+    `id_ends`: where each one ends; `tags`: JSON of [place, tags] of those that have any; `token_dimension`: numbers per
+    token vector, 0 where no memory has any."""
 
+    end: int
     size: int
     facts: Mapping[str, Array]
     names: list[str]
@@ -96,7 +98,9 @@ class Segment(NamedTuple):
         narrow = map(_narrow, (self.id_ends, *self.words[1:], rows.places))
         arrays = [*facts, self.words.stems, self.ids, tags, *narrow, rows.codes.ravel(), rows.units]
         kinds = [(array.dtype.str, len(array)) for array in arrays]
-        header = orjson.dumps([model, rows.codes.shape[1], self.size, self.token_dimension, self.names, kinds])
+        header = orjson.dumps(
+            [model, rows.codes.shape[1], self.end, self.size, self.token_dimension, self.names, kinds]
+        )
         body = b"".join(_padded(part) for part in (header, *(array.tobytes() for array in arrays)))
         return _FRAME.pack(VERSION, len(header), _sum(body, len(header))) + body
 
@@ -110,7 +114,7 @@ class Segment(NamedTuple):
         if version != VERSION or total != _sum(memoryview(data)[start:], length):
             return None
         header = orjson.loads(memoryview(data)[start : start + length])
-        of_model, of_dimension, size, token_dimension, names, kinds = header
+        of_model, of_dimension, end, size, token_dimension, names, kinds = header
         if (of_model, of_dimension) != (model, dimension):
             return None
         start += _whole(length)
@@ -122,7 +126,7 @@ class Segment(NamedTuple):
         stems, ids, tags, id_ends, flat, lengths, counts, features, places, codes, units = arrays[len(FACTS) :]
         words = Words(stems, flat, lengths, counts, features)
         rows = Rows(places, codes.reshape(-1, dimension), units)
-        return cls(size, facts, names, ids, id_ends, tags.tobytes(), words, rows, token_dimension)
+        return cls(end, size, facts, names, ids, id_ends, tags.tobytes(), words, rows, token_dimension)
 
 
 def masked(codes: Codes, out: Codes | None = None) -> Codes:

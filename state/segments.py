@@ -2,7 +2,8 @@
 
 A segment holds the memories of a stretch of sequence numbers: `SMALL` of them as soon as they are all given out,
 `LARGE` once that many are, in place of the small ones; the newest come from their entries and vectors. So each memory
-is packed twice, whatever the owner's size, and no step packs more than `LARGE`.
+is packed twice, whatever the owner's size, and no step packs more than `LARGE`. Where an owner leaves memory, the
+newest are packed as well, if half a small segment of them is new: they stand where the whole small one will.
 
 A segment exists only while it is true. Forgetting a memory deletes the segments that hold it, in the same write. An
 update marks its memory, and marked memories are read from their entries. A segment that is missing, does not fit or has
@@ -69,7 +70,10 @@ class Segments:
         for stretch in (*large.by(LARGE), *small.by(SMALL)):
             # One at a time: the next one is read to where this one was, and memory that is new to a process is slow.
             index.append(self._segment(stretch, marked))
-        self._add(index, Stretch(small.end, next_seq))
+        tail = self._stored(Stretch(small.end, small.end + SMALL))
+        if tail is not None:
+            index.append(tail)
+        self._add(index, Stretch(small.end if tail is None else tail.end, next_seq))
         self._renew(index, marked)
 
     def keep(self, next_seq: int) -> int:
@@ -79,37 +83,55 @@ class Segments:
         stretch = Stretch(self._end, self._end + SMALL)
         if stretch.end % LARGE == 0:
             stretch = Stretch(stretch.end - LARGE, stretch.end)
-        self._make(stretch)
+        self._make(stretch, stretch.end)
         return stretch.size
+
+    def keep_tail(self, next_seq: int) -> int:
+        """Packs the newest memories, if enough of them are not; returns how many they are."""
+        stretch = Stretch(next_seq - next_seq % SMALL, next_seq - next_seq % SMALL + SMALL)
+        if next_seq - stretch.first < SMALL // 2:
+            return 0
+        tail = self._stored(stretch)
+        if tail is not None and next_seq - tail.end < SMALL // 2:
+            return 0
+        self._make(stretch, next_seq)
+        return next_seq - stretch.first
 
     # ------------------------------------------------------------------ one segment
 
     def _segment(self, stretch: Stretch, marked: list[int]) -> Segment:
         marks = bisect_left(marked, stretch.end) - bisect_left(marked, stretch.first)
-        found = self._stored(stretch) if marks <= MARKED_MOST * stretch.size else None
-        return self._make(stretch) if found is None else found
+        found = self._whole(stretch) if marks <= MARKED_MOST * stretch.size else None
+        return self._make(stretch, stretch.end) if found is None else found
+
+    def _whole(self, stretch: Stretch) -> Segment | None:
+        """The stored segment, if it holds the stretch to its end."""
+        found = self._stored(stretch)
+        return found if found is not None and found.end == stretch.end else None
 
     def _stored(self, stretch: Stretch) -> Segment | None:
         stored = self._partition.get_large(keys.segment(self._owner, *stretch))
         return None if stored is None else Segment.decode(stored, self._model, self._dimension)
 
-    def _make(self, stretch: Stretch) -> Segment:
-        """Packs a stretch from its small segments, as far as they are true, or else from its entries; and keeps it."""
+    def _make(self, stretch: Stretch, end: int) -> Segment:
+        """Packs a stretch up to `end` from its small segments, as far as they are true, or else from its entries; and
+        keeps it."""
         index = OwnerIndex(self._model, self._dimension)
         parts = [*stretch.by(SMALL)] if stretch.size > SMALL else []
-        found = [None if self._marked(part) else self._stored(part) for part in parts]
+        found = [None if self._marked(part) else self._whole(part) for part in parts]
         if any(found):
             for part, segment in zip(parts, found, strict=True):
                 self._add(index, part) if segment is None else index.append(segment)
         else:
-            self._add(index, stretch)
-        packed = index.packed()
+            self._add(index, Stretch(stretch.first, end))
+        packed = index.packed(end)
         data = packed.encode(self._model)
         if len(data) <= BYTES_MOST:
             gone = [keys.segment(self._owner, *part) for part in parts]
             gone += [keys.renewed(self._owner, seq) for seq in self._marked(stretch)]
             self._partition.keep({**dict.fromkeys(gone), keys.segment(self._owner, *stretch): data})
-        self._reach(stretch.end)
+        if end == stretch.end:
+            self._reach(end)
         return packed
 
     def _reach(self, end: int) -> None:

@@ -151,7 +151,7 @@ class _OwnerCheck:
         self._vectors: set[int] = set()
         self._past: dict[tuple[int, int], bytes] = {}
         self._episodes: dict[int, Episode] = {}
-        self._segments: dict[bytes, dict[int, int]] = {}
+        self._segments: dict[bytes, Segment] = {}
         self._renewed: set[int] = set()
 
     def problems(self, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]) -> Iterator[str]:
@@ -200,7 +200,7 @@ class _OwnerCheck:
                 if segment is None:
                     yield "does not fit: it is made again at the owner's next question"
                 else:
-                    self._segments[rest] = segment.versions()
+                    self._segments[rest] = segment
             case keys.RENEWED:
                 self._renewed.add(keys.sequence(rest))
             case keys.EPISODE_LOG:
@@ -285,10 +285,10 @@ class _OwnerCheck:
             yield f"entry {current.seq} is of version {entry.version}, not {current.version}"
 
     def _of_segments(self) -> Iterator[str]:
-        for stretch, packed in self._segments.items():
-            first, end = keys.sequence(stretch[:8]), keys.sequence(stretch)
-            stored = {seq: entry.version for seq, entry in self._entries.items() if first <= seq < end}
-            differing = sorted({seq for seq, _ in stored.items() ^ packed.items()} - self._renewed)
+        for stretch, segment in self._segments.items():
+            first = keys.sequence(stretch[:8])
+            stored = {seq: entry.version for seq, entry in self._entries.items() if first <= seq < segment.end}
+            differing = sorted({seq for seq, _ in stored.items() ^ segment.versions().items()} - self._renewed)
             if differing:
                 yield f"segment {stretch.hex()}: differs from the entries of {', '.join(map(str, differing[:3]))}"
 

@@ -139,7 +139,7 @@ class World:
         for entries in packed:
             part = OwnerIndex(MODEL, DIMENSION)
             part.load([], entries, self.vectors)
-            segment = Segment.decode(part.packed().encode(MODEL), MODEL, DIMENSION)
+            segment = Segment.decode(part.packed(0).encode(MODEL), MODEL, DIMENSION)
             assert segment is not None
             index.append(segment)
         index.add(rest, self.vectors)
@@ -151,9 +151,9 @@ class World:
         for entries in self._stretches(cuts):
             part = OwnerIndex(MODEL, DIMENSION)
             part.load([], entries, self.vectors)
-            whole.append(part.packed())
+            whole.append(part.packed(0))
         index.load_episodes({number: episode.encode() for number, episode in self.episodes.items()})
-        index.append(whole.packed())
+        index.append(whole.packed(0))
         return index
 
     def _stretches(self, cuts: list[int]) -> list[list[Entry]]:
@@ -245,7 +245,7 @@ def test_tokens_are_read_for_those_that_are_compared_only_and_once(make_entry: M
         return [vectors[seq, 0] for seq in seqs.tolist()]
 
     index = OwnerIndex(MODEL, DIMENSION, read)
-    index.append(part.packed())
+    index.append(part.packed(0))
     assert index.tokens.dimension == TOKEN_DIMENSION
     for slots in ([1, 3], [3, 0], [1]):
         assert index.tokens.closest(QUERY_TOKENS, np.array(slots)).tolist() == [[1.0] * len(slots)]
