@@ -26,11 +26,12 @@ from recallflow.queries import Decay
 from recallflow.state.arrays import Column, Places
 from recallflow.state.usage import Records
 
-# What the whole range of another factor is worth, weight for weight, against the semantic signal: one unit of its
-# log-odds. Stretching the signal to 0..1 over the batch instead would make its worth depend on the batch's size
+# The signal is stretched so that one unit of its log-odds is worth the same in every batch; what the whole range of
+# another factor is worth beside it, weight for weight: enough to tell apart memories that fit alike
 # (docs/decisions/0003).
 LOG_ODDS_UNIT = 1.0
-SPREAD_FLOOR = 0.05  # a factor that varies less over the batch does not distinguish its memories
+RANGE_LOG_ODDS = 0.25
+WHOLE_RANGE = 0.5  # what a factor has to vary by over the batch to span 0..1: of two memories a week apart none is old
 USAGE_DAYS = 30.0
 CONFIDENCE_VOICES = 2.0  # how many voices of feedback count as much as the confidence given
 PERSONALISATION = 0.10
@@ -107,10 +108,11 @@ def semantic(scene: Scene, places: Places, best: Places) -> tuple[Column, float]
 
 
 def min_max(values: Column) -> Column:
-    """Stretched to 0..1 over the batch, along the last axis; zeros where the spread is below the floor."""
+    """Stretched over the batch, along the last axis: from 0 to 1 where the values vary by half of 0..1 or more, and to
+    less where they vary by less."""
     lowest = values.min(axis=-1, keepdims=True, initial=np.inf)
     spread = values.max(axis=-1, keepdims=True, initial=-np.inf) - lowest
-    stretched: Column = np.divide(values - lowest, spread, out=np.zeros(values.shape), where=spread >= SPREAD_FLOOR)
+    stretched: Column = (values - lowest) / np.maximum(spread, WHOLE_RANGE)
     return stretched
 
 

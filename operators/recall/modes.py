@@ -8,6 +8,7 @@ import numpy as np
 
 from recallflow.operators.recall.factors import (
     LOG_ODDS_UNIT,
+    RANGE_LOG_ODDS,
     boosts,
     hyperbolic,
     min_max,
@@ -50,8 +51,8 @@ def by_recency(scene: Scene) -> Ranking:
 
 
 def hybrid(scene: Scene) -> Ranking:
-    """Seven factors, weighted: meaning, tempered by how recent, important and trusted a memory is. Nearness to entities
-    joins them where it is asked for."""
+    """Seven factors, weighted: meaning, and among memories that fit alike, how recent, important and trusted one is.
+    Nearness to entities joins them where it is asked for, and then counts as much as meaning does."""
     best = scene.best(_channel(scene))
     places = _joined(scene, best, _near(scene))
     meaning, spread = semantic(scene, places, best)
@@ -59,8 +60,11 @@ def hybrid(scene: Scene) -> Ranking:
     factors = {"semantic": meaning} | dict(zip(others, min_max(np.array([*others.values()])), strict=True))
     if scene.tuning.wants_proximity:
         factors["proximity"] = proximity(scene, places)
-    scale = LOG_ODDS_UNIT / spread
-    weights = {n: w if n == "semantic" else w * scale for n, w in scene.tuning.weights.items() if n in factors}
+    worth = {"semantic": 1.0, "proximity": LOG_ODDS_UNIT / spread}
+    scale = RANGE_LOG_ODDS / spread
+    weights = {
+        name: weight * worth.get(name, scale) for name, weight in scene.tuning.weights.items() if name in factors
+    }
     return _weighed(scene, places, factors, weights, boosts(scene, places))
 
 
@@ -196,7 +200,7 @@ def _weighed(
     scene: Scene, places: Places, factors: dict[str, Column], weights: dict[str, float], extra: dict[str, Column]
 ) -> Ranking:
     """Best first by Σ weight · factor + Σ boosts. Where the sums before the boosts hardly differ they count as equal:
-    then by boosts, semantic, importance, recency and id, all descending."""
+    then by boosts, semantic, importance, recency, score and id, all descending."""
     scores: Column = np.array([weights[name] for name in factors]) @ np.array([*factors.values()])
     boost: Column = sum(extra.values(), np.zeros(len(places)))
     signal, total = scene.semantic[places], scores + boost
@@ -204,7 +208,7 @@ def _weighed(
     tied = len(scores) > 1 and math.sqrt(apart @ apart / len(scores)) < TIE_FLOOR * sum(weights.values())
     if tied:
         fresh, important = recency(scene.age_days(places), scene.tuning.decay), scene.fact("importance", places)
-        order = np.lexsort((-_by_id(scene, places), -fresh, -important, -signal, -boost))
+        order = np.lexsort((-_by_id(scene, places), -scores, -fresh, -important, -signal, -boost))
     else:
         order = np.lexsort((places, -signal, -total))
     cut = order[: scene.tuning.k]

@@ -1,5 +1,6 @@
 """What answers leave behind: counted once, whatever is asked twice, answered again or killed in between."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -120,11 +121,11 @@ def test_looking_a_memory_up_is_no_use_of_it(make_event: MakeEvent, used: Used) 
 
 
 def test_what_was_returned_gains_on_its_equals(make_event: MakeEvent, run_flow: RunFlow) -> None:
-    told = [make_event("memory", n, id=name, content="red bike") for n, name in enumerate(("a", "b"))]
+    told = [make_event("memory", id=name, content="red bike", tags=[name]) for name in ("a", "b")]
     ask = make_event("recall", 5_000, query="bike")
-    before, *_, after = run_flow([*told, ask, ask | {"filters": {"created_before": 1}}, ask]).responses
+    before, *_, after = run_flow([*told, ask, ask | {"filters": {"tags": ["a"]}}, ask]).responses
     usage = [[r["explanations"][name]["factors"]["usage"] for name in ("a", "b")] for r in (before, after)]
-    assert usage == [[0, 0], [1, 0]]
+    assert usage == [[0, 0], [pytest.approx(2 * math.log(3 / 2), abs=1e-5), 0]]  # returned twice and once
     assert [m["id"] for m in after["memories"]] == ["a", "b"]
 
 
@@ -225,7 +226,7 @@ def test_feedback_counts_at_once_where_usage_is_hot(make_event: MakeEvent, run_f
     done = run_flow([*said(make_event, "tea", "green tea"), ask, feedback, ask])
     told = [response["explanations"]["m0"]["factors"]["quality"] for response in done.responses]
     assert told == [0, 0]  # the lower of 2/3 and 1; before, both are 1
-    assert done.responses[1]["explanations"]["m1"]["factors"]["quality"] == 1
+    assert done.responses[1]["explanations"]["m1"]["factors"]["quality"] == pytest.approx(2 / 3, abs=1e-5)  # of 0.5
 
 
 def test_a_new_version_keeps_what_was_counted(make_event: MakeEvent, ask: MakeQuery, used: Used) -> None:

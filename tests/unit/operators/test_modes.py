@@ -148,12 +148,13 @@ def test_hybrid_weights_are_the_contract() -> None:
 
 
 def test_a_hybrid_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
-    # Signals 4, 2, 0 span 4 units of log-odds: semantic factors 1, 0.5, 0, and the other weights are divided by 4.
+    # Signals 4, 2, 0 span 4 units of log-odds: semantic factors 1, 0.5, 0, and the other weights are a quarter of a
+    # quarter. Over the batch a factor that varies by less than 0.5 is divided by that.
     # Recency, exp(-t/30) of 0, 30 and 60 days: 1, 0.367879, 0.135335, stretched 1, 0.268941, 0.
     # Decay, 1/(1 + t/30): 1, 0.5, 0.333333, stretched 1, 0.25, 0. Importance 0, 0.5, 1 as it is.
-    # Cluster: two at 45° to their centroid and one alone, stretched 0, 0, 1.
+    # Cluster: two at 45° to their centroid and one alone, 0.292893 apart: 0, 0, 0.585786.
     # Usage: never, 3 times 30 days ago: ln 4 / 2 = 0.693147, once just now: ln 2 = 0.693147; stretched 0, 1, 1.
-    # Quality of a confidence of 0.2, 0.2, 0.7 with no, no and one bad voice: 0.2, 0.2, (1.4 + 0)/3, stretched 0, 0, 1.
+    # Quality of a confidence of 0.2, 0.2, 0.7 with no, no and one bad voice: 0.2, 0.2, (1.4 + 0)/3: 0, 0, 0.533333.
     entries = [
         make_entry(1, episode=0, created_ms=ago(60), importance=1.0, confidence=0.2),
         make_entry(0, episode=0, created_ms=ago(30), importance=0.5, confidence=0.2),
@@ -167,60 +168,62 @@ def test_a_hybrid_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) 
     assert ranking.weights == pytest.approx(
         {
             "semantic": 0.45,
-            "cluster": 0.025,
-            "recency": 0.0375,
-            "importance": 0.025,
-            "usage": 0.0125,
-            "quality": 0.025,
-            "decay": 0.0125,
+            "cluster": 0.00625,
+            "recency": 0.009375,
+            "importance": 0.00625,
+            "usage": 0.003125,
+            "quality": 0.00625,
+            "decay": 0.003125,
         }
     )
     assert_factors(
         ranking,
         {
             "semantic": [1, 0.5, 0],
-            "cluster": [1, 0, 0],
+            "cluster": [0.58578644, 0, 0],
             "recency": [1, 0.26894142, 0],
             "importance": [0, 0.5, 1],
             "usage": [1, 1, 0],
-            "quality": [1, 0, 0],
+            "quality": [0.53333333, 0, 0],
             "decay": [1, 0.25, 0],
         },
     )
-    # 0.45 + 0.025 + 0.0375 + 0.0125 + 0.025 + 0.0125; 0.225 + 0.010085303 + 0.0125 + 0.0125 + 0.003125; 0.025
-    np.testing.assert_allclose(ranking.scores, [0.5625, 0.263210303, 0.025], rtol=1e-6)
+    # 0.45 + 0.003661165 + 0.009375 + 0.003125 + 0.003333333 + 0.003125;
+    # 0.225 + 0.002521326 + 0.003125 + 0.003125 + 0.00078125; 0.00625
+    np.testing.assert_allclose(ranking.scores, [0.472619498, 0.234552576, 0.00625], rtol=1e-6)
 
 
 def test_a_signal_within_one_unit_of_log_odds_is_not_stretched(make_entry: MakeEntry, ask: Ask) -> None:
     ranking = rank(ask("hybrid", episode_of(make_entry, 3), [0.5, 0.25, 0.0]))
     np.testing.assert_allclose(ranking.factors["semantic"], [0.5, 0.25, 0])
-    assert ranking.weights == pytest.approx({n: w for n, w in WEIGHTS["hybrid"].items() if n != "proximity"})
+    seven = {name: weight for name, weight in WEIGHTS["hybrid"].items() if name != "proximity"}
+    assert ranking.weights == pytest.approx({n: w if n == "semantic" else w / 4 for n, w in seven.items()})
     np.testing.assert_allclose(ranking.scores, [0.225, 0.1125, 0])
 
 
-def test_one_unit_of_log_odds_outweighs_the_same_weight_of_another_factor(
+def test_the_range_of_another_factor_is_worth_a_quarter_of_a_unit_of_log_odds(
     make_entry: MakeEntry, ask: Ask, answer: Answer
 ) -> None:
-    # Importance 0 to 1 is worth 0.10/0.45 of a unit, whatever the span of the batch: 0.2 units behind it wins, 0.3 not.
+    # Importance 0 to 1 is worth 0.25 · 0.10/0.45 = 0.0556 units, whatever the span of the batch.
     for span in (1.0, 10.0, 100.0):
-        for behind, first in ((0.2, "m1"), (0.3, "m0")):
+        for behind, first in ((0.05, "m1"), (0.06, "m0")):
             entries = [make_entry(n, episode=0, created_ms=n, importance=i) for n, i in enumerate([0.0, 1.0, 0.0])]
             assert answer(ask("hybrid", entries, [span, span - behind, 0.0]))[0] == first
 
 
-@pytest.mark.parametrize(("spread", "counts"), [(0.04, False), (0.06, True)])
-def test_a_factor_that_hardly_varies_counts_as_constant(
-    make_entry: MakeEntry, ask: Ask, ids_of: IdsOf, spread: float, counts: bool
+@pytest.mark.parametrize(("spread", "factor"), [(0.0, 0.0), (0.04, 0.08), (0.25, 0.5), (0.5, 1.0), (0.9, 1.0)])
+def test_a_factor_that_hardly_varies_over_two_memories_hardly_counts(
+    make_entry: MakeEntry, ask: Ask, spread: float, factor: float
 ) -> None:
-    entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.5, 0.5 + spread])]
-    ranking = rank(asked := ask("hybrid", entries, [0.1, 0.0]))
-    assert ids_of(asked, ranking) == (["m1", "m0"] if counts else ["m0", "m1"])
-    assert ranking.factors["importance"].tolist() == ([1, 0] if counts else [0, 0])
+    entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.1, 0.1 + spread])]
+    ranking = rank(ask("hybrid", entries, [0.2, 0.0]))
+    assert ranking.places.tolist() == [0, 1]
+    assert ranking.factors["importance"].tolist() == pytest.approx([0, factor])
 
 
 def test_hybrid_looks_at_more_candidates_than_it_answers(make_entry: MakeEntry, ask: Ask, answer: Answer) -> None:
     # The 40 best by signal are looked at, or 4·k where that is more. One memory is the most important, trusted and
-    # recent by far, worth 0.4 in all; a step of the signal costs 0.45/300.
+    # recent by far, worth a quarter of 0.4 in all; a step of the signal costs 0.45/1000.
     def first(rank_of_best: int, k: int) -> list[str]:
         entries = [
             make_entry(n, episode=0, created_ms=ago(1000), importance=0.0, confidence=0.0)
@@ -229,7 +232,7 @@ def test_hybrid_looks_at_more_candidates_than_it_answers(make_entry: MakeEntry, 
             for n in range(300)
         ]
         order = sorted(entries, key=lambda entry: (entry.episode, entry.seq))
-        return answer(ask("hybrid", order, [1 - entry.seq / 300 for entry in order], k=k))
+        return answer(ask("hybrid", order, [1 - entry.seq / 1000 for entry in order], k=k))
 
     assert first(39, k=1) == ["m39"]
     assert first(40, k=1) == ["m0"]
@@ -288,11 +291,12 @@ def test_the_tie_break_is_by_signal_then_importance_then_recency_then_id(
         assert ids_of(asked, ranking) == expected
 
 
-@pytest.mark.parametrize(("difference", "tied"), [(0.08, True), (0.09, False)])
+@pytest.mark.parametrize(("difference", "tied"), [(0.05, True), (0.06, False)])
 def test_scores_are_tied_below_a_deviation_of_002(
     make_entry: MakeEntry, ask: Ask, difference: float, tied: bool
 ) -> None:
-    # Two scores 0 and 0.45·d deviate by 0.225·d: 0.018 and 0.02025. The less similar one is the more important.
+    # Two scores 0.025 · 0.08 and 0.45·d deviate by 0.225·d - 0.001: 0.01025 and 0.0125, where the weights' sum is
+    # 0.5875 and 0.02 of it 0.01175. The less similar one is the more important.
     entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.5, 0.54])]
     assert rank(ask("hybrid", entries, [difference, 0.0])).tiebreak_applied is tied
 
@@ -308,12 +312,12 @@ def test_a_tie_is_one_of_what_scores_can_span(make_entry: MakeEntry, ask: Ask, i
 
 
 def test_a_tie_break_can_turn_the_order_of_the_scores_around(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
-    # Importance 0 and 0.3 would win by 0.10·1 over 0.45·0.1 of signal, were the scores of the batch not all so close:
+    # Importance 1 would win by 0.025 over 0.45·0.05 of signal, were the scores of the batch not all so close:
     # eighteen others between them hold the deviation down.
-    entries = [make_entry(n, episode=0, importance=0.3 if n == 19 else 0.0) for n in range(20)]
+    entries = [make_entry(n, episode=0, importance=1.0 if n == 19 else 0.0) for n in range(20)]
     ranking = rank(asked := ask("hybrid", entries, [0.1] + [0.09] * 18 + [0.05]))
     assert ranking.tiebreak_applied
-    assert ranking.scores[0] < 0.10
+    assert ranking.scores[0] < 0.025
     assert ids_of(asked, ranking)[0] == "m0"
 
 
@@ -331,11 +335,11 @@ def test_a_single_memory_is_no_tie(make_entry: MakeEntry, ask: Ask) -> None:
 
 
 def test_equal_scores_without_a_tie_go_to_the_better_signal(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
-    # 0.45·(2/9) of signal against 0.10·1 of importance: 0.1 each, beside one far behind.
+    # 0.45·(1/18) of signal against 0.025·1 of importance: 0.025 each, beside one far behind.
     entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([1.0, 0.0, 0.0, 0.0])]
-    ranking = rank(asked := ask("hybrid", entries, [0.5, 0.5 + 0.10 / 0.45, 0.0, 0.0]))
+    ranking = rank(asked := ask("hybrid", entries, [0.5, 0.5 + 0.025 / 0.45, 0.0, 0.0]))
     assert not ranking.tiebreak_applied
-    np.testing.assert_allclose(ranking.scores, [0.325, 0.325, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(ranking.scores, [0.25, 0.25, 0, 0], atol=1e-12)
     assert ids_of(asked, ranking)[2:] == ["m2", "m3"]
 
 
