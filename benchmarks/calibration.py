@@ -1,7 +1,7 @@
 """Fits what turns a memory's share of all evidence into a probability, and says how far off it is where it was not
 fitted.
 
-    python -m benchmarks.calibration [--embedder hash|static|minilm] [--model-path DIR] [--json FILE]
+    python -m benchmarks.calibration [--embedder hash|static|minilm] [--model-path DIR] [--kinds KIND,…] [--json FILE]
 
 Each conversation is ranked with weights fitted to the others (`softmax.py`), and the first 20 memories of each question
 count, as an answer shows them. The expected calibration error (ECE) is the mean distance between probability and share
@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from benchmarks.conversation_events import embedder_arguments, embedder_settings
-from benchmarks.examples import Examples, examples
-from benchmarks.locomo import load, shared
-from benchmarks.softmax import fit, scores
+from benchmarks import kinds
+from benchmarks.conversation_events import embedder_arguments
+from benchmarks.examples import Examples
+from benchmarks.fit_weights import COUNTS, KNOWS, gathered, origin
+from benchmarks.softmax import LeftOut, sampled, scores
 from recallflow.operators.recall.explain import Calibration, log_odds_of_share, log_total
+from recallflow.operators.recall.weights import WEIGHTS
 
 SHOWN = 20  # memories per answer
 BINS = 10
@@ -69,25 +71,38 @@ def error(tested: Shown, calibration: Calibration) -> float:
     return total / len(likely)
 
 
+def errors(every: Sequence[Examples], names: Sequence[str]) -> tuple[dict[str, dict[str, float]], Calibration]:
+    """By kind, the mean over its conversations of the errors where each is left out of all fits; and the calibration by
+    all of them."""
+    fits = LeftOut([(origin(one), sampled(one, COUNTS.get(one.kind, 1.0))) for one in every], names)
+    answers = [shown(one.of(names), fits.without(origin(one))) for one in every]
+    found: dict[str, dict[str, list[float]]] = {}
+    for tested, answer in zip(every, answers, strict=True):
+        others = calibrated([of for one, of in zip(every, answers, strict=True) if origin(one) != origin(tested)])
+        by_kind = found.setdefault(tested.kind, {})
+        by_kind.setdefault("share as it is", []).append(error(answer, Calibration(0.0, 1.0)))
+        by_kind.setdefault("calibrated on the others", []).append(error(answer, others))
+    means = {kind: {name: float(np.mean(of)) for name, of in by_name.items()} for kind, by_name in found.items()}
+    return means, calibrated(answers)
+
+
 def main() -> None:
-    chosen = embedder_arguments(__doc__).parse_args()
-    settings = embedder_settings(chosen)
-    kind, every = examples(settings, load(shared("data", "locomo_dev.json")))
-    answers = [shown(tested, fit([one for one in every if one is not tested])) for tested in every]
-    errors = {}
-    for at, tested in enumerate(every):
-        others = calibrated([one for other, one in enumerate(answers) if other != at])
-        errors[tested.conversation] = {
-            "share as it is": error(answers[at], Calibration(0.0, 1.0)),
-            "calibrated on the others": error(answers[at], others),
-        }
-        shown_errors = (f"{name} {value:.4f}" for name, value in errors[tested.conversation].items())
-        print(f"{tested.conversation}: ECE {', '.join(shown_errors)}")
-    found = calibrated(answers)
-    print(f"{kind}: Calibration({found.offset:.2f}, {found.slope:.2f})")
+    parser = embedder_arguments(__doc__)
+    parser.add_argument("--kinds", default=",".join(kinds.KINDS), help="kinds of chat, by commas (default: all)")
+    chosen = parser.parse_args()
+    everything, knows = gathered(chosen), KNOWS[chosen.embedder]
+    told = {}
+    for chat, weights in WEIGHTS[knows].items():
+        every = [one for one in everything if one.chat == chat]
+        if not every:
+            continue
+        by_kind, found = errors(every, [*weights])
+        for kind, of in by_kind.items():
+            print(f"{kind}: ECE " + ", ".join(f"{name} {value:.4f}" for name, value in of.items()))
+        print(f"{knows}, {chat}: Calibration({found.offset:.2f}, {found.slope:.2f})")
+        told[chat] = {"ece": by_kind, "calibration": found._asdict()}
     if chosen.json:
-        figures = {"kind": kind, "ece": errors, "calibration": found._asdict()}
-        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+        chosen.json.write_bytes(orjson.dumps(told, option=orjson.OPT_INDENT_2))
 
 
 if __name__ == "__main__":

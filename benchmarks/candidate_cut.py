@@ -20,9 +20,10 @@ from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder, embed_texts
 from recallflow.flows.embedded import Embedded
 from recallflow.flows.settings import Settings
-from recallflow.operators.recall.columns import CUT, WEIGHTS, Cut, compute
-from recallflow.operators.recall.pipeline import participants
+from recallflow.operators.recall.columns import CUT, Cut, compute
+from recallflow.operators.recall.pipeline import participants, vocabulary
 from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.weights import WEIGHTS, weights_of
 from recallflow.state.index import OwnerIndex
 
 BESTS = (400, CUT.best, 100, 50)
@@ -50,10 +51,11 @@ def merged(conversations: Sequence[Conversation]) -> Conversation:
 def ranked(index: OwnerIndex, embedder: Embedder, conversation: Conversation, cut: Cut) -> list[list[str]]:
     """Each question's best memories by the signal."""
     ids = [index.ids[slot] for slot in index.conversation.slots]
-    asked = [understand(question.text, participants(index)) for question in conversation.questions]
-    found = []
+    known, held = participants(index), vocabulary(index)
+    asked = [understand(question.text, known, held) for question in conversation.questions]
+    weights, found = weights_of(index, WEIGHTS[embedder.kind]), []
     for question, vectors in zip(asked, embed_texts(embedder, [one.own_words for one in asked]), strict=True):
-        score = compute(index, question, vectors, WEIGHTS[embedder.kind], cut=cut).score()
+        score = compute(index, question, vectors, weights, cut=cut).score()
         found.append([ids[place] for place in np.argsort(-score, kind="stable")[: max(DEPTHS)]])
     return found
 

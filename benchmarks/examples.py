@@ -1,6 +1,6 @@
-"""LoCoMo's questions as the semantic signal sees them: every column's value for every memory."""
+"""Questions of development conversations as the semantic signal sees them: every column's value for every memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,43 +10,49 @@ import numpy.typing as npt
 from benchmarks.conversation_events import TENANT, message_lines
 from benchmarks.locomo import Conversation
 from recallflow.connectors.lines import IteratorFeed
-from recallflow.embedder import Kind, embed_texts
+from recallflow.embedder import Embedder, embed_texts
 from recallflow.flows.embedded import Embedded
 from recallflow.flows.settings import Settings
 from recallflow.operators.recall import columns
-from recallflow.operators.recall.columns import WEIGHTS
-from recallflow.operators.recall.pipeline import participants
+from recallflow.operators.recall.pipeline import participants, vocabulary
 from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.weights import WEIGHTS, Chat
 from recallflow.owner import Owner, state_partition
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 
 Features = npt.NDArray[np.floating[Any]]
+NAMES = [*dict.fromkeys(name for sets in WEIGHTS.values() for columns_of in sets.values() for name in columns_of)]
 
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """One conversation's questions. `features`: (columns, questions, memories), columns in the order of the weights;
+    """One conversation's questions. `chat`: whose weights rank them; `features`: (columns, questions, memories);
     `is_evidence`: (questions, memories); `ids` name the memories."""
 
+    kind: str
     conversation: str
+    chat: Chat
     features: Features
     is_evidence: npt.NDArray[np.bool_]
     ids: list[str]
+    names: Sequence[str] = tuple(NAMES)
 
-    def without(self, columns: Sequence[int]) -> "Examples":
-        """The same without some columns."""
-        return Examples(self.conversation, np.delete(self.features, columns, axis=0), self.is_evidence, self.ids)
+    def of(self, names: Sequence[str]) -> "Examples":
+        """The same with these columns alone, in this order."""
+        features = self.features[[self.names.index(name) for name in names]]
+        return Examples(self.kind, self.conversation, self.chat, features, self.is_evidence, self.ids, tuple(names))
 
 
-def examples(settings: Settings, conversations: Sequence[Conversation]) -> tuple[Kind, list[Examples]]:
-    """Every question's columns, from the indexes of the real flow, and what the embedder knows."""
+def examples(settings: Settings, kind: str, conversations: Sequence[Conversation]) -> list[Examples]:
+    """Every question's columns, from the indexes of the real flow."""
     with Embedded.open(settings, None) as embedded:
         lines = [line for conversation in conversations for line in message_lines(conversation)]
-        embedded.run("locomo", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
-        weights = WEIGHTS[embedded.embedder.kind]
-        found = [_of_one(embedded, settings, weights, conversation) for conversation in conversations]
-        return embedded.embedder.kind, found
+        embedded.run(kind, lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
+        return [
+            _of_one(kind, search_index(embedded, settings, conversation), embedded.embedder, conversation)
+            for conversation in conversations
+        ]
 
 
 def search_index(embedded: Embedded, settings: Settings, conversation: Conversation) -> OwnerIndex:
@@ -56,17 +62,22 @@ def search_index(embedded: Embedded, settings: Settings, conversation: Conversat
     return hot.search_index(embedded.embedder.name, embedded.embedder.dimension)
 
 
-def _of_one(
-    embedded: Embedded, settings: Settings, weights: Mapping[str, float], conversation: Conversation
-) -> Examples:
-    index = search_index(embedded, settings, conversation)
+def _of_one(kind: str, index: OwnerIndex, embedder: Embedder, conversation: Conversation) -> Examples:
     ids = [index.ids[slot] for slot in index.conversation.slots]
-    asked = [understand(question.text, participants(index)) for question in conversation.questions]
-    read = embed_texts(embedded.embedder, [question.own_words for question in asked])
-    features = np.zeros((len(weights), len(asked), len(ids)))
+    known, words = participants(index), vocabulary(index)
+    asked = [understand(question.text, known, words) for question in conversation.questions]
+    read = embed_texts(embedder, [question.own_words for question in asked])
+    features = np.zeros((len(NAMES), len(asked), len(ids)), np.float32)
     for at, (question, vectors) in enumerate(zip(asked, read, strict=True)):
-        values = columns.compute(index, question, vectors, weights).values
-        for row, name in enumerate(weights):
+        values = columns.compute(index, question, vectors, dict.fromkeys(NAMES, 1.0)).values
+        for row, name in enumerate(NAMES):
             features[row, at] = values.get(name, 0.0)
     is_evidence = np.array([[i in question.evidence for i in ids] for question in conversation.questions])
-    return Examples(conversation.id, features, is_evidence, ids)
+    chat: Chat = "assistant" if index.with_assistant.mean() > 0.5 else "people"
+    return Examples(kind, conversation.id, chat, features, is_evidence, ids)
+
+
+def without(names: Iterable[str], left_out: Iterable[str]) -> list[str]:
+    """The names that stay."""
+    out = set(left_out)
+    return [name for name in names if name not in out]

@@ -11,6 +11,7 @@ import orjson
 
 from recallflow.embedder import Matrix
 from recallflow.state.arrays import Array, Bytes, Floats, GrowingArray, Ints, JoinedArray, Mask, Texts
+from recallflow.state.chats import people, with_assistant
 from recallflow.state.interner import Interner
 from recallflow.state.lexical import LexicalIndex
 from recallflow.state.rows import Entry, Episode, Vectors
@@ -102,9 +103,10 @@ class Conversation:
         self.segment: Ints = np.cumsum(first) - 1
         self.ends: Ints = np.append(self.starts, self.size)[1:]
         self.authors: Ints = np.flatnonzero(np.bincount(self.facts["author"] + 1)) - 1
-        self.windows = {reach: self._window(reach) for reach in WINDOWS}
+        self.windows = {reach: self.window(reach) for reach in WINDOWS}
 
-    def _window(self, reach: int) -> tuple[Ints, Ints]:
+    def window(self, reach: int) -> tuple[Ints, Ints]:
+        """The bounds of each place's neighbourhood."""
         places = np.arange(self.size)
         low = np.maximum(places - reach, self.starts[self.segment])
         high = np.minimum(places + reach + 1, self.ends[self.segment])
@@ -117,10 +119,23 @@ class Conversation:
         since = bool((facts["valid_from_ms"] != ALWAYS_MS).any())
         return since or bool(((facts["valid_to_ms"] != NEVER_MS) | (facts["expires_ms"] != NEVER_MS)).any())
 
+    def around(self, values: Array, reach: int) -> Array:
+        """For each place, the sum of the values within so many places to both sides of it in its episode."""
+        up_to = np.concatenate([[0.0], np.cumsum(values)])
+        low, high = self.window(reach)
+        summed: Array = up_to.take(high) - up_to.take(low) - values
+        return summed
+
     def before(self, values: Array) -> Array:
         """For each place, the value of the one before it in its episode; 0 where there is none."""
         shifted = np.zeros_like(values)
         shifted[1:] = np.where(self.segment[1:] == self.segment[:-1], values[:-1], 0)
+        return shifted
+
+    def after(self, values: Array) -> Array:
+        """For each place, the value of the one after it in its episode; 0 where there is none."""
+        shifted = np.zeros_like(values)
+        shifted[:-1] = np.where(self.segment[1:] == self.segment[:-1], values[1:], 0)
         return shifted
 
 
@@ -280,7 +295,15 @@ class OwnerIndex:
 
     def _changed(self) -> None:
         """Drops what was worked out from the memories that were in."""
-        for name in ("conversation", "lengths", "clusters"):
+        for name in (
+            "conversation",
+            "with_assistant",
+            "of_two",
+            "lengths",
+            "log_lengths",
+            "episode_lengths",
+            "clusters",
+        ):
             self.__dict__.pop(name, None)
 
     def _enter(self, seqs: Ints, first: int) -> None:
@@ -317,11 +340,37 @@ class OwnerIndex:
         return Conversation(self.facts)
 
     @cached_property
+    def with_assistant(self) -> Mask:
+        """Whether each place's memory comes from a chat with an assistant (state/chats.py)."""
+        return with_assistant(self.conversation.facts, self.names)
+
+    @cached_property
+    def of_two(self) -> Mask:
+        """Whether each place's memory comes from chats between people of which there are but two."""
+        facts = self.conversation.facts
+        others = ~self.with_assistant
+        between_two = len(np.unique(facts["author"][others & people(facts, self.names)])) == 2
+        return others & between_two
+
+    @cached_property
     def lengths(self) -> Mapping[int, Lengths]:
         """For each reach of `Conversation.windows`, the lengths of the neighbourhoods."""
         now = self.conversation
         up_to = np.concatenate([[0.0], np.cumsum(self.words.lengths()[now.slots])])
         return {reach: Lengths.of(up_to.take(high) - up_to.take(low)) for reach, (low, high) in now.windows.items()}
+
+    @cached_property
+    def log_lengths(self) -> Floats:
+        """The logarithm of each text's length, less the mean of all."""
+        logarithms = np.log1p(self.lengths[0].words)
+        centred: Floats = logarithms - logarithms.sum() / max(len(logarithms), 1)
+        return centred
+
+    @cached_property
+    def episode_lengths(self) -> Lengths:
+        """How long each episode is, as one text."""
+        now = self.conversation
+        return Lengths.of(np.add.reduceat(self.lengths[0].words, now.starts) if now.size else self.lengths[0].words)
 
     @cached_property
     def clusters(self) -> Clusters:

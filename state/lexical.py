@@ -74,10 +74,14 @@ def _holding(starts: Ints, places: Ints) -> Ints:
 
 
 class _Posting(NamedTuple):
-    """The slot of each occurrence of a stem among the first `looked` numbers of the index."""
+    """Where a stem stands among the first `looked` numbers of the index, rising, and in which slots."""
 
     looked: int
+    at: Unsigned
     slots: Unsigned
+
+
+_ABSENT = _Posting(0, _NOWHERE, _NOWHERE)
 
 
 class _Alike(NamedTuple):
@@ -115,7 +119,7 @@ class LexicalIndex:
     def nbytes(self) -> int:
         growing = (self._flat, self._starts, self._lengths)
         spellings = (self._features, self._feature_words, self._feature_counts, self._feature_starts)
-        postings = sum(_POSTING_BYTES + posting.slots.nbytes for posting in self._postings.values())
+        postings = sum(_POSTING_BYTES + 2 * posting.at.nbytes for posting in self._postings.values())
         alike = sum(_POSTING_BYTES + 2 * found.words.nbytes for found in self._alike.values())
         packed = sum(array.nbytes for words in self._packed for array in words)
         stems = _STEM_BYTES * len(self._numbers)
@@ -184,20 +188,36 @@ class LexicalIndex:
     def occurrences(self, stem: str) -> Unsigned:
         """The slot of each occurrence of the stem, in rising order: a slot that holds it twice comes twice. A single
         character of a script without blanks occurs in each word that holds it."""
+        return self._standing(stem).slots
+
+    def adjoining(self, first: str, second: str) -> Unsigned:
+        """The slot of each place where one stem stands right before another, in rising order."""
+        before, after = self._standing(first), self._standing(second)
+        if not len(before.at) or not len(after.at):
+            return _NOWHERE
+        next_to = after.at.searchsorted(before.at + 1)
+        follows = after.at.take(next_to, mode="clip") == before.at + 1
+        here = before.slots[follows]
+        held: Unsigned = here[here == after.slots.take(next_to[follows])]
+        return held
+
+    def _standing(self, stem: str) -> _Posting:
+        """Where the stem stands."""
         self._unpack()
         spelling, within = _spellings[stem], is_character(stem)
         number = spelling if within else self._numbers.get(spelling)
         if number is None:
-            return _NOWHERE
+            return _ABSENT
         flat = self._flat.view
-        known = self._postings.get(number, _Posting(0, _NOWHERE))
+        known = self._postings.get(number, _ABSENT)
         if known.looked < len(flat):
             added = flat[known.looked :]
             there = self._sharing(stem).take(added) if within else added == number
-            places = there.nonzero()[0] + known.looked
-            slots = _holding(self._starts.view, places).astype(np.uint32)
-            known = self._postings[number] = _Posting(len(flat), np.concatenate([known.slots, slots]))
-        return known.slots
+            at = there.nonzero()[0] + known.looked
+            slots = np.concatenate([known.slots, _holding(self._starts.view, at).astype(np.uint32)])
+            standing = np.concatenate([known.at, at.astype(np.uint32)])
+            known = self._postings[number] = _Posting(len(flat), standing, slots)
+        return known
 
     def _sharing(self, stem: str) -> npt.NDArray[np.bool_]:
         """Which words share a spelling feature with the stem."""

@@ -1,61 +1,119 @@
-"""BM25 of each memory, and of each memory and its neighbours as one text.
+"""BM25 of each memory, of each memory and its neighbours as one text, and of each episode as one text.
 
 The formula is Lucene's: idf = ln(1 + (n - df + 0.5) / (df + 0.5)), and a word's part is
-idf · tf / (tf + k1·(1 - b + b·len/avg)), with k1 = 1.2 and b = 0.3. sq(b) = b / (b + 5) squashes a score to 0..1.
+idf · tf / (tf + k1·(1 - b + b·len/avg)), with k1 = 1.2. A score s stands as s / (s + 5), which is all but spent on a
+long question, or as ln(1 + 2.2·s), which never is.
+
+| text | of | b | stands as |
+|---|---|---|---|
+| OWN | a memory | 0.75 | both |
+| WINDOW | a memory and the two to each side of it in its episode | 0.3 | s / (s + 5) |
+| NEAR | the same, without participants' names | 0.75 | ln(1 + 2.2·s) |
+| EPISODE | all its episode | 0.75 | ln(1 + 2.2·s) |
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.state.arrays import Column, Places
-from recallflow.state.index import Conversation, Lengths, OwnerIndex
+from recallflow.state.arrays import Column, Mask, Places
+from recallflow.state.index import WINDOW, Conversation, Lengths, OwnerIndex
+from recallflow.state.lexical import distinct
 
-K1, B = 1.2, 0.3
+K1 = 1.2
+LENIENT_B, B = 0.3, 0.75
 SQUASH = 5.0
 NOWHERE: Places = np.zeros(0, np.int64)
 _AT_ONCE = 1 << 20  # counts, of some words in all texts that hold any
 
 
-def bm25_columns(index: OwnerIndex, stems: Sequence[str]) -> dict[int, Column]:
-    """sq(BM25), (n,) in conversation order, of the texts of each reach: a memory and so many places to both sides of it
-    in its episode. A word that is asked for twice counts twice."""
+class Scores(NamedTuple):
+    """(n,) BM25 in conversation order, by the text that is scored; and what the question's words are worth together:
+    the sum of their idf among memories, each counted once."""
+
+    own: Column
+    window: Column
+    near: Column
+    episode: Column
+    worth: float
+
+
+def squashed(scores: Column) -> Column:
+    """0 to 1."""
+    found: Column = scores / (scores + SQUASH)
+    return found
+
+
+def logarithm(scores: Column) -> Column:
+    """0 and above."""
+    found: Column = np.log1p((K1 + 1) * scores)
+    return found
+
+
+def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) -> Scores:
+    """BM25 of each text. `bare`: the stems that are of no participant's name. In a window, a word that is asked for
+    twice counts twice."""
     conversation, lengths, times = index.conversation, index.lengths, Counter(stems)
     held = [live(conversation, index.words.occurrences(stem)) for stem in times]  # places, word by word
     near = _near(conversation, held)
     places: Places = near.nonzero()[0]
     before: Places = near.cumsum() - near  # how many of `places` are before a place
-    scores = {reach: np.zeros(len(places)) for reach in lengths}
-    weights, width = np.array([*times.values()], np.float64), len(places) + 1
+    asked, once = np.array([*times.values()], np.float64), np.ones(len(times))
+    nameless = np.array([stem in bare for stem in times], np.float64)
+    width, worth = len(places) + 1, 0.0
+    found = np.zeros((3, len(places)))
+    of_episodes = np.zeros(len(conversation.starts))
+    episodes = np.unique(conversation.segment[places])
     at_once = max(_AT_ONCE // width, 1)
     for start in range(0, len(held), at_once):
-        some = held[start : start + at_once]
+        some, these = held[start : start + at_once], slice(start, start + at_once)
         rows = np.repeat(np.arange(len(some)) * width + 1, [len(where) for where in some])
         rows += before.take(np.concatenate(some))
         # How often each word stands before each of `places`, (words, width).
         up_to = np.bincount(rows, minlength=len(some) * width).reshape(-1, width).cumsum(axis=1)
-        for reach, bounds in conversation.windows.items():
-            low, high = (before.take(bound.take(places)) for bound in bounds)
-            counts = up_to.take(high, axis=1) - up_to.take(low, axis=1)
-            scores[reach] += bm25(counts, weights[start : start + at_once], lengths[reach], places)
-    columns: dict[int, Column] = {reach: np.zeros(conversation.size) for reach in lengths}
-    for reach, score in scores.items():
-        columns[reach][places] = score / (score + SQUASH)
-    return columns
+
+        def counts(low: Places, high: Places, up_to: Places = up_to) -> Places:
+            return up_to.take(before.take(high), axis=1) - up_to.take(before.take(low), axis=1)
+
+        alone = counts(*(bound.take(places) for bound in conversation.windows[0]))
+        around = counts(*(bound.take(places) for bound in conversation.windows[WINDOW]))
+        found[0] += bm25(alone, once[these], lengths[0], places)
+        found[1] += bm25(around, asked[these], lengths[WINDOW], places, LENIENT_B)
+        found[2] += bm25(around, nameless[these], lengths[WINDOW], places)
+        together = counts(conversation.starts.take(episodes), conversation.ends.take(episodes))
+        of_episodes[episodes] += bm25(together, once[these], index.episode_lengths, episodes)
+        worth += float(idf(np.count_nonzero(alone, axis=1), conversation.size).sum())
+    own, window, nameless_window = np.zeros((3, conversation.size))
+    for column, score in zip((own, window, nameless_window), found, strict=True):
+        column[places] = score
+    return Scores(own, window, nameless_window, of_episodes.take(conversation.segment), worth)
 
 
-def bm25(counts: Places, times: Column, lengths: Lengths, places: Places) -> Column:
+def bm25(counts: Places, times: Column, lengths: Lengths, places: Places, b: float = B) -> Column:
     """BM25 of the texts at `places`, among all of these lengths. `counts`: (words, len(places)), of all texts that hold
-    any of the words; `times`: (words,) how often each is asked for."""
+    any of the words; `times`: (words,) how often each counts."""
     norms = lengths.words.take(places)
-    norms *= K1 * B / lengths.mean
-    norms += K1 * (1 - B)
+    norms *= K1 * b / lengths.mean
+    norms += K1 * (1 - b)
     parts = counts / (counts + norms)
     scores: Column = times * idf(np.count_nonzero(counts, axis=1), len(lengths.words)) @ parts
     return scores
+
+
+def phrase_column(index: OwnerIndex, stems: Sequence[str]) -> Column:
+    """(n,) Σ ln(1 + n / memories that hold it), over the pairs of neighbouring stems of the question that stand side by
+    side in the memory."""
+    conversation = index.conversation
+    column = np.zeros(conversation.size)
+    for pair in dict.fromkeys(pairwise(stems)):
+        holding = live(conversation, distinct(index.words.adjoining(*pair)))
+        if len(holding):
+            column[holding] += np.log1p(conversation.size / len(holding))
+    return column
 
 
 def idf(held: npt.ArrayLike, texts: int) -> Column:
@@ -70,11 +128,11 @@ def live(conversation: Conversation, slots: npt.NDArray[np.integer[Any]]) -> Pla
     return places[places >= 0] if len(conversation.places) > conversation.size else places
 
 
-def _near(conversation: Conversation, held: Sequence[Places]) -> npt.NDArray[np.bool_]:
-    """(n + 1,) whether the widest text around a place holds any of some words; no other has a score."""
+def _near(conversation: Conversation, held: Sequence[Places]) -> Mask:
+    """(n + 1,) whether the widest window around a place holds any of some words; no other has a score."""
     low, high = conversation.windows[max(conversation.windows)]
     holding, size = np.concatenate([NOWHERE, *held]), conversation.size + 1
     # Where windows begin less where they have ended by then is how many there are.
     begun = np.bincount(low.take(holding), minlength=size) - np.bincount(high.take(holding), minlength=size)
-    near: npt.NDArray[np.bool_] = begun.cumsum() > 0
+    near: Mask = begun.cumsum() > 0
     return near

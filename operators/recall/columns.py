@@ -1,64 +1,50 @@
 """The semantic signal: a weighted sum of columns, each one value per memory.
 
 All arrays are in conversation order (see `Conversation`), one place per live memory. z() is the z-score over the
-owner's memories, so that one set of weights serves owners and embedders alike; sq(BM25) is that of `bm25.py`;
-base = 0.1·z(cosine) + sq(BM25).
+owner's memories, so that one set of weights serves owners and embedders alike; OWN, WINDOW, NEAR and EPISODE are BM25
+of the texts of `bm25.py`, s/(s + 5) or a logarithm of it.
 
 | column | what |
 |---|---|
 | dense | z(cosine); participants' names in the question stand as I and my before it is embedded |
 | word, word_before | late interaction (`words.py`) with the memory, and with it and the four before it |
-| window | sq(BM25) of the memory and the two to each side of it in its episode, as one text |
-| answers | base of the memory before, where that holds a question |
+| reply | z(cosine) of the memory after it in its episode, which takes up what it says |
+| own, near, episode | logarithms of OWN, NEAR, EPISODE |
+| window | WINDOW/(WINDOW + 5) |
+| around | the sum of `own` over the two to each side of it in its episode, and again over the four |
+| phrase | neighbouring words of the question that are neighbours in it (`phrase_column`), by what its words are worth |
+| answers | 0.1·z(cosine) + OWN/(OWN + 5) of the memory before, where that holds a question |
+| length | logarithm of how many words it has, less its mean |
 | speaker, speaker_asks | the question names exactly one participant and it is theirs; and it ends in a question |
+| speaker_of_two | the question names one and it is theirs, in chats between just two people, who tell of themselves |
 | subject | the question names several, and it is by the one it names first |
+| assistant | an assistant said it, not the person whose chat it is |
 | date, when | it fits a date in the question; the question asks when, and the memory names a time |
 | opens | first message of the episode |
 
-Whose a memory is, `people.py` tells. What a memory outside any episode (a fact, say) cannot have, `answers` and
-`opens`, stands at its mean: it counts neither for nor against it.
+Whose a memory is, `people.py` tells. What a memory outside any episode (a fact, say) cannot have, `answers`,
+`around` and `opens`, stands at its mean: it counts neither for nor against it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.embedder import Kind, TextVectors
+from recallflow.embedder import TextVectors
 from recallflow.language import DateMention
 from recallflow.operators.recall import people, words
-from recallflow.operators.recall.bm25 import bm25_columns
+from recallflow.operators.recall.bm25 import bm25_scores, logarithm, phrase_column, squashed
 from recallflow.operators.recall.question import Question
+from recallflow.operators.recall.weights import Weights
 from recallflow.state.arrays import Column, Places
-from recallflow.state.index import WINDOW, OwnerIndex
+from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME
 
-# What the columns weigh, by what the embedder knows. From a softmax regression on LoCoMo's development conversations
-# (benchmarks/fit_weights.py), rounded; only their ratios count, and their sum's scale is that of log-odds.
-_KINDS: tuple[Kind, ...] = ("spelling", "static", "contextual")
-_FITTED = {
-    "dense": (0.28, 0.22, -0.07),
-    "word": (0.13, 0.29, 0.6),
-    "word_before": (0.33, 0.54, 0.81),
-    "window": (8.9, 8.45, 6.25),
-    "answers": (2.15, 2.2, 1.6),
-    "speaker": (2.75, 2.65, 2.65),
-    "speaker_asks": (-0.65, -0.55, -0.6),
-    "subject": (1.25, 1.25, 1.05),
-    "date": (4.55, 4.25, 4.2),
-    "when": (2.35, 2.3, 1.95),
-    "opens": (1.0, 0.95, 0.75),
-}
-WEIGHTS: Mapping[Kind, Mapping[str, float]] = MappingProxyType(
-    {kind: MappingProxyType({name: fitted[at] for name, fitted in _FITTED.items()}) for at, kind in enumerate(_KINDS)}
-)
-# What is left to go by without the question's vector.
-LEXICAL_WEIGHTS = MappingProxyType({name: weight for name, weight in WEIGHTS["spelling"].items() if name != "dense"})
 DENSE_IN_BASE = 0.1
+AROUND = (2, 4)  # places
 STANDS_IN = 0.5  # of what late interaction weighs: the cosine's part in choosing what to work it out for
 NEAR_DAYS = 2
 
@@ -76,11 +62,12 @@ CUT = Cut(above=2_000, best=200)  # benchmarks/candidate_cut.py: answers are tho
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Column name → (n,) values, and the weights of their sum. `complete`: whether they are the same whatever is
-    permitted; `first`: the first ones, and their sum, where that is known."""
+    """Column name → (n,) values, and the weights of their sum: a number each, or (n,) where the owner's memories are of
+    several kinds. `complete`: whether they are the same whatever is permitted; `first`: the first ones, and their sum,
+    where that is known."""
 
     values: dict[str, Column]
-    weights: Mapping[str, float]
+    weights: Weights
     complete: bool = True
     first: tuple[int, Column] | None = None
 
@@ -92,9 +79,14 @@ class Columns:
             total += self.weights[name] * column
         return total
 
+    def weighs(self, name: str, places: Places) -> Column:
+        """What a column weighs at these places."""
+        weight: Column = np.broadcast_to(self.weights[name], len(self.values[name])).take(places)
+        return weight
+
     def contributions(self, places: Places) -> Column:
         """What each column adds to the scores at these places, (columns, places)."""
-        parts = [self.weights[name] * column.take(places) for name, column in self.values.items()]
+        parts = [self.weighs(name, places) * column.take(places) for name, column in self.values.items()]
         return np.array(parts).reshape(len(parts), len(places))
 
 
@@ -102,7 +94,7 @@ def compute(
     index: OwnerIndex,
     question: Question,
     query: TextVectors,
-    weights: Mapping[str, float],
+    weights: Weights,
     permitted: Places | None = None,
     cut: Cut = CUT,
 ) -> Columns:
@@ -111,11 +103,7 @@ def compute(
     conversation = index.conversation
     columns = _facts(index, question)
     dense = _dense(index, query)
-    lexical = bm25_columns(index, question.stems)
-    asked = (conversation.facts["flags"] & HAS_QUESTION) != 0
-    columns |= {"dense": dense, "window": lexical[WINDOW]}
-    answers = conversation.before(np.where(asked, DENSE_IN_BASE * dense + lexical[0], 0.0))
-    columns["answers"] = people.filled(answers, conversation.facts["episode"] >= 0)
+    columns |= {"dense": dense, "reply": conversation.after(dense)} | _words(index, question, dense)
     every = np.arange(conversation.size)
     chosen = every if permitted is None else permitted
     found = Columns({name: column for name, column in columns.items() if name in weights}, weights)
@@ -130,6 +118,26 @@ def compute(
     values = words.columns(index, words.units(index, question, query), chosen)
     wanted = {name: column for name, column in values.items() if name in weights}
     return Columns(found.values | wanted, weights, complete, found.first)
+
+
+def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Column]:
+    """The columns that rest on the question's words as they are."""
+    conversation = index.conversation
+    scores = bm25_scores(index, question.stems, frozenset(question.bare_stems))
+    own, in_episode = logarithm(scores.own), conversation.facts["episode"] >= 0
+    asked = (conversation.facts["flags"] & HAS_QUESTION) != 0
+    answers = conversation.before(np.where(asked, DENSE_IN_BASE * dense + squashed(scores.own), 0.0))
+    around = sum((conversation.around(own, reach) for reach in AROUND), np.zeros(conversation.size))
+    phrase = phrase_column(index, question.stems)
+    return {
+        "own": own,
+        "window": squashed(scores.window),
+        "near": logarithm(scores.near),
+        "episode": logarithm(scores.episode),
+        "around": people.filled(around, in_episode),
+        "phrase": phrase / scores.worth if scores.worth else phrase,
+        "answers": people.filled(answers, in_episode),
+    }
 
 
 def _dense(index: OwnerIndex, query: TextVectors) -> Column:
@@ -151,9 +159,11 @@ def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
     """The columns that rest on what is known of a memory beside its text, as far as the question asks for them."""
     facts = index.conversation.facts
     opens = index.conversation.opens * 1.0
-    columns: dict[str, Column] = {"opens": people.filled(opens, facts["episode"] >= 0)}
+    columns: dict[str, Column] = {"opens": people.filled(opens, facts["episode"] >= 0), "length": index.log_lengths}
+    columns["assistant"] = index.with_assistant * (facts["role"] == index.names.known("assistant"))
     if (speaker := _speaker(index, question)) is not None:
         columns["speaker"] = speaker
+        columns["speaker_of_two"] = speaker * index.of_two
         columns["speaker_asks"] = speaker * ((facts["flags"] & ENDS_ASKING) != 0)
     if len(question.named) > 1:
         first = question.named[0]

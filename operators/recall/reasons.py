@@ -20,15 +20,24 @@ WORDS, WORDS_NEAR, ALIKE, ALIKE_NEAR = "words", "words_near", "alike", "alike_ne
 COLUMNS: Mapping[str, str | None] = MappingProxyType(
     {
         "dense": ALIKE,
+        "reply": None,
         "word": ALIKE,
         "word_before": ALIKE_NEAR,
+        "own": WORDS,
         "window": WORDS_NEAR,
+        "near": WORDS_NEAR,
+        "episode": None,
+        "around": WORDS_NEAR,
+        "phrase": WORDS,
         "answers": "answers",
         "speaker": "person",
+        "speaker_of_two": "person",
         "speaker_asks": None,
         "subject": "person",
         "date": "date",
         "when": "time",
+        "length": None,
+        "assistant": None,
         "opens": None,
     }
 )
@@ -62,7 +71,8 @@ def strengths(scene: Scene, ranking: Ranking, columns: Columns) -> Strengths:
     if columns.values and scene.tuning.mode != "episode":  # its order is by mentions
         parts = np.maximum(columns.contributions(ranking.places), 0.0) * _worth(scene, ranking)
         for name, part in zip(columns.values, parts, strict=True):
-            if (says := COLUMNS[name]) is not None and columns.weights[name] > 0:
+            if (says := COLUMNS[name]) is not None:
+                part = np.where(columns.weighs(name, ranking.places) > 0, part, 0.0)
                 # Whose a memory is that can be nobody's stands at the mean, which says nothing of it.
                 of_all = says == "person" and (columns.values[name].take(ranking.places) < 1)
                 _add(found, says, np.where(of_all, 0.0, part))

@@ -7,9 +7,10 @@ import numpy as np
 
 from recallflow.embedder import NO_FLOATS, Embedder, Matrix, TextVectors
 from recallflow.operators import redaction
-from recallflow.operators.recall.columns import LEXICAL_WEIGHTS, WEIGHTS, Columns, compute
+from recallflow.operators.recall.columns import Columns, compute
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.shared import Shared
+from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, weights_of
 from recallflow.operators.redaction import RowsReader
 from recallflow.responses import Warn
 from recallflow.state.arrays import Column, Places
@@ -45,12 +46,12 @@ def read(shared: Shared, index: OwnerIndex, question: Question, permitted: Place
         columns, fallback = by_words(shared, index, question, permitted), questions.fallback
         if fallback is not None:
             dense = _dense_by(fallback, columns, index, question, permitted, rows)
-            columns = Columns(columns.values | {"dense": dense}, WEIGHTS["spelling"])
+            columns = Columns(columns.values | {"dense": dense}, weights_of(index, WEIGHTS["spelling"]))
         problems = () if asked.problem is None else (asked.problem,)
         return Signal(columns, embedded=fallback is not None, took_ms=asked.took_ms, warnings=problems)
     if (known := shared.candidates.get(conversation, question.text)) is not None:
         return Signal(known, asked.vector, embedded=True, hits=(*hits, "candidates"), took_ms=asked.took_ms)
-    weights = WEIGHTS[questions.embedder.kind]
+    weights = weights_of(index, WEIGHTS[questions.embedder.kind])
     columns = compute(index, question, TextVectors(asked.vector, asked.tokens), weights, permitted)
     if columns.complete:
         shared.candidates.put(conversation, question.text, columns)
@@ -61,7 +62,7 @@ def by_words(shared: Shared, index: OwnerIndex, question: Question, permitted: P
     """The columns by the question's words alone."""
     # No memory is nearer to a vector of zeros than another: what of the columns rests on vectors is 0 everywhere.
     nowhere = TextVectors(np.zeros(shared.questions.embedder.dimension, np.float32), NO_FLOATS)
-    return compute(index, question, nowhere, LEXICAL_WEIGHTS, permitted)
+    return compute(index, question, nowhere, weights_of(index, LEXICAL_WEIGHTS), permitted)
 
 
 def _dense_by(

@@ -1,5 +1,6 @@
-"""BM25 over memories and their neighbours, against counting words text by text."""
+"""BM25 of memories, their neighbourhoods and their episodes, against counting words text by text."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.operators.recall import bm25
-from recallflow.operators.recall.bm25 import K1, SQUASH, B, bm25_columns
-from recallflow.state.index import WINDOWS, OwnerIndex
+from recallflow.operators.recall.bm25 import K1, LENIENT_B, B, bm25_scores, phrase_column
+from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry
 
 MakeEntry = Callable[..., Entry]
@@ -19,24 +20,31 @@ WORDS = ["red", "bike", "tea", "x"]
 SAID = st.lists(st.tuples(st.integers(-1, 2), st.lists(st.sampled_from(WORDS), max_size=4)), min_size=1, max_size=14)
 
 
-def expected(texts: list[list[str]], asked: list[str]) -> list[float]:
-    lengths = [len(text) for text in texts]
-    mean = max(sum(lengths) / len(texts), 1e-9)
+def idf(held: int, texts: int) -> float:
+    return math.log(1 + (texts - held + 0.5) / (held + 0.5))
+
+
+def expected(texts: list[list[str]], asked: list[str], b: float = B) -> list[float]:
+    mean = max(sum(map(len, texts)) / len(texts), 1e-9)
     scores = []
     for text in texts:
         score = 0.0
         for word in asked:
-            held = sum(word in other for other in texts)
-            idf = math.log(1 + (len(texts) - held + 0.5) / (held + 0.5))
             count = text.count(word)
-            score += idf * count / (count + K1 * (1 - B + B * len(text) / mean))
-        scores.append(score / (score + SQUASH))
+            worth = idf(sum(word in other for other in texts), len(texts))
+            score += worth * count / (count + K1 * (1 - b + b * len(text) / mean))
+        scores.append(score)
     return scores
 
 
-@given(said=SAID, asked=st.lists(st.sampled_from([*WORDS, "never"]), max_size=5), data=st.data())
-def test_each_reach_s_texts_are_scored_as_one_by_one(
-    make_entry: MakeEntry, said: list[tuple[int, list[str]]], asked: list[str], data: st.DataObject
+@given(
+    said=SAID,
+    asked=st.lists(st.sampled_from([*WORDS, "never"]), max_size=5),
+    bare=st.sets(st.sampled_from(WORDS)),
+    data=st.data(),
+)
+def test_each_text_is_scored_as_one_by_one(
+    make_entry: MakeEntry, said: list[tuple[int, list[str]]], asked: list[str], bare: set[str], data: st.DataObject
 ) -> None:
     index = OwnerIndex("model", 2)
     index.add([make_entry(n, episode=e, created_ms=n, stems=" ".join(s)) for n, (e, s) in enumerate(said)], {})
@@ -46,11 +54,27 @@ def test_each_reach_s_texts_are_scored_as_one_by_one(
     own = [said[slot][1] for slot in conversation.slots]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bm25, "_AT_ONCE", data.draw(st.sampled_from([1, 1 << 20])))
-        found = bm25_columns(index, asked)
-    assert found.keys() == set(WINDOWS)
-    for reach in WINDOWS:
-        texts = [
-            [word for q, other in enumerate(own) if abs(p - q) <= reach and segment[q] == segment[p] for word in other]
-            for p in range(len(own))
-        ]
-        np.testing.assert_allclose(found[reach], expected(texts, asked) if texts else [], rtol=1e-9, atol=1e-12)
+        found = bm25_scores(index, asked, bare)
+    once = [*dict.fromkeys(asked)]
+    places = range(len(own))
+    windows = [
+        [word for q in places if abs(p - q) <= 2 and segment[q] == segment[p] for word in own[q]] for p in places
+    ]
+    episodes = [[word for q in places if segment[q] == number for word in own[q]] for number in sorted(set(segment))]
+    worth = [idf(sum(word in text for text in own), len(own)) for word in once]
+    assert found.worth == pytest.approx(sum(worth))
+    if own:
+        of_episodes = expected(episodes, once)
+        for column, by_hand in (
+            (found.own, expected(own, once)),
+            (found.window, expected(windows, asked, LENIENT_B)),
+            (found.near, expected(windows, [word for word in once if word in bare])),
+            (found.episode, [of_episodes[segment[p]] for p in places]),
+        ):
+            np.testing.assert_allclose(column, by_hand, rtol=1e-9, atol=1e-12)
+    together = np.zeros(len(own))
+    for pair in dict.fromkeys(itertools.pairwise(asked)):
+        holding = [pair in set(itertools.pairwise(text)) for text in own]
+        if any(holding):
+            together += np.array(holding) * math.log(1 + len(own) / sum(holding))
+    np.testing.assert_allclose(phrase_column(index, asked), together, rtol=1e-9, atol=1e-12)

@@ -82,8 +82,8 @@ def test_the_least_recently_used_goes_first_and_the_bytes_hold(index: OwnerIndex
 def test_an_answer_from_the_cache_is_the_answer(run_flow: RunFlow, make_event: MakeEvent) -> None:
     texts = ["The red bike is new", "We had tea", "Bo rides far", "Tea is fine"]
     told = [make_event("message", n, id=f"m{n}", content=text) for n, text in enumerate(texts)]
-    ask = make_event("recall", 900_000, query="Who had tea?", mode="relevance")
-    later = make_event("message", 5, id="m5", content="Who had tea, had tea")
+    ask = make_event("recall", 900_000, query="Who had green tea?", mode="relevance")
+    later = make_event("message", 5, id="m5", content="Bo had green tea, green tea")
     forgotten = make_event("memory.forget", 6, memory_id="m1")
     first, again, after, last = run_flow([*told, ask, ask, later, ask, forgotten, ask]).responses
     hits = [response["routing_info"]["cache_hits"]["candidates"] for response in (first, again, after, last)]

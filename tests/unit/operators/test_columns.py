@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 
 from recallflow.embedder import NO_FLOATS, TextVectors
 from recallflow.language import DateMention
-from recallflow.operators.recall.bm25 import SQUASH
-from recallflow.operators.recall.bm25 import bm25 as bm25_scores
-from recallflow.operators.recall.columns import WEIGHTS, Columns, compute, date_column
+from recallflow.operators.recall import bm25 as texts
+from recallflow.operators.recall.bm25 import LENIENT_B, SQUASH
+from recallflow.operators.recall.columns import Columns, compute, date_column
 from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.state.arrays import Column
 from recallflow.state.index import Lengths, OwnerIndex
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME, Entry, Vectors
 
 MODEL = "model"
 RIGHT, UP, LEFT = (1, 0), (0, 1), (-1, 0)
-EVERY: Mapping[str, float] = dict.fromkeys(WEIGHTS["contextual"], 1.0)
+EVERY: Mapping[str, float] = {name: 1.0 for weights in WEIGHTS["contextual"].values() for name in weights}
 QUERY = TextVectors(np.array(RIGHT, np.float32), NO_FLOATS)
 
 MakeEntry = Callable[..., Entry]
@@ -49,7 +50,7 @@ def bm25(counts: Sequence[Sequence[int]], lengths: Sequence[float]) -> Column:
     """From how often each word stands in each text."""
     words = np.array(lengths, np.float64)
     table = np.array(counts, np.int64).reshape(len(counts), len(words))
-    scores = bm25_scores(table, np.ones(len(counts)), Lengths.of(words), np.arange(len(words)))
+    scores = texts.bm25(table, np.ones(len(counts)), Lengths.of(words), np.arange(len(words)), LENIENT_B)
     return scores / (scores + SQUASH)
 
 
@@ -397,7 +398,7 @@ def test_the_score_is_the_weighted_sum_of_the_columns() -> None:
     assert columns.contributions(np.array([1, 0])).tolist() == [[1.0, 0.5], [-2.0, 20.0]]
 
 
-@pytest.mark.parametrize("weights", [WEIGHTS["contextual"], WEIGHTS["static"], WEIGHTS["spelling"]])
+@pytest.mark.parametrize("weights", [weights for sets in WEIGHTS.values() for weights in sets.values()])
 def test_only_weighted_columns_are_part_of_the_sum(make_entry: MakeEntry, weights: Mapping[str, float]) -> None:
     index = said_by(make_entry, "Ann", "Bo")
     question = understand("When did Ann say that, in May 2023?", ["Ann", "Bo"])

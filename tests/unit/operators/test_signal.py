@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from recallflow.embedder import Kind, Matrix
-from recallflow.operators.recall.columns import LEXICAL_WEIGHTS, WEIGHTS
 from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal, read
+from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS
 from recallflow.operators.redaction import RowsReader, memory
 from recallflow.state.arrays import Column, Places
 from recallflow.state.index import OwnerIndex
@@ -79,12 +79,12 @@ def test_with_a_model_the_columns_are_the_models(index: OwnerIndex) -> None:
     found = signal(Shared.of(model, lambda: 0.0), index)
     assert found.embedded
     assert found.warnings == ()
-    assert found.columns.weights == WEIGHTS["contextual"]
+    assert found.columns.weights == WEIGHTS["contextual"]["assistant"]
     # Cosines 1, 0, 0.6: mean 0.533333, deviation 0.410961; stored in bytes, they are a little off.
     np.testing.assert_allclose(by_memory(index, found.columns.values["dense"]), [1.13555, -1.29777, 0.16222], atol=1e-2)
     np.testing.assert_array_equal(found.vector, [1, 0])
     spelling = Model("model", "spelling", **{"tea?": (1, 0)})
-    assert signal(Shared.of(spelling, lambda: 0.0), index).columns.weights == WEIGHTS["spelling"]
+    assert signal(Shared.of(spelling, lambda: 0.0), index).columns.weights == WEIGHTS["spelling"]["assistant"]
 
 
 def test_where_it_fails_question_and_texts_meet_in_the_fallbacks_vectors(index: OwnerIndex) -> None:
@@ -94,7 +94,7 @@ def test_where_it_fails_question_and_texts_meet_in_the_fallbacks_vectors(index: 
     vectors = {"tea?": (1, 0), "tea": (0.8, 0.6), "bike": (0, 1), "cake": (-0.8, 0.6)}
     fallback = Model("fallback", "spelling", **vectors)
     found = signal(Shared.of(model, lambda: 0.0, fallback), index)
-    assert (found.vector, found.embedded, found.columns.weights) == (None, True, WEIGHTS["spelling"])
+    assert (found.vector, found.embedded, found.columns.weights) == (None, True, WEIGHTS["spelling"]["assistant"])
     np.testing.assert_allclose(by_memory(index, found.columns.values["dense"]), [1.22474, 0, -1.22474], atol=1e-4)
     assert fallback.asked[0] == "Which tea?"
     assert sorted(fallback.asked[1:]) == ["Ann: bike", "Ann: tea", "Ann: tea and cake"]
@@ -124,7 +124,7 @@ def test_no_vector_has_a_part_in_what_words_decide(index: OwnerIndex, entries: l
     model = Model("model", "contextual")
     model.fails = True
     found = signal(Shared.of(model, lambda: 0.0), index)
-    assert found.columns.weights == LEXICAL_WEIGHTS
+    assert found.columns.weights == LEXICAL_WEIGHTS["assistant"]
     assert "dense" not in found.columns.values
     bare = OwnerIndex("model", 2)
     bare.add(entries, {})

@@ -13,9 +13,10 @@ from recallflow.embedder import Kind, Matrix
 from recallflow.errors import DecryptionFailed
 from recallflow.flows.embedded import Processed
 from recallflow.language import read
-from recallflow.operators.recall.columns import LEXICAL_WEIGHTS, WEIGHTS
+from recallflow.operators.recall import signal
 from recallflow.operators.recall.phrases import PLAIN, QUOTE_CHARACTERS, short
 from recallflow.operators.recall.reasons import BOOSTS, COLUMNS, FACTORS
+from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.operators.redaction import REDACTED
 from recallflow.queries import WEIGHTS as FACTOR_WEIGHTS
 from recallflow.queries import Mode
@@ -83,7 +84,7 @@ def texts(response: dict[str, Any]) -> list[list[str]]:
 
 
 def test_every_column_factor_and_boost_says_something_or_is_said_to_say_nothing() -> None:
-    assert {name for weights in WEIGHTS.values() for name in weights} | {*LEXICAL_WEIGHTS} == {*COLUMNS}
+    assert {name for sets in WEIGHTS.values() for weights in sets.values() for name in weights} == {*COLUMNS}
     assert {name for weights in FACTOR_WEIGHTS.values() for name in weights} <= {*FACTORS}
     assert {*BOOSTS.values()} <= {*PLAIN}
 
@@ -205,16 +206,11 @@ def test_similar_meaning_is_said_only_where_it_helped(tmp_path: Path, make_event
     assert of(response, "m2").keys() & {"meaning", "words", "wording"} == set()
 
 
-def test_a_column_of_negative_weight_is_no_reason(tmp_path: Path, make_event: MakeEvent) -> None:
-    class Contextual(Pictures):
-        kind: Kind = "contextual"
-
-    assert WEIGHTS["contextual"]["dense"] < 0  # what is unlike the question has a positive part then
-    engine = Harness(tmp_path, Contextual(), one_log=True)
-    told = [make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate(("ocean", "bus", "loaf"))]
-    *_, response = answers(engine.run(MEMORIES, *told, make_event("recall", DAY_MS, query="sea", k=3)))
-    engine.stop()
-    assert not any("meaning" in of(response, memory["id"]) for memory in response["memories"])
+def test_a_column_of_negative_weight_is_no_reason(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = {chat: dict.fromkeys(weights, -1.0) for chat, weights in WEIGHTS["spelling"].items()}
+    monkeypatch.setattr(signal, "WEIGHTS", {"spelling": sets})
+    response = ask("What do people eat in Porto?", mode="relevance", k=9)
+    assert not any(of(response, memory["id"]).keys() & {"meaning", "words"} for memory in response["memories"])
 
 
 # ── modes ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from recallflow.embedder import NO_FLOATS, TextVectors
 from recallflow.operators.recall import columns, words
-from recallflow.operators.recall.columns import WEIGHTS, Cut
+from recallflow.operators.recall.columns import Cut
 from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.weights import WEIGHTS
 from recallflow.operators.recall.words import BEFORE, LENT, NAMES, Units
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, Vectors
@@ -120,8 +121,8 @@ def test_a_large_owner_s_best_are_scored_as_a_small_one_s(make_entry: MakeEntry)
     texts = ["bike tour", "tea", "x", "bike", "cake", "x y", "tea cake", "y"] * 4
     said = [(n // 6, text) for n, text in enumerate(texts)]
     index, question = indexed(make_entry, said), understand("Which bike tour?", [])
-    whole = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"])
-    cut = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"], cut=Cut(above=8, best=12))
+    whole = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"])
+    cut = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"], cut=Cut(above=8, best=12))
     assert (whole.complete, cut.complete) == (True, False)
     (looked_at,) = cut.values["word"].nonzero()
     assert 0 < len(looked_at) <= 12
@@ -132,5 +133,5 @@ def test_a_large_owner_s_best_are_scored_as_a_small_one_s(make_entry: MakeEntry)
 def test_a_large_owner_s_cut_is_of_the_permitted(make_entry: MakeEntry) -> None:
     index, question = indexed(make_entry, [(n, "bike") for n in range(12)]), understand("Which bike?", [])
     permitted = np.array([3, 9])
-    found = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"], permitted, Cut(above=4, best=4))
+    found = columns.compute(index, question, NOWHERE, WEIGHTS["spelling"]["people"], permitted, Cut(above=4, best=4))
     assert not np.delete(found.values["word"], permitted).any()

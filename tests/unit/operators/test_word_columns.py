@@ -1,0 +1,178 @@
+"""The columns that rest on the question's words, on who answers whom, and on the kind of chat, by hand."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.embedder import NO_FLOATS, TextVectors
+from recallflow.operators.recall.columns import compute
+from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.weights import WEIGHTS, weights_of
+from recallflow.state.arrays import Column
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import Entry, Vectors
+
+MakeEntry = Callable[..., Entry]
+
+SETS = WEIGHTS["contextual"]
+EVERY: Mapping[str, float] = {name: 1.0 for weights in SETS.values() for name in weights}
+QUERY = TextVectors(np.array([1, 0], np.float32), NO_FLOATS)
+LN2 = math.log(2)  # the idf of a word in one of two texts, ln(1 + 1.5/1.5)
+
+
+def indexed(entries: Sequence[Entry], vectors: Mapping[int, tuple[float, float]] | None = None) -> OwnerIndex:
+    index = OwnerIndex("model", 2)
+    rows = {(seq, 0): Vectors("model", np.array([row], np.float32)) for seq, row in (vectors or {}).items()}
+    index.add(entries, rows)
+    return index
+
+
+def columns_of(index: OwnerIndex, question: str, participants: Sequence[str] = ()) -> dict[str, Column]:
+    return compute(index, understand(question, participants), QUERY, EVERY).values
+
+
+def said(make_entry: MakeEntry, *stems: str, episode: int = 0) -> list[Entry]:
+    return [make_entry(n, episode=episode, created_ms=n, stems=text) for n, text in enumerate(stems)]
+
+
+def assert_column(column: Column, expected: Sequence[float]) -> None:
+    np.testing.assert_allclose(column, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_own_is_a_logarithm_of_the_memory_s_bm25(make_entry: MakeEntry) -> None:
+    # Lengths 1 and 3, mean 2: the norm of the first is 1.2·(0.25 + 0.75/2) = 0.75; ln(1 + 2.2·ln 2/1.75).
+    index = indexed(said(make_entry, "bike", "tea tea tea"))
+    assert_column(columns_of(index, "bike?")["own"], [math.log1p(2.2 * LN2 / 1.75), 0])
+    assert_column(columns_of(index, "bike, bike?")["own"], [math.log1p(2.2 * LN2 / 1.75), 0])  # counts once
+
+
+def test_near_leaves_names_out(make_entry: MakeEntry) -> None:
+    # One window of two texts, each of two words: "bike" is in both windows, idf = ln(1 + 0.5/2.5); norm 1.2.
+    entries = [make_entry(n, episode=0, created_ms=n, author_stems="ann", stems=s) for n, s in enumerate("xy")]
+    index = indexed([*entries, make_entry(2, episode=1, stems="bike tea")])
+    found = columns_of(index, "Ann's bike?", ["Ann"])
+    assert found["own"][0] > 0
+    assert found["near"][0] == found["near"][1] == 0
+    assert found["near"][2] > 0
+
+
+def test_an_episode_counts_as_one_text(make_entry: MakeEntry) -> None:
+    # Two episodes of two words each: norm 1.2, ln 2/2.2 times 2.2 is ln 2.
+    entries = [make_entry(n, episode=n // 2, created_ms=n, stems=s) for n, s in enumerate(["x", "bike", "x", "x"])]
+    assert_column(columns_of(indexed(entries), "bike?")["episode"], [math.log1p(LN2)] * 2 + [0, 0])
+
+
+def test_around_sums_up_what_the_neighbours_say(make_entry: MakeEntry) -> None:
+    # The first of seven has the word: twice within two places of it, once within four, nothing beyond, nor of itself.
+    column = columns_of(indexed(said(make_entry, "bike", *"xxxxxx")), "bike?")
+    own = column["own"][0]
+    assert own > 0
+    assert_column(column["around"], [0, 2 * own, 2 * own, own, own, 0, 0])
+
+
+def test_what_stands_alone_has_its_surroundings_on_average(make_entry: MakeEntry) -> None:
+    entries = said(make_entry, "bike", "x")
+    index = indexed([*entries, make_entry(2, episode=-1, stems="bike")])
+    column = columns_of(index, "bike?")
+    at = index.conversation.places.tolist()
+    first, second, alone = (column["around"][place] for place in at)
+    assert first == 0 < second
+    assert alone == pytest.approx((first + second) / 2)
+
+
+def test_a_phrase_is_of_neighbours_that_are_neighbours(make_entry: MakeEntry) -> None:
+    # "red bike" is in one of four: ln(1 + 4/1); the question's words: "red" is in two, ln(1 + 2.5/2.5), "bike" in
+    # three, ln(1 + 1.5/3.5).
+    index = indexed(said(make_entry, "red bike", "bike red", "x bike", "x"))
+    expected = math.log(5) / (math.log(2) + math.log(1 + 1.5 / 3.5))
+    assert_column(columns_of(index, "red bike?")["phrase"], [expected, 0, 0, 0])
+    assert_column(columns_of(index, "bike?")["phrase"], [0, 0, 0, 0])
+
+
+def test_a_phrase_does_not_go_on_in_the_next_memory(make_entry: MakeEntry) -> None:
+    assert not columns_of(indexed(said(make_entry, "x red", "bike x")), "red bike?")["phrase"].any()
+
+
+def test_length_is_a_logarithm_less_the_mean(make_entry: MakeEntry) -> None:
+    logarithms = np.log([4, 1, 2])
+    index = indexed(said(make_entry, "a b c", "", "a"))
+    assert_column(columns_of(index, "?")["length"], (logarithms - logarithms.mean()).tolist())
+
+
+def test_a_reply_lends_its_cosine_to_what_it_replies_to(make_entry: MakeEntry) -> None:
+    # Cosines 1, -1, 1, -1: z = ±1 but for the 0.000001; the last of an episode has no reply.
+    entries = [make_entry(n, episode=n // 3, created_ms=n) for n in range(4)]
+    index = indexed(entries, {n: (1 if n % 2 == 0 else -1, 0) for n in range(4)})
+    assert_column(columns_of(index, "?")["reply"], [-1 / 1.000001, 1 / 1.000001, 0, 0])
+
+
+def chat(make_entry: MakeEntry, *people: tuple[str | None, str | None], session: str = "s") -> list[Entry]:
+    return [
+        make_entry(n, episode=0, created_ms=n, author=author, role=role, session_id=session if role else None)
+        for n, (author, role) in enumerate(people)
+    ]
+
+
+def test_the_assistant_is_marked_where_one_person_talks_to_it(make_entry: MakeEntry) -> None:
+    alone = chat(make_entry, ("user", "user"), ("assistant", "assistant"), (None, None))
+    assert_column(columns_of(indexed(alone), "?")["assistant"], [0, 1, 0])
+    two = chat(make_entry, ("Ann", "user"), ("Bo", "user"), ("assistant", "assistant"))
+    assert_column(columns_of(indexed(two), "?")["assistant"], [0, 0, 0])
+
+
+def test_of_two_who_talk_to_each_other_each_tells_of_themselves(make_entry: MakeEntry) -> None:
+    two = chat(make_entry, ("Ann", "user"), ("Bo", "user"))
+    assert_column(columns_of(indexed(two), "What does Ann like?", ["Ann", "Bo"])["speaker_of_two"], [1, 0])
+    three = chat(make_entry, ("Ann", "user"), ("Bo", "user"), ("Cy", "user"))
+    assert_column(columns_of(indexed(three), "What does Ann like?", ["Ann", "Bo", "Cy"])["speaker_of_two"], [0, 0, 0])
+
+
+def test_each_memory_is_weighed_as_its_chat_is(make_entry: MakeEntry) -> None:
+    people, assistant = SETS["people"], SETS["assistant"]
+    two = chat(make_entry, ("Ann", "user"), ("Bo", "user"), session="two")
+    assert weights_of(indexed(two), SETS) is people
+    one = [
+        make_entry(n, episode=1, created_ms=n, author=author, role=author, session_id="bot")
+        for n, author in enumerate(["user", "assistant"], 2)
+    ]
+    assert weights_of(indexed(one), SETS) is assistant
+    weights = weights_of(indexed([*two, *one]), SETS)
+    for name in people.keys() | assistant.keys():
+        apart = people.get(name, 0.0), assistant.get(name, 0.0)
+        np.testing.assert_array_equal(weights[name], np.repeat(apart, 2))
+    index = indexed([*two, *one])
+    found = compute(index, understand("Which bike?", []), QUERY, weights)
+    assert found.contributions(np.array([3, 0])).sum(axis=0) == pytest.approx(found.score()[[3, 0]])
+
+
+TOLD = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["red bike", "tea", "bike red", "x", ""])), max_size=9)
+
+
+@given(told=TOLD, data=st.data())
+def test_neither_arrival_nor_packing_shows(
+    make_entry: MakeEntry, told: list[tuple[int, str]], data: st.DataObject
+) -> None:
+    """Memories that stand alone, in another order of arrival, and an index of segments: the columns are the same."""
+    order = data.draw(st.permutations(range(len(told))))
+    # Of episodes, the order of time is their own.
+    entries = [
+        make_entry(seq, id=f"m{which}", episode=told[which][0] if told[which][0] else -1, created_ms=which,
+                   author="user", role="user", stems=told[which][1])
+        for seq, which in enumerate(order)
+    ]  # fmt: skip
+    plain = [entries[order.index(which)]._replace(seq=which) for which in range(len(told))]
+    ways = [indexed(plain), indexed(entries)]
+    packed = OwnerIndex("model", 2)
+    packed.append(indexed(plain).packed(len(plain)))
+    values = []
+    for index in (*ways, packed):
+        found = columns_of(index, "Which red bike?")
+        ids = [index.ids[slot] for slot in index.conversation.slots]
+        values.append({name: dict(zip(ids, column.tolist(), strict=True)) for name, column in found.items()})
+    for other in values[1:]:
+        for name, column in values[0].items():
+            assert other[name] == pytest.approx(column, rel=1e-9, abs=1e-9), name
