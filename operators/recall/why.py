@@ -19,6 +19,7 @@ from recallflow.operators.recall.bm25 import idf
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.reasons import ALIKE, ALIKE_NEAR, WORDS, WORDS_NEAR, strengths
 from recallflow.operators.recall.scene import Ranking, Scene
+from recallflow.operators.recall.words import holders
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.responses import Reason
 from recallflow.state.arrays import Places
@@ -182,15 +183,15 @@ def _lenders(scene: Scene, places: Places) -> list[Lender | None]:
     near = (there == around) & (conversation.segment.take(there) == conversation.segment.take(there[:, :1]))
     near &= _permitted(scene, there)
     slots = conversation.slots.take(there)
-    occurrences = [found for stem in stems if len(found := index.words.occurrences(stem))]
-    if not occurrences:
+    held_by = {stem: count for stem in stems if (count := holders(index, stem))}
+    if not held_by:
         return [None] * len(places)
-    held = np.zeros((len(occurrences), *around.shape), np.bool_)
-    for row, found in zip(held, occurrences, strict=True):
+    held = np.zeros((len(held_by), *around.shape), np.bool_)
+    for row, stem in zip(held, held_by, strict=True):
         holding = np.zeros(len(index.ids), np.bool_)
-        holding[found] = True
+        holding[index.words.occurrences(stem)] = True
         holding.take(slots, out=row)
-    worth = idf([min(len(found), conversation.size) for found in occurrences], conversation.size)
+    worth = idf([*held_by.values()], conversation.size)
     lent = np.tensordot(worth, held & ~held[:, :, :1], 1) * near
     best = lent.argmax(axis=1)
     most, own = lent.max(axis=1), worth @ held[:, :, 0]
