@@ -107,7 +107,7 @@ VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
 }
 _NO_SETTINGS = frozenset((FILE_VARIABLE, "RECALLFLOW_SHARED"))  # the latter is read by tests and benchmarks
 _LIBRDKAFKA_VARIABLE = PREFIX + LIBRDKAFKA.upper().replace(".", "_")
-_SECRET = re.compile(r"password|passphrase|secret|jaas|kinit\.cmd|\.pem$|^ssl_key$|oauthbearer\.config")
+_SECRET = re.compile(r"password|^reranker_key$|passphrase|secret|jaas|kinit\.cmd|\.pem$|^ssl_key$|oauthbearer\.config")
 
 
 def read_config(
@@ -200,12 +200,16 @@ def printed(config: Config, origins: Mapping[str, str]) -> str:
         lines += ["", f"[{name}]"]
         values = {one.name: getattr(getattr(config, name), one.name) for one in fields(section)}
         chosen = values.pop("librdkafka", None)
-        lines += [_line(key, f"{name}.{key}", value, origins) for key, value in values.items()]
+        lines += [_line(key, f"{name}.{key}", _masked(key, value), origins) for key, value in values.items()]
         if chosen:
             lines += ["", f"[{LIBRDKAFKA[:-1]}]"]
-            masked = {key: "***" if _SECRET.search(key.lower()) else value for key, value in chosen.items()}
+            masked = {key: _masked(key, value) for key, value in chosen.items()}
             lines += [_line(f'"{key}"', LIBRDKAFKA + key, value, origins) for key, value in masked.items()]
     return "\n".join(lines)
+
+
+def _masked(key: str, value: object) -> object:
+    return "***" if value is not None and _SECRET.search(key.lower()) else value
 
 
 def _line(name: str, key: str, value: object, origins: Mapping[str, str]) -> str:

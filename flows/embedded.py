@@ -19,7 +19,6 @@ from bytewax.recovery import InconsistentPartitionsError, MissingPartitionsError
 from bytewax.run import cli_main
 from threadpoolctl import threadpool_limits
 
-from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed, LineSink, LineSource
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
@@ -27,6 +26,7 @@ from recallflow.errors import RecallflowError, StateError, StorageError
 from recallflow.flows.engine import FLOW_ID, ONE_THREAD, build
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
+from recallflow.operators.answers.scoring import Scorer
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
 from recallflow.parsing import asks
 from recallflow.responses import ErrorBody
@@ -84,21 +84,23 @@ class Embedded:
     settings: Settings
     recovery: RecoveryConfig | None
     decisions: History | None = None
+    scorer: Scorer | None = None
 
     @classmethod
     @contextlib.contextmanager
     def open(cls, settings: Settings, state_dir: Path | None, decisions: History | None = None) -> Iterator["Embedded"]:
         """Opens everything there is to open, so that what is wrong shows before the first line is read. `decisions`:
         what tenants' operators decided (default: nothing)."""
-        embedder = load_embedder(settings.embedder, settings.model_path)
+        embedder = settings.load_embedder()
         with contextlib.ExitStack() as stack:
+            scorer = stack.enter_context(settings.scorer())
             path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))
             fingerprint = settings.fingerprint(embedder)
             directory = stack.enter_context(StateDirectory.open(path, fingerprint, settings.cache_bytes))
             directory.partitions()
             # A run that leaves nothing behind has nothing to recover.
             recovery = recovery_store(path) if state_dir else None
-            yield cls(directory, embedder, settings, recovery, decisions)
+            yield cls(directory, embedder, settings, recovery, decisions, scorer)
 
     def run(
         self,
@@ -119,7 +121,7 @@ class Embedded:
         source = LineSource(topic, open_feed, floor, clock_ms, asks)
         flow = Dataflow(FLOW_ID)
         rules = self.settings.rules(self.embedder, decisions=self.decisions)
-        outputs = build(flow, source, self.directory, self.embedder, rules)
+        outputs = build(flow, source, self.directory, self.embedder, rules, scorer=self.scorer)
         to_deliver = op.flat_map_batch("decide", outputs, partial(_decide, rules.decisions))
         op.output("outputs", to_deliver, LineSink(source, deliver))
         run_dataflow(flow, self.settings, workers, self.recovery)

@@ -11,7 +11,9 @@ from threadpoolctl import threadpool_limits
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.token_counters import load_tiktoken
 from recallflow.embedder import Embedder
+from recallflow.operators.answers.scoring import Scorer
 from recallflow.operators.apply import Rules
+from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Batch, Item
 from recallflow.operators.partition import PartitionLogic
@@ -29,28 +31,38 @@ ONE_THREAD = 1
 
 def build(
     flow: Dataflow,
-    source: Source[Record],
+    source: Source[Record] | Source[Record | Completion],
     directory: StateDirectory,
     embedder: Embedder,
     rules: Rules,
     *,
     decode: Callable[[Record], Item] = decode,
     behind: Callable[[], str] = lambda: "",
+    scorer: Scorer | None = None,
 ) -> KeyedStream[Output]:
     """decode → prepare → state partition; what comes out goes to whatever sink the caller has.
 
     Nothing may branch off and merge before the state, and nothing may be keyed finer: either would reorder events.
 
-    `decode`: for a caller that looks at what comes in. `behind`: what answers do not know yet.
+    `decode`: for a caller that looks at what comes in. `behind`: what answers do not know yet. `scorer`: asks a
+    reranker; where the input does not end, `source` emits its completions among the records.
     """
 
-    def prepared(records: list[Record]) -> list[tuple[str, Batch]]:
-        events = [decode(record) for record in records]
-        return by_partition(prepare(embedder, events), directory.fingerprint.partitions)
+    def prepared(read: list[Record | Completion]) -> list[tuple[str, Batch | Completion]]:
+        finished = [one for one in read if isinstance(one, Completion)]
+        events = [decode(one) for one in read if not isinstance(one, Completion)]
+        batches = by_partition(prepare(embedder, events), directory.fingerprint.partitions)
+        return [*((one.key, one) for one in finished), *batches]
 
     batches = op.flat_map_batch("prepare", op.input("records", flow, source), prepared)
     logic = PartitionLogic.builder(
-        directory, embedder, rules, fallback=load_embedder("hash"), exact_tokens=load_tiktoken, behind=behind
+        directory,
+        embedder,
+        rules,
+        fallback=load_embedder("hash"),
+        exact_tokens=load_tiktoken,
+        behind=behind,
+        scorer=scorer,
     )
 
     def in_one_thread(resumed: Snapshot | None) -> PartitionLogic:

@@ -13,7 +13,6 @@ from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 from bytewax.recovery import RecoveryConfig
 
-from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import TopicAsker
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
@@ -42,6 +41,8 @@ from recallflow.flows.recovery import recovery_store
 from recallflow.flows.repeats import check_repeats
 from recallflow.flows.router import Router
 from recallflow.flows.tally import Tally
+from recallflow.operators.answers.scoring import Scorer
+from recallflow.operators.async_call import WithCompletions
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item, Refused
 from recallflow.outputs import Done, Output
@@ -68,7 +69,8 @@ class KafkaFlow:
             metrics = Metrics(self.chosen.serve_while_catching_up)
             if (port := self.chosen.metrics_port) is not None:
                 stack.enter_context(Probes(self.chosen.metrics_host, port, metrics.registry, metrics.obstacle))
-            embedder = load_embedder(self.settings.embedder, self.settings.model_path)
+            embedder = self.settings.load_embedder()
+            scorer = stack.enter_context(self.settings.scorer())
             deployment = stack.enter_context(closing(self._deployment()))
             directory, rewind = self._open_directory(stack, deployment, self.settings.fingerprint(embedder))
             # Before anything else is read: each record is judged by what was decided up to then.
@@ -77,10 +79,10 @@ class KafkaFlow:
             deployment.join()  # it puts out whoever worked here before: the directory is ours
             _log.info("deployment %s is ours", self._deployment_name())
             parts = Closing()
-            running, known = self._running(stack, deployment, directory, table, begin, rewind, parts)
+            running, known = self._running(stack, deployment, directory, table, begin, rewind, parts, scorer)
             metrics.watch(running)
             sink = self._sink(begin, known, deployment, running.source.stopping, parts)
-            flow = self._flow(running, sink, known, embedder, table.history)
+            flow = self._flow(running, sink, known, embedder, table.history, scorer)
             _stop_on_signals(running.source)
             stack.enter_context(running.watch.running())
             # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
@@ -117,6 +119,7 @@ class KafkaFlow:
         begin: Begin,
         rewind: dict[str, int],
         parts: Closing,
+        scorer: Scorer | None,
     ) -> tuple[Running, KnownTopics]:
         """The source with all that watches over it, and what is known of the topics."""
         ask = TopicAsker(self.options, (*self.topics.read(), *self.topics.outputs()))
@@ -137,6 +140,7 @@ class KafkaFlow:
             catch_up=catch_up,
             failure=lambda: deployment.failure() or table.failure() or watch.failure(),
             closing=parts,
+            wake=None if scorer is None else scorer.runtime.completions.wake,
         )
         stack.callback(source.close)
         misplaced.learn(found)
@@ -197,7 +201,13 @@ class KafkaFlow:
         return {f"{topic}:{number}": end for (topic, number), (_, end) in spans.items()}
 
     def _flow(
-        self, running: Running, sink: KafkaSink, known: KnownTopics, embedder: Embedder, decisions: History
+        self,
+        running: Running,
+        sink: KafkaSink,
+        known: KnownTopics,
+        embedder: Embedder,
+        decisions: History,
+        scorer: Scorer | None,
     ) -> Dataflow:
         replies = {topic: sink.partitions[topic] for topic in (self.topics.responses, *self.topics.replies)}
         rules = self.settings.rules(embedder, self.topics.queries, replies, input_ends=False, decisions=decisions)
@@ -223,7 +233,8 @@ class KafkaFlow:
             return item
 
         behind = running.source.catch_up.describe
-        outputs = build(flow, running.source, running.directory, embedder, rules, decode=decoded, behind=behind)
+        source = running.source if scorer is None else WithCompletions(running.source, scorer.runtime.completions, 0.0)
+        outputs = build(flow, source, running.directory, embedder, rules, decode=decoded, behind=behind, scorer=scorer)
         op.output("outputs", op.flat_map_batch("route", outputs, route), sink)
         return flow
 

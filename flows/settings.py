@@ -1,12 +1,16 @@
 """The settings of the engine itself: what shapes its state and its answers, with Kafka or without."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.rerankers import load_reranker
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
+from recallflow.operators.answers.scoring import Scorer
 from recallflow.operators.apply import Rules
 from recallflow.operators.graph.similar import Similarity
 from recallflow.state.directory import Fingerprint
@@ -30,7 +34,11 @@ class Settings:
 
     `similarity_threshold`: the least cosine of memories that the graph links as similar; `similarity_max_k`: how many
     of the nearest are looked at; `similarity_max_per_memory`: how many a memory is linked to, 0 to link none.
-    `graph_enabled`: whether queries may follow the graph at all, whatever tenants decided."""
+    `graph_enabled`: whether queries may follow the graph at all, whatever tenants decided.
+
+    `reranker`: the model that reads the best candidates once more, a local one or the one that the service at
+    `reranker_url` has by this name; `reranker_key` is for that service, and answers go without it after
+    `rerank_timeout_ms`. `model_path` is the reranker's where the embedder has no model."""
 
     embedder: str = "hash"
     model_path: Path | None = None
@@ -42,6 +50,11 @@ class Settings:
     similarity_max_k: int = 20
     similarity_max_per_memory: int = 5
     graph_enabled: bool = True
+    reranker: str | None = None
+    reranker_path: Path | None = None
+    reranker_url: str | None = None
+    reranker_key: str | None = None
+    rerank_timeout_ms: int = 1_500
 
     def __post_init__(self) -> None:
         refuse_unless(
@@ -52,12 +65,36 @@ class Settings:
             ("epoch_ms", "10 to 60,000", 10 <= self.epoch_ms <= 60_000),
             ("similarity_threshold", "above 0, and at most 1", 0 < self.similarity_threshold <= 1),
             ("similarity_max_k", "1 to 1,000", 1 <= self.similarity_max_k <= 1_000),
+            ("rerank_timeout_ms", "1 to 60,000", 1 <= self.rerank_timeout_ms <= 60_000),
             ("similarity_max_per_memory", "0 to 100", 0 <= self.similarity_max_per_memory <= 100),
         )
 
     @property
     def episode_gap_ms(self) -> int:
         return round(self.episode_gap_minutes * MINUTE_MS)
+
+    @contextmanager
+    def scorer(self) -> Iterator[Scorer | None]:
+        """What asks the reranker that is chosen, none where none is; closed in the end."""
+        timeout_s = self.rerank_timeout_ms / 1000
+        path = self.reranker_path or (self.model_path if self.model_path_is_the_rerankers else None)
+        found = load_reranker(
+            self.reranker, path=path, url=self.reranker_url, key=self.reranker_key, timeout_s=timeout_s
+        )
+        if found is None:
+            yield None
+            return
+        with Scorer(found, timeout_s) as scorer:
+            yield scorer
+
+    def load_embedder(self) -> Embedder:
+        """The embedder that is chosen. Raises EmbedderError."""
+        return load_embedder(self.embedder, None if self.model_path_is_the_rerankers else self.model_path)
+
+    @property
+    def model_path_is_the_rerankers(self) -> bool:
+        """Whether `model_path` cannot be meant for the embedder: `hash` has no model."""
+        return self.embedder == "hash" and self.reranker is not None and self.reranker_path is None
 
     def fingerprint(self, embedder: Embedder) -> Fingerprint:
         """What the state directory remembers of the settings."""

@@ -8,7 +8,9 @@ from typing import Self
 from bytewax.operators import StatefulBatchLogic
 
 from recallflow.embedder import Embedder, TokenCounter
+from recallflow.operators.answers.scoring import Scorer
 from recallflow.operators.apply import Rules
+from recallflow.operators.async_call import Completion
 from recallflow.operators.events import Batch
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.snapshot import Snapshot
@@ -17,7 +19,7 @@ from recallflow.outputs import Output
 from recallflow.state.directory import StateDirectory
 
 
-class PartitionLogic(StatefulBatchLogic[Batch, Output, Snapshot]):
+class PartitionLogic(StatefulBatchLogic[Batch | Completion, Output, Snapshot]):
     """One state partition's events in order. Bytewax does not say which partition it is: the step is opened with the
     snapshot, or else with the first batch."""
 
@@ -36,19 +38,28 @@ class PartitionLogic(StatefulBatchLogic[Batch, Output, Snapshot]):
         fallback: Embedder | None = None,
         exact_tokens: Callable[[], TokenCounter | None] = lambda: None,
         behind: Callable[[], str] = lambda: "",
+        scorer: Scorer | None = None,
     ) -> Callable[[Snapshot | None], Self]:
         """What Bytewax's `stateful_batch` asks for. `fallback` and `exact_tokens`: see `Shared`. `behind` says
-        what of the log answers do not know yet, empty where they know all of it."""
+        what of the log answers do not know yet, empty where they know all of it. `scorer` asks a reranker, if there is
+        one."""
         given = clocks or Clocks()
         shared = Shared.of(embedder, given.timer, fallback, exact_tokens)
         return lambda resumed: cls(
-            lambda snapshot: StateStep(directory, shared, rules, given, behind, snapshot), resumed
+            lambda snapshot: StateStep(directory, shared, rules, given, behind, snapshot, scorer), resumed
         )
 
-    def on_batch(self, values: list[Batch]) -> tuple[Iterable[Output], bool]:
+    def on_batch(self, values: list[Batch | Completion]) -> tuple[Iterable[Output], bool]:
+        batches = [value for value in values if isinstance(value, Batch)]
+        finished = [value.call for value in values if isinstance(value, Completion)]
         if self._step is None:
-            self._step = self._open_step(Snapshot.empty(values[0].partition))
-        return self._step.apply(chain.from_iterable(batch.items for batch in values)), StatefulBatchLogic.RETAIN
+            if not batches:  # a completion of an earlier run in this process
+                return [], StatefulBatchLogic.RETAIN
+            self._step = self._open_step(Snapshot.empty(batches[0].partition))
+        # Before what comes behind them: they were asked earlier.
+        outputs = self._step.rescored(finished) if finished else []
+        outputs += self._step.apply(chain.from_iterable(batch.items for batch in batches))
+        return outputs, StatefulBatchLogic.RETAIN
 
     def on_notify(self) -> tuple[Iterable[Output], bool]:
         return self._opened.advance(), StatefulBatchLogic.RETAIN

@@ -32,11 +32,16 @@ class Snapshot(Checked):
 
 
 def by_partition(items: Iterable[Item], partitions: int) -> list[tuple[str, Batch]]:
-    """Items in a batch for each state partition, under its Bytewax key: zero-padded, so that keys sort as numbers."""
+    """Items in a batch for each state partition, under its Bytewax key."""
     batches: dict[int, list[Item]] = defaultdict(list)
     for item in items:
         batches[_partition_of(item, partitions)].append(item)
-    return [(f"{number:03d}", Batch(number, found)) for number, found in batches.items()]
+    return [(key_of_partition(number), Batch(number, found)) for number, found in batches.items()]
+
+
+def key_of_partition(number: int) -> str:
+    """The Bytewax key of a state partition: zero-padded, so that keys sort as numbers."""
+    return f"{number:03d}"
 
 
 def _partition_of(item: Item, partitions: int) -> int:

@@ -18,6 +18,8 @@ from recallflow.errors import StateBehind
 from recallflow.operators import outbox
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.queries import Queries
+from recallflow.operators.answers.reranking import Reranking
+from recallflow.operators.answers.scoring import Scorer
 from recallflow.operators.apply import Rules
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask, Item, Refused, Write
@@ -25,7 +27,7 @@ from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.large import Queue
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.shared import Shared
-from recallflow.operators.snapshot import Snapshot, decode_record, encode_record
+from recallflow.operators.snapshot import Snapshot, decode_record, encode_record, key_of_partition
 from recallflow.operators.writes import Writes
 from recallflow.outputs import Done, Output
 from recallflow.records import Record
@@ -52,9 +54,10 @@ class StateStep:
         clocks: Clocks,
         behind: Callable[[], str],
         resumed: Snapshot,
+        scorer: Scorer | None = None,
     ) -> None:
-        """`behind`: what of the log answers do not know yet. Raises StateBehind where the store lacks what the snapshot
-        says is applied."""
+        """`behind`: what of the log answers do not know yet. `scorer`: asks a reranker, if there is one. Raises
+        StateBehind where the store lacks what the snapshot says is applied."""
         self._directory, self._rules = directory, rules
         self._partition = directory.partition(resumed.partition)
         if not directory.rebuilding:
@@ -64,8 +67,11 @@ class StateStep:
         self._embedder = shared.questions.embedder
         expansions = Expansions(rules.decisions, resumed.partition, enabled=rules.graph_enabled)
         self._writes = Writes(self._partition, owners, rules, expansions)
-        answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions)
-        self._queries = Queries(self._partition, owners, answerer, expansions, rules, clocks.now_ms, behind)
+        reranks = scorer is not None
+        answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions, reranks=reranks)
+        key = key_of_partition(resumed.partition)
+        reranking = None if scorer is None else Reranking(scorer, key, clocks.timer)
+        self._queries = Queries(self._partition, owners, answerer, expansions, rules, clocks.now_ms, behind, reranking)
         self._queue = Queue(self._writes.is_at_work, rules.query_topic)
         self._received = dict(resumed.received)
         self._resume(resumed)
@@ -94,6 +100,10 @@ class StateStep:
             outputs += self.advance()
         outputs += [Done(source, tuple(found)) for source, found in offsets.items()]
         return outputs
+
+    def rescored(self, calls: list[int]) -> list[Output]:
+        """What is put out for calls of the reranker that have ended."""
+        return self._queries.rescored(calls)
 
     def advance(self, *, end: bool = False) -> list[Output]:
         """Ends a batch, or comes between two: one step of what takes several, what no longer has to wait, and one

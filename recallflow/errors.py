@@ -8,6 +8,7 @@
     ├── DeploymentHeld       another engine holds the deployment: stop that one, or stand by
     ├── SinkError            an output could not be delivered: the flow stops before it would be lost
     ├── EmbedderError        a model cannot be loaded or used: check its name and path
+    ├── RerankerError        a reranker cannot be loaded or used: answers go without it
     ├── DecryptionFailed     a stored value cannot be opened: an answer shows it redacted
     ├── StateError           the state directory cannot be used
     │   ├── StateFormatError     written by another version: use that version, or rebuild
@@ -97,6 +98,10 @@ class SinkError(RecallflowError):
 
 class EmbedderError(RecallflowError):
     """An embedding model cannot be loaded or gave something else than vectors of its dimension."""
+
+
+class RerankerError(RecallflowError):
+    """A reranker cannot be loaded, or did not give a number for each text."""
 
 
 class DecryptionFailed(RecallflowError):

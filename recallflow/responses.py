@@ -41,6 +41,7 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
         "no_graph": Meaning(True, "how near memories are to entities counts for nothing: no graph was there to tell"),
         "not_in_this_version": Meaning(True, "something asked for was not applied; the detail names it"),
         "rebuilding": Meaning(True, "memories lost with a state directory are still being read again"),
+        "rerank_failed": Meaning(True, "the reranker failed, or was not asked: the answer goes without it"),
         "rows_missing": Meaning(True, "memories were found whose rows are gone from the store"),
         "stale_read": Meaning(True, "the answer was given before all of `wait_for` was applied"),
         "wrong_dimension": Meaning(True, "the model gave a vector of another size: as `embedding_fallback`"),
@@ -136,6 +137,7 @@ class RecalledMemory(Cuttable):
     rank: int
     why: SkipValidation[list[Reason]]  # made of parts that are checked already
     conflicts_with: list[str] | None = None
+    rerank_score: float | None = None
 
 
 class Explanation(Model):

@@ -14,7 +14,8 @@ from recallflow.operators.graph.explore import explore, explored_edge
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.graph.status import status
 from recallflow.operators.graph.trace import trace
-from recallflow.operators.recall.pipeline import Effects, Engine, Recalled, recall
+from recallflow.operators.recall.pipeline import Effects, Engine, Recalled, recall, to_rerank
+from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.tuning import tenant_settings
 from recallflow.queries import (
@@ -51,29 +52,42 @@ class Answerer:
         rules: Rules,
         timer: Callable[[], float],
         expansions: Expansions,
+        *,
+        reranks: bool = False,
     ) -> None:
         self._partition = partition
         self._owners = owners
         self._decisions = rules.decisions
         self._expansions = expansions
-        self._engine = Engine(shared, self._rows, rules.episode_gap_ms, timer, expansions)
+        self._engine = Engine(shared, self._rows, rules.episode_gap_ms, timer, expansions, reranks)
 
     @property
     def embedder(self) -> Embedder:
         """The model for questions."""
         return self._engine.embedder
 
-    def answer(self, ask: Ask) -> tuple[Response, Effects | None]:
-        """One query's response, and what it leaves behind. Raises InvalidRecord where there is no answer to give."""
-        query, request = ask.query, Request(ask.owner, ask.record.position, ask.query_id, ask.record.append_ms)
+    def answer(self, ask: Ask, scored: Scored | None = None) -> tuple[Response, Effects | None]:
+        """One query's response, and what it leaves behind. `scored`: what a reranker said of its candidates. Raises
+        InvalidRecord where there is no answer to give."""
+        query, request = ask.query, _request(ask)
         if isinstance(query, Recall):
-            found = self._recall(query, request)
+            found = self._recall(query, request, scored)
             return found.response, found.effects
         return self._look_up(query, request), None
 
-    def _recall(self, query: Recall, request: Request) -> Recalled:
+    def to_rerank(self, ask: Ask) -> list[Text]:
+        """The texts that a reranker is to read before a query is answered."""
+        query, request = ask.query, _request(ask)
+        if not isinstance(query, Recall):
+            return []
         tenant = tenant_settings(self._decisions, request.owner.tenant_id, request.at_ms)
-        return recall(self._engine, self._owners.get(request.owner), query, request, _asked_ms(query, request), tenant)
+        hot = self._owners.get(request.owner)
+        return to_rerank(self._engine, hot, query, request, _asked_ms(query, request), tenant)
+
+    def _recall(self, query: Recall, request: Request, scored: Scored | None = None) -> Recalled:
+        tenant = tenant_settings(self._decisions, request.owner.tenant_id, request.at_ms)
+        hot = self._owners.get(request.owner)
+        return recall(self._engine, hot, query, request, _asked_ms(query, request), tenant, scored)
 
     def _trace(self, query: GraphTrace, request: Request) -> Trace:
         asked = Recall(
@@ -164,6 +178,10 @@ class Answerer:
 
     def _index(self, hot: HotOwner) -> OwnerIndex:
         return hot.search_index(self._engine.embedder.name, self._engine.embedder.dimension)
+
+
+def _request(ask: Ask) -> Request:
+    return Request(ask.owner, ask.record.position, ask.query_id, ask.record.append_ms)
 
 
 def _asked_ms(query: QueryEvent, request: Request) -> int:

@@ -11,12 +11,14 @@ from functools import partial
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.effects import Marks, stage_effects
+from recallflow.operators.answers.reranking import Reranking
 from recallflow.operators.answers.waiting import Pasts, Waiting
 from recallflow.operators.apply import Rules
 from recallflow.operators.events import Ask, Item, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.recall.pipeline import Effects
+from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
 from recallflow.owner import Owner
 from recallflow.queries import Recall, ReplyTo
@@ -40,9 +42,10 @@ class Queries:
         rules: Rules,
         now_ms: Callable[[], int],
         behind: Callable[[], str],
+        reranking: Reranking | None,
     ) -> None:
         """`now_ms`: epoch milliseconds, for the deadlines of waiting queries. `behind`: what of the log answers do not
-        know yet."""
+        know yet. `reranking`: who has candidates read once more, if anybody."""
         self._partition = partition
         self._owners = owners
         self._answerer = answerer
@@ -50,6 +53,7 @@ class Queries:
         self._rules = rules
         self._now_ms = now_ms
         self._behind = behind
+        self._reranking = reranking
         self._marks = Marks(partition)
         self._pasts = Pasts(owners, answerer.embedder, rules.episode_gap_ms)
         self._waiting: list[Waiting] = []
@@ -74,7 +78,7 @@ class Queries:
         of the input."""
         outputs: list[Output] = []
         if self._pasts and (asked := self._pasts.advance()) is not None:
-            outputs += self._answer(asked.ask, asked.warnings)
+            outputs += self._answer_or_rerank(asked.ask, asked.warnings, asked.scored)
             self._pasts.end(asked)
         if not self._waiting:
             return outputs
@@ -86,6 +90,13 @@ class Queries:
                 self._waiting.append(query)
             else:
                 outputs += self._begin(query.ask, query.stale(self._partition.applied))
+        return outputs
+
+    def rescored(self, calls: list[int]) -> list[Output]:
+        """Answers those whose candidates a reranker has read by now."""
+        outputs: list[Output] = []
+        for ask, warnings, scored in self._reranking.end(calls) if self._reranking is not None else ():
+            outputs += self._begin(ask, warnings, scored)
         return outputs
 
     def due_ms(self) -> int | None:
@@ -103,8 +114,8 @@ class Queries:
         return [query.ask.record for query in self._waiting]
 
     def held(self) -> list[Record]:
-        """The queries that wait for a past to be built: they are asked anew."""
-        return self._pasts.records()
+        """The queries that wait for a past to be built, or for a reranker: they are asked anew."""
+        return [*self._pasts.records(), *(self._reranking.records() if self._reranking is not None else ())]
 
     def resume(self, waiting: list[Item], lost: dict[str, int]) -> None:
         """Goes on with what a snapshot holds. `lost`: how far each source was applied before state was lost."""
@@ -125,21 +136,37 @@ class Queries:
 
     # ------------------------------------------------------------------ answers
 
-    def _begin(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
+    def _begin(self, ask: Ask, warnings: list[Warn], scored: Scored | None = None) -> list[Output]:
         """Answers a query; one about the past of a large owner is set aside until that is built, unless its line waits
         for it."""
         if not self._rules.input_ends:
             with suppress(InvalidRecord):  # where our own code fails at it, the answer says so
-                if once(STEP, ask.record.position, self._pasts.begin, ask, warnings):
+                if once(STEP, ask.record.position, self._pasts.begin, ask, warnings, scored):
                     return []
-        return self._answer(ask, warnings)
+        return self._answer_or_rerank(ask, warnings, scored)
 
-    def _answer(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
+    def _answer_or_rerank(self, ask: Ask, warnings: list[Warn], scored: Scored | None) -> list[Output]:
+        """Answers a query, or sets it aside until a reranker has read its candidates, unless its line waits for it."""
+        if self._reranking is None or scored is not None:
+            return self._answer(ask, warnings, scored)
+        texts: list[Text] = []
+        with suppress(InvalidRecord):  # the answer says so
+            texts = once(STEP, ask.record.position, self._answerer.to_rerank, ask)
+        if not texts:
+            return self._answer(ask, warnings, None)
+        number = self._reranking.begin(ask, warnings, texts)
+        if not self._rules.input_ends:
+            return []
+        self._reranking.wait(number)
+        ((_, _, scored),) = self._reranking.end([number])
+        return self._answer(ask, warnings, scored)
+
+    def _answer(self, ask: Ask, warnings: list[Warn], scored: Scored | None) -> list[Output]:
         record, drop = ask.record, partial(self._owners.drop, ask.owner)
         reply_to: ReplyTo | None = None
         try:
             reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
-            answer, effects = twice(STEP, record.position, self._respond, ask, warnings, reply_to, undo=drop)
+            answer, effects = twice(STEP, record.position, self._respond, ask, warnings, reply_to, scored, undo=drop)
         except InvalidRecord as error:
             failed = self._failure(ask, 0, ask.query_id, error, reply_to, self._catching_up())
             return [failed] if error.code != "internal_error" else [failed, DeadLetter(record, 1, error, STEP)]
@@ -151,8 +178,10 @@ class Queries:
         verdict = self._expansions.verdict(ask.owner.tenant_id, record.append_ms)
         return [answer] if verdict is None else [answer, Verdict(record.position, 2, record.append_ms, verdict)]
 
-    def _respond(self, ask: Ask, warnings: list[Warn], reply_to: ReplyTo | None) -> tuple[Answer, Effects | None]:
-        response, effects = self._answerer.answer(ask)
+    def _respond(
+        self, ask: Ask, warnings: list[Warn], reply_to: ReplyTo | None, scored: Scored | None
+    ) -> tuple[Answer, Effects | None]:
+        response, effects = self._answerer.answer(ask, scored)
         if warnings := [*warnings, *self._rebuilding(), *self._catching_up()]:
             response = response.warned(warnings)
         response = response.model_copy(update={"applied": self._applied()})

@@ -14,6 +14,7 @@ from recallflow.fields import EPOCH_MS_MAX
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build
+from recallflow.operators.recall.rerank import Scored
 from recallflow.queries import Recall
 from recallflow.records import Position, Record
 from recallflow.responses import Warn
@@ -54,12 +55,13 @@ class Waiting:
 
 
 class Asked(NamedTuple):
-    """A question, what its answer is to warn of, and the steps to what it is about."""
+    """A question, what its answer is to warn of, the steps to what it is about, and what a reranker said."""
 
     ask: Ask
     warnings: list[Warn]
     moment: Moment
     steps: Steps[OwnerIndex]
+    scored: Scored | None
 
 
 class Pasts:
@@ -78,7 +80,7 @@ class Pasts:
         """What is asked, for the snapshot."""
         return [asked.ask.record for asked in self._asked]
 
-    def begin(self, ask: Ask, warnings: list[Warn]) -> bool:
+    def begin(self, ask: Ask, warnings: list[Warn], scored: Scored | None) -> bool:
         """Whether a question takes steps; then it is set aside until they are taken."""
         query, hot = ask.query, self._owners.get(ask.owner)
         if not isinstance(query, Recall) or hot.next_change <= AT_ONCE:
@@ -88,7 +90,7 @@ class Pasts:
             return False
         steps = build(hot, moment, self._embedder.name, self._embedder.dimension, self._episode_gap_ms)
         next(steps)  # from here on it is of now
-        self._asked.append(Asked(ask, warnings, moment, steps))
+        self._asked.append(Asked(ask, warnings, moment, steps, scored))
         return True
 
     def advance(self) -> Asked | None:

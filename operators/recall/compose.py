@@ -1,6 +1,6 @@
 """What a response shows of ranked places and their rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,14 +26,23 @@ EDGES_MOST = 64  # looked at per memory for contradictions: its newest, and thos
 Rows = Sequence[MemoryRow | None]
 
 
-def ranked(index: OwnerIndex, ranking: Ranking, rows: Rows, reasons: Sequence[list[Reason]]) -> list[RecalledMemory]:
-    """The ranked memories, each with its reasons; those whose text could not be opened come last, and one whose row is
-    gone (a deletion in flight) is left out."""
+def ranked(
+    index: OwnerIndex,
+    ranking: Ranking,
+    rows: Rows,
+    reasons: Sequence[list[Reason]],
+    rerank_scores: Mapping[str, float],
+) -> list[RecalledMemory]:
+    """The ranked memories, each with its reasons and, by id, what a reranker gave it; those whose text could not be
+    opened come last, and one whose row is gone (a deletion in flight) is left out."""
     found: list[RecalledMemory] = []
     parts = zip(rows, _episode_ids(index, ranking.places), ranking.scores.tolist(), reasons, strict=True)
     for row, episode_id, score, why in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
         if row is not None:
-            found.append(_memory(row, episode_id, score=score, rank=len(found) + 1, why=why))
+            memory = _memory(row, episode_id, score=score, rank=len(found) + 1, why=why)
+            if row.id in rerank_scores:
+                memory = memory.model_copy(update={"rerank_score": round(rerank_scores[row.id], 6)})
+            found.append(memory)
     return found
 
 

@@ -6,12 +6,12 @@ from typing import Literal
 
 from recallflow.responses import Tier
 
-Step = Literal["dense", "graph", "llm"]
+Step = Literal["dense", "graph", "rerank", "llm"]
 
 # What the costliest step that ran makes of an answer; without any of them it is `fast`.
-TIER_OF: Mapping[Step, Tier] = MappingProxyType({"dense": "standard", "graph": "graph", "llm": "llm"})
+TIER_OF: Mapping[Step, Tier] = MappingProxyType({"dense": "standard", "graph": "graph", "rerank": "llm", "llm": "llm"})
 TARGET_MS: Mapping[Tier, float] = MappingProxyType({"fast": 10.0, "standard": 50.0, "graph": 100.0, "llm": 1_500.0})
-DROPPED_FIRST: tuple[Step, ...] = ("llm", "graph", "dense")  # the costliest first
+DROPPED_FIRST: tuple[Step, ...] = ("llm", "rerank", "graph", "dense")  # the costliest first
 REST = "rest"  # the cost of all that runs after a query is understood, beside the optional steps
 NEWEST = 0.2  # weight of the latest run in a mean
 FORGIVEN = 0.9  # what is left of a mean after a drop
@@ -31,6 +31,11 @@ class Laps:
         took_ms = self.stages_ms[step] = round((now_s - self._last_s) * 1000, 3)
         self._last_s = now_s
         return took_ms
+
+    def add(self, step: str, took_ms: float) -> None:
+        """Counts in a step that ran before the beginning."""
+        self.stages_ms[step] = round(took_ms, 3)
+        self._began_s -= took_ms / 1000
 
     def elapsed_ms(self) -> float:
         """The time since the beginning."""

@@ -116,6 +116,11 @@ def entity(names: Sequence[str], hops: int) -> Reason:
     return {"code": "entity", "text": f"about {which}" if not hops else f"{steps} from {which} in the graph"}
 
 
+def reranked(model: str, rank: int, before: int) -> Reason:
+    """A reranker put it further up."""
+    return {"code": "reranked", "text": f"{model} puts it {_ordinal(rank)}, not {_ordinal(before)}"}
+
+
 def linked(own_id: str, path: Mapping[str, Any], seed: MemoryRow | None) -> Reason:
     """The graph leads to it from a memory of the answer. That is None where it cannot be quoted."""
     edge = {name: part for name, part in path.items() if name != "reason"}

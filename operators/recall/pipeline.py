@@ -6,7 +6,7 @@ everything here is about an owner whom the query may ask.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
 from recallflow.operators.events import Request
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Applied, Expansions
-from recallflow.operators.recall import compose, people, signal, why, words
+from recallflow.operators.recall import compose, people, rerank, signal, why, words
 from recallflow.operators.recall.context import About, context
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Laps, Step, tier_of
 from recallflow.operators.recall.filters import allowed, superseded
@@ -27,6 +27,7 @@ from recallflow.operators.recall.intent import intent_of, mode_for
 from recallflow.operators.recall.modes import rank
 from recallflow.operators.recall.moment import Moment, index_at
 from recallflow.operators.recall.question import Question, Vocabulary, understand
+from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal
@@ -44,14 +45,15 @@ RARE_LANGUAGE = 50  # of so many memories, one in a language is a slip, or a quo
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What recall needs beside an owner's state: what a process shares, such as the model for questions; the rows'
-    reader; the episode gap; a timer for what the response says of its own time (seconds, from any start); and the state
-    partition's graph expansions."""
+    reader; the episode gap; a timer for what the response says of its own time (seconds, from any start); the state
+    partition's graph expansions; and whether there is a reranker."""
 
     shared: Shared
     rows: Callable[[HotOwner, OwnerIndex, list[int]], list[MemoryRow | None]]
     episode_gap_ms: int
     timer: Callable[[], float]
     expansions: Expansions
+    reranks: bool = False
 
     @property
     def embedder(self) -> Embedder:
@@ -82,7 +84,7 @@ class Recalled(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A query on its way: the moment it is about, and the owner's index of then. `laps`: how long the steps took so
-    far."""
+    far; `scored`: what a reranker said of its candidates, if it was asked."""
 
     engine: Engine
     hot: HotOwner
@@ -91,6 +93,7 @@ class Asked:
     moment: Moment
     index: OwnerIndex
     laps: Laps
+    scored: Scored | None = None
 
     def rows(self, slots: list[int]) -> list[MemoryRow | None]:
         """The rows of the index's slots."""
@@ -116,11 +119,13 @@ class Candidates(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Steps 6, 7 and 9: the scene that was ranked, and the order; and the graph, as this query may use it."""
+    """Steps 6, 7 and 9: the scene that was ranked, and the order; the graph, as this query may use it; and the ranks
+    before a reranker changed them, if one did."""
 
     scene: Scene
     ranking: Ranking
     graph: QueryGraph
+    before: list[int]
 
 
 class Expanded(NamedTuple):
@@ -143,14 +148,18 @@ class Composed(NamedTuple):
 
 
 def recall(
-    engine: Engine, hot: HotOwner, query: Recall, request: Request, asked_ms: int, tenant: RecallSettings
+    engine: Engine,
+    hot: HotOwner,
+    query: Recall,
+    request: Request,
+    asked_ms: int,
+    tenant: RecallSettings,
+    scored: Scored | None = None,
 ) -> Recalled:
     """One query's answer, ranked as the tenant and the query have it; asked at `asked_ms`. Raises InvalidRecord for
     what cannot be answered."""
-    laps, moment, embedder = Laps(engine.timer), Moment.of(query, asked_ms), engine.embedder
-    index = index_at(hot, moment, embedder.name, embedder.dimension, engine.episode_gap_ms)
-    asked = Asked(engine, hot, query, request, moment, index, laps)
-    laps.lap("index")
+    asked = _asked(engine, hot, query, request, asked_ms, scored)
+    moment = asked.moment
     understood = _understand(asked, tenant)
     candidates = _find_candidates(asked, understood)
     ranked = _rank(asked, understood, candidates)
@@ -164,6 +173,32 @@ def recall(
     return Recalled(response, effects, ranked.ranking, ranked.graph)
 
 
+def to_rerank(
+    engine: Engine, hot: HotOwner, query: Recall, request: Request, asked_ms: int, tenant: RecallSettings
+) -> list[Text]:
+    """The texts that a reranker is to read before the query is answered, best first: none where it has no part in the
+    answer, or would not be done in time."""
+    asked = _asked(engine, hot, query, request, asked_ms, None)
+    understood = _understand(asked, tenant)
+    if understood.tuning.mode not in rerank.MODES or "rerank" in understood.dropped:
+        return []
+    ranked = _rank(asked, understood, _find_candidates(asked, understood), rerank.BEST)
+    found = rerank.texts(asked.rows(asked.index.conversation.slots[ranked.ranking.places].tolist()))
+    return found if len(found) > 1 else []
+
+
+def _asked(
+    engine: Engine, hot: HotOwner, query: Recall, request: Request, asked_ms: int, scored: Scored | None
+) -> Asked:
+    laps, moment, embedder = Laps(engine.timer), Moment.of(query, asked_ms), engine.embedder
+    index = index_at(hot, moment, embedder.name, embedder.dimension, engine.episode_gap_ms)
+    laps.lap("index")
+    if scored is not None:
+        laps.add("rerank", scored.took_ms)
+        engine.shared.costs.add("rerank", scored.took_ms)
+    return Asked(engine, hot, query, request, moment, index, laps, scored)
+
+
 def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
     query, shared = asked.query, asked.engine.shared
     question = understand(query.query.strip()[:QUERY_CHARACTERS], participants(asked.index), vocabulary(asked.index))
@@ -175,6 +210,8 @@ def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
         # A vector that is at hand costs no time.
         if tuning.mode != "recency" and shared.questions.cached(question.own_words) is None:
             ahead.append("dense")
+        if asked.engine.reranks and asked.scored is None and tuning.mode in rerank.MODES:
+            ahead.append("rerank")
         dropped = shared.costs.drop(ahead, query.sla_target_ms - asked.laps.elapsed_ms())
     asked.laps.lap("understand")
     return Understood(question, intent, tuning, dropped, asked.laps.elapsed_ms())
@@ -196,9 +233,12 @@ def _find_candidates(asked: Asked, understood: Understood) -> Candidates:
     return Candidates(permitted, found)
 
 
-def _rank(asked: Asked, understood: Understood, candidates: Candidates) -> Ranked:
+def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least: int = 0) -> Ranked:
+    """Ranks `at_least` so many; the query's k, where a reranker has not ordered them anew."""
     query, moment, index, hot = asked.query, asked.moment, asked.index, asked.hot
     permitted, columns, tuning = candidates.permitted, candidates.signal.columns, understood.tuning
+    scores = {} if asked.scored is None else asked.scored.scores
+    most = max(at_least, rerank.BEST if scores else 0)
     semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
     graph = QueryGraph(
         graph=hot.graph,
@@ -218,7 +258,7 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates) -> Ranke
         now_ms=moment.now_ms,
         semantic=semantic,
         allowed=permitted,
-        tuning=tuning,
+        tuning=replace(tuning, k=most) if most > tuning.k else tuning,
         vector=candidates.signal.vector,
         proximity=_proximity(graph, query, understood),
         relationship=graph.boosts(query.traversal_depth),
@@ -226,8 +266,12 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates) -> Ranke
         returned=NO_SEQS if session_id is None else hot.returned(session_id),
     )
     ranking = rank(scene) if len(permitted) else Ranking(permitted, np.zeros(0))
+    before: list[int] = []
+    if scores:
+        ids = [index.ids[slot] for slot in index.conversation.slots[ranking.places].tolist()]
+        ranking, before = rerank.reordered(ranking, ids, scores, tuning.k)
     asked.laps.lap("rank")
-    return Ranked(scene, ranking, graph)
+    return Ranked(scene, ranking, graph, before)
 
 
 def _proximity(graph: QueryGraph, query: Recall, understood: Understood) -> Column | None:
@@ -260,12 +304,16 @@ def _compose(
     if understood.dropped:
         detail = f"went without {' and '.join(understood.dropped)} to be done within {target_ms:g} ms"
         warnings.append(Warn(code="deadline", detail=detail))
+    if asked.scored is not None:
+        warnings += asked.scored.warnings
     warnings += [*candidates.signal.warnings, *compose.warnings(ranked.scene, ranking, rows)]
     # Without the question's vector, what is alike is spelt alike, whatever the model.
     kind = asked.engine.embedder.kind if candidates.signal.vector is not None else "spelling"
     names = partial(ranked.graph.names, query.entity_urns, understood.question.text)
     reasons = why.why(ranked.scene, ranking, rows, columns, kind, asked.rows, names)
-    memories = compose.ranked(index, ranking, rows, reasons)
+    if asked.scored is not None:
+        why.say_reranked(reasons, asked.scored.model, ranked.before)
+    memories = compose.ranked(index, ranking, rows, reasons, {} if asked.scored is None else asked.scored.scores)
     if expanded.applied is not None:
         added, items = expanded.places[count:], expanded.applied.items
         paths = why.added(items, rows)
@@ -295,7 +343,11 @@ def _respond(
 ) -> Response:
     """The response, with what it says of how the answer came about."""
     found, applied, laps = candidates.signal, expanded.applied, asked.laps
-    ran: dict[Step, bool] = {"dense": found.embedded, "graph": ranked.graph.ran}
+    ran: dict[Step, bool] = {
+        "dense": found.embedded,
+        "graph": ranked.graph.ran,
+        "rerank": asked.scored is not None,
+    }
     tier = tier_of([step for step, did in ran.items() if did])
     target_ms, elapsed_ms = asked.query.sla_target_ms or TARGET_MS[tier], laps.elapsed_ms()
     asked.engine.shared.costs.add(REST, elapsed_ms - understood.at_ms - found.took_ms)
@@ -307,6 +359,8 @@ def _respond(
         "cache_hits": {name: int(name in found.hits) for name in signal.CACHES},
         "stages_ms": laps.stages_ms,
     }
+    if asked.scored is not None:
+        routing["rerank"] = asked.scored.routing
     if applied is not None and applied.routing is not None:
         routing["graph"] = applied.routing
     return Response(

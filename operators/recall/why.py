@@ -80,6 +80,14 @@ def added(items: Iterable[Related], seeds: Sequence[MemoryRow | None]) -> list[l
     return [[phrases.linked(item.id, item.why, by_id.get(item.why["from"]))] for item in items]
 
 
+def say_reranked(reasons: list[list[Reason]], model: str, before: Sequence[int]) -> None:
+    """Adds the reranker to the reasons of those that it put further up; `before`: the ranks they had."""
+    for rank, (found, first) in enumerate(zip(reasons, before, strict=False), 1):
+        if rank < first:
+            others = [reason for reason in found if reason["code"] != "filler"]
+            found[:] = [phrases.reranked(model, rank, first), *others]
+
+
 # ---------------------------------------------------------------------- what speaks for a memory
 
 

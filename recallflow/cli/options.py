@@ -14,6 +14,7 @@ from recallflow.parsing import parse_control
 
 STATE = ("state_dir",)
 MODEL = ("engine.embedder", "engine.model_path")
+RERANK = ("engine.reranker", "engine.reranker_path", "engine.reranker_url", "engine.rerank_timeout_ms")
 ENGINE = (*STATE, *MODEL, "engine.partitions", "engine.episode_gap_minutes")
 PACE = ("engine.cache_bytes", "engine.epoch_ms")
 # Key of a setting → its flag, what stands for its value, and its help.
@@ -22,6 +23,10 @@ _FLAGS = {
     "kafka.bootstrap_servers": ("--bootstrap-servers", "HOST:PORT", "Kafka, also $KAFKA_BOOTSTRAP_SERVERS"),
     "engine.embedder": ("--embedder", "NAME", f"embedding model: {', '.join(NAMES)}"),
     "engine.model_path": ("--model-path", "DIR", "folder of a local copy of the model"),
+    "engine.reranker": ("--reranker", "NAME", "a cross-encoder that reads the best candidates once more"),
+    "engine.reranker_path": ("--reranker-path", "DIR", "folder of a local copy of it (with hash: --model-path too)"),
+    "engine.reranker_url": ("--reranker-url", "URL", "the service that has it, in place of a local model"),
+    "engine.rerank_timeout_ms": ("--rerank-timeout-ms", "MS", "after so long an answer goes without it"),
     "engine.partitions": ("--partitions", "N", "state partitions; the directory keeps its number"),
     "engine.episode_gap_minutes": ("--episode-gap-minutes", "MINUTES", "what ends an episode; kept too"),
     "engine.cache_bytes": ("--cache-bytes", "SIZE", "owners held in memory, such as 2GiB"),

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import orjson
 
-from recallflow.cli.options import ENGINE, add_control, add_settings, config, decisions
+from recallflow.cli.options import ENGINE, RERANK, add_control, add_settings, config, decisions
 from recallflow.connectors.lines import Delivery, PumpFeed, bounded_lines
 from recallflow.flows.embedded import Embedded, rejection
 from recallflow.limits import RECORD_BYTES
@@ -24,7 +24,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         description="Applies one event per stdin line, strictly in order. Each query line gives exactly one response "
         "line on stdout, in query order; refused lines go to stderr as JSON {line, error}.",
     )
-    add_settings(parser, *ENGINE)
+    add_settings(parser, *ENGINE, *RERANK)
     add_control(parser)
     parser.set_defaults(run=run)
 

@@ -135,9 +135,9 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> list[Rules]:
     """What the dataflow of a command is built with."""
     seen: list[Rules] = []
 
-    def noting(*arguments: Any) -> Any:
+    def noting(*arguments: Any, **named: Any) -> Any:
         seen.append(arguments[-1])
-        return build(*arguments)
+        return build(*arguments, **named)
 
     monkeypatch.setattr("recallflow.flows.embedded.build", noting)
     return seen

@@ -11,6 +11,8 @@ import orjson
 from recallflow.connectors.embedders import load_embedder
 from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.flows.settings import Settings
+from recallflow.operators.answers.scoring import Scorer
+from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Batch
 from recallflow.operators.partition import PartitionLogic
@@ -57,6 +59,7 @@ class Harness:
         behind: Callable[[], str] = lambda: "",
         append_ms: Callable[[int], int] = lambda offset: offset,
         record: Mapping[str, Any] | None = None,
+        scorer: Scorer | None = None,
     ) -> None:
         """`rules` and `record`: fields of the rules, and of every record, that are other than usual. `append_ms` of an
         offset."""
@@ -68,7 +71,7 @@ class Harness:
         chosen = self._settings.rules(embedder, None if one_log else QUERIES, input_ends=one_log)
         self._rules = replace(chosen, **rules or {})
         self._clocks, self._fallback, self._behind = clocks, fallback, behind
-        self._append_ms, self._record = append_ms, record or {}
+        self._append_ms, self._record, self._scorer = append_ms, record or {}, scorer
         self.start()
 
     # ------------------------------------------------------------------ lives
@@ -79,7 +82,13 @@ class Harness:
         self.directory = StateDirectory.open(self.path, fingerprint, self._settings.cache_bytes)
         self.directory.rebuilding = rebuilding
         build = PartitionLogic.builder(
-            self.directory, self._embedder, self._rules, self._clocks, fallback=self._fallback, behind=self._behind
+            self.directory,
+            self._embedder,
+            self._rules,
+            self._clocks,
+            fallback=self._fallback,
+            behind=self._behind,
+            scorer=self._scorer,
         )
         self._logic = build(snapshot)
         if snapshot is not None:
@@ -130,6 +139,17 @@ class Harness:
         """What comes out for a batch."""
         items = prepare(self._embedder, [decode(record) for record in records])
         return [*self._logic.on_batch([Batch(0, items)])[0]] if items else []
+
+    def complete(self, calls: int = 1) -> list[Output]:
+        """What comes out once so many of the reranker's calls have ended."""
+        assert self._scorer is not None
+        completions = self._scorer.runtime.completions
+        finished: list[Completion] = []
+        while len(finished) < calls:
+            completions.wake.wait()
+            completions.wake.clear()
+            finished += completions.pop_all()
+        return [*self._logic.on_batch([*finished])[0]]
 
     def _made(self, topic: str, number: int, line: bytes, fields: Mapping[str, Any]) -> Record:
         record = Record(Position(topic, 0, number), line, self._append_ms(number))

@@ -64,7 +64,7 @@ def test_a_step_that_never_ran_is_tried() -> None:
 
 
 def test_past_its_end_a_query_goes_without_every_optional_step() -> None:
-    assert Costs().drop(["dense", "graph", "llm"], -1) == [*DROPPED_FIRST]
+    assert Costs().drop(["dense", "graph", "rerank", "llm"], -1) == [*DROPPED_FIRST]
 
 
 def test_a_cost_is_a_running_mean() -> None:

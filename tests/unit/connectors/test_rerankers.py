@@ -1,0 +1,278 @@
+"""Rerankers: a tiny cross-encoder that this file makes, and a service with all that can be wrong with one."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from recallflow.cli import main
+from recallflow.connectors.http_reranker import HttpReranker
+from recallflow.connectors.rerankers import load_reranker
+from recallflow.errors import RerankerError, UsageError
+from recallflow.reranker import Reranker
+
+VOCABULARY = ["[PAD]", "[UNK]", "walnuts", "almonds"]
+WORTH = [0.0, 0.0, 2.0, 1.0]  # of each word, in this model's eyes
+Handler = Callable[[BaseHTTPRequestHandler], None]
+
+
+# ── a tiny model, in the wire format of ONNX ──────────────────────────────────────────────────────────────────────
+
+
+def number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+def part(field: int, value: bytes | str) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def node(kind: str, inputs: Sequence[str], output: str, **attributes: int) -> bytes:
+    fields = b"".join(part(1, name) for name in inputs) + part(2, output) + part(4, kind)
+    for name, value in attributes.items():
+        fields += part(5, part(1, name) + number(3, value) + number(20, 2))
+    return part(1, fields)
+
+
+def tensor(name: str, values: "np.ndarray[Any, Any]", kind: int) -> bytes:
+    dims = b"".join(number(1, size) for size in values.shape)
+    return part(5, dims + number(2, kind) + part(8, name) + part(9, values.tobytes()))
+
+
+def value(field: int, name: str, kind: int, *dims: str) -> bytes:
+    shape = b"".join(part(1, part(2, dim)) for dim in dims)
+    return part(field, part(1, name) + part(2, part(1, number(1, kind) + part(2, shape))))
+
+
+def make_model(folder: Path) -> Path:
+    """Scores a pair by what its words are worth: the sum of a column looked up by token."""
+    worth = np.array(WORTH, np.float32).reshape(-1, 1)
+    graph = (
+        node("Gather", ["worth", "input_ids"], "each", axis=0)
+        + node("ReduceSum", ["each", "axes"], "logits", keepdims=0)
+        + part(2, "tiny")
+        + tensor("worth", worth, 1)
+        + tensor("axes", np.array([1], np.int64), 7)
+        + value(11, "input_ids", 7, "pairs", "tokens")
+        + value(12, "logits", 1, "pairs", "one")
+    )
+    folder.mkdir(exist_ok=True)
+    (folder / "model.onnx").write_bytes(number(1, 8) + part(7, graph) + part(8, part(1, "") + number(2, 13)))
+    tokenizer = Tokenizer(models.WordLevel({word: at for at, word in enumerate(VOCABULARY)}, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+    for name, content in {
+        "config.json": {"pad_token_id": 0},
+        "tokenizer_config.json": {"model_max_length": 64, **special},
+        "special_tokens_map.json": special,
+    }.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+def scores(reranker: Reranker, *texts: str) -> list[float]:
+    async def ask() -> Sequence[float]:
+        return await reranker.score("Which nuts?", texts)
+
+    return [*asyncio.run(ask())]
+
+
+@pytest.fixture
+def run_pipe(cli: Callable[..., Any]) -> Callable[..., list[dict[str, Any]]]:
+    """Responses of `recallflow pipe`."""
+
+    def run(events: Sequence[dict[str, Any]], *options: str) -> list[dict[str, Any]]:
+        piped = cli("pipe", *options, stdin=b"\n".join(map(orjson.dumps, events)))
+        return [orjson.loads(line) for line in piped.stdout.splitlines()]
+
+    return run
+
+
+def load(name: str | None, **chosen: Any) -> Reranker | None:
+    return load_reranker(name, **{"path": None, "url": None, "key": None, "timeout_s": 5.0} | chosen)
+
+
+def test_a_cross_encoder_reads_each_text_with_the_question(tmp_path: Path) -> None:
+    model = load("tests/tiny", path=make_model(tmp_path / "model"))
+    assert model is not None
+    assert scores(model, "almonds", "no nuts", "almonds and walnuts") == [1.0, 0.0, 3.0]
+    assert load("tests/tiny", path=tmp_path / "model") is not None  # a second one of the same name
+
+
+def test_pipe_orders_by_the_model_of_a_folder(
+    tmp_path: Path, run_pipe: Callable[..., list[dict[str, Any]]], make_event: Callable[..., dict[str, Any]]
+) -> None:
+    said = ["Ann likes almonds", "Ann likes nuts", "Ann likes walnuts best", "Ann likes tea"]
+    told = [make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate(said)]
+    asked = make_event("recall", 1_000, query="What does Ann like?", k=2)
+    model = make_model(tmp_path / "model")
+    (response,) = run_pipe([*told, asked], "--reranker", "tests/piped", "--model-path", str(model))
+    assert [(memory["id"], memory["rerank_score"]) for memory in response["memories"]] == [("m2", 2.0), ("m0", 1.0)]
+    assert response["routing_info"]["rerank"]["model"] == "tests/piped"
+    assert response["routing_info"]["rerank"]["took_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "says"),
+    [
+        (None, {"url": "http://localhost"}, "give --reranker"),
+        (None, {"path": Path("nowhere")}, "give --reranker"),
+        ("tiny", {"url": "ftp://localhost"}, "must begin with http"),
+        ("tiny", {"url": "http://"}, "name a host"),
+        ("tiny", {"url": "http://localhost", "path": Path("nowhere")}, "not both"),
+        ("tiny", {"path": Path("nowhere")}, "nowhere has no model.onnx"),
+    ],
+)
+def test_what_is_wrong_with_a_choice_is_said(name: str | None, chosen: dict[str, Any], says: str) -> None:
+    with pytest.raises((UsageError, RerankerError), match=says):
+        load(name, **chosen)
+
+
+def test_none_is_asked_for_none() -> None:
+    assert load(None) is None
+
+
+def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
+    (make_model(tmp_path / "model") / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(RerankerError, match="cannot load the reranker tests/broken"):
+        load("tests/broken", path=tmp_path / "model")
+
+
+# ── a service ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Handler], str]]:
+    """Answers every POST by a handler, at the URL returned."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def served(handle: Handler) -> str:
+        class Service(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                handle(self)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}/v1/rerank?tier=1"
+
+    yield served
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def reply(body: bytes, status: int = 200, length: int | None = None) -> Handler:
+    def handle(request: BaseHTTPRequestHandler) -> None:
+        request.rfile.read(int(request.headers["Content-Length"]))
+        request.send_response(status)
+        request.send_header("Content-Length", str(len(body) if length is None else length))
+        request.end_headers()
+        request.wfile.write(body)
+
+    return handle
+
+
+def hang_up(request: BaseHTTPRequestHandler) -> None:
+    request.rfile.read(int(request.headers["Content-Length"]))
+
+
+def test_a_service_is_asked_in_the_usual_shape(serve: Callable[[Handler], str]) -> None:
+    asked: list[tuple[str, str | None, Any]] = []
+
+    def handle(request: BaseHTTPRequestHandler) -> None:
+        document = orjson.loads(request.rfile.read(int(request.headers["Content-Length"])))
+        asked.append((request.path, request.headers["Authorization"], document))
+        results = [
+            {"index": 1, "relevance_score": 0.75, "document": {"text": "b"}},
+            {"index": 0, "relevance_score": 0.5},
+        ]
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(orjson.dumps({"id": "x", "results": results}))
+
+    reranker = HttpReranker("judge", serve(handle), "secret", 5.0)
+    assert scores(reranker, "a", "b") == [0.5, 0.75]
+    document = {"model": "judge", "query": "Which nuts?", "documents": ["a", "b"], "top_n": 2}
+    assert asked == [("/v1/rerank?tier=1", "Bearer secret", document)]
+
+
+@pytest.mark.parametrize(
+    ("handler", "says"),
+    [
+        (reply(b"", 500), "it answered 500"),
+        (reply(b"slow down", 429), "it answered 429"),
+        (reply(b"{"), "its answer cannot be read"),
+        (reply(b"[1]"), "its answer cannot be read"),
+        (reply(b'{"scores": [1, 2]}'), "has no 'results'"),
+        (reply(b'{"results": [{"index": 0, "relevance_score": 1}]}'), "has no 1, of 2 texts"),
+        (reply(b'{"results": [{"index": 0}]}'), "has no 'relevance_score'"),
+        (
+            reply(b'{"results": [{"index": 0, "relevance_score": "high"}, {"index": 1, "relevance_score": 1}]}'),
+            "be read",
+        ),
+        (reply(b'{"results"', length=500), "its answer cannot be read"),
+        (hang_up, "it cannot be asked: RemoteDisconnected"),
+    ],
+)
+def test_what_a_service_does_wrong_is_said(serve: Callable[[Handler], str], handler: Handler, says: str) -> None:
+    with pytest.raises(RerankerError, match=says):
+        scores(HttpReranker("judge", serve(handler), None, 5.0), "a", "b")
+
+
+def test_nobody_there_is_said() -> None:
+    with pytest.raises(RerankerError, match="it cannot be asked: ConnectionRefusedError"):
+        scores(HttpReranker("judge", "http://127.0.0.1:9/", None, 5.0), "a")
+
+
+def test_a_service_that_does_not_answer_is_given_up_and_the_answer_goes_without(
+    serve: Callable[[Handler], str],
+    run_pipe: Callable[..., list[dict[str, Any]]],
+    make_event: Callable[..., dict[str, Any]],
+) -> None:
+    done = threading.Event()
+
+    def hang(_: BaseHTTPRequestHandler) -> None:
+        done.wait()
+
+    told = [make_event("memory", n, content=text) for n, text in enumerate(("Ann likes tea", "Ann likes nuts"))]
+    asked = make_event("recall", 1_000, query="What does Ann like?")
+    chosen = ("--reranker", "judge", "--reranker-url", serve(hang), "--rerank-timeout-ms", "20")
+    (response,) = run_pipe([*told, asked], *chosen)
+    done.set()
+    assert (response["status"], [warning["code"] for warning in response["warnings"]]) == (
+        "degraded",
+        ["rerank_failed"],
+    )
+    assert len(response["memories"]) == 2
+
+
+def test_the_key_of_a_service_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RECALLFLOW_ENGINE_RERANKER_KEY", "hush")
+    assert main(["run", "--state-dir", "x", "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert "hush" not in printed
+    assert 'reranker_key = "***"' in printed
