@@ -43,6 +43,7 @@ class Service:
                     super().handle()
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = False  # so that closing it waits for its handlers
         self.url = f"http://127.0.0.1:{self.server.server_port}/rerank"
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 

@@ -173,6 +173,7 @@ def serve() -> Iterator[Callable[[Handler], str]]:
                 pass
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+        server.daemon_threads = False  # so that closing it waits for its handlers
         servers.append(server)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         return f"http://127.0.0.1:{server.server_port}/v1/rerank?tier=1"
@@ -254,7 +255,7 @@ def test_a_service_that_does_not_answer_is_given_up_and_the_answer_goes_without(
     done = threading.Event()
 
     def hang(_: BaseHTTPRequestHandler) -> None:
-        done.wait()
+        done.wait(60)
 
     told = [make_event("memory", n, content=text) for n, text in enumerate(("Ann likes tea", "Ann likes nuts"))]
     asked = make_event("recall", 1_000, query="What does Ann like?")
