@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from recallflow.caching import Kept
-from recallflow.connectors.minilm_embedder import MiniLMEmbedder
+from recallflow.connectors.onnx_embedder import load_folder, load_minilm, load_named
 from recallflow.connectors.static_embedder import StaticEmbedder
 from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.errors import EmbedderError
 from recallflow.language import grams, words
 
-NAMES = ("hash", "static", "minilm")
+NAMES = ("hash", "static", "minilm", "onnx")
 _BLOCK = 128  # texts at a time: their sums stay in the processor's cache
 
 
@@ -27,8 +27,13 @@ def load_embedder(name: str, model_path: Path | None = None) -> Embedder:
     if name == "static":
         return StaticEmbedder(model_path)
     if name == "minilm":
-        return MiniLMEmbedder(model_path)
-    raise EmbedderError(f"no embedder is called {name!r}: give one of {', '.join(NAMES)}")
+        return load_minilm(model_path)
+    if name == "onnx":
+        return load_folder(model_path)
+    if "/" in name:
+        return load_named(name, model_path)
+    known = ", ".join(NAMES)
+    raise EmbedderError(f"no embedder is called {name!r}: give one of {known}, or a model of fastembed's as ORG/NAME")
 
 
 class HashEmbedder:

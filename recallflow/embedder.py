@@ -55,6 +55,14 @@ class TokenEmbedder(Protocol):
 
 
 @runtime_checkable
+class QuestionEmbedder(Protocol):
+    """What an embedder may be beside: a model that reads a question otherwise than what may answer it."""
+
+    def embed_question(self, text: str) -> TextVectors:
+        """The question's vectors, to compare with those of texts. Raises EmbedderError."""
+
+
+@runtime_checkable
 class TokenCounter(Protocol):
     """What counts a text's tokens; an embedder may, by its own tokenizer."""
 

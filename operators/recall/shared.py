@@ -17,7 +17,7 @@ from weakref import ref
 
 import numpy as np
 
-from recallflow.embedder import NO_FLOATS, Embedder, Matrix, TextVectors, TokenCounter, TokenEmbedder
+from recallflow.embedder import NO_FLOATS, Embedder, Matrix, QuestionEmbedder, TextVectors, TokenCounter, TokenEmbedder
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.context import token_counter
 from recallflow.operators.recall.deadline import Costs
@@ -87,7 +87,7 @@ class QuestionVectors:
         """`timer`: seconds, from any start. `fallback`: a model that needs nothing but the text."""
         self.embedder = embedder
         self.fallback = fallback
-        self._token_embedder = embedder if isinstance(embedder, TokenEmbedder) else None  # slow to find out
+        self._embed_whole = _with_tokens(embedder)  # slow to find out
         self._timer = timer
         self._cache = _Recent[str, tuple[float, TextVectors]](size)
 
@@ -116,10 +116,10 @@ class QuestionVectors:
         name, expected = self.embedder.name, (1, self.embedder.dimension)
         tokens = NO_FLOATS
         try:
-            if self._token_embedder is None:
+            if self._embed_whole is None:
                 matrix = np.array(self.embedder.embed([text]), np.float32)
             else:
-                (given,) = self._token_embedder.embed_tokens([text])
+                given = self._embed_whole(text)
                 matrix, tokens = np.array([given.vector], np.float32), np.array(given.tokens, np.float32)
         except MemoryError:
             raise
@@ -138,6 +138,15 @@ class QuestionVectors:
         if self.fallback is None:
             return Warn(code=code, detail=f"{what}; memories were compared by words alone")
         return Warn(code=code, detail=f"{what}; those that fit best by words were compared by {self.fallback.name}")
+
+
+def _with_tokens(embedder: Embedder) -> Callable[[str], TextVectors] | None:
+    """What gives a question's vectors with those of its tokens; None where the model gives no such."""
+    if isinstance(embedder, QuestionEmbedder):
+        return embedder.embed_question
+    if isinstance(embedder, TokenEmbedder):
+        return lambda text: embedder.embed_tokens([text])[0]
+    return None
 
 
 def cache_key(model: str, text: str) -> str:

@@ -1,0 +1,225 @@
+"""Any model in ONNX, from a folder that the test makes: a table of tokens' vectors, and nothing behind it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import orjson
+import pytest
+from fastembed import TextEmbedding
+from fastembed.common.model_description import ModelSource, PoolingType
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+
+from recallflow.connectors.embedders import load_embedder
+from recallflow.connectors.onnx_embedder import OnnxEmbedder
+from recallflow.embedder import QuestionEmbedder
+from recallflow.errors import EmbedderError
+from recallflow.flows.embedded import process
+from recallflow.flows.settings import Settings
+from recallflow.state.directory import StateDirectory
+
+WORDS = ["[UNK]", "[CLS]", "[SEP]", "cat", "gatto", "dog", "rain", "query", "passage", ":", ".", "sleeps"]
+# A cat means the same in two languages.
+TABLE = np.eye(len(WORDS), 8, dtype=np.float32) + np.float32(0.01)
+TABLE[WORDS.index("gatto")] = TABLE[WORDS.index("cat")]
+TABLE[WORDS.index("rain")] = TABLE[WORDS.index("query")] * 2
+
+Make = Callable[..., Path]
+
+
+def network(extra_input: str | None, pooled: bool) -> Any:
+    names = ["input_ids", "attention_mask", *([extra_input] if extra_input else [])]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"]) for name in names]
+    hidden = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["batch", "tokens", 8])
+    nodes = [helper.make_node("Gather", ["table", "input_ids"], ["last_hidden_state"], axis=0)]
+    outputs = [hidden]
+    if pooled:
+        outputs.append(helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["batch", 8]))
+        nodes.append(helper.make_node("ReduceMax", ["last_hidden_state"], ["sentence_embedding"], axes=[1], keepdims=0))
+    graph = helper.make_graph(nodes, "tiny", inputs, outputs, [numpy_helper.from_array(TABLE, "table")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Makes a model's folder; what its configuration files say is given by their names."""
+
+    def made(
+        name: str = "tiny", *, extra_input: str | None = None, pooled: bool = False, inside: str = ".", **said: Any
+    ) -> Path:
+        folder = tmp_path / name
+        (folder / inside).mkdir(parents=True)
+        onnx.save(network(extra_input, pooled), str(folder / inside / "model.onnx"))
+        tokenizer = Tokenizer(WordLevel({word: at for at, word in enumerate(WORDS)}, "[UNK]"))
+        tokenizer.normalizer, tokenizer.pre_tokenizer = Lowercase(), Whitespace()
+        tokenizer.post_processor = TemplateProcessing("[CLS] $A [SEP]", None, [("[CLS]", 1), ("[SEP]", 2)])
+        tokenizer.add_special_tokens(WORDS[:3])
+        tokenizer.save(str(folder / "tokenizer.json"))
+        for file, content in said.items():
+            path = folder / FILES[file]
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(content))
+        return folder
+
+    return made
+
+
+FILES = {
+    "pooling": "1_Pooling/config.json",
+    "read": "sentence_bert_config.json",
+    "prompts": "config_sentence_transformers.json",
+    "modules": "modules.json",
+    "config": "config.json",
+    "tokenizer_config": "tokenizer_config.json",
+    "special": "special_tokens_map.json",
+}
+
+
+def load(folder: Path) -> OnnxEmbedder:
+    embedder = load_embedder("onnx", folder)
+    assert isinstance(embedder, OnnxEmbedder)
+    return embedder
+
+
+def rows(*words: str) -> Any:
+    return TABLE[[WORDS.index(word) for word in words]]
+
+
+def is_like(vector: Any, expected: Any) -> bool:
+    return bool(np.allclose(vector, expected / np.linalg.norm(expected), atol=1e-6))
+
+
+CAT = ("[CLS]", "cat", "sleeps", "[SEP]")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (None, rows(*CAT).mean(axis=0)),
+        ({"pooling_mode_mean_tokens": True}, rows(*CAT).mean(axis=0)),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, rows("[CLS]")[0]),
+        ({"pooling_mode_max_tokens": True}, rows(*CAT).max(axis=0)),
+        ({"pooling_mode_lasttoken": True}, rows("[SEP]")[0]),
+    ],
+)
+def test_a_texts_vector_is_pooled_as_the_folder_says(make: Make, said: Any, expected: Any) -> None:
+    folder = make() if said is None else make(pooling=said)
+    embedder = load(folder)
+    (vector,) = embedder.embed(["Cat sleeps"])
+    assert (embedder.dimension, embedder.kind) == (8, "contextual")
+    assert is_like(vector, expected)
+
+
+def test_a_model_that_pools_is_believed_where_its_folder_does_not_say(make: Make) -> None:
+    embedder = load(make(pooled=True, inside="onnx"))
+    assert is_like(embedder.embed(["cat sleeps"])[0], rows(*CAT).max(axis=0))
+    assert len(embedder.embed_tokens(["cat sleeps"])[0].tokens) == 2
+
+
+def test_tokens_are_those_that_carry_meaning(make: Make) -> None:
+    (read,) = load(make()).embed_tokens(["cat . dog"])
+    assert len(read.tokens) == 2
+    assert all(is_like(token, row) for token, row in zip(read.tokens, rows("cat", "dog"), strict=True))
+    assert is_like(read.vector, rows("[CLS]", "cat", ".", "dog", "[SEP]").mean(axis=0))
+
+
+def test_prompts_stand_before_questions_and_texts_and_are_no_words_of_theirs(make: Make) -> None:
+    embedder = load(make(prompts={"prompts": {"query": "query: ", "passage": "passage: "}}))
+    assert isinstance(embedder, QuestionEmbedder)
+    asked, (told,) = embedder.embed_question("cat"), embedder.embed_tokens(["cat"])
+    assert is_like(asked.vector, rows("[CLS]", "query", ":", "cat", "[SEP]").mean(axis=0))
+    assert is_like(told.vector, rows("[CLS]", "passage", ":", "cat", "[SEP]").mean(axis=0))
+    assert len(asked.tokens) == len(told.tokens) == 1
+    assert is_like(asked.tokens[0], rows("cat")[0])
+
+
+def test_no_more_is_read_than_the_folder_says(make: Make) -> None:
+    embedder = load(make(read={"max_seq_length": 3}))
+    assert is_like(embedder.embed(["cat dog dog"])[0], rows("[CLS]", "cat", "[SEP]").mean(axis=0))
+    assert embedder.count_tokens("cat dog dog") == 3
+
+
+def test_a_vector_does_not_depend_on_the_texts_beside_it(make: Make) -> None:
+    embedder = load(make())
+    texts = ["cat", "dog sleeps . rain", ""]
+    assert [row.tobytes() for row in embedder.embed(texts)] == [embedder.embed([text])[0].tobytes() for text in texts]
+
+
+def test_the_name_tells_models_apart_by_what_their_files_hold(make: Make) -> None:
+    names = {
+        load(folder).name
+        for folder in (
+            make("a"),
+            make("b"),
+            make("c", pooling={"pooling_mode_cls_token": True}),
+            make("d", pooled=True),
+        )
+    }
+    assert len({name.partition("-")[2] for name in names}) == 3  # a and b hold the same
+    assert {name.partition("-")[0] for name in names} == {"a", "b", "c", "d"}
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"modules": [{"type": "sentence_transformers.models.Dense"}]}, "has a layer Dense behind its model.onnx"),
+        ({"pooling": {"pooling_mode_weightedmean_tokens": True}}, "asks for pooling_mode_weightedmean_tokens"),
+        ({"extra_input": "pixel_values"}, "wants pixel_values beside tokens"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(make: Make, said: dict[str, Any], problem: str) -> None:
+    with pytest.raises(EmbedderError, match=problem):
+        load(make(**said))
+
+
+@pytest.mark.parametrize("missing", ["model.onnx", "tokenizer.json"])
+def test_what_is_missing_is_named(make: Make, missing: str) -> None:
+    folder = make()
+    (folder / missing).unlink()
+    with pytest.raises(EmbedderError, match=f"has no {missing}"):
+        load(folder)
+
+
+@pytest.mark.parametrize("broken", ["model.onnx", "tokenizer.json"])
+def test_a_broken_file_is_named(make: Make, broken: str) -> None:
+    folder = make()
+    (folder / broken).write_bytes(b"no model")
+    with pytest.raises(EmbedderError, match="cannot load"):
+        load(folder)
+
+
+def test_a_folder_is_needed() -> None:
+    with pytest.raises(EmbedderError, match="needs --model-path"):
+        load_embedder("onnx")
+
+
+def test_a_model_of_fastembeds_is_loaded_by_its_name(make: Make) -> None:
+    folder = make(
+        config={"pad_token_id": 0}, tokenizer_config={"model_max_length": 16, "pad_token": "[UNK]"}, special={}
+    )
+    TextEmbedding.add_custom_model(
+        "test/tiny", PoolingType.MEAN, True, ModelSource(hf="test/tiny"), dim=8, model_file="model.onnx"
+    )
+    embedder = load_embedder("test/tiny", folder)
+    assert embedder.name.startswith("tiny-")
+    (theirs,) = TextEmbedding("test/tiny", specific_model_path=str(folder)).embed(["cat sleeps"])
+    assert is_like(embedder.embed(["cat sleeps"])[0], np.asarray(theirs))
+
+
+def test_a_question_in_one_language_finds_what_was_said_in_another(make: Make, tmp_path: Path) -> None:
+    settings = Settings(partitions=1, embedder="onnx", model_path=make())
+    who = {"tenant_id": "acme", "user_id": "ann", "timestamp": "2026-01-31T12:00:00Z"}
+    told = [who | {"type": "memory", "id": text, "content": text} for text in ("dog sleeps", "cat sleeps", "rain")]
+    lines = [orjson.dumps(event) for event in [*told, who | {"type": "recall", "id": "q", "query": "gatto", "k": 1}]]
+    (answer,) = process(lines, settings, tmp_path / "state").responses
+    assert [memory["id"] for memory in answer["memories"]] == ["cat sleeps"]
+    with StateDirectory.existing(tmp_path / "state", 1024 * 1024) as directory:
+        assert directory.fingerprint.embedder == load(tmp_path / "tiny").name
