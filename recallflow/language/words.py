@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import regex
 
-from recallflow.language.scripts import BEYOND_LATIN, KANA, UNSPACED, normalised
+from recallflow.language.scripts import BEYOND_LATIN, KANA, UNSPACED, plain
 from recallflow.language.tables import CHINESE, JAPANESE, Table
 
 LATIN_WORD = re.compile(r"\w\w+")
@@ -98,11 +98,13 @@ def counts(word: str) -> bool:
 
 
 def words(text: str) -> list[str]:
-    """All words of a text in lower case, in order, function words included: what the spelling of a text is."""
-    text = text.lower()
-    if text.isascii() or not BEYOND_LATIN.search(text):
+    """All words of a text in order, function words of scripts with blanks included, as `plain` writes them: what the
+    spelling of a text is."""
+    if text.isascii():
+        return ascii_words(text)
+    text = plain(text)
+    if not BEYOND_LATIN.search(text):
         return _ANY_WORD.findall(text)
-    text = normalised(text)
     table = unspaced_table(text)
     found: list[str] = []
     for run, unspaced in runs(text):

@@ -1,6 +1,7 @@
 """Twenty facts and questions in each language, told and asked end to end: what a question asks with is bent otherwise
 than the fact that answers it."""
 
+from collections import Counter
 from pathlib import Path
 
 import orjson
@@ -37,6 +38,22 @@ def test_facts_are_found_in_each_language(file: Path) -> None:
     pairs = asked(file)
     assert len(pairs) == 20
     assert len(missed(pairs)) <= len(pairs) - FOUND, missed(pairs)
+
+
+def test_somebody_may_speak_all_of_them() -> None:
+    """One owner is told all facts, each time in another language; a question finds its own, in the first three."""
+    told = sorted(((at, file.stem, *pair) for file in FILES for at, pair in enumerate(asked(file))))
+    who = {"tenant_id": "acme", "user_id": "ann", "timestamp": "2026-01-31T12:00:00Z"}
+    facts = [who | {"type": "memory", "id": f"{code}-{at}", "content": fact} for at, code, fact, _ in told]
+    questions = [
+        who | {"type": "recall", "id": f"{code}-{at}", "query": question, "k": 3} for at, code, _, question in told
+    ]
+    found = Counter(
+        answer["query_id"].partition("-")[0]
+        for answer in process(map(orjson.dumps, [*facts, *questions]), Settings()).responses
+        if answer["query_id"] in {memory["id"] for memory in answer["memories"]}
+    )
+    assert {file.stem: found[file.stem] for file in FILES if found[file.stem] < FOUND} == {}
 
 
 def test_there_are_facts_in_thirteen_languages() -> None:

@@ -87,6 +87,22 @@ def test_words_of_a_text_are_all_there_are() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("Café crème, naïve", "cafe creme naive"),
+        ("Cafe\u0301", "café"),
+        ("ＰＣ ２０２３", "pc 2023"),
+        ("STRASSE", "Straße"),
+        ("ЁЛКА", "елка"),
+        ("مُعَلِّمَة إلى", "معلمة الى"),
+        ("ｶﾚｰ", "カレー"),
+    ],
+)
+def test_what_is_written_in_haste_is_spelt_alike(text: str, same: str) -> None:
+    assert words(text) == words(same)
+
+
+@pytest.mark.parametrize(
     ("text", "code"),
     [
         ("Ich habe einen Hund", "de"),
