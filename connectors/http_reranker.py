@@ -43,8 +43,8 @@ class HttpReranker:
         connection = self._connection(self._host, self._port, timeout=self._timeout_s)
         try:
             connection.request("POST", self._path, orjson.dumps(document), self._headers)
-            response = connection.getresponse()
-            body = response.read(MOST_BYTES + 1)
+            with connection.getresponse() as response:
+                body = response.read(MOST_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
             raise RerankerError(f"it cannot be asked: {type(error).__name__}: {error}") from error
         finally:
