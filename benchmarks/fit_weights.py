@@ -24,7 +24,7 @@ from recallflow.operators.recall.weights import WEIGHTS, Chat
 TOLD = ("speaker", "speaker_of_two", "speaker_asks", "subject", "date")  # rest on who wrote a message, and on its date
 # What a question of each kind counts: that no kind outweighs the others by how many questions it has. Those of `mixed`
 # are LoCoMo's and the group's once more.
-COUNTS = {"group": 0.25, "mixed": 0.5, "chinese": 0.4, "assistant": 2.0, "assistant_long": 2.0}
+COUNTS = {"group": 0.25, "mixed": 0.5, "chinese": 0.4}
 KNOWS: Mapping[str, Kind] = {"hash": "spelling", "static": "static", "minilm": "contextual"}
 _SAME = {"mixed": "people", "locomo": "people", "group": "people", "assistant_user": "assistant"}
 

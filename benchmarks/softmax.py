@@ -2,12 +2,13 @@
 
 The weights make the evidence most probable among all memories of its conversation, p(memory) = exp(w·x) / Σ exp(w·x),
 with an L2 penalty on columns scaled to unit spread. The optimum is one (the loss is convex), and Newton's method finds
-it in a few steps. Of a question's other memories those that a first guess ranks best are looked at, and a random few of
-the rest, each of which stands for many.
+it in a few steps. What speaks for a memory never counts against it: a column whose weight would fall below its least is
+held there, and the others are fitted again. Of a question's other memories those that a first guess ranks best are
+looked at, and a random few of the rest, each of which stands for many.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,11 @@ SHOWN = ("any@10", "all@10", "nDCG@10")
 BEST, OTHERS = 50, 40  # of a question's memories
 # A first guess, of columns that there are whatever is fitted.
 GUESS = {"dense": 0.2, "word": 0.3, "own": 1.5, "window": 9.0, "episode": 1.0, "speaker": 1.5, "assistant": -1.5}
+
+# Where meaning and words say the same twice, as spelling does, a fit takes one of them back: a store of a few memories
+# is not like that.
+_FOR = ("reply", "word", "word_before", "own", "window", "episode", "around", "phrase", "answers", "speaker")
+LEAST = {"dense": 0.1} | dict.fromkeys((*_FOR, "date", "when", "opens"), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +68,25 @@ def sampled(one: Examples, counts: float = 1.0) -> Sample:
     return Sample(one.names, features, log_counts, share, one.features.std(axis=2), counts)
 
 
-def fit(training: Sequence[Sample], names: Sequence[str], start: Weights | None = None) -> Weights:
-    """The weights of the columns with these names."""
+def fit(training: Sequence[Sample], names: Sequence[str]) -> Weights:
+    """The weights of the columns with these names, none below its least."""
+    held: dict[str, float] = {}
+    while True:
+        free = [name for name in names if name not in held]
+        found = dict(zip(free, _fit([_holding(one, held) for one in training], free).tolist(), strict=True))
+        low = {name: LEAST[name] for name, weight in found.items() if weight < LEAST.get(name, -np.inf)}
+        if not low:
+            return np.array([(found | held)[name] for name in names])
+        held |= low
+
+
+def _holding(one: Sample, held: Mapping[str, float]) -> Sample:
+    """The sample with what some columns add to the scores for sure."""
+    added = sum((weight * one.features[one.names.index(name)] for name, weight in held.items() if weight), 0.0)
+    return replace(one, log_counts=one.log_counts + np.float32(added))
+
+
+def _fit(training: Sequence[Sample], names: Sequence[str]) -> Weights:
     rows = [training[0].names.index(name) for name in names]
     spread = np.concatenate([one.spread[rows] for one in training], axis=1).mean(axis=1).astype(np.float64)
     spread = np.maximum(spread, 1e-3)
@@ -72,7 +95,7 @@ def fit(training: Sequence[Sample], names: Sequence[str], start: Weights | None 
         for one in training
     ]
     questions = sum(one.share.shape[0] for one in training)
-    weights = np.zeros(len(rows)) if start is None else start * spread
+    weights = np.zeros(len(rows))
     loss = _loss(scaled, weights)
     for _ in range(STEPS):
         step = _newton(scaled, weights)
@@ -138,13 +161,12 @@ class LeftOut:
     def __init__(self, samples: Sequence[tuple[Hashable, Sample]], names: Sequence[str]) -> None:
         """`samples`: with the origin of each."""
         self._samples, self._names = samples, names
-        self.all = fit([sample for _, sample in samples], names)
         self._known: dict[Hashable, Weights] = {}
 
     def without(self, origin: Hashable) -> Weights:
         if origin not in self._known:
             others = [sample for of, sample in self._samples if of != origin]
-            self._known[origin] = fit(others, self._names, self.all)
+            self._known[origin] = fit(others, self._names)
         return self._known[origin]
 
 

@@ -13,6 +13,7 @@ from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.explain import explained, log_total, probabilities
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.scene import Ranking, Scene
+from recallflow.operators.recall.weights import chat_of
 from recallflow.operators.redaction import Redacted
 from recallflow.responses import Reason, RecalledMemory, Warn
 from recallflow.state.arrays import Places
@@ -113,7 +114,8 @@ def explanations(scene: Scene, ranking: Ranking, rows: Rows, columns: Columns, k
     parts = explained(ranking)
     found: dict[str, Any] = {"explanations": {memory_id: parts[at] for at, memory_id in shown}}
     if columns.values and shown:
-        likely = probabilities(scene.semantic[ranking.places], log_total(scene.semantic[scene.allowed]), kind)
+        total = log_total(scene.semantic[scene.allowed])
+        likely = probabilities(scene.semantic[ranking.places], total, kind, chat_of(scene.index))
         rounded = np.round(likely, 6).tolist()
         found["confidence_scores"] = {memory_id: rounded[at] for at, memory_id in shown}
     return found

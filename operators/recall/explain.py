@@ -2,13 +2,13 @@
 
 The signal is fitted as a softmax, so that share = exp(score - log Σ exp(scores)) is a memory's share of all evidence.
 Of a question with several pieces of evidence each has a share of its own, and a share is too sure or too unsure of
-itself as a probability; two numbers per kind of embedder put that right (Platt, 1999, "Probabilistic outputs for
-support vector machines"):
+itself as a probability; two numbers per kind of embedder and of chat put that right (Platt, 1999, "Probabilistic
+outputs for support vector machines"):
 
     probability = 1 / (1 + exp(-(offset + slope · ln(share / (1 - share)))))
 
-They come from LoCoMo's development conversations (benchmarks/calibration.py), each ranked with weights fitted to the
-others.
+They come from development conversations of every kind (benchmarks/calibration.py), each ranked with weights fitted to
+the others.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,7 @@ import numpy as np
 
 from recallflow.embedder import Kind
 from recallflow.operators.recall.scene import Ranking
+from recallflow.operators.recall.weights import Chat
 from recallflow.state.arrays import Column
 
 _LEAST = 1e-9  # of a share: keeps its logarithm finite
@@ -31,11 +32,11 @@ class Calibration(NamedTuple):
     slope: float
 
 
-CALIBRATIONS: Mapping[Kind, Calibration] = MappingProxyType(
+CALIBRATIONS: Mapping[Kind, Mapping[Chat, Calibration]] = MappingProxyType(
     {
-        "spelling": Calibration(0.29, 0.89),
-        "static": Calibration(0.29, 0.89),
-        "contextual": Calibration(0.34, 0.88),
+        "spelling": {"people": Calibration(0.16, 0.89), "assistant": Calibration(1.45, 1.05)},
+        "static": {"people": Calibration(0.26, 0.93), "assistant": Calibration(1.59, 1.09)},
+        "contextual": {"people": Calibration(0.16, 0.86), "assistant": Calibration(1.69, 1.12)},
     }
 )
 
@@ -70,9 +71,9 @@ def log_odds_of_share(scores: Column, total: float) -> Column:
     return odds
 
 
-def probabilities(scores: Column, total: float, kind: Kind) -> Column:
+def probabilities(scores: Column, total: float, kind: Kind, chat: Chat) -> Column:
     """The probability of each memory to be evidence. It rises with the score, so that order and probabilities by the
     signal agree."""
-    offset, slope = CALIBRATIONS[kind]
+    offset, slope = CALIBRATIONS[kind][chat]
     likely: Column = 1 / (1 + np.exp(-(offset + slope * log_odds_of_share(scores, total))))
     return likely
