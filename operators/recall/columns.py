@@ -26,6 +26,7 @@ Whose a memory is, `people.py` tells. What a memory outside any episode (a fact,
 `around` and `opens`, stands at its mean: it counts neither for nor against it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
@@ -79,15 +80,19 @@ class Columns:
             total += self.weights[name] * column
         return total
 
-    def weighs(self, name: str, places: Places) -> Column:
-        """What a column weighs at these places."""
-        weight: Column = np.broadcast_to(self.weights[name], len(self.values[name])).take(places)
-        return weight
-
     def contributions(self, places: Places) -> Column:
         """What each column adds to the scores at these places, (columns, places)."""
-        parts = [self.weighs(name, places) * column.take(places) for name, column in self.values.items()]
-        return np.array(parts).reshape(len(parts), len(places))
+        weights, values = self.at(places, [*self.values])
+        return weights * values
+
+    def at(self, places: Places, names: Sequence[str]) -> tuple[Column, Column]:
+        """What the columns of these names weigh at these places, and their values there, (names, places) each."""
+        weights, values = np.empty((2, len(names), len(places)))
+        for row, name in enumerate(names):
+            weight = self.weights[name]
+            weights[row] = weight.take(places) if isinstance(weight, np.ndarray) else weight
+            values[row] = self.values[name].take(places)
+        return weights, values
 
 
 def compute(

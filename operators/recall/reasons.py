@@ -69,13 +69,13 @@ def strengths(scene: Scene, ranking: Ranking, columns: Columns) -> Strengths:
     """How much each thing speaks for each ranked memory."""
     found: Strengths = {}
     if columns.values and scene.tuning.mode != "episode":  # its order is by mentions
-        parts = np.maximum(columns.contributions(ranking.places), 0.0) * _worth(scene, ranking)
-        for name, part in zip(columns.values, parts, strict=True):
-            if (says := COLUMNS[name]) is not None:
-                part = np.where(columns.weighs(name, ranking.places) > 0, part, 0.0)
-                # Whose a memory is that can be nobody's stands at the mean, which says nothing of it.
-                of_all = says == "person" and (columns.values[name].take(ranking.places) < 1)
-                _add(found, says, np.where(of_all, 0.0, part))
+        telling = [name for name in columns.values if COLUMNS[name] is not None]
+        weights, values = columns.at(ranking.places, telling)
+        # Whose a memory is that can be nobody's stands at the mean, which says nothing of it.
+        least = np.array([1.0 if COLUMNS[name] == "person" else 0.0 for name in telling])[:, np.newaxis]
+        parts = np.where((values >= least) & (weights > 0), values * weights, 0.0) * _worth(scene, ranking)
+        for name, part in zip(telling, parts, strict=True):
+            _add(found, COLUMNS[name] or "", part)
     weighed = [(says, name) for name in ranking.weights if (says := FACTORS[name]) is not None]
     if weighed:
         values = np.array([ranking.factors[name] for _, name in weighed])

@@ -200,7 +200,8 @@ def _lenders(scene: Scene, places: Places) -> list[Lender | None]:
         holding[index.words.occurrences(stem)] = True
         holding.take(slots, out=row)
     worth = idf([*held_by.values()], conversation.size)
-    lent = np.tensordot(worth, held & ~held[:, :, :1], 1) * near
+    lacking = (held & ~held[:, :, :1]).reshape(len(worth), -1)
+    lent = (worth @ lacking).reshape(near.shape) * near
     best = lent.argmax(axis=1)
     most, own = lent.max(axis=1), worth @ held[:, :, 0]
     shares = np.divide(most, most + own, out=np.zeros(len(places)), where=most > 0)

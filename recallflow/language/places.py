@@ -9,7 +9,7 @@ import regex
 from recallflow.language import stemming
 from recallflow.language.analysis import TURKISH, stem_of
 from recallflow.language.scripts import BEYOND_LATIN, normalised
-from recallflow.language.words import LATIN_WORD, counts, placed_pairs, placed_runs, unspaced_table
+from recallflow.language.words import LATIN_WORD, ascii_words, counts, placed_pairs, placed_runs, unspaced_table
 
 # A stretch of ASCII, up to a letter that may carry a mark; or what is seen as one character.
 _CLUSTER = regex.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|\X")
@@ -53,13 +53,17 @@ def _lowered(text: str, language: int) -> str:
 
 def _wanted(lowered: str, wanted: Collection[str], language: int) -> dict[str, str]:
     """The text's words that have one of the stems, with it."""
-    words = set(LATIN_WORD.findall(lowered))
     stem = stemming.latin[language]
-    return {word: stem[word] for word in words if stem[word] in wanted}
+    if not lowered.isascii():
+        return {word: found for word in set(LATIN_WORD.findall(lowered)) if (found := stem[word]) in wanted}
+    initials = {one[0] for one in wanted}  # a stem begins as its words do, but for marks
+    words = (word for word in set(ascii_words(lowered)) if word[0] in initials and len(word) > 1)
+    return {word: found for word in words if (found := stem[word]) in wanted}
 
 
 def _in_latin(lowered: str, words: Mapping[str, str]) -> list[Found]:
-    return sorted((found for word, kind in words.items() for found in _standing(word, kind, lowered)), key=_start)
+    there = [(word, kind) for word, kind in words.items() if word in lowered]
+    return sorted((found for word, kind in there for found in _standing(word, kind, lowered)), key=_start)
 
 
 def _standing(word: str, kind: str, lowered: str) -> Iterator[Found]:
