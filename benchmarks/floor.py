@@ -6,7 +6,7 @@ looks through what is alive, has as little to do as the parts allow.
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import faiss
@@ -15,6 +15,7 @@ from rocksdict import Options, Rdict, WriteBatch
 
 from recallflow.connectors.lines import BATCH_RECORDS
 from recallflow.embedder import Embedder
+from recallflow.flows.cycles import look_for_cycles
 from recallflow.language import read
 from recallflow.parsing import parse
 from recallflow.responses import Response
@@ -64,8 +65,10 @@ def parts(lines: list[bytes], embedder: Embedder) -> dict[str, Callable[[], obje
     }
 
 
-def _batches(items: Sequence[T]) -> list[Sequence[T]]:
-    return [items[start : start + BATCH_RECORDS] for start in range(0, len(items), BATCH_RECORDS)]
+def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), BATCH_RECORDS):
+        look_for_cycles()
+        yield items[start : start + BATCH_RECORDS]
 
 
 def _each(work: Callable[[T], object], items: Sequence[T]) -> None:

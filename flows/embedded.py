@@ -1,7 +1,6 @@
 """The main dataflow without Kafka: lines in, outputs out, state in a directory."""
 
 import contextlib
-import gc
 import re
 import tempfile
 import time
@@ -23,6 +22,7 @@ from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed,
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, StateError, StorageError
+from recallflow.flows.cycles import looking_between_batches
 from recallflow.flows.engine import FLOW_ID, ONE_THREAD, build
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
@@ -142,16 +142,12 @@ def _decide(decisions: History, batch: list[tuple[str, Output]]) -> Iterator[tup
 def run_dataflow(flow: Dataflow, settings: Settings, workers: int, recovery: RecoveryConfig | None) -> None:
     """Runs a dataflow to its end. Raises what went wrong as it is, without what Bytewax wraps around it."""
     epoch = timedelta(milliseconds=settings.epoch_ms)
-    gc.freeze()  # what is loaded by now stays: looking through all of it for garbage takes 50 ms each time
-    threads = threadpool_limits(ONE_THREAD)
-    try:
-        cli_main(flow, workers_per_process=workers, epoch_interval=epoch, recovery_config=recovery)
-    except Exception as error:  # noqa: BLE001 - the one that says most is raised again
-        found = cause(error)
-        raise _named(found) from (error if found is error else found.__cause__)
-    finally:
-        threads.restore_original_limits()
-        gc.unfreeze()
+    with looking_between_batches(), threadpool_limits(ONE_THREAD):
+        try:
+            cli_main(flow, workers_per_process=workers, epoch_interval=epoch, recovery_config=recovery)
+        except Exception as error:  # noqa: BLE001 - the one that says most is raised again
+            found = cause(error)
+            raise _named(found) from (error if found is error else found.__cause__)
 
 
 def cause(error: BaseException) -> BaseException:

@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.token_counters import load_tiktoken
 from recallflow.embedder import Embedder
+from recallflow.flows.cycles import look_for_cycles
 from recallflow.operators.answers.scoring import Scorer
 from recallflow.operators.apply import Rules
 from recallflow.operators.async_call import Completion
@@ -49,6 +50,7 @@ def build(
     """
 
     def prepared(read: list[Record | Completion]) -> list[tuple[str, Batch | Completion]]:
+        look_for_cycles()  # hardly anything of the batch before is left
         finished = [one for one in read if isinstance(one, Completion)]
         events = [decode(one) for one in read if not isinstance(one, Completion)]
         batches = by_partition(prepare(embedder, events), directory.fingerprint.partitions)

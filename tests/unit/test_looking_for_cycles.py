@@ -1,0 +1,97 @@
+"""Python looks for garbage that holds itself between two batches, in the middle of one only before that takes long."""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from recallflow.connectors.lines import BATCH_RECORDS
+from recallflow.flows.cycles import look_for_cycles, looking_between_batches
+from recallflow.flows.embedded import Processed
+
+MANY = 5_000
+BATCHES = 5
+MEANWHILE = 4  # of other threads and of the dataflow's own making
+
+
+class Cycle:
+    """Garbage as soon as it is made."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def left(count: int) -> "weakref.WeakSet[Cycle]":
+    """Cycles that nobody holds, as far as Python did not find them."""
+    return weakref.WeakSet(Cycle() for _ in range(count))
+
+
+@contextmanager
+def looks() -> Iterator[list[int]]:
+    """The generation of each look that Python takes."""
+    seen: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            seen.append(info["generation"])
+
+    gc.callbacks.append(note)
+    try:
+        yield seen
+    finally:
+        gc.callbacks.remove(note)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_before() -> None:
+    gc.collect()
+
+
+def test_a_run_looks_once_a_batch(
+    run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]]
+) -> None:
+    lines = [make_event("message", n, content=f"Tea, cup {n}", session_id="s") for n in range(BATCHES * BATCH_RECORDS)]
+    with looks() as seen:
+        assert not run_flow(lines).rejected
+    assert BATCHES <= len(seen) <= BATCHES + MEANWHILE
+
+
+def test_what_a_batch_left_is_found_when_it_is_looked_for() -> None:
+    with looking_between_batches():
+        garbage = left(MANY)
+        assert len(garbage) == MANY
+        look_for_cycles()
+        assert not garbage
+
+
+def test_few_objects_are_not_looked_through() -> None:
+    with looking_between_batches(), looks() as seen:
+        kept: list[list[int]] = [[] for _ in range(100)]
+        look_for_cycles()
+        assert not seen
+    del kept
+
+
+def test_the_middle_of_a_batch_that_leaves_very_much_is_looked_through_too() -> None:
+    with looking_between_batches():
+        assert len(left(40 * MANY)) < 40 * MANY
+
+
+def test_later_looks_reach_further_back() -> None:
+    with looking_between_batches(), looks() as seen:
+        kept: list[list[int]] = []
+        while 1 not in seen and len(seen) < 100:
+            kept += [[] for _ in range(1_000)]
+            look_for_cycles()
+    assert 1 in seen
+
+
+def test_after_a_run_that_failed_python_looks_as_before() -> None:
+    usual = gc.get_threshold()
+    with pytest.raises(ZeroDivisionError), looking_between_batches():
+        1 / 0  # noqa: B018
+    assert gc.get_threshold() == usual
+    assert gc.get_freeze_count() == 0
