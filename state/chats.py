@@ -31,6 +31,6 @@ def with_assistant(facts: Mapping[str, Array], names: Interner) -> Mask:
     several[0] = assisted[0] = False  # no session
     found: Mask = assisted.take(sessions)
     between_people = several.take(sessions)
-    told, agreed = found | between_people, int(found.sum()) - int(between_people.sum())
-    found[~told] = agreed >= 0 if told.any() else len(np.unique(wrote)) <= 1
+    clear, agreed = found | between_people, int(found.sum()) - int(between_people.sum())
+    found[~clear] = agreed >= 0 if clear.any() else len(np.unique(wrote)) <= 1
     return found
