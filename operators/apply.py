@@ -32,7 +32,8 @@ from recallflow.operators.graph.given import relate
 from recallflow.operators.graph.similar import Similarity
 from recallflow.operators.graph.sync import SYNC_FAILED, sync
 from recallflow.operators.graph.write import GraphWriter, MakeWriter
-from recallflow.operators.text import flags_of
+from recallflow.operators.passages import passages
+from recallflow.operators.text import entry_stems, flags_of
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, to_forget
 from recallflow.records import Position
@@ -258,8 +259,9 @@ def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
     if analysis.sure:
         view.language = analysis.flags >> LANGUAGE_SHIFT
     elif view.language and analysis.stems:
-        reading = read(text[:READ_CHARACTERS], view.language)
-        return analysis._replace(stems=" ".join(reading.stems), flags=flags_of(reading))
+        text = text[:READ_CHARACTERS]
+        reading = read(text, view.language)
+        return analysis._replace(stems=entry_stems(text, passages(text), reading), flags=flags_of(reading))
     return analysis
 
 
@@ -323,7 +325,9 @@ _author_stems: Kept[str, str] = Kept(
 
 
 def _vectors(analysis: Analysis, rules: Rules) -> Vectors | None:
-    return None if analysis.vectors is None else Vectors(rules.model, analysis.vectors, analysis.tokens)
+    if analysis.vectors is None:
+        return None
+    return Vectors(rules.model, analysis.vectors, analysis.tokens, analysis.sizes)
 
 
 def _content(event: Event) -> bytes:

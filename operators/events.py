@@ -16,8 +16,9 @@ from recallflow.state.tokens import NO_TOKENS
 class Analysis(NamedTuple):
     """What was read from a memory's text, before the state and away from it.
 
-    `vectors`: (1, dimension) float32, of the whole memory; None where it has no text. `tokens`: vectors of its tokens
-    in bytes, where the model gives them. `named`: what it names, and the sketch of its vector, for the graph. `cut`:
+    `vectors`: (passages, dimension) float32, or (1, dimension) of the whole where it came with the event; None where
+    there is no text. `tokens`: vectors of its tokens in bytes, where the model gives them; `sizes`: how many each row
+    of several has. `named`: what it names, and the sketch of its vector, for the graph. `cut`:
     only the beginning of the text was read. `sure`: the text tells its language.
     """
 
@@ -29,6 +30,7 @@ class Analysis(NamedTuple):
     sketch: bytes = b""
     cut: bool = False
     sure: bool = False
+    sizes: tuple[int, ...] = ()
 
 
 class Write(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,9 @@ from recallflow.limits import READ_CHARACTERS
 from recallflow.operators.events import Analysis, Item, Refused, Write
 from recallflow.operators.graph.extract import read_names
 from recallflow.operators.guard import once
-from recallflow.operators.text import flags_of
+from recallflow.operators.passages import Passage, passages
+from recallflow.operators.text import entry_stems, flags_of
+from recallflow.state.arrays import Bytes, mean
 from recallflow.state.tokens import NO_TOKENS, to_bytes
 from recallflow.state.window import sketches
 
@@ -42,8 +45,10 @@ def _prepared_alone(embedder: Embedder, item: Item) -> Item:
 def _prepared(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
     checked = [check_dimension(embedder, item) if isinstance(item, Write) else item for item in batch]
     texts = [_Text.of(item) if isinstance(item, Write) else None for item in checked]
-    embedded = embed_texts(embedder, [text.shown for text in texts if text is not None and text.shown])
-    sketched = iter(zip(embedded, sketches([found.vector for found in embedded]), strict=True))
+    shown = [text.shown for text in texts if text is not None]
+    each = iter(embed_texts(embedder, [passage for one in shown for passage in one]))
+    embedded = [_together([*islice(each, len(one))]) for one in shown if one]
+    sketched = iter(zip(embedded, sketches([vectors.whole for vectors in embedded]), strict=True))
     prepared: list[Item] = []
     for item, text in zip(checked, texts, strict=True):
         if isinstance(item, Write) and text is not None:
@@ -53,12 +58,36 @@ def _prepared(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
     return prepared
 
 
+class _Vectors(NamedTuple):
+    """What the model gives of a text: (passages, dimension) float32, the vector of the whole, and tokens in bytes, with
+    how many each of several passages has."""
+
+    matrix: Matrix
+    whole: Matrix
+    tokens: Bytes
+    sizes: tuple[int, ...]
+
+
+def _together(embedded: Sequence[TextVectors]) -> _Vectors:
+    """The vectors of one text's passages as one."""
+    tokens = [to_bytes(found.tokens) for found in embedded if len(found.tokens)]
+    if len(embedded) == 1:
+        (only,) = embedded
+        return _Vectors(only.vector[np.newaxis], only.vector, tokens[0] if tokens else NO_TOKENS, ())
+    matrix = np.stack([found.vector for found in embedded])
+    if not tokens:
+        return _Vectors(matrix, mean(matrix), NO_TOKENS, ())
+    return _Vectors(matrix, mean(matrix), np.concatenate(tokens), tuple(len(found.tokens) for found in embedded))
+
+
 class _Text(NamedTuple):
-    """The text that an event brings. `shown`: what stands for the memory, as a chat shows it: `author: text`; empty
-    where there is nothing to embed."""
+    """The text that an event brings, as far as it is read. `shown`: what stands for each passage, as a chat shows it:
+    `author: passage`; none where there is nothing to embed."""
 
     whole: str
-    shown: str
+    passages: list[Passage]
+    shown: list[str]
+    cut: bool
 
     @classmethod
     def of(cls, write: Write) -> "_Text | None":
@@ -72,25 +101,32 @@ class _Text(NamedTuple):
             text = event.content
         else:
             return None
+        cut = len(text) > READ_CHARACTERS
+        text = text[:READ_CHARACTERS] if cut else text
+        found = passages(text)
         if not text or text.isspace():
-            return cls(text, "")
-        read_part = text[:READ_CHARACTERS]
-        return cls(text, f"{author}: {read_part}" if author else read_part)
+            return cls(text, found, [], cut)
+        begins = f"{author}: " if author else ""
+        return cls(text, found, [begins + text[passage.start : passage.end] for passage in found], cut)
 
 
-def _analyse(write: Write, text: _Text, embedded: TextVectors | None, sketch: bytes) -> Analysis:
+def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes) -> Analysis:
     given = _given(write)
-    vectors = _unit(given) if given is not None else None if embedded is None else embedded.vector[np.newaxis]
-    reading = read(text.whole[:READ_CHARACTERS])
+    vectors = None if embedded is None else embedded.matrix
+    tokens, sizes = (NO_TOKENS, ()) if embedded is None else (embedded.tokens, embedded.sizes)
+    if given is not None:
+        vectors, sizes = _unit(given), ()
+    reading = read(text.whole)
     return Analysis(
-        stems=" ".join(reading.stems),
+        stems=entry_stems(text.whole, text.passages, reading),
         flags=flags_of(reading),
         vectors=vectors,
-        tokens=NO_TOKENS if embedded is None or not len(embedded.tokens) else to_bytes(embedded.tokens),
+        tokens=tokens,
         named=read_names(text.whole),
         sketch=sketch if given is None else b"",  # that of a given vector is made where it is used
-        cut=len(text.whole) > READ_CHARACTERS,
+        cut=text.cut,
         sure=reading.sure,
+        sizes=sizes,
     )
 
 

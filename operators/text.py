@@ -1,7 +1,17 @@
-"""Text as the index keeps it: what it does, as flags."""
+"""Text as the index keeps it: stems, passage by passage, and what it does, as flags."""
 
-from recallflow.language import Reading
-from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, LANGUAGE_SHIFT, TELLS_TIME
+from collections.abc import Sequence
+
+from recallflow.language import Reading, stems
+from recallflow.operators.passages import Passage, own_texts
+from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, LANGUAGE_SHIFT, PASSAGE_END, TELLS_TIME
+
+
+def entry_stems(text: str, among: Sequence[Passage], reading: Reading) -> str:
+    """The stems of the index entry of a text that has these passages."""
+    if len(among) == 1:
+        return " ".join(reading.stems)
+    return PASSAGE_END.join(" ".join(stems(part, reading.language)) for part in own_texts(text, among))
 
 
 def flags_of(reading: Reading) -> int:

@@ -118,7 +118,7 @@ class Reason(TypedDict):
 
 class RecalledMemory(Cuttable):
     """One memory of an answer. Times are RFC 3339 in UTC; `rank` starts at 1; `why`: at least one reason, the strongest
-    first."""
+    first; `excerpt`: of a long text the passage that fits the question best."""
 
     id: str
     content: str
@@ -136,6 +136,7 @@ class RecalledMemory(Cuttable):
     score: float
     rank: int
     why: SkipValidation[list[Reason]]  # made of parts that are checked already
+    excerpt: Span | None = None
     conflicts_with: list[str] | None = None
     rerank_score: float | None = None
 
@@ -150,7 +151,8 @@ class Explanation(Model):
 
 
 class ContextItem(Cuttable):
-    """One memory of a context. `score` is null for a rule that is in because it is one, not by its rank."""
+    """One memory of a context. `score` is null for a rule that is in because it is one, not by its rank. `excerpt`: its
+    `content` is the passage at these characters of the text, as there was no room for the whole."""
 
     id: str
     content: str
@@ -158,6 +160,7 @@ class ContextItem(Cuttable):
     confidence: float
     score: float | None
     created_at: str
+    excerpt: Span | None = None
 
 
 class Context(Cuttable):

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recallflow.embedder import Matrix
+
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]  # (n,): slots, places, sequence numbers, sizes
 Unsigned = npt.NDArray[np.uint32]  # (n,): the same, half as large
@@ -121,6 +123,26 @@ def ranges(starts: Ints, sizes: Ints) -> Ints:
     firsts = sizes.cumsum() - sizes
     found: Ints = np.arange(sizes.sum()) + np.repeat(starts - firsts, sizes)
     return found
+
+
+def mean(rows: Matrix) -> Matrix:
+    """(dimension,) the mean of unit vectors, of length 1; zeros where they cancel out."""
+    total: Floats = rows.sum(axis=0, dtype=np.float64)
+    length = np.linalg.norm(total)
+    found: Matrix = (total / length if length > 0 else total).astype(np.float32)
+    return found
+
+
+def best_part(values: Array, weights: Column, counts: Ints) -> Array:
+    """(rows, parts) values of things that have so many parts each, 1 at least, one thing after the other → (rows,
+    things): those of each thing's best part, the first with the highest weighted sum. `weights`: (rows,)."""
+    if len(counts) == values.shape[1]:
+        return values
+    sums, firsts = weights.astype(values.dtype) @ values, counts.cumsum() - counts
+    thing = np.repeat(np.arange(len(counts)), counts)
+    (best,) = (sums == np.maximum.reduceat(sums, firsts)[thing]).nonzero()
+    of = thing[best]
+    return values[:, best[np.concatenate([[True], of[1:] != of[:-1]])]]
 
 
 class Texts:

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import orjson
 
 from recallflow.embedder import Matrix
-from recallflow.state.arrays import Array, Bytes, Floats, GrowingArray, Ints, JoinedArray, Mask, Texts
+from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, JoinedArray, Mask, Texts
 from recallflow.state.chats import people, with_assistant
 from recallflow.state.interner import Interner
 from recallflow.state.lexical import LexicalIndex
-from recallflow.state.rows import Entry, Episode, Vectors
+from recallflow.state.rows import PASSAGE_END, Entry, Episode, Vectors
 from recallflow.state.segment import FACTS, NAMED, Segment
-from recallflow.state.tokens import NO_TOKENS, TokenIndex
+from recallflow.state.tokens import TokenIndex, Tokens
 from recallflow.state.vectors import Clusters, VectorIndex
 
 NEVER_MS = np.iinfo(np.int64).max
@@ -25,6 +25,7 @@ WINDOW = 2  # memories to each side
 WINDOWS = (0, WINDOW)
 _FACTS_BYTES = sum(np.dtype(kind).itemsize for kind in FACTS.values())
 _TAGGED_BYTES = 200
+_NO_TOKENS = Tokens()
 _NOT_IN = -1  # where a slot would be
 _FIELDS = {"session": "session_id", "project": "project_id"}  # of an entry, where a column's name is shorter
 
@@ -151,6 +152,11 @@ class Lengths(NamedTuple):
         return cls(words, max(float(words.sum()) / max(len(words), 1), 1e-9))
 
 
+def _part_sizes(entry: Entry) -> list[int]:
+    """How many stems each of a memory's passages has, the author's before the first."""
+    return [len(part.split()) for part in f"{entry.author_stems} {entry.stems}".split(PASSAGE_END)]
+
+
 class OwnerIndex:
     """Facts, words and vectors of one owner's current memories, by slot. A slot is never used again: that of a removed
     memory stays dead until the index is built anew."""
@@ -220,20 +226,21 @@ class OwnerIndex:
         first = len(self.ids)
         slots: list[int] = []
         rows: list[Matrix] = []
-        tokens = [NO_TOKENS] * len(entries)
+        tokens = [_NO_TOKENS] * len(entries)
         for at, entry in enumerate(entries):
             stored = vectors.get((entry.seq, entry.version))
             if stored is not None and stored.model == self._model:
-                slots.append(first + at)
+                slots += [first + at] * len(stored.matrix)
                 rows.append(stored.matrix)
-                tokens[at] = stored.tokens
+                tokens[at] = Tokens(stored.tokens, stored.sizes)
         self._append_facts(entries)
         if rows:
             self.vectors.add(np.array(slots, np.int64), np.concatenate(rows))
         self.tokens.add(tokens)
         self.ids.add(entry.id for entry in entries)
         self._tags.update((first + at, entry.tags) for at, entry in enumerate(entries) if entry.tags)
-        self.words.add(f"{entry.author_stems} {entry.stems}".split() for entry in entries)
+        parts = {at: _part_sizes(entry) for at, entry in enumerate(entries) if PASSAGE_END in entry.stems}
+        self.words.add((f"{entry.author_stems} {entry.stems}".split() for entry in entries), parts)
         self._changed()
 
     def _append_facts(self, entries: Sequence[Entry]) -> None:
@@ -314,9 +321,11 @@ class OwnerIndex:
         self._slot_of_seq.view[seqs] = np.arange(first, first + len(seqs))
         self._size += len(seqs)
 
-    def _read_tokens(self, slots: Ints) -> list[Bytes]:
+    def _read_tokens(self, slots: Ints) -> list[Tokens]:
         stored = self._read_vectors(self.facts["seq"][slots]) if self._read_vectors else [None] * len(slots)
-        return [NO_TOKENS if one is None or one.model != self._model else one.tokens for one in stored]
+        return [
+            _NO_TOKENS if one is None or one.model != self._model else Tokens(one.tokens, one.sizes) for one in stored
+        ]
 
     # ------------------------------------------------------------------ reading
 

@@ -8,9 +8,10 @@ what was added since.
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate, count, islice, pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -18,12 +19,13 @@ import numpy.typing as npt
 
 from recallflow.caching import Kept
 from recallflow.language import grams, is_character
-from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, Unsigned, ranges
+from recallflow.state.arrays import Array, Column, Floats, GrowingArray, Ints, Unsigned, best_part, ranges
 from recallflow.state.segment import Words
 
 FEATURES = 1 << 16
 _NOWHERE: Unsigned = np.zeros(0, np.uint32)
 _NOTHING = np.zeros(0, np.float32)
+_WHOLE: Mapping[int, Sequence[int]] = MappingProxyType({})
 _AT_ONCE = 32_768  # occurrences
 _POSTING_BYTES = 250  # of Python objects
 _STEM_BYTES = 200
@@ -73,6 +75,11 @@ def _holding(starts: Ints, places: Ints) -> Ints:
     return np.searchsorted(starts, places, "right") - 1
 
 
+def _firsts(numbers: Array) -> Ints:
+    """Where each run of equal numbers begins."""
+    return np.concatenate([[0], (numbers[1:] != numbers[:-1]).nonzero()[0] + 1])
+
+
 class _Posting(NamedTuple):
     """Where a stem stands among the first `looked` numbers of the index, rising, and in which slots."""
 
@@ -92,8 +99,23 @@ class _Alike(NamedTuple):
     similarities: npt.NDArray[np.float32]
 
 
+class Parts(NamedTuple):
+    """All memories' passages, slot by slot: (parts,) where each begins among all occurrences of stems, how many it has,
+    and its slot; `firsts`: (slots,) the first part of each slot."""
+
+    starts: Ints
+    lengths: Ints
+    slots: Ints
+    firsts: Ints
+
+    def counts(self, slots: Ints) -> Ints:
+        """How many parts each of these slots has."""
+        return np.append(self.firsts, len(self.starts))[slots + 1] - self.firsts[slots]
+
+
 class LexicalIndex:
-    """Stems of memories by slot. Slots come in rising order."""
+    """Stems of memories by slot. Slots come in rising order. A memory that has several passages has its stems in parts,
+    one for each; what two passages share is in the first one's."""
 
     def __init__(self) -> None:
         # Of stems by identity, given in the order they are first looked up.
@@ -103,6 +125,9 @@ class LexicalIndex:
         self._flat = GrowingArray(np.uint32, 256)
         self._starts = GrowingArray(np.int64)
         self._lengths = GrowingArray(np.int64)
+        self._cuts = GrowingArray(np.int64)  # where each part begins that is not the first of its slot
+        self._cut_slots = GrowingArray(np.int64)
+        self._parts: Parts | None = None  # until the next slot
         self._features = GrowingArray(np.uint16, 256)
         self._feature_words = GrowingArray(np.uint32, 256)
         self._feature_counts = GrowingArray(np.int64)
@@ -117,16 +142,18 @@ class LexicalIndex:
 
     @property
     def nbytes(self) -> int:
-        growing = (self._flat, self._starts, self._lengths)
+        growing = (self._flat, self._starts, self._lengths, self._cuts, self._cut_slots)
         spellings = (self._features, self._feature_words, self._feature_counts, self._feature_starts)
         postings = sum(_POSTING_BYTES + 2 * posting.at.nbytes for posting in self._postings.values())
         alike = sum(_POSTING_BYTES + 2 * found.words.nbytes for found in self._alike.values())
         packed = sum(array.nbytes for words in self._packed for array in words)
+        parts = 0 if self._parts is None else sum(array.nbytes for array in self._parts)
         stems = _STEM_BYTES * len(self._numbers)
-        return sum(array.nbytes for array in (*growing, *spellings)) + stems + postings + alike + packed
+        return sum(array.nbytes for array in (*growing, *spellings)) + stems + postings + alike + packed + parts
 
-    def add(self, texts: Iterable[Sequence[str]]) -> None:
-        """Appends the next slots: the stems of each, in order."""
+    def add(self, texts: Iterable[Sequence[str]], parts: Mapping[int, Sequence[int]] = _WHOLE) -> None:
+        """Appends the next slots: the stems of each, in order. `parts`: of those texts, by their number, that have
+        several passages, how many stems each passage has."""
         self._unpack()
         flat: list[int] = []
         lengths: list[int] = []
@@ -138,6 +165,10 @@ class LexicalIndex:
         added = [stem.features for stem in first_seen]
         counts: Ints = np.array([len(features) // 2 for features in added], np.int64)
         self._append_features(counts, np.frombuffer(b"".join(added), np.uint16))
+        ends = np.cumsum(lengths) + len(self._flat)
+        for text, sizes in parts.items():
+            self._cuts.extend(ends[text] - np.cumsum(sizes[:0:-1])[::-1])
+            self._cut_slots.extend(np.full(len(sizes) - 1, len(self._lengths) + text))
         self._append_slots(np.array(lengths, np.int64))
         self._flat.extend(flat)
 
@@ -163,20 +194,26 @@ class LexicalIndex:
         features = np.concatenate([words.features for words in packed])
         self._append_features(counts[added], features[ranges(starts[added], counts[added])])
         numbers_of = numbers.astype(np.uint32).take(which)
+        first = len(self._lengths)
         self._append_slots(np.concatenate([words.lengths for words in packed], dtype=np.int64))
         self._flat.reserve(sum(len(words.flat) for words in packed))
         ends = accumulate((len(words.stems) for words in packed), initial=known)
         for words, (start, end) in zip(packed, pairwise(ends), strict=True):
+            self._cuts.extend(words.cuts + np.int64(len(self._flat)))
+            self._cut_slots.extend(words.cut_places + np.int64(first))
+            first += len(words.lengths)
             self._flat.extend(numbers_of[start:end].take(words.flat))
 
     def packed(self) -> Words:
         """All slots, as another index can append them."""
         self._unpack()
         stems = np.fromiter(self._numbers, np.uint64, len(self._numbers))
-        return Words(stems, self._flat.view, self._lengths.view, self._feature_counts.view, self._features.view)
+        features, cuts = (self._feature_counts.view, self._features.view), (self._cuts.view, self._cut_slots.view)
+        return Words(stems, self._flat.view, self._lengths.view, *features, *cuts)
 
     def _append_slots(self, lengths: Ints) -> None:
         """Appends the next slots, whose stems are to be appended."""
+        self._parts = None
         self._starts.extend(len(self._flat) + lengths.cumsum() - lengths)
         self._lengths.extend(lengths)
 
@@ -219,6 +256,32 @@ class LexicalIndex:
             known = self._postings[number] = _Posting(len(flat), standing, slots)
         return known
 
+    def part_occurrences(self, stem: str) -> Ints:
+        """As `occurrences`, by the number of the part in `parts`."""
+        found = self._standing(stem)
+        parts: Ints = found.slots + self._cuts.view.searchsorted(found.at, "right")
+        return parts
+
+    @property
+    def divided(self) -> bool:
+        """Whether any memory has several parts; else parts are slots."""
+        self._unpack()
+        return len(self._cuts) > 0
+
+    def parts(self) -> Parts:
+        """The parts of all slots. What is added later has higher numbers."""
+        self._unpack()
+        if self._parts is None:
+            slots, of_cuts = np.arange(len(self._lengths)), self._cut_slots.view
+            firsts = slots + of_cuts.searchsorted(slots)
+            others = np.arange(len(of_cuts)) + of_cuts + 1
+            starts, owners = np.empty((2, len(slots) + len(of_cuts)), np.int64)
+            starts[firsts], starts[others] = self._starts.view, self._cuts.view
+            owners[firsts], owners[others] = slots, of_cuts
+            lengths = np.diff(starts, append=len(self._flat))
+            self._parts = Parts(starts, lengths, owners, firsts)
+        return self._parts
+
     def _sharing(self, stem: str) -> npt.NDArray[np.bool_]:
         """Which words share a spelling feature with the stem."""
         sharing = np.zeros(len(self._numbers), np.bool_)
@@ -231,8 +294,9 @@ class LexicalIndex:
         found = [np.bincount(self.occurrences(stem), minlength=slots) for stem in stems]
         return np.array(found, np.float64).reshape(len(found), slots)
 
-    def closest(self, stems: Sequence[str], slots: Ints) -> npt.NDArray[np.float32]:
-        """For each stem and slot, the spelling similarity of the slot's closest word: (stems, slots), 0 to 1.
+    def closest(self, stems: Sequence[str], slots: Ints, weights: Column) -> npt.NDArray[np.float32]:
+        """For each stem and slot, the spelling similarity of the closest word of the slot's best part: (stems, slots),
+        0 to 1. The best part is the one where the weighted sum of these is the highest. `weights`: (stems,).
 
         Similarity is the cosine of the two words' sets of spelling features: |a ∩ b| / √(|a|·|b|).
         """
@@ -251,15 +315,28 @@ class LexicalIndex:
         if few:
             lengths = self._lengths.view[slots]
             flat, starts = flat.take(ranges(starts[slots], lengths)), lengths.cumsum() - lengths
+        of_part = None
+        if self.divided:
+            parts = self.parts()
+            starts, of_part = parts.starts, parts.slots
+            if few:
+                counts = parts.counts(slots)
+                lengths = parts.lengths[ranges(parts.firsts[slots], counts)]
+                starts, of_part = lengths.cumsum() - lengths, np.repeat(np.arange(len(slots)), counts)
         # In parts that stay in the processor's cache.
-        parts = [some.take(flat[at : at + _AT_ONCE]).nonzero()[0] + at for at in range(0, len(flat), _AT_ONCE)]
-        if not any(map(len, parts)):
+        found_in = [some.take(flat[at : at + _AT_ONCE]).nonzero()[0] + at for at in range(0, len(flat), _AT_ONCE)]
+        if not any(map(len, found_in)):
             return best
-        hits = np.concatenate(parts)
+        hits = np.concatenate(found_in)
         holding = _holding(starts, hits)
-        firsts = np.concatenate([[0], (holding[1:] != holding[:-1]).nonzero()[0] + 1])
+        firsts = _firsts(holding)
         closest = np.maximum.reduceat(alike.take(flat.take(hits), axis=1), firsts, axis=1)
         columns = holding.take(firsts)
+        if of_part is not None:
+            columns = of_part.take(columns)
+            firsts = _firsts(columns)
+            closest = best_part(closest, weights, np.diff(firsts, append=len(columns)))
+            columns = columns[firsts]
         if not few:
             column_of = np.full(len(self._lengths), -1)
             column_of[slots] = np.arange(len(slots))

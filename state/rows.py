@@ -11,13 +11,14 @@ import orjson
 
 from recallflow.embedder import Matrix
 from recallflow.owner import Owner
-from recallflow.state.arrays import Bytes
+from recallflow.state.arrays import Bytes, mean
 from recallflow.state.tokens import NO_TOKENS
 
 HAS_QUESTION = 1  # the text holds a question mark
 ENDS_ASKING = 2  # the text ends in one
 TELLS_TIME = 4  # the text holds a time expression
 LANGUAGE_SHIFT = 3  # above it stands the language of its words in Latin script, by its place in `language.LATIN`
+PASSAGE_END = "\n"  # in an entry's stems
 
 
 @dataclass(slots=True)
@@ -91,7 +92,8 @@ _columns = attrgetter(*_COLUMNS)
 class Entry(NamedTuple):
     """Index entry of a memory's current version: all that ranking and filtering read, so that building an owner's
     indexes touches no row. `episode` is the number of the episode joined, -1 for none. Stems are in text order,
-    separated by blanks; the author's apart, as neighbouring words they are not."""
+    separated by blanks, those of two passages by a line's end; the author's apart, as neighbouring words they are
+    not."""
 
     seq: int
     version: int
@@ -244,19 +246,29 @@ class Head(NamedTuple):
 class Vectors(NamedTuple):
     """The vectors of one memory and the model they are of.
 
-    `matrix`: (1, dimension) float32, L2-normalised, of the whole memory. `tokens`: (tokens, token dimension), unit
-    vectors in bytes (`state/tokens.py`); no rows where the model gives none.
+    `matrix`: (passages, dimension) float32, L2-normalised; one row of the whole where there is one passage, or the
+    vector came with the event. `tokens`: (tokens, token dimension), unit vectors in bytes (`state/tokens.py`), passage
+    by passage; no rows where the model gives none. `sizes`: how many of them each row of several has.
     """
 
     model: str
     matrix: Matrix
     tokens: Bytes = NO_TOKENS
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def whole(self) -> Matrix:
+        """(dimension,) L2-normalised: the vector of the memory; of several passages their mean."""
+        return self.matrix[0] if len(self.matrix) == 1 else mean(self.matrix)
 
     def encode(self) -> bytes:
         model = self.model.encode()
         rows, dimension = self.matrix.shape
         whole = _VECTORS.pack(len(model), rows, dimension) + model + self.matrix.astype("<f4", copy=False).tobytes()
-        return whole + _TOKENS.pack(self.tokens.shape[1]) + self.tokens.tobytes() if len(self.tokens) else whole
+        if not len(self.tokens):
+            return whole
+        sizes = struct.pack(f"<{len(self.sizes)}I", *self.sizes)
+        return whole + _TOKENS.pack(self.tokens.shape[1]) + sizes + self.tokens.tobytes()
 
     @classmethod
     def decode(cls, data: bytes) -> "Vectors":
@@ -264,13 +276,17 @@ class Vectors(NamedTuple):
         start = _VECTORS.size + length
         matrix = np.ndarray((rows, dimension), _FLOAT, data, start)
         end = start + matrix.nbytes
-        tokens = NO_TOKENS
+        tokens, sizes = NO_TOKENS, ()
         if len(data) > end:
             (size,) = _TOKENS.unpack_from(data, end)
-            tokens = np.frombuffer(data, np.int8, -1, end + _TOKENS.size).reshape(-1, size)
-        return cls(data[_VECTORS.size : start].decode(), matrix, tokens)
+            end += _TOKENS.size
+            if rows > 1:
+                sizes = struct.unpack_from(f"<{rows}I", data, end)
+                end += struct.calcsize(f"<{rows}I")
+            tokens = np.frombuffer(data, np.int8, -1, end).reshape(-1, size)
+        return cls(data[_VECTORS.size : start].decode(), matrix, tokens, sizes)
 
 
 _VECTORS = struct.Struct("<HHI")  # length of the model's name, rows, dimension; then the name, then the floats
 _FLOAT = np.dtype("<f4")
-_TOKENS = struct.Struct("<H")  # bytes per token, and then the tokens; nothing where there are none
+_TOKENS = struct.Struct("<H")  # bytes per token, the sizes of several rows, the tokens; nothing where there are none

@@ -52,13 +52,16 @@ _ALIGNED = 8  # bytes: of what is summed up, and of where an array begins
 class Words(NamedTuple):
     """Stems of a stretch of memories. `stems`: the identity of each, once; `flat`: the number in `stems` of each
     occurrence, memory by memory; `lengths`: occurrences in each memory; `counts`: spelling features of each stem;
-    `features`: these, stem by stem."""
+    `features`: these, stem by stem; `cuts`: at which occurrence each passage of a memory begins that is not its first,
+    rising; `cut_places`: the place of its memory in the stretch."""
 
     stems: Array
     flat: Array
     lengths: Array
     counts: Array
     features: Array
+    cuts: Array
+    cut_places: Array
 
 
 class Rows(NamedTuple):
@@ -123,8 +126,8 @@ class Segment(NamedTuple):
             arrays.append(np.frombuffer(data, dtype, count, start))
             start += _whole(arrays[-1].nbytes)
         facts = dict(zip(FACTS, arrays, strict=False))
-        stems, ids, tags, id_ends, flat, lengths, counts, features, places, codes, units = arrays[len(FACTS) :]
-        words = Words(stems, flat, lengths, counts, features)
+        stems, ids, tags, id_ends, *of_words, places, codes, units = arrays[len(FACTS) :]
+        words = Words(stems, *of_words)
         rows = Rows(places, codes.reshape(-1, dimension), units)
         return cls(end, size, facts, names, ids, id_ends, tags.tobytes(), words, rows, token_dimension)
 

@@ -4,18 +4,20 @@ Late interaction (Khattab and Zaharia, 2020, "ColBERT"): each token of a questio
 memory, and its closest one counts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from recallflow.embedder import Matrix
-from recallflow.state.arrays import Bytes, GrowingArray, Ints, ranges
+from recallflow.state.arrays import Bytes, Column, GrowingArray, Ints, best_part, ranges
 
 NO_TOKENS: Bytes = np.zeros((0, 0), np.int8)
 ONE = 127  # the byte that stands for 1
 _ROWS = 2_048  # turned to floats at a time: they stay in the processor's cache
 # Multiplications that OpenBLAS leaves to one thread (see state/vectors.py).
 _ALONE = 200_000
+_PASSAGES_BYTES = 200  # of Python objects
 
 
 def to_bytes(tokens: Matrix) -> Bytes:
@@ -29,17 +31,25 @@ def to_bytes(tokens: Matrix) -> Bytes:
 _UNREAD = -1  # where the rows of a slot would start
 
 
+class Tokens(NamedTuple):
+    """(tokens, dimension) of one memory, passage by passage; `sizes`: how many each of several passages has."""
+
+    rows: Bytes = NO_TOKENS
+    sizes: tuple[int, ...] = ()
+
+
 class TokenIndex:
     """Rows of token vectors by slot; slots come in rising order, and one may have no rows. A removed memory's rows stay
     until the index is built anew. Rows of slots that are deferred are read when they are first asked for: they are the
     most of what is stored, and a question compares few of a large owner's."""
 
-    def __init__(self, read: Callable[[Ints], list[Bytes]] | None = None) -> None:
+    def __init__(self, read: Callable[[Ints], list[Tokens]] | None = None) -> None:
         """`read`: the tokens of slots that were deferred."""
         self._read = read
         self._flat = GrowingArray(np.int8)
         self._starts = GrowingArray(np.int64)
         self._sizes = GrowingArray(np.int64)
+        self._passages: dict[int, Ints] = {}  # rows of each passage, of slots that have several
         self._dimension = 0
 
     @property
@@ -49,11 +59,12 @@ class TokenIndex:
 
     @property
     def nbytes(self) -> int:
-        return self._flat.nbytes + self._starts.nbytes + self._sizes.nbytes
+        passages = sum(_PASSAGES_BYTES + sizes.nbytes for sizes in self._passages.values())
+        return self._flat.nbytes + self._starts.nbytes + self._sizes.nbytes + passages
 
-    def add(self, tokens: list[Bytes]) -> None:
-        """Appends the next slots' tokens, (tokens, dimension) each."""
-        starts, sizes = self._append(tokens)
+    def add(self, tokens: Sequence[Tokens]) -> None:
+        """Appends the next slots' tokens."""
+        starts, sizes = self._append(range(len(self._starts), len(self._starts) + len(tokens)), tokens)
         self._starts.extend(starts)
         self._sizes.extend(sizes)
 
@@ -64,10 +75,11 @@ class TokenIndex:
         self._starts.extend(np.full(slots, _UNREAD if dimension else 0))
         self._sizes.extend(np.zeros(slots))
 
-    def _append(self, tokens: list[Bytes]) -> tuple[Ints, Ints]:
+    def _append(self, slots: Iterable[int], tokens: Sequence[Tokens]) -> tuple[Ints, Ints]:
         """Appends rows → where those of each slot start, and how many they are."""
-        sizes = np.array([len(rows) for rows in tokens], np.int64)
-        if filled := [rows for rows in tokens if len(rows)]:
+        sizes = np.array([len(one.rows) for one in tokens], np.int64)
+        self._passages.update((slot, np.array(one.sizes)) for slot, one in zip(slots, tokens, strict=True) if one.sizes)
+        if filled := [one.rows for one in tokens if len(one.rows)]:
             self._dimension = filled[0].shape[1]
         before = len(self._flat) // max(self._dimension, 1)
         for rows in filled:
@@ -77,12 +89,13 @@ class TokenIndex:
     def _read_deferred(self, slots: Ints) -> None:
         unread = slots[self._starts.view[slots] == _UNREAD]
         if len(unread) and self._read is not None:
-            starts, sizes = self._append(self._read(unread))
+            starts, sizes = self._append(unread.tolist(), self._read(unread))
             self._starts.view[unread], self._sizes.view[unread] = starts, sizes
 
-    def closest(self, question: Matrix, slots: Ints) -> Matrix:
-        """For each token of the question and slot, its inner product with the slot's closest token, but 0 at least:
-        (tokens, slots). `question`: (tokens, dimension) float32."""
+    def closest(self, question: Matrix, slots: Ints, weights: Column) -> Matrix:
+        """For each token of the question and slot, its inner product with the closest token of the slot's best passage,
+        but 0 at least: (tokens, slots). The best passage is the one where the weighted sum of these is the highest.
+        `question`: (tokens, dimension) float32; `weights`: (tokens,)."""
         best = np.zeros((len(question), len(slots)), np.float32)
         self._read_deferred(slots)
         sizes = self._sizes.view[slots]
@@ -90,7 +103,10 @@ class TokenIndex:
         if not len(held) or not len(question):
             return best
         sizes = sizes[held]
-        rows, firsts = ranges(self._starts.view[slots[held]], sizes), sizes.cumsum() - sizes
+        rows, counts = ranges(self._starts.view[slots[held]], sizes), None
+        if self._passages:
+            sizes, counts = self._by_passage(slots[held], sizes)
+        firsts = sizes.cumsum() - sizes
         flat = self._flat.view.reshape(-1, self._dimension)
         products = np.empty((len(rows), len(question)), np.float32)
         turned, at_once = np.ascontiguousarray(question.T), max(_ALONE // question.size, 1)
@@ -99,6 +115,14 @@ class TokenIndex:
             for at in range(0, len(part), at_once):
                 few = part[at : at + at_once]
                 np.matmul(few, turned, out=products[start + at : start + at + len(few)])
-        best[:, held] = np.maximum.reduceat(products, firsts, axis=0).T
+        closest = np.maximum.reduceat(products, firsts, axis=0).T
+        closest = np.maximum(closest, 0.0, out=closest)
+        best[:, held] = closest if counts is None else best_part(closest, weights, counts)
         best /= ONE
-        return np.maximum(best, 0.0, out=best)
+        return best
+
+    def _by_passage(self, slots: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+        """Rows of each passage that has any, slot by slot; and how many such passages each slot has."""
+        found = [self._passages.get(slot) for slot in slots.tolist()]
+        each = [sizes[[at]] if one is None else one[one > 0] for at, one in enumerate(found)]
+        return np.concatenate(each), np.array([len(one) for one in each])

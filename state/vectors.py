@@ -21,12 +21,13 @@ _ZERO = 128  # what is stored for a 0
 _ALONE = 400_000
 _FEW, _ALONE_OF_FEW = 4_000, 25_000
 _MOVED_AT_ONCE = 1_000  # rows, after one that is removed
+_SEVERAL_AT_ONCE = 64  # memories of several rows whose mean is taken
 _MEMBERS_AT_ONCE = 1_000  # of episodes whose centroids are worked out
 faiss.omp_set_num_threads(1)  # for the same reason
 
 
 class VectorIndex:
-    """Rows of unit vectors, each belonging to a slot; a slot may have several rows, or none."""
+    """Rows of unit vectors, each belonging to a slot; a slot may have several rows, one for each passage, or none."""
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
@@ -34,6 +35,8 @@ class VectorIndex:
         self._flat = GrowingArray(np.uint8)
         self._slots = GrowingArray(np.int64)  # of each row, rising: slots come in rising order, removal keeps it
         self._units = GrowingArray(np.float32)  # of each row
+        self._several = False  # whether any slot may have several rows
+        self._firsts: Ints | None = None  # first rows of slots, until the next change
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -59,14 +62,19 @@ class VectorIndex:
         np.rint(codes, out=codes)
         codes += _ZERO
         self._flat.extend(codes.ravel())
-        self._slots.extend(slots)
+        self._extend(slots)
         self._units.extend(units[:, 0])
 
     def append(self, rows: Rows, first: int) -> None:
         """Appends rows as they were packed, after those of all other slots; places count from the slot `first`."""
         masked(rows.codes, out=self._flat.more(rows.codes.size).reshape(rows.codes.shape))
-        self._slots.extend(rows.places.astype(np.int64) + first)
+        self._extend(rows.places.astype(np.int64) + first)
         self._units.extend(rows.units)
+
+    def _extend(self, slots: Ints) -> None:
+        self._several |= bool((slots[1:] == slots[:-1]).any())
+        self._slots.extend(slots)
+        self._firsts = None
 
     def packed(self) -> Rows:
         """All rows, as another index can append them."""
@@ -88,31 +96,64 @@ class VectorIndex:
             codes[end : end + len(moved)] = moved
             end += len(moved)
         self._flat.cut(end * self._dimension)
+        self._firsts = None
         self._slots.keep(kept)
         self._units.keep(kept)
 
     def cosines(self, query: Matrix) -> tuple[Matrix, Ints]:
-        """All rows' cosines with `query` (dimension,) and their slots, in row order."""
-        codes = self._codes()
+        """For each slot that has rows, the cosine of its best one with `query`, (dimension,); and these slots."""
+        products, slots = self._products(query, self._codes(), self._units.view), self._slots.view
+        if not self._several or not len(slots):
+            return products, slots.copy()
+        firsts = self._first_rows()
+        return np.maximum.reduceat(products, firsts), slots[firsts]
+
+    def cosines_of(self, query: Matrix, slot: int) -> Matrix:
+        """The cosine of each of a slot's rows with `query`."""
+        first, end = self._slots.view.searchsorted([slot, slot + 1])
+        return self._products(query, self._codes()[first:end], self._units.view[first:end])
+
+    def _products(self, query: Matrix, codes: Codes, units: Matrix) -> Matrix:
         products = np.empty(len(codes), np.float32)
         at_once = max((_ALONE if len(codes) > _FEW else _ALONE_OF_FEW) // max(len(query), 1), 1)
         for start in range(0, len(codes), at_once):
             part = codes[start : start + at_once].astype(np.float32)
             np.dot(part, query, out=products[start : start + at_once])
         products -= _ZERO * query.sum()
-        products *= self._units.view
-        return products, self._slots.view.copy()
+        products *= units
+        return products
 
     def of(self, slots: Ints) -> Matrix:
-        """The first row of each slot, (len(slots), dimension); zeros for a slot without one."""
+        """The vector of each slot, (len(slots), dimension), of several rows their mean, of length 1; zeros for a slot
+        without rows."""
         if not len(self):
             return np.zeros((len(slots), self._dimension), np.float32)
         owned = self._slots.view
         at = np.minimum(np.searchsorted(owned, slots), len(owned) - 1)
-        found: Matrix = self._codes().take(at, axis=0).astype(np.float32)
-        found -= _ZERO
-        found *= (self._units.view.take(at) * (owned[at] == slots))[:, np.newaxis]
+        found = self._rows(at)
+        found *= (owned[at] == slots)[:, np.newaxis]
+        if self._several:
+            sizes = np.searchsorted(owned, slots, "right") - at
+            several = np.flatnonzero(sizes > 1)
+            for start in range(0, len(several), _SEVERAL_AT_ONCE):
+                some = several[start : start + _SEVERAL_AT_ONCE]
+                rows, firsts = ranges(at[some], sizes[some]), sizes[some].cumsum() - sizes[some]
+                sums = np.add.reduceat(self._rows(rows), firsts, axis=0)
+                lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+                found[some] = np.divide(sums, lengths, out=np.zeros_like(sums), where=lengths > 0)
         return found
+
+    def _rows(self, at: Ints) -> Matrix:
+        rows: Matrix = self._codes().take(at, axis=0).astype(np.float32)
+        rows -= _ZERO
+        rows *= self._units.view.take(at)[:, np.newaxis]
+        return rows
+
+    def _first_rows(self) -> Ints:
+        if self._firsts is None:
+            slots = self._slots.view
+            self._firsts = np.flatnonzero(np.concatenate([[True], slots[1:] != slots[:-1]]))
+        return self._firsts
 
     def _codes(self) -> Codes:
         """The rows, (rows, dimension): the very memory, until the next change."""

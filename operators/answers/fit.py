@@ -57,8 +57,11 @@ def _shortened(answer: Answer, most_bytes: int) -> Answer | None:
         return None
     for text in texts:
         if text.size_bytes > size_bytes:
-            text.holder[text.name] = _cut(text.holder[text.name], size_bytes)
+            cut = text.holder[text.name] = _cut(text.holder[text.name], size_bytes)
             text.owner[TRUNCATED] = True
+            excerpt = text.holder.get("excerpt")
+            if text.name == "content" and excerpt is not None and excerpt["end"] > len(cut):
+                text.holder["excerpt"] = None  # it is not in what is left
     return replace(answer, body=to_json(document), response=warned)
 
 

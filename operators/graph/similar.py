@@ -58,11 +58,11 @@ def unlink_similar(changes: Changes, seq: int) -> None:
 def _closest(changes: Changes, vectors: Vectors, near: list[int], at_least: float) -> list[tuple[float, int]]:
     """Cosine, to 4 digits, and `seq` of those that are close enough, the closest first, then the newest. Each cosine is
     made alone and in double precision, so that it is the same in whatever company, and from both ends."""
-    vector = vectors.matrix[0].astype(np.float64)
+    vector = vectors.whole.astype(np.float64)
     found = []
     for seq, other in zip(near, changes.vectors(near), strict=True):
         if other is not None and other.model == vectors.model:
-            weight = round(float(np.dot(vector, other.matrix[0].astype(np.float64))), DIGITS)
+            weight = round(float(np.dot(vector, other.whole.astype(np.float64))), DIGITS)
             if weight >= at_least:
                 found.append((weight, seq))
     return sorted(found, key=lambda one: (-one[0], -one[1]))

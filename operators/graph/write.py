@@ -140,7 +140,7 @@ class GraphWriter:
             unlink_similar(self._changes, row.seq)
         if vectors is None:
             return b""
-        own = sketch or sketches([vectors.matrix[0]])[0]
+        own = sketch or sketches([vectors.whole])[0]
         link_similar(self._changes, row, vectors, own, newest, self._limits)
         return own
 

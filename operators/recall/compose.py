@@ -15,7 +15,7 @@ from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.recall.weights import chat_of
 from recallflow.operators.redaction import Redacted
-from recallflow.responses import Reason, RecalledMemory, Warn
+from recallflow.responses import Reason, RecalledMemory, Span, Warn
 from recallflow.state.arrays import Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import CONTRADICTS, NodeKey
@@ -31,16 +31,17 @@ def ranked(
     index: OwnerIndex,
     ranking: Ranking,
     rows: Rows,
+    shown: Sequence[Span | None],
     reasons: Sequence[list[Reason]],
     rerank_scores: Mapping[str, float],
 ) -> list[RecalledMemory]:
     """The ranked memories, each with its reasons and, by id, what a reranker gave it; those whose text could not be
     opened come last, and one whose row is gone (a deletion in flight) is left out."""
     found: list[RecalledMemory] = []
-    parts = zip(rows, _episode_ids(index, ranking.places), ranking.scores.tolist(), reasons, strict=True)
-    for row, episode_id, score, why in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
+    parts = zip(rows, _episode_ids(index, ranking.places), shown, ranking.scores.tolist(), reasons, strict=True)
+    for row, episode_id, excerpt, score, why in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
         if row is not None:
-            memory = _memory(row, episode_id, score=score, rank=len(found) + 1, why=why)
+            memory = _memory(row, episode_id, excerpt, score=score, rank=len(found) + 1, why=why)
             if row.id in rerank_scores:
                 memory = memory.model_copy(update={"rerank_score": round(rerank_scores[row.id], 6)})
             found.append(memory)
@@ -52,14 +53,17 @@ def added(
     places: Places,
     items: Sequence[Related],
     rows: Rows,
+    shown: Sequence[Span | None],
     reasons: Sequence[list[Reason]],
     behind: int,
 ) -> list[RecalledMemory]:
     """What the graph adds, ranked behind so many memories; one whose row is gone is left out."""
     found: list[RecalledMemory] = []
-    for episode_id, item, row, why in zip(_episode_ids(index, places), items, rows, reasons, strict=True):
+    parts = zip(_episode_ids(index, places), items, rows, shown, reasons, strict=True)
+    for episode_id, item, row, excerpt, why in parts:
         if row is not None:
-            found.append(_memory(row, episode_id, score=item.score, rank=behind + len(found) + 1, why=why))
+            rank = behind + len(found) + 1
+            found.append(_memory(row, episode_id, excerpt, score=item.score, rank=rank, why=why))
     return found
 
 
@@ -69,7 +73,9 @@ def _episode_ids(index: OwnerIndex, places: Places) -> list[str | None]:
     return [None if (episode := index.episode(number)) is None else episode.id for number in numbers]
 
 
-def _memory(row: MemoryRow, episode_id: str | None, *, score: float, rank: int, why: list[Reason]) -> RecalledMemory:
+def _memory(
+    row: MemoryRow, episode_id: str | None, excerpt: Span | None, *, score: float, rank: int, why: list[Reason]
+) -> RecalledMemory:
     return RecalledMemory(
         id=row.id,
         content=row.content,
@@ -87,6 +93,7 @@ def _memory(row: MemoryRow, episode_id: str | None, *, score: float, rank: int, 
         score=round(score, 6),
         rank=rank,
         why=why,
+        excerpt=excerpt,
     )
 
 

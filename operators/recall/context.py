@@ -1,7 +1,8 @@
 """An assembled context: what a prompt may hold of an answer, within a budget of tokens.
 
 Category summaries come first, up to half of the budget; then memories, up to four fifths; then what the graph knows of
-entities, up to the whole. An entry that does not fit is left out whole, and the next one is tried.
+entities, up to the whole. Of a long memory that does not fit its best passage may; any other entry that does not fit is
+left out whole, and the next one is tried.
 """
 
 import re
@@ -130,14 +131,25 @@ def assemble(
     return Context(
         summaries={category: text for category, text in summaries.items() if budget.spend(text, SUMMARIES_END)},
         relevant_items=[
-            item
+            fitting
             for item in takewhile(lambda _: budget.is_open(ITEMS_END), items)
-            if budget.spend(item.content, ITEMS_END)
+            if (fitting := _fitting(item, budget)) is not None
         ],
         graph_context=[entity for entity in graph if budget.spend(orjson.dumps(entity).decode(), GRAPH_END)],
         token_count=budget.spent,
         counted_by=counter.counted_by,
     )
+
+
+def _fitting(item: ContextItem, budget: Budget) -> ContextItem | None:
+    """The memory whole, or else its best passage, or nothing: what there is room for."""
+    if budget.spend(item.content, ITEMS_END):
+        return item if item.excerpt is None else item.model_copy(update={"excerpt": None})
+    if item.excerpt is not None:
+        passage = item.content[item.excerpt["start"] : item.excerpt["end"]]
+        if budget.spend(passage, ITEMS_END):
+            return item.model_copy(update={"content": passage})
+    return None
 
 
 # ---------------------------------------------------------------------- its sections
@@ -181,6 +193,7 @@ def _item(memory: MemoryRow | RecalledMemory, score: float | None, created_at: s
         confidence=memory.confidence,
         score=score,
         created_at=created_at,
+        excerpt=memory.excerpt if isinstance(memory, RecalledMemory) else None,
     )
 
 

@@ -22,6 +22,7 @@ from recallflow.operators.graph.rollout import Applied, Expansions
 from recallflow.operators.recall import compose, people, rerank, signal, why, words
 from recallflow.operators.recall.context import About, context
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Laps, Step, tier_of
+from recallflow.operators.recall.excerpt import excerpts
 from recallflow.operators.recall.filters import allowed, superseded
 from recallflow.operators.recall.intent import intent_of, mode_for
 from recallflow.operators.recall.modes import rank
@@ -307,17 +308,19 @@ def _compose(
     if asked.scored is not None:
         warnings += asked.scored.warnings
     warnings += [*candidates.signal.warnings, *compose.warnings(ranked.scene, ranking, rows)]
+    shown = excerpts(index, understood.question, candidates.signal.vector, expanded.places, expanded.rows)
     # Without the question's vector, what is alike is spelt alike, whatever the model.
     kind = asked.engine.embedder.kind if candidates.signal.vector is not None else "spelling"
     names = partial(ranked.graph.names, query.entity_urns, understood.question.text)
     reasons = why.why(ranked.scene, ranking, rows, columns, kind, asked.rows, names)
     if asked.scored is not None:
         why.say_reranked(reasons, asked.scored.model, ranked.before)
-    memories = compose.ranked(index, ranking, rows, reasons, {} if asked.scored is None else asked.scored.scores)
+    scores = {} if asked.scored is None else asked.scored.scores
+    memories = compose.ranked(index, ranking, rows, shown[:count], reasons, scores)
     if expanded.applied is not None:
         added, items = expanded.places[count:], expanded.applied.items
         paths = why.added(items, rows)
-        memories += compose.added(index, added, items, expanded.rows[count:], paths, len(memories))
+        memories += compose.added(index, added, items, expanded.rows[count:], shown[count:], paths, len(memories))
     memories = compose.with_conflicts(memories, asked.hot.graph, asked.moment)
     optional: dict[str, Any] = {}
     if query.explain:

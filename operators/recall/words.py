@@ -39,8 +39,8 @@ class Units:
         """How close each comes in each memory, (units, places), 0 to 1."""
         slots = index.conversation.slots[places]
         if self.tokens is not None:
-            return index.tokens.closest(self.tokens, slots)
-        return index.words.closest(self.stems, slots)
+            return index.tokens.closest(self.tokens, slots, self.weights)
+        return index.words.closest(self.stems, slots, self.weights)
 
 
 def units(index: OwnerIndex, question: Question, query: TextVectors) -> Units:

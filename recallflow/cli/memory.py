@@ -72,6 +72,17 @@ def _readable(response: dict[str, Any]) -> str:
 def ranked(memory: dict[str, Any]) -> str:
     """One memory of an answer, over two lines or more."""
     who = memory["name"] or memory["role"] or memory["kind"]
-    first = paragraph(f"{memory['created_at'][:10]} {who}: {memory['content']}", " " * 5, f"{memory['rank']:>3}. ")
+    shown = _passage(memory["content"], memory["excerpt"])
+    first = paragraph(f"{memory['created_at'][:10]} {who}: {shown}", " " * 5, f"{memory['rank']:>3}. ")
     because = "; ".join(reason["text"] for reason in memory["why"])
     return first + "\n" + paragraph(f"because: {because}", " " * 5)
+
+
+def _passage(content: str, excerpt: dict[str, int] | None) -> str:
+    """The text; of a long one the passage that fits the question best, and how much there is beside it."""
+    if excerpt is None:
+        return content
+    passage = content[excerpt["start"] : excerpt["end"]]
+    before, behind = excerpt["start"] > 0, excerpt["end"] < len(content)
+    rest = len(content) - len(passage)
+    return f"{'… ' * before}{passage}{' …' * behind} ({rest:,} characters more)"

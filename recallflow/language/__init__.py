@@ -4,12 +4,21 @@ One table per language says what a native knows (`tables/*.toml`); no network, n
 text rests on the text alone, with a language to assume where it does not tell its own.
 """
 
-from recallflow.language.analysis import ANALYSIS, Reading, name_stem, read, read_question, sentences, stems
+from recallflow.language.analysis import (
+    ANALYSIS,
+    Reading,
+    name_stem,
+    read,
+    read_question,
+    sentence_ends,
+    sentences,
+    stems,
+)
 from recallflow.language.dates import DateMention, find_dates
 from recallflow.language.detection import table_of
 from recallflow.language.grams import grams
 from recallflow.language.places import Found, find_stems
-from recallflow.language.scripts import ADJOINING, is_character, plain
+from recallflow.language.scripts import ADJOINING, UNSPACED, is_character, plain
 from recallflow.language.tables import ENGLISH, LATIN, Intent, Table
 from recallflow.language.words import words
 
@@ -21,6 +30,7 @@ __all__ = [
     "ENGLISH",
     "FUNCTION_WORDS",
     "LATIN",
+    "UNSPACED",
     "DateMention",
     "Found",
     "Intent",
@@ -34,6 +44,7 @@ __all__ = [
     "plain",
     "read",
     "read_question",
+    "sentence_ends",
     "sentences",
     "stems",
     "table_of",

@@ -138,13 +138,13 @@ def _tells_time(lowered: str, stems: list[str], tables: list[Table]) -> bool:
 # ---------------------------------------------------------------------- questions, names, sentences
 
 
-def stems(text: str) -> list[str]:
-    """The stems of a name or of English text."""
+def stems(text: str, language: int = 0) -> list[str]:
+    """The stems of a name, or of a text whose words in Latin script are in a language, by its place in `LATIN`."""
     text = normalised(text)
-    lowered = text.lower()
-    if text.isascii() or not BEYOND_LATIN.search(lowered):
-        return [*filter(None, map(stemming.latin[0].__getitem__, LATIN_WORD.findall(lowered)))]
-    return [found for word, unspaced in _split(text, 0) if (found := stem_of(word, unspaced, 0))]
+    if text.isascii() or not BEYOND_LATIN.search(text.lower()):
+        words = LATIN_WORD.findall(_lowered(text, language))
+        return [*filter(None, map(stemming.latin[language].__getitem__, words))]
+    return [found for word, unspaced in _split(text, language) if (found := stem_of(word, unspaced, language))]
 
 
 def read_question(text: str, table: Table, languages: Sequence[int]) -> list[tuple[str, ...]]:
@@ -183,3 +183,9 @@ def name_stem(word: str, table: Table) -> str:
 def sentences(text: str) -> list[str]:
     """The text's sentences, without blanks around them; none for a blank text."""
     return [part for part in map(str.strip, _SENTENCE_END.split(text)) if part]
+
+
+def sentence_ends(text: str) -> list[int]:
+    """Where each sentence of a text ends, blanks behind it included; the last one with the text."""
+    ends = [found.end() for found in _SENTENCE_END.finditer(text)]
+    return ends if ends and ends[-1] == len(text) else [*ends, len(text)]

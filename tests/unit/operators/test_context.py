@@ -285,6 +285,7 @@ def test_a_recall_with_a_budget_assembles_a_context(
             "confidence": 1,
             "score": None,
             "created_at": "1970-01-01T00:00:04Z",
+            "excerpt": None,
         },
         {
             "id": "l",
@@ -293,6 +294,7 @@ def test_a_recall_with_a_budget_assembles_a_context(
             "confidence": 0.75,
             "score": scores["l"],
             "created_at": "1970-01-01T00:00:03Z",
+            "excerpt": None,
         },
     ]
     # The ranked memories' category first, then the others by name.

@@ -88,7 +88,7 @@ def by_one(index: OwnerIndex, stems: Sequence[str], weights: Floats) -> dict[str
     """The columns before the z-score, place by place."""
     conversation = index.conversation
     size, segment = conversation.size, conversation.segment
-    closest = index.words.closest(stems, conversation.slots)
+    closest = index.words.closest(stems, conversation.slots, weights)
 
     def lent(place: int, before: int) -> Any:
         own = closest[:, place]

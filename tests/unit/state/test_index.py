@@ -43,7 +43,7 @@ SAID = st.fixed_dictionaries(
         "flags": st.integers(0, 7),
         "author": optional(["Ann", "Bo", "user", "fact"]),
         "author_stems": st.sampled_from(["", "ann", "bo"]),
-        "stems": st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join),
+        "stems": st.lists(st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join), max_size=3).map("\n".join),
         "kind": st.sampled_from(["message", "fact", "rule"]),
         "layer": st.sampled_from(["rule", "working", "long_term"]),
         "role": optional(["user", "assistant"]),
@@ -59,13 +59,22 @@ SAID = st.fixed_dictionaries(
     }
 )
 # Whole numbers, so that sums are exact in any order. Vectors of another model may not meet these; a text may have none.
+ROW = st.tuples(st.integers(-2, 2), st.integers(-2, 2))
+TOKENS = st.lists(st.tuples(*[st.integers(-2, 2)] * TOKEN_DIMENSION), max_size=3)
+
+
+def vectors_of(model: str, passages: list[tuple[tuple[int, ...], list[tuple[int, ...]]]]) -> Vectors:
+    """The vectors of a memory: of each passage a row, and tokens."""
+    tokens = [token for _, found in passages for token in found]
+    sizes = tuple(len(found) for _, found in passages) if len(passages) > 1 and tokens else ()
+    held = np.array(tokens, np.int8) if tokens else NO_TOKENS
+    return Vectors(model, np.array([row for row, _ in passages], np.float32), held, sizes)
+
+
 VECTORS = st.none() | st.builds(
-    Vectors,
+    vectors_of,
     st.sampled_from([MODEL, MODEL, MODEL, "another"]),
-    st.tuples(st.integers(-2, 2), st.integers(-2, 2)).map(lambda row: np.array([row], np.float32)),
-    st.lists(st.tuples(*[st.integers(-2, 2)] * TOKEN_DIMENSION), max_size=3).map(
-        lambda rows: np.array(rows, np.int8) if rows else NO_TOKENS
-    ),
+    st.lists(st.tuples(ROW, TOKENS), min_size=1, max_size=3),
 )
 PICK = st.integers(0, 50)
 CHANGES = st.lists(
@@ -173,6 +182,15 @@ class World:
         self.index.add([entry], {(entry.seq, entry.version): vectors})
 
 
+def held_in_parts(index: OwnerIndex, word: str) -> list[tuple[str, int]]:
+    """The memory and the passage of each occurrence of a word."""
+    parts, places = index.words.parts(), index.conversation.places
+    at = index.words.part_occurrences(word)
+    slots = parts.slots[at]
+    numbers = zip(slots.tolist(), (at - parts.firsts[slots]).tolist(), strict=True)
+    return sorted((index.ids[slot], number) for slot, number in numbers if places[slot] >= 0)
+
+
 def picture(index: OwnerIndex) -> dict[str, Any]:
     """All that ranking reads, in conversation order and free of slots and string numbers."""
     conversation, names = index.conversation, index.names.strings
@@ -189,12 +207,15 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
         "windows": {reach: np.stack(bounds).tolist() for reach, bounds in conversation.windows.items()},
         "authors": {names[author] if author >= 0 else None for author in conversation.authors},
         "cosines": sorted((index.ids[slot], float(cosine)) for slot, cosine in zip(of, cosines, strict=True)),
-        "tokens": index.tokens.closest(QUERY_TOKENS, slots).tolist(),
+        "tokens": index.tokens.closest(QUERY_TOKENS, slots, np.ones(1)).tolist(),
+        "rows": [index.vectors.cosines_of(QUERY, slot).tolist() for slot in slots.tolist()],
+        "parts": index.words.parts().counts(slots).tolist(),
+        "in parts": [held_in_parts(index, word) for word in WORDS],
         "clusters": index.clusters.cosines(np.arange(conversation.size)).tolist(),
         "centroids": index.clusters.centroids(np.arange(len(conversation.starts))).tolist(),
         "lengths": index.words.lengths()[slots].tolist(),
         "counts": index.words.counts(WORDS)[:, slots].tolist(),
-        "closest": index.words.closest(WORDS, slots).tolist(),
+        "closest": index.words.closest(WORDS, slots, np.ones(len(WORDS))).tolist(),
         "places": conversation.places[slots].tolist(),
         "episodes": sorted(episode.number for episode in index.episodes()),
         "size": len(index),
@@ -248,7 +269,7 @@ def test_tokens_are_read_for_those_that_are_compared_only_and_once(make_entry: M
     index.append(part.packed(0))
     assert index.tokens.dimension == TOKEN_DIMENSION
     for slots in ([1, 3], [3, 0], [1]):
-        assert index.tokens.closest(QUERY_TOKENS, np.array(slots)).tolist() == [[1.0] * len(slots)]
+        assert index.tokens.closest(QUERY_TOKENS, np.array(slots), np.ones(1)).tolist() == [[1.0] * len(slots)]
     assert asked == [1, 3, 0]
 
 
@@ -331,7 +352,7 @@ def test_vectors_of_different_models_never_meet(make_entry: MakeEntry) -> None:
     vectors = {(0, 0): Vectors("another", row, tokens), (1, 0): Vectors(MODEL, row, tokens)}
     index.add([make_entry(0), make_entry(1)], vectors)
     assert index.vectors.cosines(QUERY)[1].tolist() == [1]
-    assert index.tokens.closest(QUERY_TOKENS, np.array([0, 1])).tolist() == [[0, 1]]
+    assert index.tokens.closest(QUERY_TOKENS, np.array([0, 1]), np.ones(1)).tolist() == [[0, 1]]
 
 
 def test_an_index_is_wasted_once_most_of_it_is_dead(make_entry: MakeEntry) -> None:

@@ -36,6 +36,10 @@ def every(index: LexicalIndex) -> npt.NDArray[np.int64]:
     return np.arange(len(index.lengths()))
 
 
+def closest(index: LexicalIndex, stems: Sequence[str], slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    return index.closest(stems, slots, np.ones(len(stems)))
+
+
 def features(word: str) -> set[int]:
     marked = f"<{word}>"
     grams = {marked, *word} if word >= "日" else {marked} | {marked[at : at + 4] for at in range(len(marked) - 3)}
@@ -65,9 +69,9 @@ def test_counts_are_occurrences(texts: list[Text], asked: list[str], cuts: list[
 def test_the_closest_word_is_the_one_spelt_most_alike(texts: list[Text], asked: list[str], cut: int) -> None:
     index = filled(texts, [cut])
     expected = [[max((similarity(word, held) for held in text), default=0.0) for text in texts] for word in asked]
-    np.testing.assert_allclose(index.closest(asked, every(index)), np.reshape(expected, (len(asked), -1)), rtol=1e-6)
+    np.testing.assert_allclose(closest(index, asked, every(index)), np.reshape(expected, (len(asked), -1)), rtol=1e-6)
     some = every(index)[::2]
-    assert index.closest(asked, some).tolist() == index.closest(asked, every(index))[:, some].tolist()
+    assert closest(index, asked, some).tolist() == closest(index, asked, every(index))[:, some].tolist()
 
 
 @given(texts=TEXTS, cuts=st.lists(st.integers(0, 12), max_size=4))
@@ -83,22 +87,22 @@ def test_what_was_looked_up_before_is_found_in_what_came_since(texts: list[Text]
 def test_similarity_by_hand() -> None:
     # <cat> has the features <cat>, <cat and cat>; <catch> has <catch>, <cat, catc, atch and tch>. They share one.
     index = filled([["catch", "dog"], ["cat"], ["dog"], []])
-    np.testing.assert_allclose(index.closest(["cat"], every(index)), [[1 / math.sqrt(3 * 5), 1, 0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(closest(index, ["cat"], every(index)), [[1 / math.sqrt(3 * 5), 1, 0, 0]], rtol=1e-6)
 
 
 def test_a_word_is_wholly_like_itself_whatever_its_length() -> None:
     words = ["a", "ab", "abc", "abcdefghijklmnopqrstuvwxyz", "aaaaaaaa", "日本語", "naïve"]
     index = filled([[word] for word in words])
     # Ranking takes a similarity above 0.9999 for the word itself.
-    assert index.closest(words, every(index)).diagonal().min() > 0.9999
-    assert [(row > 0.9999).sum() for row in index.closest(words, every(index))] == [1] * len(words)
+    assert closest(index, words, every(index)).diagonal().min() > 0.9999
+    assert [(row > 0.9999).sum() for row in closest(index, words, every(index))] == [1] * len(words)
 
 
 @pytest.mark.parametrize("texts", [[], [[]], [[], []]])
 def test_texts_without_words_hold_nothing(texts: list[Text]) -> None:
     index = filled(texts)
     nothing = [[0.0] * len(texts)]
-    assert index.closest(["cat"], every(index)).tolist() == nothing
+    assert closest(index, ["cat"], every(index)).tolist() == nothing
     assert index.counts(["cat"]).tolist() == nothing
     assert index.lengths().tolist() == nothing[0]
 
@@ -106,7 +110,7 @@ def test_texts_without_words_hold_nothing(texts: list[Text]) -> None:
 def test_asking_for_no_words_gives_no_rows() -> None:
     index = filled([["cat"], ["dog"]])
     assert index.counts([]).shape == (0, 2)
-    assert index.closest([], every(index)).shape == (0, 2)
+    assert closest(index, [], every(index)).shape == (0, 2)
 
 
 def test_an_added_text_is_seen_by_the_next_question() -> None:
@@ -114,7 +118,7 @@ def test_an_added_text_is_seen_by_the_next_question() -> None:
     index.counts(["dog"])
     index.add([["dog", "cat"]])
     assert index.counts(["dog"]).tolist() == [[0, 1]]
-    assert index.closest(["dog"], every(index)).tolist() == [[0, 1]]
+    assert closest(index, ["dog"], every(index)).tolist() == [[0, 1]]
 
 
 def test_a_long_history_keeps_every_word() -> None:
@@ -124,4 +128,64 @@ def test_a_long_history_keeps_every_word() -> None:
     for index in (one_by_one, at_once):
         assert index.counts(["word1500"]).nonzero()[1].tolist() == [1499, 1500]
         last = every(at_once)[-3:]
-    assert one_by_one.closest(["word1999"], last).tolist() == at_once.closest(["word1999"], last).tolist()
+    assert closest(one_by_one, ["word1999"], last).tolist() == closest(at_once, ["word1999"], last).tolist()
+
+
+PASSAGES = st.lists(st.lists(st.lists(STEMS, max_size=3), min_size=1, max_size=4), min_size=1, max_size=8)
+Passages = list[list[Text]]
+
+
+def divided(memories: Passages, cuts: Sequence[int] = (), packed: bool = False) -> LexicalIndex:
+    """An index of memories in passages, added in several calls, or packed in between."""
+    index = LexicalIndex()
+    for start, stop in pairwise([0, *sorted(cut for cut in cuts if cut < len(memories)), len(memories)]):
+        some = memories[start:stop]
+        sizes = {at: [*map(len, memory)] for at, memory in enumerate(some) if len(memory) > 1}
+        part = LexicalIndex() if packed else index
+        part.add([[stem for passage in memory for stem in passage] for memory in some], sizes)
+        if packed:
+            index.append(part.packed())
+    return index
+
+
+@given(memories=PASSAGES, cuts=st.lists(st.integers(0, 8), max_size=3), packed=st.booleans())
+def test_a_part_is_what_one_passage_holds(memories: Passages, cuts: list[int], packed: bool) -> None:
+    index = divided(memories, cuts, packed)
+    flat = [(slot, passage) for slot, memory in enumerate(memories) for passage in memory]
+    parts = index.parts()
+    assert parts.slots.tolist() == [slot for slot, _ in flat]
+    assert parts.lengths.tolist() == [len(passage) for _, passage in flat]
+    assert parts.counts(every(index)).tolist() == [*map(len, memories)]
+    assert [parts.slots[first] for first in parts.firsts] == [*range(len(memories))]
+    assert index.divided == any(len(memory) > 1 for memory in memories)
+    for word in WORDS:
+        expected = [at for at, (_, passage) in enumerate(flat) for held in passage if occurs(word, held)]
+        assert index.part_occurrences(word).tolist() == expected
+    assert index.counts(WORDS).tolist() == [
+        [sum(occurs(word, held) for passage in memory for held in passage) for memory in memories] for word in WORDS
+    ]
+
+
+@given(memories=PASSAGES, asked=ASKED, data=st.data())
+def test_the_closest_words_are_those_of_the_passage_with_the_highest_weighted_sum(
+    memories: Passages, asked: list[str], data: st.DataObject
+) -> None:
+    index, weights = divided(memories), np.arange(1.0, len(asked) + 1)
+    slots = np.array(data.draw(st.lists(st.sampled_from(range(len(memories))), unique=True)), np.int64)
+
+    def by_hand(passage: Text) -> list[float]:
+        return [max((similarity(word, held) for held in passage), default=0.0) for word in asked]
+
+    found = index.closest(asked, slots, weights)
+    for slot, column in zip(slots, found.T, strict=True):
+        passages = [by_hand(passage) for passage in memories[slot]]
+        assert weights @ column == pytest.approx(max(weights @ one for one in passages), rel=1e-5)
+        assert any(np.allclose(column, one, atol=1e-6) for one in passages)
+
+
+def test_an_index_kept_up_to_date_knows_parts_that_came_since() -> None:
+    index = divided([[["cat"], ["dog"]]])
+    assert index.part_occurrences("dog").tolist() == [1]
+    index.add([["dog", "x", "dog"]], {0: [1, 2]})
+    assert index.part_occurrences("dog").tolist() == [1, 2, 3]
+    assert index.parts().lengths.tolist() == [1, 1, 1, 2]

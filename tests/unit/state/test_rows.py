@@ -164,6 +164,15 @@ def test_token_vectors_round_trip(tokens: int, dimension: int, data: st.DataObje
     assert Vectors.decode(Vectors("m", matrix, rows[:0]).encode()).tokens.shape == (0, 0)
 
 
+def test_the_tokens_of_several_passages_round_trip_with_their_sizes() -> None:
+    several = Vectors("m", np.eye(3, dtype=np.float32), np.arange(8, dtype=np.int8).reshape(4, 2), (3, 0, 1))
+    decoded = Vectors.decode(several.encode())
+    assert (decoded.sizes, decoded.tokens.tolist()) == ((3, 0, 1), several.tokens.tolist())
+    assert decoded.encode() == several.encode()
+    np.testing.assert_allclose(decoded.whole, [3**-0.5] * 3, rtol=1e-6)
+    assert Vectors("m", np.array([[3, 4]], np.float32)).whole.tolist() == [3, 4]
+
+
 def test_vectors_are_stored_as_little_endian_floats_row_by_row() -> None:
     # The bytes are hashed into the state hash: another layout is another format version.
     matrix = np.array([[1.0, -2.0], [0.5, 0.0]], np.float32)

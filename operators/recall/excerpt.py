@@ -1,0 +1,52 @@
+"""Which passage of a long memory an answer shows first: the one that holds most of what is asked for, by how rare the
+words are; among equals the one closest to the question's vector, then the first."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from recallflow.embedder import Matrix
+from recallflow.limits import READ_CHARACTERS
+from recallflow.operators import redaction
+from recallflow.operators.passages import passages
+from recallflow.operators.recall.bm25 import idf
+from recallflow.operators.recall.question import Question
+from recallflow.operators.recall.words import holders
+from recallflow.responses import Span
+from recallflow.state.arrays import Ints, Places, ranges
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import MemoryRow
+
+
+def excerpts(
+    index: OwnerIndex, question: Question, vector: Matrix | None, places: Places, rows: Sequence[MemoryRow | None]
+) -> list[Span | None]:
+    """For each place, where its best passage stands in the text of its row; None for a text of one passage."""
+    found: list[Span | None] = [None] * len(rows)
+    if not index.words.divided:
+        return found
+    slots, parts = index.conversation.slots[places], index.words.parts()
+    counts = parts.counts(slots)
+    coverage_of = _covered(index, question, ranges(parts.firsts[slots], counts))
+    ends = counts.cumsum()
+    for at in np.flatnonzero(counts > 1).tolist():
+        row, coverage = rows[at], coverage_of[ends[at] - counts[at] : ends[at]]
+        if redaction.is_readable(row):
+            close = np.zeros(0) if vector is None else index.vectors.cosines_of(vector, int(slots[at]))
+            close = close if len(close) == len(coverage) else np.zeros(len(coverage))
+            best = np.lexsort((np.arange(len(coverage)), -close, -coverage))[0]
+            passage = passages(row.content[:READ_CHARACTERS])[best]
+            found[at] = Span(start=passage.start, end=passage.end)
+    return found
+
+
+def _covered(index: OwnerIndex, question: Question, parts: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """How much of the question each of these parts holds: the sum of what its words weigh."""
+    covered = np.zeros(len(parts))
+    for stem in dict.fromkeys(question.bare_stems):
+        holding = index.words.part_occurrences(stem)
+        if len(holding):
+            at = np.minimum(holding.searchsorted(parts), len(holding) - 1)
+            weight = idf(holders(index, stem), index.conversation.size)
+            covered += weight * (holding[at] == parts)
+    return covered
