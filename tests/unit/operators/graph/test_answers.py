@@ -36,7 +36,9 @@ def memories(make_event: MakeEvent) -> list[dict[str, Any]]:
         make_event("memory", 101, id="red", content="Grafana turns red above five percent", **dashboard),
         make_event("memory", 102, id="hybrid", content="We chose the hybrid strategy for retrieval"),
         make_event("memory", 103, id="why", content="Plain vectors missed exact names", kind="decision"),
-        make_event("memory", 104, id="must", content="Releases stop on Fridays", kind="rule"),
+        make_event(
+            "memory", 104, id="must", content="Releases stop on Fridays until the office opens on Monday", kind="rule"
+        ),
         make_event(
             "graph.edges",
             105,
