@@ -2,8 +2,9 @@
 on first touch, kept up to date with each event. Derived data only: whatever is here can be built again from RocksDB."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
+from weakref import proxy
 
 import numpy as np
 import numpy.typing as npt
@@ -174,7 +175,8 @@ class OwnerIndex:
         self.names = Interner()
         self.words = LexicalIndex()
         self.vectors = VectorIndex(dimension)
-        self.tokens = TokenIndex(self._read_tokens)
+        # No cycle: an index that nobody holds any more is freed at once, with all its arrays.
+        self.tokens = TokenIndex(partial(OwnerIndex._read_tokens, proxy(self)))
         self._slot_of_seq = GrowingArray(np.int64)
         self._size = 0
         self._merged: dict[int, int] = {}

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -75,7 +76,8 @@ class Partition:
         self.keyring = keyring
         self._db: Any = _open(path, memory.options(), lock_wait_s)
         self._pending: Values = {}
-        self._pending_stretches: set[bytes] = set()  # how the keys of what is pending begin
+        self._pending_stretches: set[bytes] = set()  # how the keys begin of the first `_stretched` that are pending
+        self._stretched = 0
         self._written = self._synced = 0  # commits: all, and those that a power cut leaves
         self._failed = False
         # rocksdict's stubs have these two the wrong way.
@@ -130,7 +132,6 @@ class Partition:
         """Takes what an event changes into the transaction: all of it in one call, after the event succeeded, with the
         position that is applied by it, and the owners and memories that it brought or took."""
         self._pending.update(values)
-        self._pending_stretches.update(keys.stretches(values))
         if position is not None and position.offset > self.applied.get(source := position.source, -1):
             self.applied[source] = position.offset
             self._moved.add(source)
@@ -185,6 +186,8 @@ class Partition:
     def _may_be_pending(self, first: bytes, end: bytes) -> bool:
         """Whether what is staged may hold keys with first ≤ key < end. Surely not, where all of those begin as nothing
         staged does."""
+        self._pending_stretches.update(keys.stretches(islice(self._pending, self._stretched, None)))
+        self._stretched = len(self._pending)
         (stretch,) = keys.stretches([first])
         whole = keys.GROUP_BYTES if first[keys.TABLE_BYTES - 1 : keys.TABLE_BYTES] in keys.GROUPED else keys.TABLE_BYTES
         return len(stretch) < whole or end > keys.after(stretch) or stretch in self._pending_stretches
@@ -225,6 +228,7 @@ class Partition:
         self._counted = False
         self._pending.clear()
         self._pending_stretches.clear()
+        self._stretched = 0
         self._moved.clear()
         self._written += 1
 

@@ -1,5 +1,7 @@
 """An owner's index kept up to date is the index built anew, and filters let through what they say."""
 
+import gc
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -581,3 +583,15 @@ def test_k_is_filled_from_what_the_filters_permit(
 
     assert [m["id"] for m in narrowed] == [m["id"] for m in everything if fits(m)][:k]
     assert [m["rank"] for m in narrowed] == list(range(1, len(narrowed) + 1))
+
+
+def test_an_index_that_nobody_holds_is_freed_at_once() -> None:
+    index = OwnerIndex(MODEL, DIMENSION, lambda seqs: [None] * len(seqs))
+    held = weakref.ref(index)
+    gc.collect()
+    gc.disable()
+    try:
+        del index
+        assert held() is None
+    finally:
+        gc.enable()
