@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -262,9 +263,7 @@ class Vectors(NamedTuple):
         return self.matrix[0] if len(self.matrix) == 1 else mean(self.matrix)
 
     def encode(self) -> bytes:
-        model = self.model.encode()
-        rows, dimension = self.matrix.shape
-        whole = _VECTORS.pack(len(model), rows, dimension) + model + self.matrix.astype("<f4", copy=False).tobytes()
+        whole = _head_of_vectors(self.model, *self.matrix.shape) + self.matrix.astype(_FLOAT, copy=False).tobytes()
         if not len(self.tokens):
             return whole
         sizes = struct.pack(f"<{len(self.sizes)}I", *self.sizes)
@@ -285,6 +284,12 @@ class Vectors(NamedTuple):
                 end += struct.calcsize(f"<{rows}I")
             tokens = np.frombuffer(data, np.int8, -1, end).reshape(-1, size)
         return cls(data[_VECTORS.size : start].decode(), matrix, tokens, sizes)
+
+
+@lru_cache(16)
+def _head_of_vectors(model: str, rows: int, dimension: int) -> bytes:
+    name = model.encode()
+    return _VECTORS.pack(len(name), rows, dimension) + name
 
 
 _VECTORS = struct.Struct("<HHI")  # length of the model's name, rows, dimension; then the name, then the floats

@@ -10,6 +10,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import faiss
 import numpy as np
@@ -28,18 +29,19 @@ _hammings = faiss.hammings  # type: ignore[attr-defined]
 
 
 @lru_cache
-def _hyperplanes(dimension: int) -> Matrix:
-    """(BITS, dimension), the same in every process: `RandomState` never changes what a seed gives (NEP 19)."""
-    return np.random.RandomState(BITS).standard_normal((BITS, dimension)).astype(np.float32)
+def _hyperplanes(dimension: int) -> tuple[Matrix, Any]:
+    """(BITS, dimension), the same in every process: `RandomState` never changes what a seed gives (NEP 19). And where
+    they are in memory."""
+    planes = np.random.RandomState(BITS).standard_normal((BITS, dimension)).astype(np.float32)
+    return planes, faiss.swig_ptr(planes)
 
 
 def sketches(vectors: Sequence[Matrix]) -> list[bytes]:
     """The sketch of each vector (dimension,); the same in whatever company, as each product is made alone."""
     products = np.empty((len(vectors), BITS), np.float32)
     for vector, row in zip(vectors, products, strict=True):
-        planes, vector = _hyperplanes(len(vector)), np.ascontiguousarray(vector, np.float32)
-        pointers = (faiss.swig_ptr(array) for array in (row, vector, planes))
-        _products(*pointers, len(vector), BITS)
+        vector = np.ascontiguousarray(vector, np.float32)
+        _products(faiss.swig_ptr(row), faiss.swig_ptr(vector), _hyperplanes(len(vector))[1], len(vector), BITS)
     return [code.tobytes() for code in np.packbits(products > 0, axis=1)]
 
 
@@ -82,22 +84,23 @@ class SketchWindow:
         Looks at the last `WINDOW` up to `newest`."""
         self._asked[:] = sketch
         _hammings(*self._pointers, 1, len(self._seqs), SKETCH_BYTES, self._differs_pointer)
-        (places,) = (self._differs <= most).nonzero()
+        (places,) = np.less_equal(self._differs, most, self._are_near).nonzero()
         if not len(places):
             return []
-        oldest = max(newest - WINDOW, _NOBODY)
-        seqs = np.frombuffer(self._seqs, np.int64)[places]
-        places, seqs = places[seqs > oldest], seqs[seqs > oldest]
-        found: list[int] = seqs[np.lexsort((-seqs, self._differs[places]))].tolist()
+        seqs = self._numbers.take(places)
+        in_window = seqs > max(newest - WINDOW, _NOBODY)
+        places, seqs = places[in_window], seqs[in_window]
+        found: list[int] = seqs[np.lexsort((-seqs, self._differs.take(places)))].tolist()
         return found
 
     def size_bytes(self) -> int:
-        return self._codes.nbytes + self._differs.nbytes + len(self._seqs) * self._seqs.itemsize
+        return self._codes.nbytes + self._differs.nbytes + self._are_near.nbytes + self._numbers.nbytes
 
     def _grow(self, codes: Codes, seqs: "array[int]") -> None:
         self._codes, self._seqs = codes, seqs
         self._bytes = codes.data.cast("B")
-        self._differs = np.empty(len(seqs), np.int32)
+        self._numbers = np.frombuffer(seqs, np.int64)  # the very memory of `seqs`
+        self._differs, self._are_near = np.empty(len(seqs), np.int32), np.empty(len(seqs), np.bool_)
         # Looked up once: that is slower than a search.
         self._pointers = self._asked_pointer, faiss.swig_ptr(codes)
         self._differs_pointer = faiss.swig_ptr(self._differs)

@@ -1,12 +1,17 @@
 """What each memory event does to what is remembered, told by receipts and read back with queries."""
 
 from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
 from recallflow.flows.embedded import Processed
+from recallflow.state import keys
+from recallflow.state.rows import Entry, MemoryRow
+from tests.unit.operators.harness import MEMORIES, Harness
 
 RunFlow = Callable[..., Processed]
 MakeEvent = Callable[..., dict[str, Any]]
@@ -513,3 +518,23 @@ def test_refused_events_between_good_ones_leave_no_gap_in_the_order_of_arrival(d
     done = do(memory("a"), memory("a", "other"), update("nobody", tags=[]), memory("b"), get("b"))
     assert len(done.rejected) == 2
     assert done.responses[0]["versions"][0]["seq"] == 1
+
+
+def test_the_index_entry_of_a_memory_says_what_its_row_says(tmp_path: Path, make_event: MakeEvent) -> None:
+    said = {
+        "id": "m", "content": "tea", "name": "Ann", "kind": "fact", "layer": "working", "session_id": "s",
+        "project_id": "p", "category": "c", "tags": ["t"], "importance": 0.25, "confidence": 0.75,
+        "valid_from": NEW_YEAR_MS, "valid_to": NEW_YEAR_MS + 2 * DAY_MS, "expires_at": NEW_YEAR_MS + 3 * DAY_MS,
+    }  # fmt: skip
+    engine = Harness(tmp_path / "state")
+    engine.run(MEMORIES, make_event("memory", NEW_YEAR_MS + DAY_MS, **said), append_logged=False)
+    found = {
+        keys.split(key)[1]: value for key, value in engine.records() if keys.split(key)[1] in (keys.ROW, keys.ENTRY)
+    }
+    engine.stop()
+    row, entry = MemoryRow.decode(found[keys.ROW]), Entry.decode(found[keys.ENTRY])
+    same = {column.name for column in fields(MemoryRow)} & {*Entry._fields}
+    assert {name: getattr(entry, name) for name in same} == {name: getattr(row, name) for name in same}
+    assert len(same) == len(Entry._fields) - len(("episode", "flags", "author", "author_stems", "stems"))
+    assert (entry.episode, entry.author, entry.author_stems, entry.stems) == (-1, "Ann", "ann", "tea")
+    assert (entry.importance, entry.confidence, entry.category) == (0.25, 0.75, "c")
