@@ -124,6 +124,7 @@ class Recall(Event):
     decay: Decay = Decay()
     weights: dict[str, Weight] | None = None
     filters: Filters = Filters()
+    min_relevance: Share | None = None
     entity_urns: Annotated[list[Name], Field(max_length=limits.URNS_MAX)] = []
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_MAX)] | None = None
     select_categories: bool = False
@@ -142,6 +143,13 @@ class Recall(Event):
         if weights and "mode" in info.data:  # it is not there where it is wrong itself
             check_weights(info.data["mode"], weights)
         return weights
+
+    @field_validator("min_relevance")
+    @classmethod
+    def _told_by_mode(cls, least: float | None, info: ValidationInfo) -> float | None:
+        if least is not None and info.data.get("mode") == "recency":
+            raise ValueError("the mode recency does not look at what memories say; take another")
+        return least
 
 
 class MemoryGet(Event):

@@ -51,6 +51,7 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
         "k_exceeds_memories": Meaning(False, "fewer memories than the `k` given may be in the answer"),
         "no_content_words": Meaning(False, "the question has function words only: nothing to look up, only its vector"),
         "no_memories": Meaning(False, "nothing is remembered, or nothing that the filters let through"),
+        "nothing_relevant": Meaning(False, "most likely no memory tells, or none is as relevant as `min_relevance`"),
         "query_cut": Meaning(False, "only the first 8,000 characters of the question were read"),
         "unknown_field": Meaning(False, "a field that nobody reads, probably misspelt"),
     }
@@ -117,8 +118,9 @@ class Reason(TypedDict):
 
 
 class RecalledMemory(Cuttable):
-    """One memory of an answer. Times are RFC 3339 in UTC; `rank` starts at 1; `why`: at least one reason, the strongest
-    first; `excerpt`: of a long text the passage that fits the question best."""
+    """One memory of an answer. Times are RFC 3339 in UTC; `rank` starts at 1; `relevance`: the probability to be
+    evidence for the question, by itself, null where the mode does not look at what memories say; `why`: at least one
+    reason, the strongest first; `excerpt`: of a long text the passage that fits the question best."""
 
     id: str
     content: str
@@ -135,6 +137,7 @@ class RecalledMemory(Cuttable):
     confidence: float
     score: float
     rank: int
+    relevance: float | None = None
     why: SkipValidation[list[Reason]]  # made of parts that are checked already
     excerpt: Span | None = None
     conflicts_with: list[str] | None = None
@@ -201,6 +204,7 @@ class Response(Model):
     query_id: str
     status: Literal["ok", "degraded", "error"]
     memories: list[RecalledMemory] | None = None
+    answerable: float | None = None
     versions: list[dict[str, Any]] | None = None
     edges: list[ExploredEdge] | None = None
     usage: MemoryUsage | None = None

@@ -6,8 +6,9 @@ has a gate of its own, named after its number; any of them blocks, until it free
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, Literal, NamedTuple
 
 from recallflow.control import GateVerdict, Rollout
@@ -45,6 +46,10 @@ class Applied(NamedTuple):
     fallback: Fallback | None
     warnings: tuple[Warn, ...] = ()
     routing: dict[str, Any] | None = None
+
+    def only(self, chosen: Iterable[bool]) -> "Applied":
+        """With some of its items."""
+        return self._replace(items=tuple(compress(self.items, chosen)))
 
     @property
     def ran(self) -> bool:

@@ -26,9 +26,10 @@ Whose a memory is, `people.py` tells. What a memory outside any episode (a fact,
 `around` and `opens`, stands at its mean: it counts neither for nor against it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +49,7 @@ DENSE_IN_BASE = 0.1
 AROUND = (2, 4)  # places
 STANDS_IN = 0.5  # of what late interaction weighs: the cosine's part in choosing what to work it out for
 NEAR_DAYS = 2
+NEAR_DATE = 2.0  # what the date column is at most
 
 
 class Cut(NamedTuple):
@@ -61,16 +63,37 @@ class Cut(NamedTuple):
 CUT = Cut(above=2_000, best=200)  # benchmarks/candidate_cut.py: answers are those of all columns everywhere
 
 
+class Scale(NamedTuple):
+    """What z-scores were made with."""
+
+    mean: float
+    deviation: float
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Column name → (n,) values, and the weights of their sum: a number each, or (n,) where the owner's memories are of
     several kinds. `complete`: whether they are the same whatever is permitted; `first`: the first ones, and their sum,
-    where that is known."""
+    where that is known; `scales`: of the z-scores among them."""
 
     values: dict[str, Column]
     weights: Weights
     complete: bool = True
     first: tuple[int, Column] | None = None
+    scales: Mapping[str, Scale] = field(default_factory=lambda: MappingProxyType({}))
+
+    def one(self, name: str, places: Places, absent: float) -> Column:
+        """A column's values at these places; `absent` where there is no such column."""
+        column = self.values.get(name)
+        return np.full(len(places), absent) if column is None else column.take(places)
+
+    def absolute(self, name: str, places: Places) -> Column:
+        """What a column of z-scores was made of, at these places; 0 where there is no such column."""
+        if name not in self.scales:
+            return np.zeros(len(places))
+        mean, deviation = self.scales[name]
+        found: Column = mean + deviation * self.values[name].take(places)
+        return found
 
     def score(self) -> Column:
         """(n,) weighted sum, in log-odds of being evidence."""
@@ -107,7 +130,7 @@ def compute(
     answer (default: all)."""
     conversation = index.conversation
     columns = _facts(index, question)
-    dense = _dense(index, query)
+    dense, *scale = _dense(index, query)
     columns |= {"dense": dense, "reply": conversation.after(dense)} | _words(index, question, dense)
     every = np.arange(conversation.size)
     chosen = every if permitted is None else permitted
@@ -121,8 +144,10 @@ def compute(
         score = (found.score() + STANDS_IN * late * dense)[chosen]
         chosen = np.sort(chosen[np.argpartition(-score, cut.best)[: cut.best]])
     values = words.columns(index, words.units(index, question, query), chosen)
-    wanted = {name: column for name, column in values.items() if name in weights}
-    return Columns(found.values | wanted, weights, complete, found.first)
+    made_with = {"dense": Scale(*scale)} | {name: Scale(*rest) for name, (_, *rest) in values.items()}
+    scales = {name: one for name, one in made_with.items() if name in weights}
+    wanted = {name: scores for name, (scores, *_) in values.items() if name in weights}
+    return Columns(found.values | wanted, weights, complete, found.first, scales)
 
 
 def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Column]:
@@ -145,7 +170,7 @@ def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Co
     }
 
 
-def _dense(index: OwnerIndex, query: TextVectors) -> Column:
+def _dense(index: OwnerIndex, query: TextVectors) -> words.Standard:
     """Z-scores of the cosines over the memories that have a vector; the others stand at the mean."""
     cosines, slots = index.vectors.cosines(query.vector)
     column, there = np.zeros(index.conversation.size), np.zeros(index.conversation.size, np.bool_)
@@ -153,8 +178,8 @@ def _dense(index: OwnerIndex, query: TextVectors) -> Column:
     column[places], there[places] = cosines, True
     # Summed up by place: rows stand in another order where the index was loaded anew, and sums of floats would differ.
     inside = column[there]
-    column[there] = words.standard(inside, inside)
-    return column
+    column[there], mean, deviation = words.standard(inside, inside)
+    return words.Standard(column, mean, deviation)
 
 
 # ---------------------------------------------------------------------- who, when, and where it stands

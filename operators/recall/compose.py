@@ -12,11 +12,12 @@ from recallflow.operators.graph.expand import Related
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.explain import explained, log_total, probabilities
 from recallflow.operators.recall.moment import Moment
+from recallflow.operators.recall.relevance import Judged
 from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.recall.weights import chat_of
 from recallflow.operators.redaction import Redacted
 from recallflow.responses import Reason, RecalledMemory, Span, Warn
-from recallflow.state.arrays import Places
+from recallflow.state.arrays import Column, Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import CONTRADICTS, NodeKey
 from recallflow.state.index import OwnerIndex
@@ -95,6 +96,26 @@ def _memory(
         why=why,
         excerpt=excerpt,
     )
+
+
+def with_relevance(memories: list[RecalledMemory], rows: Rows, relevance: Column | None) -> list[RecalledMemory]:
+    """The memories, each with its relevance, where the mode told any; `rows`: whose it is."""
+    if relevance is None:
+        return memories
+    by_id = {row.id: value for row, value in zip(rows, relevance.round(6).tolist(), strict=True) if row is not None}
+    return [memory.model_copy(update={"relevance": by_id[memory.id]}) for memory in memories]
+
+
+def relevance_warnings(scene: Scene, judged: Judged, answered: int) -> list[Warn]:
+    """A warning where what may be in the answer has nothing to do with the question, as far as is known."""
+    least, permitted = scene.query.min_relevance, len(scene.allowed)
+    if least is not None and permitted and not answered:
+        detail = f"none of {permitted} memories has a relevance of {least:g}"
+    elif judged.hopeless:
+        detail = f"most likely none of {permitted} memories tells (answerable {judged.answerable:.2f})"
+    else:
+        return []
+    return [Warn(code="nothing_relevant", detail=detail)]
 
 
 def with_conflicts(memories: list[RecalledMemory], graph: OwnerGraph, moment: Moment) -> list[RecalledMemory]:

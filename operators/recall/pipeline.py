@@ -8,6 +8,7 @@ everything here is about an owner whom the query may ask.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ from recallflow.operators.recall.intent import intent_of, mode_for
 from recallflow.operators.recall.modes import rank
 from recallflow.operators.recall.moment import Moment, index_at
 from recallflow.operators.recall.question import Question, Vocabulary, understand
+from recallflow.operators.recall.relevance import NEAREST, UNJUDGED, Judge, Judged
+from recallflow.operators.recall.relevance_weights import Basis
 from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
 from recallflow.operators.recall.shared import Shared
@@ -120,19 +123,22 @@ class Candidates(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Steps 6, 7 and 9: the scene that was ranked, and the order; the graph, as this query may use it; and the ranks
-    before a reranker changed them, if one did."""
+    """Steps 6, 7 and 9: the scene that was ranked, and the order; the graph, as this query may use it; the ranks before
+    a reranker changed them, if one did; and how relevant what was ranked is."""
 
     scene: Scene
     ranking: Ranking
     graph: QueryGraph
     before: list[int]
+    judged: Judged
 
 
 class Expanded(NamedTuple):
-    """Steps 8, 5 and 10: the ranked places, then those that the graph adds behind them, with their rows, opened."""
+    """Steps 8, 5 and 10: the ranked places, then those that the graph adds behind them, with their relevance and their
+    rows, opened."""
 
     places: Places
+    relevance: Column | None
     rows: list[MemoryRow | None]
     applied: Applied | None
 
@@ -272,7 +278,29 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least
         ids = [index.ids[slot] for slot in index.conversation.slots[ranking.places].tolist()]
         ranking, before = rerank.reordered(ranking, ids, scores, tuning.k)
     asked.laps.lap("rank")
-    return Ranked(scene, ranking, graph, before)
+    judged = _judge(asked, candidates, scene, ranking)
+    if (least := query.min_relevance) is not None and judged.relevance is not None:
+        enough = judged.relevance >= least
+        ranking, judged = ranking.only(enough), judged.only(enough)
+        before = [*compress(before, enough.tolist())]
+    asked.laps.lap("judge")
+    return Ranked(scene, ranking, graph, before, judged)
+
+
+def _judge(asked: Asked, candidates: Candidates, scene: Scene, ranking: Ranking) -> Judged:
+    """How relevant the ranked memories are, and whether those permitted hold an answer."""
+    if scene.tuning.mode == "recency":
+        return UNJUDGED
+    if not len(scene.allowed):
+        return Judged(None, 0.0, np.zeros(0))
+    # Without the question's vector, words alone were compared, whatever the model.
+    basis: Basis = asked.engine.embedder.kind if candidates.signal.vector is not None else "words"
+    judge = Judge.of(scene.index, scene.question, candidates.signal.columns, basis, len(scene.allowed))
+    places = scene.best(NEAREST)
+    figures = judge.figures(np.concatenate([places, ranking.places]))
+    nearest, ranked = figures.only(slice(len(places))), figures.only(slice(len(places), None))
+    answerable = judge.answerable(nearest)
+    return Judged(judge, answerable, judge.relevance(ranked), judge.hopeless(nearest, answerable))
 
 
 def _proximity(graph: QueryGraph, query: Recall, understood: Understood) -> Column | None:
@@ -283,16 +311,23 @@ def _proximity(graph: QueryGraph, query: Recall, understood: Understood) -> Colu
 
 def _expand(asked: Asked, understood: Understood, ranked: Ranked) -> Expanded:
     query, places, applied = asked.query, ranked.ranking.places, None
+    relevance = ranked.judged.relevance
     if query.strategy == "hybrid_graph":
         late = "graph" in understood.dropped
         applied, added = ranked.graph.expand(places, query.traversal_depth, late=late)
+        if relevance is not None:
+            found = ranked.judged.of(added)
+            if query.min_relevance is not None:
+                enough = found >= query.min_relevance
+                applied, added, found = applied.only(enough.tolist()), added[enough], found[enough]
+            relevance = np.concatenate([relevance, found])
         places = np.concatenate([places, added])
         took_ms = asked.laps.lap("expand")
         if applied.ran:
             asked.engine.shared.costs.add("graph", took_ms)
     rows = asked.rows(asked.index.conversation.slots[places].tolist())
     asked.laps.lap("fetch")
-    return Expanded(places, rows, applied)
+    return Expanded(places, relevance, rows, applied)
 
 
 def _compose(
@@ -321,7 +356,9 @@ def _compose(
         added, items = expanded.places[count:], expanded.applied.items
         paths = why.added(items, rows)
         memories += compose.added(index, added, items, expanded.rows[count:], shown[count:], paths, len(memories))
+    memories = compose.with_relevance(memories, expanded.rows, expanded.relevance)
     memories = compose.with_conflicts(memories, asked.hot.graph, asked.moment)
+    warnings += compose.relevance_warnings(ranked.scene, ranked.judged, len(memories))
     optional: dict[str, Any] = {}
     if query.explain:
         optional |= compose.explanations(ranked.scene, ranking, rows, columns, asked.engine.embedder.kind)
@@ -370,6 +407,7 @@ def _respond(
         query_id=asked.request.query_id,
         status=status_of(composed.warnings),
         memories=composed.memories,
+        answerable=None if (likely := ranked.judged.answerable) is None else round(likely, 6),
         query_intent=understood.intent,
         computation_tier=tier,
         sla_target_ms=target_ms,

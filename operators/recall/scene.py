@@ -1,7 +1,7 @@
 """What a mode ranks, and what comes of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +12,7 @@ from recallflow.embedder import Matrix
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.tuning import Tuning
 from recallflow.queries import Recall
-from recallflow.state.arrays import Column, Places
+from recallflow.state.arrays import Column, Mask, Places
 from recallflow.state.index import OwnerIndex
 from recallflow.state.usage import OwnerUsage
 
@@ -31,6 +31,13 @@ class Ranking:
     weights: dict[str, float] = field(default_factory=dict)
     boosts: dict[str, Column] = field(default_factory=dict)
     tiebreak_applied: bool = False
+
+    def only(self, chosen: Mask) -> "Ranking":
+        """The chosen places, (places,), alone."""
+        factors, boosts = (
+            {name: values[chosen] for name, values in parts.items()} for parts in (self.factors, self.boosts)
+        )
+        return replace(self, places=self.places[chosen], scores=self.scores[chosen], factors=factors, boosts=boosts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What a question means to each memory: its vector, the semantic signal, and what stands in for them where the model
 fails or there is no time for it."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,12 @@ def read(shared: Shared, index: OwnerIndex, question: Question, permitted: Place
         columns, fallback = by_words(shared, index, question, permitted), questions.fallback
         if fallback is not None:
             dense = _dense_by(fallback, columns, index, question, permitted, rows)
-            columns = Columns(columns.values | {"dense": dense}, weights_of(index, WEIGHTS["spelling"]))
+            columns = replace(
+                columns,
+                values=columns.values | {"dense": dense},
+                weights=weights_of(index, WEIGHTS["spelling"]),
+                first=None,
+            )
         problems = () if asked.problem is None else (asked.problem,)
         return Signal(columns, embedded=fallback is not None, took_ms=asked.took_ms, warnings=problems)
     if (known := shared.candidates.get(conversation, question.text)) is not None:

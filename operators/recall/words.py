@@ -9,7 +9,9 @@ in the memory at place p, a column is the mean of these over the units, weighted
     word_before   the best of m(u, p) and 0.95·m(u, q) for q up to 4 before p
 """
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +26,14 @@ NAMES = ("word", "word_before")
 BEFORE = 4  # places
 LENT = 0.95
 SAMPLE_BLOCKS, SAMPLE_BLOCK = 128, 8  # places whose mean and deviation stand for a large owner's
+
+
+class Standard(NamedTuple):
+    """Z-scores, and the mean and the deviation they were made with, which turn them back into what they were."""
+
+    scores: Column
+    mean: float
+    deviation: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,33 +76,35 @@ def _shares(weights: Column) -> Column:
     return shares
 
 
-def columns(index: OwnerIndex, units: Units, places: Places) -> dict[str, Column]:
+def columns(index: OwnerIndex, units: Units, places: Places) -> dict[str, Standard]:
     """The columns, (n,) each: z-scores at `places` (rising), 0 elsewhere. Mean and deviation are over all places
     where all are asked for, else over blocks of them, evenly spread."""
     size = index.conversation.size
     if not len(units.weights) or not size:
-        return {name: np.zeros(size) for name in NAMES}
+        return {name: Standard(np.zeros(size), 0.0, 0.0) for name in NAMES}
     if len(places) == size:
         values = _values(index, units, places)
-        return dict(zip(NAMES, standard(values, values), strict=True))
+        return {name: standard(column, column) for name, column in zip(NAMES, values, strict=True)}
     typical = sample(size)
     asked = np.union1d(places, typical)
     values = _values(index, units, asked)
     at, of_typical = (values.take(np.searchsorted(asked, those), axis=1) for those in (places, typical))
-    found = np.zeros((len(NAMES), size))
-    found[:, places] = standard(at, of_typical)
-    return dict(zip(NAMES, found, strict=True))
+    found = {}
+    for name, column, typically in zip(NAMES, at, of_typical, strict=True):
+        scores, mean, deviation = standard(column, typically)
+        found[name] = Standard(np.zeros(size), mean, deviation)
+        found[name].scores[places] = scores
+    return found
 
 
-def standard(values: Column, sample: Column) -> Column:
-    """Z-scores by the mean and deviation of a sample, along the last axis."""
-    if not sample.shape[-1]:
-        return values
-    mean = sample.sum(axis=-1, keepdims=True) / sample.shape[-1]
+def standard(values: Column, sample: Column) -> Standard:
+    """Z-scores by the mean and deviation of a sample."""
+    if not len(sample):
+        return Standard(values, 0.0, 0.0)
+    mean = float(sample.sum()) / len(sample)
     apart = sample - mean
-    deviation = np.sqrt((apart * apart).sum(axis=-1, keepdims=True) / sample.shape[-1])
-    scores: Column = (apart if values is sample else values - mean) / (deviation + 1e-6)
-    return scores
+    deviation = math.sqrt(float((apart * apart).sum()) / len(sample)) + 1e-6
+    return Standard((apart if values is sample else values - mean) / deviation, mean, deviation)
 
 
 def sample(size: int) -> Places:

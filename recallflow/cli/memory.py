@@ -13,7 +13,8 @@ from recallflow.flows.embedded import Processed, process
 from recallflow.queries import Mode
 from recallflow.state.directory import describe
 
-_SEEN = {"no_memories", "k_exceeds_memories"}  # warnings of what the list of memories shows
+NOTHING_RELEVANT = "nothing_relevant"
+_SEEN = {"no_memories", "k_exceeds_memories", NOTHING_RELEVANT}  # warnings of what the list of memories shows
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -26,6 +27,9 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     ask.add_argument("question", metavar="QUESTION")
     ask.add_argument("-k", type=int, default=5, help="how many memories (default: 5)")
     ask.add_argument("--mode", choices=get_args(Mode), default="hybrid", help="ranking mode (default: hybrid)")
+    ask.add_argument(
+        "--min-relevance", type=float, metavar="X", help="only memories at least so relevant, 0 to 1; 0 shows any"
+    )
     add_control(ask)
     ask.set_defaults(run=run_ask)
     for parser in (remember, ask):
@@ -46,8 +50,10 @@ def run_remember(options: argparse.Namespace) -> int:
 def run_ask(options: argparse.Namespace) -> int:
     describe(config(options).named_state_dir())  # asking makes no directory
     query = {"type": "recall", "query": options.question, "k": options.k, "mode": options.mode}
+    if options.min_relevance is not None:
+        query["min_relevance"] = options.min_relevance
     response = _run(options, query).responses[0]
-    print(orjson.dumps(response).decode() if options.json else _readable(response))
+    print(orjson.dumps(response).decode() if options.json else _readable(response, options.min_relevance))
     return 1 if response["status"] == "error" else 0
 
 
@@ -62,11 +68,14 @@ def _run(options: argparse.Namespace, event: dict[str, Any]) -> Processed:
     return processed
 
 
-def _readable(response: dict[str, Any]) -> str:
+def _readable(response: dict[str, Any], least: float | None) -> str:
     if response["status"] == "error":
         return f"error: {response['error']['message']}"
     lines = [f"{w['code']}: {w['detail']}" for w in response["warnings"] if w["code"] not in _SEEN]
-    return "\n".join(lines + ([ranked(memory) for memory in response["memories"]] or ["nothing remembered yet"]))
+    codes, shown = {w["code"] for w in response["warnings"]}, response["memories"]
+    if NOTHING_RELEVANT in codes and (least is None or not shown):
+        return "\n".join([*lines, "nothing about that (--min-relevance 0 shows the nearest memories)"])
+    return "\n".join(lines + ([ranked(memory) for memory in shown] or ["nothing remembered yet"]))
 
 
 def ranked(memory: dict[str, Any]) -> str:

@@ -124,6 +124,16 @@ def test_what_was_remembered_is_found_by_asking(cli: Cli, tmp_path: Path) -> Non
     assert reason.strip().startswith("because: ")
 
 
+def test_asking_for_what_nobody_told_shows_nothing_unless_it_is_to(cli: Cli, tmp_path: Path) -> None:
+    cli("remember", "I moved to Porto in spring and rent a flat by the river", "--state-dir", tmp_path / "s")
+    asked = ("ask", "What is the boiling point of mercury in a vacuum chamber?", "--state-dir", tmp_path / "s")
+    done = cli(*asked)
+    assert (done.returncode, done.stdout) == (0, "nothing about that (--min-relevance 0 shows the nearest memories)\n")
+    assert "Porto" in cli(*asked, "--min-relevance", 0).stdout
+    assert "nothing about that" in cli("ask", "Which flat in Porto?", "--min-relevance", 1, *asked[2:]).stdout
+    assert "Porto" in cli("ask", "Which flat do I rent in Porto?", *asked[2:]).stdout
+
+
 def test_asking_for_json_gives_the_whole_response(cli: Cli, tmp_path: Path) -> None:
     receipt = json.loads(cli("remember", "tea", "--id", "a", "--json", "--state-dir", tmp_path / "s").stdout)
     assert (receipt["id"], receipt["outcome"]) == ("a", "created")

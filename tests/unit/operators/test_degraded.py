@@ -324,7 +324,7 @@ def test_the_fallback_does_not_compare_what_cannot_be_opened(
     lose(keys.ROW, "violin")
     model.error = RuntimeError()
     response = ask("decryption failed redacted", mode="relevance")
-    assert codes(response) == ["embedding_fallback", "decryption_failed"]
+    assert codes(response) == ["embedding_fallback", "decryption_failed", "nothing_relevant"]
     assert response["explanations"]["violin"]["factors"]["semantic"] < 1
 
 

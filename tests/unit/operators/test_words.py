@@ -47,14 +47,14 @@ def test_the_columns_by_hand(make_entry: MakeEntry) -> None:
     # word: 1, 0, 0, 0; lent to those behind it at 0.95: word_before 1, 0.95, 0.95, 0.
     index = indexed(make_entry, [(0, "bike"), (0, "x"), (0, "x"), (1, "x")])
     found = words.columns(index, Units(np.ones(1), ("bike",)), every(index))
-    np.testing.assert_allclose(found["word"], z(np.array([1.0, 0, 0, 0])), rtol=1e-4)
-    np.testing.assert_allclose(found["word_before"], z(np.array([1.0, 0.95, 0.95, 0])), rtol=1e-4)
+    np.testing.assert_allclose(found["word"].scores, z(np.array([1.0, 0, 0, 0])), rtol=1e-4)
+    np.testing.assert_allclose(found["word_before"].scores, z(np.array([1.0, 0.95, 0.95, 0])), rtol=1e-4)
 
 
 def test_a_memory_lends_to_the_four_behind_it_and_none_before(make_entry: MakeEntry) -> None:
     index = indexed(make_entry, [(0, word) for word in ("x", "bike", "x", "x", "x", "x", "x")])
     found = words.columns(index, Units(np.ones(1), ("bike",)), every(index))
-    np.testing.assert_allclose(found["word_before"], z(np.array([0.0, 1, 0.95, 0.95, 0.95, 0.95, 0])), rtol=1e-4)
+    np.testing.assert_allclose(found["word_before"].scores, z(np.array([0.0, 1, 0.95, 0.95, 0.95, 0.95, 0])), rtol=1e-4)
 
 
 def test_units_weigh_by_rarity_and_leave_names_out(make_entry: MakeEntry) -> None:
@@ -74,7 +74,9 @@ def test_units_are_tokens_where_memories_have_some(make_entry: MakeEntry) -> Non
     query = TextVectors(np.zeros(2, np.float32), np.array([[3, 0], [0, 0], [0, 1]], np.float32))
     found = words.units(index, understand("?", []), query)
     assert found.weights.tolist() == [0.75, 0.25]
-    np.testing.assert_allclose(words.columns(index, found, every(index))["word"], z(np.array([0.75, 0.25])), rtol=1e-3)
+    np.testing.assert_allclose(
+        words.columns(index, found, every(index))["word"].scores, z(np.array([0.75, 0.25])), rtol=1e-3
+    )
 
 
 SAID = st.lists(
@@ -112,9 +114,9 @@ def test_columns_agree_with_a_look_at_every_place(
     part = words.columns(index, units, some)
     for name in NAMES:
         # Values that are all but equal have deviations of rounding errors; they tell nothing apart.
-        np.testing.assert_allclose(whole[name], expected[name], rtol=1e-3, atol=0.2)
-        np.testing.assert_allclose(part[name][some], whole[name][some], rtol=1e-3, atol=0.2)
-        assert not np.delete(part[name], some).any()
+        np.testing.assert_allclose(whole[name].scores, expected[name], rtol=1e-3, atol=0.2)
+        np.testing.assert_allclose(part[name].scores[some], whole[name].scores[some], rtol=1e-3, atol=0.2)
+        assert not np.delete(part[name].scores, some).any()
 
 
 def test_a_large_owner_s_best_are_scored_as_a_small_one_s(make_entry: MakeEntry) -> None:

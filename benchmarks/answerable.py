@@ -1,0 +1,212 @@
+"""Whether `answerable` tells questions that an owner's memories answer from those about another owner, how far off it
+and `relevance` are as probabilities, and the weights of both.
+
+    python -m benchmarks.answerable [--embedder hash|static|minilm] [--words] [--kinds …] [--json FILE]
+
+All questions, to stores of 1 to 1,000 memories, are as `stores.py` says. Each conversation is left out of the fit that
+it is judged by; kinds of chat, sizes, and own questions and others count the same. Printed are
+
+    AUC    the probability that an own question has a higher `answerable` than another's
+    error  the expected calibration error: the mean distance between probability and share over ten bins of equal width
+
+by kind and size, by kind, and by size; then, by kind, that of `relevance` over the first three memories of all answers.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from benchmarks import kinds
+from benchmarks.conversation_events import embedder_arguments, embedder_settings
+from benchmarks.stores import SIZES, Floats, Seen, seen
+from recallflow.operators.recall.relevance import EVIDENCE, FIGURES, SETTINGS, probability
+
+KINDS = ("locomo", "group", "assistant", "assistant_long", "chinese")
+ALL = "all"
+BINS = 10
+COUNTS = 300  # what the own questions of a kind to stores of a size count together, and the others
+STEPS = 60
+PENALTY = 1.0  # on weights of terms with unit spread
+ENOUGH = 1e-6
+
+# What the weights are of: a figure, or a figure and a setting.
+OF_RELEVANCE = (
+    *FIGURES[1:],
+    *(f"one · {name}" for name in ("words", "rarity", "wordless")),
+    "covered · rarity",
+    "around · rarity",
+)
+OF_ANSWERABLE = (
+    *EVIDENCE[1:],
+    *(f"one · {name}" for name in SETTINGS[1:]),
+    *(f"{name} · memories" for name in ("covered", "match", "lent", "cosine", "together")),
+    *(f"{name} · rarity" for name in ("covered", "together", "unheard")),
+    *(f"{name} · several" for name in ("lent", "together")),
+    *(f"{name} · {setting}" for name in ("said", "apart") for setting in ("rarity", "memories")),
+)
+
+
+class Fit(NamedTuple):
+    """A logistic regression: a weight for `one`, and one for each term."""
+
+    bias: float
+    weights: Floats
+
+    def probability(self, terms: Floats) -> Floats:
+        """Of each row of terms."""
+        return np.asarray(probability(self.bias + terms @ self.weights), np.float64)
+
+
+def fit(terms: Floats, label: Floats, weight: Floats) -> Fit:
+    """By Newton's method; `terms`: (rows, terms)."""
+    mean, spread = np.average(terms, axis=0, weights=weight), terms.std(axis=0)
+    spread = np.where(spread > ENOUGH, spread, np.inf)  # what does not vary here has no weight
+    inputs = np.concatenate([np.ones((len(terms), 1)), (terms - mean) / spread], axis=1)
+    penalty = np.diag([0.0] + [PENALTY] * len(mean))
+    found = np.zeros(len(penalty))
+    for _ in range(STEPS):
+        likely = probability(inputs @ found)
+        hessian = (inputs.T * (weight * likely * (1 - likely))) @ inputs + penalty + ENOUGH * np.eye(len(penalty))
+        step = np.linalg.solve(hessian, inputs.T @ (weight * (label - likely)) - penalty @ found)
+        found = found + step
+        if np.abs(step).max() < ENOUGH:
+            break
+    weights = found[1:] / spread
+    return Fit(float(found[0] - weights @ mean), weights)
+
+
+def auc(likely: Floats, label: npt.NDArray[np.bool_]) -> float:
+    """The probability that one with the label is above one without; half of it where they are equal."""
+    above = np.sort(likely[~label])
+    found = np.searchsorted(above, likely[label], "left") + np.searchsorted(above, likely[label], "right")
+    return float(found.mean()) / 2 / len(above)
+
+
+def error(likely: Floats, label: Floats, weight: Floats) -> float:
+    """The expected calibration error."""
+    of_bin = np.minimum((likely * BINS).astype(np.int64), BINS - 1)
+    return float(np.abs(np.bincount(of_bin, weight * (likely - label))).sum() / weight.sum())
+
+
+class Rows(NamedTuple):
+    """Rows of terms with their labels; (rows,) of what they count, and of their kinds, conversations, sorts and
+    sizes."""
+
+    terms: Floats
+    label: npt.NDArray[np.bool_]
+    weight: Floats
+    kind: npt.NDArray[np.str_]
+    conversation: npt.NDArray[np.str_]
+    sort: npt.NDArray[np.str_]
+    size: npt.NDArray[np.int64]
+
+    def only(self, chosen: npt.NDArray[np.bool_]) -> "Rows":
+        """Some of them."""
+        return self._replace(**{name: column[chosen] for name, column in self._asdict().items()})
+
+    def fit(self) -> Fit:
+        """The regression of the label on the terms."""
+        return fit(self.terms, self.label.astype(np.float64), self.weight)
+
+
+def _terms(names: Sequence[str], figures: Sequence[str], values: Floats, settings: Floats) -> Floats:
+    """The terms of each of some memories. `values`: (figures, memories)."""
+    parts = (name.partition(" · ") for name in names)
+    return np.array([values[figures.index(one)] * settings[SETTINGS.index(by or "one")] for one, _, by in parts]).T
+
+
+def of_answerable(asked: Sequence[Seen]) -> Rows:
+    """A row for each question to a store."""
+    parts = [_terms(OF_ANSWERABLE, EVIDENCE, one.evidence[:, np.newaxis], one.settings) for one in asked]
+    return _rows(asked, parts, [np.array([one.own]) for one in asked])
+
+
+def of_relevance(asked: Sequence[Seen]) -> Rows:
+    """A row for each memory shown."""
+    parts = [_terms(OF_RELEVANCE, FIGURES, one.figures, one.settings) for one in asked]
+    return _rows(asked, parts, [one.is_evidence for one in asked])
+
+
+def _rows(asked: Sequence[Seen], terms: Sequence[Floats], labels: Sequence[npt.NDArray[np.bool_]]) -> Rows:
+    """To the stores of one size of a conversation, own questions count as much as others; and so do conversations of a
+    kind, and kinds."""
+    of = [one for one, rows in zip(asked, terms, strict=True) for _ in rows]
+    groups = np.unique([f"{one.conversation} {one.kind} {one.size} {one.own}" for one in of], return_inverse=True)[1]
+    conversations = Counter(kind for kind, _ in {(one.kind, one.conversation) for one in asked})
+    return Rows(
+        np.concatenate(terms),
+        np.concatenate(labels),
+        np.array([COUNTS / conversations[one.kind] for one in of]) / np.bincount(groups)[groups],
+        np.array([one.kind for one in of]),
+        np.array([one.conversation for one in of]),
+        np.array([one.sort for one in of]),
+        np.array([one.size for one in of]),
+    )
+
+
+def left_out(rows: Rows) -> Floats:
+    """Each row's probability, by a fit to all other conversations of its sort."""
+    likely = np.zeros(len(rows.label))
+    for conversation in np.unique(rows.conversation):
+        tested = rows.conversation == conversation
+        for sort in np.unique(rows.sort[tested]):
+            these = tested & (rows.sort == sort)
+            others = rows.only(~tested & (rows.sort == sort))
+            likely[these] = others.fit().probability(rows.terms[these])
+    return likely
+
+
+def report(rows: Rows, likely: Floats) -> dict[str, dict[str, dict[str, float]]]:
+    """Prints AUC and error by kind and size, with all sizes and all kinds in the last column and row; the same as
+    {kind: {size: {auc, error}}}."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for kind in (*dict.fromkeys(rows.kind.tolist()), ALL):
+        found[kind] = {}
+        for size in (*map(str, SIZES), ALL):
+            chosen = ((rows.kind == kind) | (kind == ALL)) & ((rows.size.astype(str) == size) | (size == ALL))
+            some = rows.only(chosen)
+            figures = {
+                "auc": auc(likely[chosen], some.label),
+                "error": error(likely[chosen], some.label.astype(np.float64), some.weight),
+            }
+            found[kind][size] = figures
+        cells = (f"{size}: {of['auc']:.3f} {of['error']:.3f}" for size, of in found[kind].items())
+        print(f"  {kind:15}", "  ".join(cells), flush=True)
+    return found
+
+
+def weights(rows: Rows, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """By sort, of the fit to all conversations."""
+    found = {}
+    for sort in dict.fromkeys(rows.sort.tolist()):
+        one = rows.only(rows.sort == sort).fit()
+        found[sort] = {"one": one.bias} | dict(zip(names, one.weights.tolist(), strict=True))
+    return {sort: {name: round(weight, 2) for name, weight in those.items()} for sort, those in found.items()}
+
+
+def main() -> None:
+    parser = embedder_arguments(__doc__)
+    parser.add_argument("--words", action="store_true", help="without the question's vector")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    chosen = parser.parse_args()
+    settings = embedder_settings(chosen)
+    asked = [one for kind in chosen.kinds for one in seen(settings, kind, kinds.load(kind), words=chosen.words)]
+    figures: dict[str, object] = {}
+    for name, rows, names in (
+        ("answerable", of_answerable(asked), OF_ANSWERABLE),
+        ("relevance", of_relevance(asked), OF_RELEVANCE),
+    ):
+        print(f"{name}: AUC and error by stores' size")
+        figures[name] = report(rows, left_out(rows))
+        figures[f"{name} weights"] = weights(rows, names)
+        print(orjson.dumps(figures[f"{name} weights"], option=orjson.OPT_INDENT_2).decode())
+    if chosen.json:
+        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""How relevant each memory is by itself, and whether the memories hold an answer at all.
+
+The signal compares an owner's memories with each other: its best one is the best of what there is, be it ever so far
+from the question. What is here is absolute: a figure is made of the question and of one memory with its neighbours
+alone. So a `relevance` depends on neither k, nor the query beside it, nor how many other memories there are. What
+`answerable` is made of are the figures of the memories that fit best, and how many there were to choose from.
+
+A content word of the question, participants' names apart, is worth its rarity, in nats: longer words are rarer, as far
+as is known before a memory is read, and a word is the less rare, the more memories hold it beside a first one.
+
+    rarity   min(4 + letters / 2, 7.5, -ln((holders - 1) / (memories + 20)))
+
+| figure of a memory | what |
+|---|---|
+| covered | the share of the question's rarity that is in the words it holds |
+| around | the same of it and the two memories to each side of it in its episode, as one text |
+| match | its BM25 / the question's rarity, with rarity for idf, k1 = 1.2, b = 0.75 and a mean length of 30 words |
+| alike, lent | late interaction (`words.py`) of tokens with it, and with it and the four before it; 0 without any |
+| cosine | of the question's vector and its own |
+| said | 1 where it is theirs whom the question is about, -1 where it is not, 0 where it names nobody |
+| dated | how well its time fits a date in the question, 0 to 1 |
+| length, user | ln(1 + words); 1 for what a user said to an assistant |
+
+A logit is Σ weight · figure · setting, where settings are what of the question and its owner bears on the figures'
+worth, and a probability is 1 / (1 + exp(-logit)). The weights differ by what was compared (`Basis`), and by whether
+people talk to each other, or a user to an assistant, or in a script whose words are read as pairs of characters, which
+meet by chance (`Sort`). They come from logistic regression over stores of 1 to 1,000
+memories, half of the questions being about another owner (`benchmarks/answerable.py`).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from recallflow.operators.recall.bm25 import K1, live
+from recallflow.operators.recall.columns import NEAR_DATE, Columns
+from recallflow.operators.recall.question import Question
+from recallflow.operators.recall.relevance_weights import ANSWERABLE, CHATS, RELEVANCE, Basis, Chat, Sort, Table
+from recallflow.state.arrays import Column, Floats, Ints, Mask, Places, ranges
+from recallflow.state.index import WINDOW, OwnerIndex
+
+RARITY, RARITY_OF_A_LETTER, RAREST = 4.0, 0.5, 7.5
+LEARNT_AFTER = 20  # memories
+SEVERAL = 3  # people in a chat
+MATCH_B, MEAN_LENGTH = 0.75, 30.0
+NEAREST = 50  # memories that `answerable` looks at
+UNANSWERABLE = 0.2  # the warning `nothing_relevant` begins below it
+SEVERAL_WORDS = 3  # of which memories that tell of it would hold one
+TOGETHER = 5  # of them, which may hold the answer between them
+
+FIGURES = ("one", "covered", "around", "match", "alike", "lent", "cosine", "said", "dated", "length", "user")
+# Of the figures of the nearest memories: the highest of each, those of the very nearest, the share of the question's
+# rarity that the best few cover together, the share that no memory at all holds, and 1 where none of them, nor what
+# stands beside it, has a word of the question.
+HIGHEST = ("covered", "around", "match", "alike", "lent", "cosine", "said", "dated")
+FIRST = ("covered", "match", "lent", "cosine")
+EVIDENCE = ("one", *HIGHEST, *(f"first {name}" for name in FIRST), "together", "unheard", "apart")
+SETTINGS = ("one", "several", "words", "rarity", "wordless", "memories")
+
+
+def _matrices(table: Table, figures: Sequence[str]) -> dict[Chat, Floats]:
+    """The weights of each chat, (settings, figures)."""
+    found = np.zeros((len(CHATS), len(SETTINGS), len(figures)))
+    for name, weights in table.items():
+        figure, _, setting = name.partition(" · ")
+        found[:, SETTINGS.index(setting or "one"), figures.index(figure)] = weights
+    return dict(zip(CHATS, found, strict=True))
+
+
+_RELEVANCE, _ANSWERABLE = _matrices(RELEVANCE, FIGURES), _matrices(ANSWERABLE, EVIDENCE)
+
+
+class Figures(NamedTuple):
+    """Of some memories: `values`, (figures, memories) in the order of `FIGURES`, and which stems each of them holds,
+    (stems, memories)."""
+
+    values: Floats
+    holds: Mask
+
+    def of(self, name: str) -> Column:
+        """One figure of all of them."""
+        column: Column = self.values[FIGURES.index(name)]
+        return column
+
+    def only(self, some: slice) -> "Figures":
+        """Those of some of the memories."""
+        return Figures(self.values[:, some], self.holds[:, some])
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """One question to an owner's memories. `chat`: whose weights count. `rarities`: (stems,) of its content words;
+    `holding`: the places that hold each, as often as they do; `settings`: in the order of `SETTINGS`."""
+
+    index: OwnerIndex
+    columns: Columns
+    chat: Chat
+    rarities: Floats
+    holding: Sequence[Places]
+    settings: Floats
+
+    @classmethod
+    def of(cls, index: OwnerIndex, question: Question, columns: Columns, basis: Basis, permitted: int) -> Self:
+        """`permitted`: how many memories may be in the answer."""
+        conversation, stems = index.conversation, tuple(dict.fromkeys(question.bare_stems))
+        holding = [live(conversation, index.words.occurrences(stem)) for stem in stems]
+        # Those of one memory stand side by side.
+        holders = [len(held) and 1 + int(np.count_nonzero(held[1:] != held[:-1])) for held in holding]
+        rarities = np.array([rarity(stem, held, conversation.size) for stem, held in zip(stems, holders, strict=True)])
+        settings = {
+            "one": 1.0,
+            "several": float(np.count_nonzero(conversation.authors >= 0) >= SEVERAL),
+            "words": len(stems) / 10,
+            "rarity": rarities.sum() / 50,
+            "wordless": float(not stems),
+            "memories": math.log(max(permitted, 1)) / 7,
+        }
+        if basis in ("static", "contextual") and not index.tokens.dimension:
+            basis = "words"  # weights of vectors are beside those of tokens
+        return cls(
+            index,
+            columns,
+            (basis, _sort(index, question)),
+            rarities,
+            holding,
+            np.array([settings[name] for name in SETTINGS]),
+        )
+
+    def figures(self, places: Places) -> Figures:
+        """Of the memories at these places."""
+        conversation, columns = self.index.conversation, self.columns
+        counts, around = self._counts(places)
+        words = self.index.words.lengths()[conversation.slots[places]]
+        norms = K1 * (1 - MATCH_B + MATCH_B * words / MEAN_LENGTH)
+        shares = self.rarities / max(self.rarities.sum(), 1e-9)
+        # By spelling, units weigh what the owner's other memories make of them.
+        by_token = float(self.chat[0] in ("static", "contextual"))
+        users = conversation.facts["role"][places] == self.index.names.known("user")
+        values = {
+            "one": np.ones(len(places)),
+            "covered": shares @ (counts > 0),
+            "around": shares @ around,
+            "match": shares @ (counts * (K1 + 1) / (counts + norms)),
+            "alike": by_token * columns.absolute("word", places),
+            "lent": by_token * columns.absolute("word_before", places),
+            "cosine": columns.absolute("dense", places),
+            "said": 2 * columns.one("speaker", places, absent=0.5) - 1,
+            "dated": columns.one("date", places, absent=0.0) / NEAR_DATE,
+            "length": np.log1p(words),
+            "user": users * 1.0,
+        }
+        return Figures(np.array([values[name] for name in FIGURES]), counts > 0)
+
+    def _counts(self, places: Places) -> tuple[Ints, Mask]:
+        """How often each stem stands at each place; whether it stands there or beside it. (stems, places) both."""
+        conversation = self.index.conversation
+        low, high = (bound[places] for bound in conversation.windows[WINDOW])
+        near = np.unique(ranges(low, high - low))
+        number = np.full(conversation.size, len(near))  # of each place; the last stands for all that are not near
+        number[near] = np.arange(len(near))
+        counts = np.array([np.bincount(number.take(held), minlength=len(near) + 1) for held in self.holding], np.int64)
+        counts = counts.reshape(len(self.holding), len(near) + 1)
+        up_to = np.zeros((len(counts), len(near) + 1), np.int64)
+        counts[:, :-1].cumsum(axis=1, out=up_to[:, 1:])
+        first = number.take(low)
+        return counts.take(number.take(places), axis=1), up_to.take(first + high - low, axis=1) > up_to.take(
+            first, axis=1
+        )
+
+    def evidence(self, nearest: Figures) -> Floats:
+        """What tells whether the memories hold an answer, in the order of `EVIDENCE`. `nearest`: by the signal, the
+        nearest first."""
+        shares = self.rarities / max(self.rarities.sum(), 1e-9)
+        best = np.argsort(-nearest.of("covered"), kind="stable")[:TOGETHER]
+        unheard = np.array([not len(held) for held in self.holding], np.bool_)
+        return np.array(
+            [
+                1.0,
+                *(nearest.of(name).max() for name in HIGHEST),
+                *(nearest.of(name)[0] for name in FIRST),
+                shares @ nearest.holds[:, best].any(axis=1),
+                shares @ unheard,
+                float(not nearest.of("around").any()),
+            ]
+        )
+
+    def relevance(self, figures: Figures) -> Column:
+        """The probability of each memory to be evidence for the question."""
+        likely: Column = probability(self.settings @ _RELEVANCE[self.chat] @ figures.values)
+        return likely
+
+    def hopeless(self, nearest: Figures, answerable: float) -> bool:
+        """Whether there is hardly an answer; or, where words alone can tell, none of the question's several words near
+        the nearest, and nobody whom it names said any. Of a question without words of its own it cannot be told."""
+        by_words = self.chat[0] in ("spelling", "words") and len(self.holding) >= SEVERAL_WORDS
+        apart = by_words and not (nearest.of("around").any() or (nearest.of("said") > 0).any())
+        return bool(self.holding) and (apart or answerable < UNANSWERABLE)
+
+    def answerable(self, nearest: Figures) -> float:
+        """The probability that the memories hold an answer; `nearest` as for `evidence`."""
+        return float(probability(self.settings @ _ANSWERABLE[self.chat] @ self.evidence(nearest)))
+
+
+class Judged(NamedTuple):
+    """What was found: whether the memories hold an answer, the relevance of each that was ranked, and who tells that of
+    others; nothing where the mode does not look at what memories say. `hopeless`: no memory may be worth a look."""
+
+    judge: Judge | None
+    answerable: float | None
+    relevance: Column | None
+    hopeless: bool = False
+
+    def only(self, chosen: Mask) -> "Judged":
+        """With the relevance of the chosen memories alone."""
+        return self._replace(relevance=None if self.relevance is None else self.relevance[chosen])
+
+    def of(self, places: Places) -> Column:
+        """The relevance of other memories."""
+        return np.zeros(len(places)) if self.judge is None else self.judge.relevance(self.judge.figures(places))
+
+
+UNJUDGED = Judged(None, None, None)
+
+
+def _sort(index: OwnerIndex, question: Question) -> Sort:
+    """Of the chat, and of the words that stand in it."""
+    if not question.table.blanks:
+        return "pairs"
+    assisted = (index.conversation.facts["role"] == index.names.known("assistant")).any()
+    return "assistant" if assisted else "people"
+
+
+def rarity(stem: str, holders: int, memories: int) -> float:
+    """What a stem tells that so many of the memories hold, in nats."""
+    known = min(RARITY + RARITY_OF_A_LETTER * len(stem), RAREST)
+    return known if holders < 2 else min(known, -math.log((holders - 1) / (memories + LEARNT_AFTER)))
+
+
+def probability(logit: Column) -> Column:
+    likely: Column = 1 / (1 + np.exp(-logit))
+    return likely

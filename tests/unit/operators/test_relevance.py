@@ -1,0 +1,252 @@
+"""How relevant a memory is by itself, and whether there is an answer: by hand, and what must not change it."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.embedder import NO_FLOATS, TextVectors
+from recallflow.flows.embedded import Processed
+from recallflow.operators.recall.columns import compute
+from recallflow.operators.recall.question import understand
+from recallflow.operators.recall.relevance import EVIDENCE, FIGURES, SETTINGS, Judge, rarity
+from recallflow.operators.recall.relevance_weights import ANSWERABLE, BASES, CHATS, RELEVANCE, Basis
+from recallflow.operators.recall.weights import WEIGHTS
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import Entry, Vectors
+
+MakeEntry = Callable[..., Entry]
+MakeEvent = Callable[..., dict[str, Any]]
+RunFlow = Callable[..., Processed]
+
+PORTO = "I moved to Porto in spring and rent a flat by the river"
+HERE = "Do I rent a flat in Porto?"
+ELSEWHERE = "What is the boiling point of mercury in a vacuum chamber?"
+
+
+def indexed(make_entry: MakeEntry, said: Sequence[tuple[int, str]]) -> OwnerIndex:
+    """Messages by their episode and stems, with vectors at angles of their own."""
+    index = OwnerIndex("model", 2)
+    entries = [make_entry(seq, episode=episode, stems=stems) for seq, (episode, stems) in enumerate(said)]
+    rows = {
+        (seq, 0): Vectors("model", np.array([[math.cos(seq), math.sin(seq)]], np.float32)) for seq in range(len(said))
+    }
+    index.add(entries, rows)
+    return index
+
+
+def judge(index: OwnerIndex, question: str, basis: Basis = "spelling", participants: Sequence[str] = ()) -> Judge:
+    asked = understand(question, participants)
+    query = TextVectors(np.array([1, 0], np.float32), NO_FLOATS)
+    found = compute(index, asked, query, WEIGHTS["spelling"]["people"])
+    return Judge.of(index, asked, found, basis, index.conversation.size)
+
+
+# ── by hand ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_longer_words_are_rarer_and_what_the_owner_holds_often_is_not() -> None:
+    assert rarity("tea", 0, 0) == rarity("tea", 1, 1) == 4 + 3 / 2
+    assert rarity("vaccination", 0, 10) == 7.5
+    assert rarity("tea", 31, 100) == pytest.approx(-math.log(30 / 120))
+    assert rarity("tea", 2, 1_000) == 5.5  # -ln(1/1020) = 6.9 is more than is known of three letters
+
+
+def test_figures_by_hand(make_entry: MakeEntry) -> None:
+    # "bike" and "tour" are worth 6 nats each; neither is held beside a first time.
+    index = indexed(make_entry, [(0, "bike"), (0, "x"), (0, "tour y"), (0, "x"), (1, "x")])
+    found = judge(index, "Bike tour?").figures(np.arange(5))
+    np.testing.assert_allclose(found.of("covered"), [0.5, 0, 0.5, 0, 0])
+    np.testing.assert_allclose(found.of("around"), [1, 1, 1, 0.5, 0])
+    # Of one word, a 30th of the mean length: 0.5·2.2/(1 + 1.2·(0.25 + 0.75/30)) = 0.5·2.2/1.33
+    np.testing.assert_allclose(found.of("match"), [0.5 * 2.2 / 1.33, 0, 0.5 * 2.2 / 1.36, 0, 0], rtol=1e-6)
+    assert not found.of("alike").any()  # there are no tokens
+    np.testing.assert_allclose(found.of("cosine"), np.cos(np.arange(5)), atol=0.01)
+    np.testing.assert_allclose(found.of("length"), np.log([2, 2, 3, 2, 2]))
+    assert not found.of("said").any()
+
+
+def test_whose_it_is_and_when_it_was(make_entry: MakeEntry) -> None:
+    index = OwnerIndex("model", 2)
+    may_8_ms = 1_683_504_000_000
+    index.add([make_entry(0, author="Ann", created_ms=may_8_ms), make_entry(1, author="Bo", created_ms=0)], {})
+    found = judge(index, "What did Ann do on 8 May 2023?", participants=["Ann", "Bo"]).figures(np.arange(2))
+    assert found.of("said").tolist() == [-1, 1]  # in the order they were said
+    assert found.of("dated").tolist() == [0, 1]
+
+
+def test_what_tells_whether_there_is_an_answer_by_hand(make_entry: MakeEntry) -> None:
+    # "bike", "tour" and "cost" are worth 6 nats each, and nobody speaks of what it costs.
+    index = indexed(make_entry, [(0, "bike"), (1, "tour")])
+    asked = judge(index, "Bike tour cost?")
+    found = dict(zip(EVIDENCE, asked.evidence(asked.figures(np.array([1, 0]))), strict=True))
+    assert found["covered"] == pytest.approx(1 / 3)
+    assert found["first covered"] == pytest.approx(1 / 3)
+    assert found["together"] == pytest.approx(2 / 3)
+    assert found["unheard"] == pytest.approx(1 / 3)
+    assert found["apart"] == 0
+    settings = dict(zip(SETTINGS, asked.settings, strict=True))
+    assert settings == pytest.approx(
+        {"one": 1, "several": 0, "words": 0.3, "rarity": 18 / 50, "wordless": 0, "memories": math.log(2) / 7}
+    )
+
+
+def test_a_probability_is_the_logistic_of_the_weighted_sum(make_entry: MakeEntry) -> None:
+    index = indexed(make_entry, [(0, "bike"), (0, "bike tour")])
+    asked = judge(index, "Which bike tour?")
+    figures = asked.figures(np.arange(2))
+    settings = dict(zip(SETTINGS, asked.settings, strict=True))
+    at = CHATS.index(("spelling", "people"))
+    logit = np.zeros(2)
+    for name, weights in RELEVANCE.items():
+        figure, _, setting = name.partition(" · ")
+        logit += weights[at] * figures.of(figure) * settings[setting or "one"]
+    np.testing.assert_allclose(asked.relevance(figures), 1 / (1 + np.exp(-logit)))
+    evidence = dict(zip(EVIDENCE, asked.evidence(figures), strict=True))
+    parts = [(weights[at], name.partition(" · ")) for name, weights in ANSWERABLE.items()]
+    total = sum(weight * evidence[figure] * settings[setting or "one"] for weight, (figure, _, setting) in parts)
+    assert asked.answerable(figures) == pytest.approx(1 / (1 + math.exp(-total)))
+
+
+def test_chats_with_an_assistant_and_scripts_without_blanks_have_weights_of_their_own(make_entry: MakeEntry) -> None:
+    people, both = OwnerIndex("model", 2), OwnerIndex("model", 2)
+    people.add([make_entry(0, role="user")], {})
+    both.add([make_entry(0, role="user"), make_entry(1, role="assistant")], {})
+    assert judge(people, "tea?").chat == ("spelling", "people")
+    assert judge(both, "tea?", "words").chat == ("words", "assistant")
+    assert judge(both, "妹妹对什么过敏?").chat == ("spelling", "pairs")
+
+
+def test_every_weight_is_of_what_there_is_and_for_every_chat() -> None:
+    for table, figures in ((RELEVANCE, FIGURES), (ANSWERABLE, EVIDENCE)):
+        for name, weights in table.items():
+            figure, _, setting = name.partition(" · ")
+            assert figure in figures
+            assert setting in {"", *SETTINGS}
+            assert len(weights) == len(CHATS)
+
+
+# ── what must not change it ───────────────────────────────────────────────────────────────────────────────────────
+
+WORDS = st.lists(st.sampled_from(["bike", "tour", "cost", "tea", "kettle", "violin"]), max_size=6)
+SAID = st.lists(st.tuples(st.integers(0, 2), WORDS.map(" ".join)), min_size=1, max_size=8)
+
+
+@given(said=SAID, data=st.data())
+def test_each_memory_is_judged_by_itself(
+    make_entry: MakeEntry, said: list[tuple[int, str]], data: st.DataObject
+) -> None:
+    asked = judge(indexed(make_entry, said), "What does the bike tour cost?")
+    whole = asked.relevance(asked.figures(np.arange(len(said))))
+    some = np.array(data.draw(st.lists(st.sampled_from(range(len(said))), min_size=1, max_size=4)))
+    np.testing.assert_allclose(asked.relevance(asked.figures(some)), whole[some], rtol=1e-9)
+    assert np.all((whole > 0) & (whole < 1))
+
+
+@pytest.mark.parametrize("basis", BASES)
+@pytest.mark.parametrize("held", ["bike", "bike tour", "violin", "bike tour cost"])
+def test_unrelated_memories_change_no_relevance(make_entry: MakeEntry, basis: Basis, held: str) -> None:
+    found = []
+    for others in (0, 4, 99, 999):
+        said = [(0, held), *((n + 1, f"kettle{n} broke") for n in range(others))]
+        asked = judge(indexed(make_entry, said), "What does the bike tour cost?", basis)
+        found.append(float(asked.relevance(asked.figures(np.zeros(1, np.int64)))[0]))
+    assert max(found) - min(found) < 0.05
+
+
+# ── in answers ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def ask(run_flow: RunFlow, make_event: MakeEvent) -> Callable[..., dict[str, Any]]:
+    told = [PORTO, "The kettle is broken again", "Ann plays the violin", "We had soup", "It rained", "He sold a bike"]
+    events = [make_event("message", 60_000 * n, id=f"m{n}", content=text) for n, text in enumerate(told)]
+
+    def ask(question: str, memories: int = len(told), **fields: Any) -> dict[str, Any]:
+        query = make_event("recall", 900_000, query=question, **fields)
+        (response,) = run_flow([*events[:memories], query]).responses
+        return response
+
+    return ask
+
+
+Ask = Callable[..., dict[str, Any]]
+
+
+def relevance_of(response: dict[str, Any]) -> dict[str, float]:
+    return {memory["id"]: memory.get("relevance") for memory in response["memories"]}
+
+
+def codes(response: dict[str, Any]) -> list[str]:
+    return [warning["code"] for warning in response["warnings"]]
+
+
+def test_what_is_told_is_relevant_and_answerable_and_the_world_is_not(ask: Ask) -> None:
+    here, elsewhere = ask(HERE, memories=1), ask(ELSEWHERE, memories=1)
+    assert here["answerable"] > 0.9
+    assert relevance_of(here)["m0"] > 0.6
+    assert "nothing_relevant" not in codes(here)
+    assert relevance_of(elsewhere)["m0"] < 0.15
+    assert elsewhere["answerable"] < 0.4
+    assert "nothing_relevant" in codes(elsewhere)
+    assert elsewhere["status"] == "ok"
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "balanced", "relevance", "entity_focused", "decayed", "episode", "auto"])
+def test_neither_k_nor_mode_changes_them(ask: Ask, mode: str) -> None:
+    most = ask(HERE, k=6)
+    found = ask(HERE, k=2, mode=mode)
+    assert found["answerable"] == most["answerable"]
+    assert relevance_of(found).items() <= relevance_of(most).items()
+    assert relevance_of(found)
+
+
+def test_what_is_less_relevant_than_asked_for_is_left_out(ask: Ask) -> None:
+    every = relevance_of(ask(HERE))
+    found = ask(HERE, min_relevance=0.5)
+    assert relevance_of(found) == {name: value for name, value in every.items() if value >= 0.5} == {"m0": every["m0"]}
+    assert found["memories"][0]["rank"] == 1
+    assert set(found["explanations"]) == set(found["confidence_scores"]) == {"m0"}
+    assert "nothing_relevant" not in codes(found)
+
+
+def test_by_words_alone_a_question_that_shares_none_finds_nothing(ask: Ask) -> None:
+    assert codes(ask("Which volcano erupted over Sicily?")) == ["nothing_relevant"]
+    assert codes(ask("Which kettle erupted over Sicily?")) == []
+    assert codes(ask("Where do I live?")) == []  # one word: it is often told in others
+
+
+def test_where_nothing_is_left_the_answer_says_so(ask: Ask) -> None:
+    found = ask(HERE, min_relevance=1)
+    assert (found["memories"], codes(found), found["status"]) == ([], ["nothing_relevant"], "ok")
+    assert "none of 6 memories has a relevance of 1" in found["warnings"][0]["detail"]
+
+
+def test_by_recency_nothing_is_judged(ask: Ask) -> None:
+    found = ask(HERE, mode="recency")
+    assert found["answerable"] is None
+    assert set(relevance_of(found).values()) == {None}
+    refused = ask(HERE, mode="recency", min_relevance=0.5)
+    assert [field["field"] for field in refused["error"]["fields"]] == ["min_relevance"]
+
+
+@pytest.mark.parametrize("least", [-0.1, 1.1, "x"])
+def test_a_relevance_beyond_0_to_1_is_refused(ask: Ask, least: object) -> None:
+    assert ask(HERE, min_relevance=least)["error"]["fields"][0]["field"] == "min_relevance"
+
+
+def test_of_nothing_remembered_nothing_is_answerable(ask: Ask) -> None:
+    found = ask(HERE, memories=0)
+    assert (found["answerable"], found["memories"]) == (0, [])
+    assert "nothing_relevant" not in codes(found)
+    assert ask(HERE, filters={"kinds": ["fact"]})["answerable"] == 0
+
+
+def test_only_what_the_filters_let_through_answers(ask: Ask) -> None:
+    late = ask(HERE, filters={"created_after": 30_000})
+    assert late["answerable"] < ask(HERE)["answerable"]
+    assert "m0" not in relevance_of(late)
