@@ -118,11 +118,11 @@ def _asked(conversations: Sequence[Conversation], number: int) -> Iterator[tuple
     yield from ((question, True) for question in here.questions)
     for step in range(1, 1 + min(-(-ASKED // count), len(conversations) - 1)):
         other = conversations[(number + step) % len(conversations)]
-        renamed = _renamer(other, here)
+        renamed = renamer(other, here)
         yield from ((replace(question, text=renamed(question.text)), False) for question in other.questions)
 
 
-def _renamer(other: Conversation, here: Conversation) -> Callable[[str], str]:
+def renamer(other: Conversation, here: Conversation) -> Callable[[str], str]:
     """Replaces who wrote most there by who wrote most here, and so on, in full and by the first names."""
     there, those = (
         [name for name, _ in Counter(t.speaker for t in one.turns if t.speaker).most_common()] for one in (other, here)

@@ -73,6 +73,9 @@ def _matrices(table: Table, figures: Sequence[str]) -> dict[Chat, Floats]:
 _RELEVANCE, _ANSWERABLE = _matrices(RELEVANCE, FIGURES), _matrices(ANSWERABLE, EVIDENCE)
 
 
+_HIGHEST, _FIRST = ([FIGURES.index(name) for name in names] for names in (HIGHEST, FIRST))
+
+
 class Figures(NamedTuple):
     """Of some memories: `values`, (figures, memories) in the order of `FIGURES`, and which stems each of them holds,
     (stems, memories)."""
@@ -158,7 +161,9 @@ class Judge:
         """How often each stem stands at each place; whether it stands there or beside it. (stems, places) both."""
         conversation = self.index.conversation
         low, high = (bound[places] for bound in conversation.windows[WINDOW])
-        near = np.unique(ranges(low, high - low))
+        is_near = np.zeros(conversation.size, np.bool_)
+        is_near[ranges(low, high - low)] = True
+        (near,) = is_near.nonzero()
         number = np.full(conversation.size, len(near))  # of each place; the last stands for all that are not near
         number[near] = np.arange(len(near))
         counts = np.array([np.bincount(number.take(held), minlength=len(near) + 1) for held in self.holding], np.int64)
@@ -166,9 +171,8 @@ class Judge:
         up_to = np.zeros((len(counts), len(near) + 1), np.int64)
         counts[:, :-1].cumsum(axis=1, out=up_to[:, 1:])
         first = number.take(low)
-        return counts.take(number.take(places), axis=1), up_to.take(first + high - low, axis=1) > up_to.take(
-            first, axis=1
-        )
+        around = up_to.take(first + (high - low), axis=1) > up_to.take(first, axis=1)
+        return counts.take(number.take(places), axis=1), around
 
     def evidence(self, nearest: Figures) -> Floats:
         """What tells whether the memories hold an answer, in the order of `EVIDENCE`. `nearest`: by the signal, the
@@ -176,15 +180,10 @@ class Judge:
         shares = self.rarities / max(self.rarities.sum(), 1e-9)
         best = np.argsort(-nearest.of("covered"), kind="stable")[:TOGETHER]
         unheard = np.array([not len(held) for held in self.holding], np.bool_)
-        return np.array(
-            [
-                1.0,
-                *(nearest.of(name).max() for name in HIGHEST),
-                *(nearest.of(name)[0] for name in FIRST),
-                shares @ nearest.holds[:, best].any(axis=1),
-                shares @ unheard,
-                float(not nearest.of("around").any()),
-            ]
+        values = nearest.values
+        rest = [shares @ nearest.holds[:, best].any(axis=1), shares @ unheard, not nearest.of("around").any()]
+        return np.concatenate(
+            [[1.0], values.take(_HIGHEST, axis=0).max(axis=1), values.take(_FIRST, axis=0)[:, 0], rest]
         )
 
     def relevance(self, figures: Figures) -> Column:

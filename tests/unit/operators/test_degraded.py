@@ -161,6 +161,15 @@ def test_without_a_fallback_words_alone_decide(
     assert "hash" not in response["warnings"][0]["detail"]
 
 
+def test_without_the_model_words_tell_what_is_relevant(ask: Ask, model: Model) -> None:
+    model.error = RuntimeError()
+    told, untold = ask("Who plays the violin?"), ask("Which volcano erupted over Sicily?")
+    relevance = {memory["id"]: memory["relevance"] for memory in told["memories"]}
+    assert relevance["violin"] > 0.5 > max(relevance[name] for name in SAID if name != "violin")
+    assert told["answerable"] > 0.5 > untold["answerable"]
+    assert codes(untold) == ["embedding_fallback", "nothing_relevant"]
+
+
 def test_the_fallback_compares_only_what_the_filters_let_through(ask: Ask, model: Model) -> None:
     model.error = RuntimeError()
     response = ask("Who plays the violin?", filters={"session_ids": ["ferry", "bike"]})

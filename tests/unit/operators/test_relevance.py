@@ -250,3 +250,9 @@ def test_only_what_the_filters_let_through_answers(ask: Ask) -> None:
     late = ask(HERE, filters={"created_after": 30_000})
     assert late["answerable"] < ask(HERE)["answerable"]
     assert "m0" not in relevance_of(late)
+
+
+def test_a_question_about_another_moment_is_answered_from_what_was_there(ask: Ask) -> None:
+    before = ask("Is the kettle broken?", as_of={"event_time": 30_000})
+    assert set(relevance_of(before)) == {"m0"}
+    assert before["answerable"] < ask("Is the kettle broken?", as_of={"event_time": 60_000})["answerable"]

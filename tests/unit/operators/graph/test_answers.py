@@ -111,6 +111,16 @@ def test_hybrid_strategy_leads_to_the_decision_and_the_rule_behind_it(
     ]
 
 
+def test_what_the_graph_adds_is_as_relevant_as_by_itself(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    queries = [ask(make_event, "rollout alarms", **least) for least in ({}, {"min_relevance": 0.3})]
+    every, chosen = run_flow([*memories, *queries], decisions=rolled_out()).responses
+    relevance = {memory["id"]: memory["relevance"] for memory in every["memories"]}
+    assert relevance["red"] < 0.3 < relevance["alarm"]
+    assert ids(chosen) == [memory for memory in ids(every) if relevance[memory] >= 0.3]
+
+
 def test_at_most_five_are_added(memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow) -> None:
     edges = [{"source": "alarm", "target": f"x{n}", "type": "caused_by", "weight": 1 + n / 10} for n in range(9)]
     events = [*memories, make_event("graph.edges", 200, edges=edges), ask(make_event, "rollout alarms", k=1)]
