@@ -20,6 +20,9 @@ _ZERO = 128  # what is stored for a 0
 # ms) in parts. Of a few rows, smaller parts are better still: what is turned to floats stays in the inner caches.
 _ALONE = 400_000
 _FEW, _ALONE_OF_FEW = 4_000, 25_000
+# OpenBLAS multiplies rows a few together, and sums those left over in another order: the last bits of a product would
+# depend on where its row stands, which is not the same once an owner was loaded anew.
+_TOGETHER = 16
 _MOVED_AT_ONCE = 1_000  # rows, after one that is removed
 _SEVERAL_AT_ONCE = 64  # memories of several rows whose mean is taken
 _MEMBERS_AT_ONCE = 1_000  # of episodes whose centroids are worked out
@@ -116,9 +119,13 @@ class VectorIndex:
     def _products(self, query: Matrix, codes: Codes, units: Matrix) -> Matrix:
         products = np.empty(len(codes), np.float32)
         at_once = max((_ALONE if len(codes) > _FEW else _ALONE_OF_FEW) // max(len(query), 1), 1)
+        rows = np.empty((min(at_once, len(codes)) + _TOGETHER, len(query)), np.float32)
         for start in range(0, len(codes), at_once):
-            part = codes[start : start + at_once].astype(np.float32)
-            np.dot(part, query, out=products[start : start + at_once])
+            count = min(at_once, len(codes) - start)
+            whole = -(-count // _TOGETHER) * _TOGETHER
+            rows[:count] = codes[start : start + count]
+            rows[count:whole] = 0
+            products[start : start + count] = np.dot(rows[:whole], query)[:count]
         products -= _ZERO * query.sum()
         products *= units
         return products

@@ -110,6 +110,8 @@ def _named(text: str, participants: Iterable[str], table: Table) -> dict[str, st
                 spelling = bent.get(name_stem(form, table))
             if spelling is not None:
                 places = [match.start() for match in _whole(spelling).finditer(text)]
+                if not places:  # it was part of a longer name
+                    continue
                 found[participant] = places[0], spelling
                 text = _whole(spelling).sub(" " * len(spelling), text)
                 lowered = text.lower()

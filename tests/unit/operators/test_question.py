@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recallflow import limits
@@ -231,6 +231,7 @@ NASTY = st.text(st.sampled_from("aB .'’?()[\\*+$^|8é日\n\u00ad"), min_size=1
 
 
 @given(text=st.text(max_size=40) | NASTY, participants=st.lists(NASTY | st.text(min_size=1, max_size=8), max_size=4))
+@example(text="ÇÈ", participants=["8", "?"])
 def test_any_question_about_anyone_is_understood(text: str, participants: list[str]) -> None:
     question = understand(text, participants)
     assert set(question.named) <= set(participants)

@@ -86,6 +86,17 @@ def test_the_vector_of_a_slot_is_its_row_or_the_mean_of_several_and_nothing_wher
             assert np.abs(found * length - total).max() <= 8 * rounded
 
 
+@given(rows=st.integers(2, 200), before=st.integers(1, 17), seed=st.integers(0, 1_000))
+def test_a_cosine_is_the_same_to_the_bit_wherever_its_row_stands(rows: int, before: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    vectors = random.standard_normal((before + rows, 48)).astype(np.float32)
+    query = random.standard_normal(48).astype(np.float32)
+    everything, behind = VectorIndex(48), VectorIndex(48)
+    everything.add(np.arange(before + rows), vectors)
+    behind.add(np.arange(rows), vectors[before:])
+    assert everything.cosines(query)[0][before:].tobytes() == behind.cosines(query)[0].tobytes()
+
+
 def test_a_removed_slot_takes_all_its_rows_along() -> None:
     model = Model()
     model.add([[(1, 0, 0), (2, 0, 0)], [(3, 0, 0)]])
