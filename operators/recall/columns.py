@@ -11,7 +11,7 @@ of the texts of `bm25.py`, s/(s + 5) or a logarithm of it.
 | reply | z(cosine) of the memory after it in its episode, which takes up what it says |
 | own, near, episode | logarithms of OWN, NEAR, EPISODE |
 | window | WINDOW/(WINDOW + 5) |
-| around | the sum of `own` over the two to each side of it in its episode, and again over the four |
+| around | the sum of `own` over the two to each side of it in its episode, and over the four; beyond it, the mean |
 | phrase | neighbouring words of the question that are neighbours in it (`phrase_column`), by what its words are worth |
 | answers | 0.1·z(cosine) + OWN/(OWN + 5) of the memory before, where that holds a question |
 | length | logarithm of how many words it has, less its mean |
@@ -42,7 +42,7 @@ from recallflow.operators.recall.bm25 import bm25_scores, logarithm, phrase_colu
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.weights import Weights
 from recallflow.state.arrays import Column, Places
-from recallflow.state.index import OwnerIndex
+from recallflow.state.index import Conversation, OwnerIndex
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME
 
 DENSE_IN_BASE = 0.1
@@ -157,7 +157,7 @@ def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Co
     own, in_episode = logarithm(scores.own), conversation.facts["episode"] >= 0
     asked = (conversation.facts["flags"] & HAS_QUESTION) != 0
     answers = conversation.before(np.where(asked, DENSE_IN_BASE * dense + squashed(scores.own), 0.0))
-    around = sum((conversation.around(own, reach) for reach in AROUND), np.zeros(conversation.size))
+    around = sum((_around(conversation, own, reach) for reach in AROUND), np.zeros(conversation.size))
     phrase = phrase_column(index, question.stems)
     return {
         "own": own,
@@ -168,6 +168,15 @@ def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Co
         "phrase": phrase / scores.worth if scores.worth else phrase,
         "answers": people.filled(answers, in_episode),
     }
+
+
+def _around(conversation: Conversation, own: Column, reach: int) -> Column:
+    """The sum over so many places to each side. What stands at an end of its episode has fewer neighbours: those that
+    it lacks count as the mean, so that it is not behind for that; of a session's memories many stand at an end."""
+    low, high = conversation.window(reach)
+    lacking = 2 * reach + 1 - (high - low)
+    summed: Column = conversation.around(own, reach) + lacking * (own.sum() / max(len(own), 1))
+    return summed
 
 
 def _dense(index: OwnerIndex, query: TextVectors) -> words.Standard:

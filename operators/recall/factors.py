@@ -30,8 +30,10 @@ from recallflow.state.usage import Records
 # another factor is worth beside it, weight for weight: enough to tell apart memories that fit alike
 # (docs/decisions/0003).
 LOG_ODDS_UNIT = 1.0
-RANGE_LOG_ODDS = 0.25
+RANGE_LOG_ODDS = 0.1
 WHOLE_RANGE = 0.5  # what a factor has to vary by over the batch to span 0..1: of two memories a week apart none is old
+# Of a batch that spans no more than this (eight days, as it is set), none is newer: what was said there fits together.
+ABOUT_AS_OLD = {"recency": 0.25, "decay": 0.25}
 USAGE_DAYS = 30.0
 CONFIDENCE_VOICES = 2.0  # how many voices of feedback count as much as the confidence given
 PERSONALISATION = 0.10
@@ -107,12 +109,15 @@ def semantic(scene: Scene, places: Places, best: Places) -> tuple[Column, float]
     return factor, spread
 
 
-def min_max(values: Column) -> Column:
-    """Stretched over the batch, along the last axis: from 0 to 1 where the values vary by half of 0..1 or more, and to
-    less where they vary by less."""
-    lowest = values.min(axis=-1, keepdims=True, initial=np.inf)
-    spread = values.max(axis=-1, keepdims=True, initial=-np.inf) - lowest
-    stretched: Column = (values - lowest) / np.maximum(spread, WHOLE_RANGE)
+def min_max(values: Column, nothing: float = 0.0) -> Column:
+    """Stretched over the batch: from 0 to 1 where the values vary by half of 0..1 or more, to less where they vary by
+    less, and to 0 where it is no more than `nothing`."""
+    lowest = values.min(initial=np.inf)
+    spread = values.max(initial=-np.inf) - lowest
+    if spread <= nothing:
+        return np.zeros(len(values))
+    reached = min((spread - nothing) / (WHOLE_RANGE - nothing), 1.0)
+    stretched: Column = (values - lowest) * (reached / spread)
     return stretched
 
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 import numpy as np
 
 from recallflow.operators.recall.factors import (
+    ABOUT_AS_OLD,
     LOG_ODDS_UNIT,
     RANGE_LOG_ODDS,
     boosts,
@@ -57,7 +58,9 @@ def hybrid(scene: Scene) -> Ranking:
     places = _joined(scene, best, _near(scene))
     meaning, spread = semantic(scene, places, best)
     others = raw(scene, places)
-    factors = {"semantic": meaning} | dict(zip(others, min_max(np.array([*others.values()])), strict=True))
+    factors = {"semantic": meaning} | {
+        name: min_max(values, ABOUT_AS_OLD.get(name, 0.0)) for name, values in others.items()
+    }
     if scene.tuning.wants_proximity:
         factors["proximity"] = proximity(scene, places)
     worth = {"semantic": 1.0, "proximity": LOG_ODDS_UNIT / spread}

@@ -63,6 +63,11 @@ def test_decay_follows_the_days_asked_for(make_entry: MakeEntry, make_scene: Mak
         assert raw(scene, np.arange(1))["decay"].tolist() == [expected]
 
 
+@pytest.mark.parametrize(("spread", "factor"), [(0.0, 0.0), (0.25, 0.0), (0.375, 0.5), (0.5, 1.0), (0.9, 1.0)])
+def test_what_varies_by_no_more_than_nothing_tells_nothing_apart(spread: float, factor: float) -> None:
+    assert min_max(np.array([0.1, 0.1 + spread]), 0.25).tolist() == pytest.approx([0, factor])
+
+
 @given(values=st.lists(st.floats(0, 1), max_size=20))
 def test_a_stretched_factor_spans_0_to_1_or_twice_what_it_varies_by(values: list[float]) -> None:
     stretched = min_max(np.array(values))

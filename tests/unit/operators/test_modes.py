@@ -148,7 +148,7 @@ def test_hybrid_weights_are_the_contract() -> None:
 
 
 def test_a_hybrid_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
-    # Signals 4, 2, 0 span 4 units of log-odds: semantic factors 1, 0.5, 0, and the other weights are a quarter of a
+    # Signals 4, 2, 0 span 4 units of log-odds: semantic factors 1, 0.5, 0, and the other weights are a tenth of a
     # quarter. Over the batch a factor that varies by less than 0.5 is divided by that.
     # Recency, exp(-t/30) of 0, 30 and 60 days: 1, 0.367879, 0.135335, stretched 1, 0.268941, 0.
     # Decay, 1/(1 + t/30): 1, 0.5, 0.333333, stretched 1, 0.25, 0. Importance 0, 0.5, 1 as it is.
@@ -168,12 +168,12 @@ def test_a_hybrid_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) 
     assert ranking.weights == pytest.approx(
         {
             "semantic": 0.45,
-            "cluster": 0.00625,
-            "recency": 0.009375,
-            "importance": 0.00625,
-            "usage": 0.003125,
-            "quality": 0.00625,
-            "decay": 0.003125,
+            "cluster": 0.0025,
+            "recency": 0.00375,
+            "importance": 0.0025,
+            "usage": 0.00125,
+            "quality": 0.0025,
+            "decay": 0.00125,
         }
     )
     assert_factors(
@@ -188,25 +188,25 @@ def test_a_hybrid_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) 
             "decay": [1, 0.25, 0],
         },
     )
-    # 0.45 + 0.003661165 + 0.009375 + 0.003125 + 0.003333333 + 0.003125;
-    # 0.225 + 0.002521326 + 0.003125 + 0.003125 + 0.00078125; 0.00625
-    np.testing.assert_allclose(ranking.scores, [0.472619498, 0.234552576, 0.00625], rtol=1e-6)
+    # 0.45 + 0.001464466 + 0.00375 + 0.00125 + 0.001333333 + 0.00125;
+    # 0.225 + 0.001008530 + 0.00125 + 0.00125 + 0.0003125; 0.0025
+    np.testing.assert_allclose(ranking.scores, [0.459047799, 0.228821030, 0.0025], rtol=1e-6)
 
 
 def test_a_signal_within_one_unit_of_log_odds_is_not_stretched(make_entry: MakeEntry, ask: Ask) -> None:
     ranking = rank(ask("hybrid", episode_of(make_entry, 3), [0.5, 0.25, 0.0]))
     np.testing.assert_allclose(ranking.factors["semantic"], [0.5, 0.25, 0])
     seven = {name: weight for name, weight in WEIGHTS["hybrid"].items() if name != "proximity"}
-    assert ranking.weights == pytest.approx({n: w if n == "semantic" else w / 4 for n, w in seven.items()})
+    assert ranking.weights == pytest.approx({n: w if n == "semantic" else w / 10 for n, w in seven.items()})
     np.testing.assert_allclose(ranking.scores, [0.225, 0.1125, 0])
 
 
-def test_the_range_of_another_factor_is_worth_a_quarter_of_a_unit_of_log_odds(
+def test_the_range_of_another_factor_is_worth_a_tenth_of_a_unit_of_log_odds(
     make_entry: MakeEntry, ask: Ask, answer: Answer
 ) -> None:
-    # Importance 0 to 1 is worth 0.25 · 0.10/0.45 = 0.0556 units, whatever the span of the batch.
+    # Importance 0 to 1 is worth 0.1 · 0.10/0.45 = 0.0222 units, whatever the span of the batch.
     for span in (1.0, 10.0, 100.0):
-        for behind, first in ((0.05, "m1"), (0.06, "m0")):
+        for behind, first in ((0.02, "m1"), (0.03, "m0")):
             entries = [make_entry(n, episode=0, created_ms=n, importance=i) for n, i in enumerate([0.0, 1.0, 0.0])]
             assert answer(ask("hybrid", entries, [span, span - behind, 0.0]))[0] == first
 
@@ -221,9 +221,22 @@ def test_a_factor_that_hardly_varies_over_two_memories_hardly_counts(
     assert ranking.factors["importance"].tolist() == pytest.approx([0, factor])
 
 
+@given(newer_days=st.floats(0, 8))
+def test_of_a_week_what_fits_alike_keeps_the_order_it_was_said_in(
+    make_entry: MakeEntry, ask: Ask, answer: Answer, newer_days: float
+) -> None:
+    entries = [make_entry(n, episode=0, created_ms=ago(8 - newer_days * (n > 0))) for n in range(3)]
+    assert answer(ask("hybrid", entries, [5.0, 5.0, 0.0]))[:2] == ["m0", "m1"]
+
+
+def test_of_months_the_newer_of_what_fits_alike_comes_first(make_entry: MakeEntry, ask: Ask, answer: Answer) -> None:
+    entries = [make_entry(n, episode=0, created_ms=ago(60 * (n == 0))) for n in range(3)]
+    assert answer(ask("hybrid", entries, [5.0, 5.0, 0.0]))[0] == "m1"
+
+
 def test_hybrid_looks_at_more_candidates_than_it_answers(make_entry: MakeEntry, ask: Ask, answer: Answer) -> None:
     # The 40 best by signal are looked at, or 4·k where that is more. One memory is the most important, trusted and
-    # recent by far, worth a quarter of 0.4 in all; a step of the signal costs 0.45/1000.
+    # recent by far, worth a tenth of 1.3 in all; a step of the signal costs 0.45/1000.
     def first(rank_of_best: int, k: int) -> list[str]:
         entries = [
             make_entry(n, episode=0, created_ms=ago(1000), importance=0.0, confidence=0.0)
@@ -232,7 +245,7 @@ def test_hybrid_looks_at_more_candidates_than_it_answers(make_entry: MakeEntry, 
             for n in range(300)
         ]
         order = sorted(entries, key=lambda entry: (entry.episode, entry.seq))
-        return answer(ask("hybrid", order, [1 - entry.seq / 1000 for entry in order], k=k))
+        return answer(ask("hybrid", order, [1 - entry.seq / 1000 for entry in order], k=k, weights={"importance": 1.0}))
 
     assert first(39, k=1) == ["m39"]
     assert first(40, k=1) == ["m0"]
@@ -291,12 +304,12 @@ def test_the_tie_break_is_by_signal_then_importance_then_recency_then_id(
         assert ids_of(asked, ranking) == expected
 
 
-@pytest.mark.parametrize(("difference", "tied"), [(0.05, True), (0.06, False)])
+@pytest.mark.parametrize(("difference", "tied"), [(0.045, True), (0.05, False)])
 def test_scores_are_tied_below_a_deviation_of_002(
     make_entry: MakeEntry, ask: Ask, difference: float, tied: bool
 ) -> None:
-    # Two scores 0.025 · 0.08 and 0.45·d deviate by 0.225·d - 0.001: 0.01025 and 0.0125, where the weights' sum is
-    # 0.5875 and 0.02 of it 0.01175. The less similar one is the more important.
+    # Two scores 0.01 · 0.08 and 0.45·d deviate by 0.225·d - 0.0004: 0.009725 and 0.01085, where the weights' sum is
+    # 0.505 and 0.02 of it 0.0101. The less similar one is the more important.
     entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.5, 0.54])]
     assert rank(ask("hybrid", entries, [difference, 0.0])).tiebreak_applied is tied
 
@@ -312,12 +325,12 @@ def test_a_tie_is_one_of_what_scores_can_span(make_entry: MakeEntry, ask: Ask, i
 
 
 def test_a_tie_break_can_turn_the_order_of_the_scores_around(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
-    # Importance 1 would win by 0.025 over 0.45·0.05 of signal, were the scores of the batch not all so close:
+    # Importance 1 would win by 0.01 over 0.45·0.02 of signal, were the scores of the batch not all so close:
     # eighteen others between them hold the deviation down.
     entries = [make_entry(n, episode=0, importance=1.0 if n == 19 else 0.0) for n in range(20)]
-    ranking = rank(asked := ask("hybrid", entries, [0.1] + [0.09] * 18 + [0.05]))
+    ranking = rank(asked := ask("hybrid", entries, [0.05] + [0.04] * 18 + [0.03]))
     assert ranking.tiebreak_applied
-    assert ranking.scores[0] < 0.025
+    assert ranking.scores[0] < 0.01
     assert ids_of(asked, ranking)[0] == "m0"
 
 
@@ -335,11 +348,11 @@ def test_a_single_memory_is_no_tie(make_entry: MakeEntry, ask: Ask) -> None:
 
 
 def test_equal_scores_without_a_tie_go_to_the_better_signal(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
-    # 0.45·(1/18) of signal against 0.025·1 of importance: 0.025 each, beside one far behind.
+    # 0.45·(1/45) of signal against 0.01·1 of importance: 0.235 each, beside one far behind.
     entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([1.0, 0.0, 0.0, 0.0])]
-    ranking = rank(asked := ask("hybrid", entries, [0.5, 0.5 + 0.025 / 0.45, 0.0, 0.0]))
+    ranking = rank(asked := ask("hybrid", entries, [0.5, 0.5 + 0.01 / 0.45, 0.0, 0.0]))
     assert not ranking.tiebreak_applied
-    np.testing.assert_allclose(ranking.scores, [0.25, 0.25, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(ranking.scores, [0.235, 0.235, 0, 0], atol=1e-12)
     assert ids_of(asked, ranking)[2:] == ["m2", "m3"]
 
 
