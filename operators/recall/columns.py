@@ -13,7 +13,7 @@ of the texts of `bm25.py`, s/(s + 5) or a logarithm of it.
 | window | WINDOW/(WINDOW + 5) |
 | around | the sum of `own` over the two to each side of it in its episode, and over the four; beyond it, the mean |
 | phrase | neighbouring words of the question that are neighbours in it (`phrase_column`), by what its words are worth |
-| answers | 0.1·z(cosine) + OWN/(OWN + 5) of the memory before, where that holds a question |
+| answers | 0.1·z(cosine) + OWN/(OWN + 5) of the memory before, where somebody else asks something in it |
 | length | logarithm of how many words it has, less its mean |
 | speaker, speaker_asks | the question names exactly one participant and it is theirs; and it ends in a question |
 | speaker_of_two | the question names one and it is theirs, in chats between just two people, who tell of themselves |
@@ -41,7 +41,7 @@ from recallflow.operators.recall import people, words
 from recallflow.operators.recall.bm25 import bm25_scores, logarithm, phrase_column, squashed
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.weights import Weights
-from recallflow.state.arrays import Column, Places
+from recallflow.state.arrays import Column, Mask, Places
 from recallflow.state.index import Conversation, OwnerIndex
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME
 
@@ -155,8 +155,9 @@ def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Co
     conversation = index.conversation
     scores = bm25_scores(index, question.stems, frozenset(question.bare_stems))
     own, in_episode = logarithm(scores.own), conversation.facts["episode"] >= 0
-    asked = (conversation.facts["flags"] & HAS_QUESTION) != 0
-    answers = conversation.before(np.where(asked, DENSE_IN_BASE * dense + squashed(scores.own), 0.0))
+    answers = conversation.before(np.where(asking(index), DENSE_IN_BASE * dense + squashed(scores.own), 0.0))
+    authors = conversation.facts["author"]
+    answers *= (authors < 0) | (conversation.before(authors) != authors)  # nobody answers their own question
     around = sum((_around(conversation, own, reach) for reach in AROUND), np.zeros(conversation.size))
     phrase = phrase_column(index, question.stems)
     return {
@@ -168,6 +169,14 @@ def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Co
         "phrase": phrase / scores.worth if scores.worth else phrase,
         "answers": people.filled(answers, in_episode),
     }
+
+
+def asking(index: OwnerIndex) -> Mask:
+    """Which memories ask what the next one may answer: those that hold a question; of a chat with an assistant, whose
+    texts are long and quote questions, those that end in one."""
+    flags = index.conversation.facts["flags"]
+    asking: Mask = np.where(index.with_assistant, flags & ENDS_ASKING, flags & HAS_QUESTION) != 0
+    return asking
 
 
 def _around(conversation: Conversation, own: Column, reach: int) -> Column:

@@ -16,14 +16,14 @@ from recallflow.language import find_stems
 from recallflow.operators.graph.expand import Related
 from recallflow.operators.recall import phrases
 from recallflow.operators.recall.bm25 import idf
-from recallflow.operators.recall.columns import Columns
+from recallflow.operators.recall.columns import Columns, asking
 from recallflow.operators.recall.reasons import ALIKE, ALIKE_NEAR, WORDS, WORDS_NEAR, strengths
 from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.recall.words import holders
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.responses import Reason
 from recallflow.state.arrays import Places
-from recallflow.state.rows import HAS_QUESTION, LANGUAGE_SHIFT, MemoryRow
+from recallflow.state.rows import LANGUAGE_SHIFT, MemoryRow
 
 MOST = 3  # reasons of a memory
 LEAST_SHARE = 0.2  # of the strongest one: what adds less decides nothing
@@ -176,7 +176,7 @@ def _permitted(scene: Scene, places: Places) -> Places:
 def _answering(scene: Scene, places: Places) -> list[bool]:
     """Whether what stands before each place asks something, and may be in the answer."""
     segment, before = scene.index.conversation.segment, np.maximum(places - 1, 0)
-    asks = (scene.fact("flags", before) & HAS_QUESTION) != 0
+    asks = asking(scene.index).take(before)
     joined = (places > 0) & (segment.take(before) == segment.take(places))
     found: list[bool] = (asks & joined & _permitted(scene, before)).tolist()
     return found

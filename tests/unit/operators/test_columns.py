@@ -162,24 +162,37 @@ def test_equal_cosines_tell_nothing_apart(make_entry: MakeEntry) -> None:
 def test_neighbours_lend_their_base(make_entry: MakeEntry) -> None:
     # Cosines 1, -1, 1, -1 give z = ±1 (but for the 0.000001), and no word is asked for: base = ±0.1.
     flags = [HAS_QUESTION, 0, HAS_QUESTION | ENDS_ASKING, 0]
-    entries = [make_entry(n, episode=0, created_ms=n, flags=flag) for n, flag in enumerate(flags)]
+    said = zip(flags, ["Ann", "Bo", "Ann", "Bo"], strict=True)
+    entries = [make_entry(n, episode=0, created_ms=n, flags=f, author=who) for n, (f, who) in enumerate(said)]
     index = indexed(entries, {n: RIGHT if n % 2 == 0 else LEFT for n in range(4)})
     columns = columns_of(index, "?")
     base = 0.1 / 1.000001
     assert_column(columns["answers"], [0, base, 0, base])  # behind a question only
 
 
+def test_nobody_answers_their_own_question_and_an_assistant_asks_at_the_end(make_entry: MakeEntry) -> None:
+    flags = [HAS_QUESTION, 0, HAS_QUESTION | ENDS_ASKING, 0]
+    alone = [make_entry(n, episode=0, created_ms=n, flags=f, author="Ann") for n, f in enumerate(flags)]
+    assert_column(columns_of(indexed(alone, dict.fromkeys(range(4), RIGHT)), "?")["answers"], [0, 0, 0, 0])
+    who = [("bot", "assistant"), ("Ann", "user")] * 2
+    said = zip(flags, who, strict=True)
+    chat = [make_entry(n, episode=0, created_ms=n, flags=f, author=a, role=r) for n, (f, (a, r)) in enumerate(said)]
+    index = indexed(chat, {n: RIGHT if n % 2 == 0 else LEFT for n in range(4)})
+    assert_column(columns_of(index, "?")["answers"], [0, 0, 0, 0.1 / 1.000001])
+
+
 def test_the_base_joins_cosine_and_words(make_entry: MakeEntry) -> None:
     # z = ±1 as above; "bike" in one of two texts of equal length: ln 2/2.2 = 0.315066900, squashed 0.059278069
-    entries = [make_entry(0, episode=0, stems="bike", flags=HAS_QUESTION), make_entry(1, episode=0, stems="tea")]
+    asking = make_entry(0, episode=0, stems="bike", flags=HAS_QUESTION, author="Ann")
+    entries = [asking, make_entry(1, episode=0, stems="tea", author="Bo")]
     index = indexed(entries, {0: LEFT, 1: RIGHT})
     columns = columns_of(index, "bike")
     assert_column(columns["answers"], [0, -0.1 / 1.000001 + 0.059278069])
 
 
 def test_an_episode_lends_nothing_to_the_next(make_entry: MakeEntry) -> None:
-    flags = HAS_QUESTION
-    entries = [make_entry(n, episode=n // 2, created_ms=n, flags=flags) for n in range(4)]
+    flags, who = HAS_QUESTION, ["Ann", "Bo", "Ann", "Bo"]
+    entries = [make_entry(n, episode=n // 2, created_ms=n, flags=flags, author=who[n]) for n in range(4)]
     index = indexed(entries, {0: LEFT, 1: RIGHT, 2: LEFT, 3: LEFT})
     columns = columns_of(index, "?")
     # cosines -1, 1, -1, -1: mean -0.5, deviation √0.75 = 0.866025404
@@ -296,7 +309,10 @@ def test_facts_beside_the_users_turns_alone_tell_nobody_apart(make_entry: MakeEn
 
 def test_what_a_fact_cannot_have_counts_neither_for_nor_against_it(make_entry: MakeEntry) -> None:
     flags = [HAS_QUESTION, 0, 0]
-    said = [make_entry(n, episode=0, created_ms=n, stems="tea", flags=flag) for n, flag in enumerate(flags)]
+    said = [
+        make_entry(n, episode=0, created_ms=n, stems="tea", flags=flag, author="Ann" if n % 2 else "Bo")
+        for n, flag in enumerate(flags)
+    ]
     index = indexed([*said, make_entry(3, created_ms=100)])
     asked = columns_of(index, "Which tea?")
     for name in ("opens", "answers"):
