@@ -18,10 +18,10 @@ import orjson
 from benchmarks import kinds
 from benchmarks.conversation_events import embedder_arguments
 from benchmarks.examples import Examples
-from benchmarks.fit_weights import COUNTS, KNOWS, gathered, origin
+from benchmarks.fit_weights import COUNTS, KNOWS, OF_SET, gathered, origin
 from benchmarks.softmax import LeftOut, sampled, scores
 from recallflow.operators.recall.explain import Calibration, log_odds_of_share, log_total
-from recallflow.operators.recall.weights import WEIGHTS
+from recallflow.operators.recall.weights import WEIGHTS, Chat
 
 SHOWN = 20  # memories per answer
 BINS = 10
@@ -71,10 +71,13 @@ def error(tested: Shown, calibration: Calibration) -> float:
     return total / len(likely)
 
 
-def errors(every: Sequence[Examples], names: Sequence[str]) -> tuple[dict[str, dict[str, float]], Calibration]:
-    """By kind, the mean over its conversations of the errors where each is left out of all fits; and the calibration by
-    all of them."""
-    fits = LeftOut([(origin(one), sampled(one, COUNTS.get(one.kind, 1.0))) for one in every], names)
+def errors(
+    training: Sequence[Examples], names: Sequence[str], chat: Chat, set_of: Chat
+) -> tuple[dict[str, dict[str, float]], Calibration]:
+    """By kind, the mean over conversations of this chat of the errors where each is left out of all fits; and the
+    calibration by all of them. `set_of`: the chat whose weights rank them."""
+    fits = LeftOut([(origin(one), sampled(one, COUNTS.get(one.kind, 1.0))) for one in training], names, set_of)
+    every = [one for one in training if one.chat == chat]
     answers = [shown(one.of(names), fits.without(origin(one))) for one in every]
     found: dict[str, dict[str, list[float]]] = {}
     for tested, answer in zip(every, answers, strict=True):
@@ -92,11 +95,10 @@ def main() -> None:
     chosen = parser.parse_args()
     everything, knows = gathered(chosen), KNOWS[chosen.embedder]
     told = {}
-    for chat, weights in WEIGHTS[knows].items():
-        every = [one for one in everything if one.chat == chat]
-        if not every:
-            continue
-        by_kind, found = errors(every, [*weights])
+    for chat in dict.fromkeys(one.chat for one in everything):
+        set_of: Chat = chat if chat in WEIGHTS[knows] else "people"
+        training = [one for one in everything if one.chat in OF_SET[chat]]
+        by_kind, found = errors(training, [*WEIGHTS[knows][set_of]], chat, set_of)
         for kind, of in by_kind.items():
             print(f"{kind}: ECE " + ", ".join(f"{name} {value:.4f}" for name, value in of.items()))
         print(f"{knows}, {chat}: Calibration({found.offset:.2f}, {found.slope:.2f})")

@@ -1,4 +1,4 @@
-"""Fits the semantic signal's weights, a set for chats between people and one for chats with an assistant, and says what
+"""Fits the semantic signal's weights, sets for chats between people, of a pair, and with an assistant, and says what
 each column is worth on conversations it was not fitted to.
 
     python -m benchmarks.fit_weights [--embedder hash|static|minilm] [--model-path DIR] [--kinds KIND,…] [--ablate]
@@ -26,6 +26,12 @@ TOLD = ("speaker", "speaker_of_two", "speaker_asks", "subject", "date")  # rest 
 # are LoCoMo's and the group's once more.
 COUNTS = {"group": 0.25, "mixed": 0.5, "chinese": 0.4}
 KNOWS: Mapping[str, Kind] = {"hash": "spelling", "static": "static", "minilm": "contextual"}
+# What each set is fitted to; it ranks its own kind, and people's also pairs.
+OF_SET: Mapping[Chat, Sequence[Chat]] = {
+    "people": ("people", "pair"),
+    "pair": ("people", "pair"),
+    "assistant": ("assistant",),
+}
 _SAME = {"mixed": "people", "locomo": "people", "group": "people", "assistant_user": "assistant"}
 
 
@@ -40,44 +46,49 @@ def gathered(chosen: Any) -> list[Examples]:
     return [one for kind in chosen.kinds.split(",") for one in examples(settings, kind, kinds.load(kind))]
 
 
-def left_out(every: Sequence[Examples], names: Sequence[str]) -> dict[str, dict[str, float]]:
+def ranked(every: Sequence[Examples], chat: Chat) -> list[Examples]:
+    """What the set ranks, of what it is fitted to."""
+    return [one for one in every if chat != "pair" or one.chat == chat]
+
+
+def left_out(every: Sequence[Examples], names: Sequence[str], chat: Chat) -> dict[str, dict[str, float]]:
     """By kind: the measures where each conversation is left out."""
-    fits = LeftOut([(origin(one), sampled(one, COUNTS.get(one.kind, 1.0))) for one in every], names)
+    fits = LeftOut([(origin(one), sampled(one, COUNTS.get(one.kind, 1.0))) for one in every], names, chat)
     rows: dict[str, list[dict[str, float]]] = {}
-    for one in every:
+    for one in ranked(every, chat):
         rows.setdefault(one.kind, []).extend(judged(one.of(names), fits.without(origin(one))))
     return {kind: means(of) for kind, of in rows.items()}
 
 
-def across(every: Sequence[Examples], names: Sequence[str]) -> dict[str, dict[str, float]]:
+def across(every: Sequence[Examples], names: Sequence[str], chat: Chat) -> dict[str, dict[str, float]]:
     """By kind: the measures where all that comes of the kind's conversations is left out."""
     found = {}
     samples = [(one, sampled(one, COUNTS.get(one.kind, 1.0))) for one in every]
-    for kind in dict.fromkeys(one.kind for one in every):
-        tested = [one for one in every if one.kind == kind]
+    for kind in dict.fromkeys(one.kind for one in ranked(every, chat)):
+        tested = [one for one in ranked(every, chat) if one.kind == kind]
         out = {origin(one) for one in tested}
         others = [sample for one, sample in samples if origin(one) not in out]
         if others:
-            weights = fit(others, names)
+            weights = fit(others, names, chat)
             found[kind] = means([row for one in tested for row in judged(one.of(names), weights)])
     return found
 
 
-def figures(every: Sequence[Examples], in_use: Mapping[str, float], *, ablate: bool) -> dict[str, Any]:
+def figures(chat: Chat, every: Sequence[Examples], in_use: Mapping[str, float], *, ablate: bool) -> dict[str, Any]:
     """What was measured, by what was done."""
     names = [*in_use]
     rows: dict[str, list[dict[str, float]]] = {}
-    for one in every:
+    for one in ranked(every, chat):
         rows.setdefault(one.kind, []).extend(judged(one.of(names), np.array([*in_use.values()])))
     found = {
         "in use": {kind: means(of) for kind, of in rows.items()},
-        "left out": left_out(every, names),
-        "kind left out": across(every, names),
-        "left out, without author and date": left_out(every, without(names, TOLD)),
+        "left out": left_out(every, names, chat),
+        "kind left out": across(every, names, chat),
+        "left out, without author and date": left_out(every, without(names, TOLD), chat),
     }
     if ablate:
         for name in names:
-            found[f"left out, without {name}"] = left_out(every, without(names, [name]))
+            found[f"left out, without {name}"] = left_out(every, without(names, [name]), chat)
     return found
 
 
@@ -89,16 +100,16 @@ def main() -> None:
     everything, knows = gathered(chosen), KNOWS[chosen.embedder]
     told: dict[str, Any] = {}
     for chat, weights in WEIGHTS[knows].items():
-        every = [one for one in everything if one.chat == chat]
-        if every:
+        every = [one for one in everything if one.chat in OF_SET[chat]]
+        if ranked(every, chat):
             told[chat] = _of_set(chat, every, weights, ablate=chosen.ablate)
     if chosen.json:
         chosen.json.write_bytes(orjson.dumps(told, option=orjson.OPT_INDENT_2))
 
 
 def _of_set(chat: Chat, every: Sequence[Examples], weights: Mapping[str, float], *, ablate: bool) -> dict[str, Any]:
-    found = figures(every, weights, ablate=ablate)
-    fitted = fit([sampled(one, COUNTS.get(one.kind, 1.0)) for one in every], [*weights])
+    found = figures(chat, every, weights, ablate=ablate)
+    fitted = fit([sampled(one, COUNTS.get(one.kind, 1.0)) for one in every], [*weights], chat)
     rounded = dict(zip(weights, (round(float(weight), 2) for weight in fitted), strict=True))
     for label, by_kind in found.items():
         shown = ("/".join(f"{value:.3f}" for value in measures.values()) for measures in by_kind.values())

@@ -36,7 +36,11 @@ CALIBRATIONS: Mapping[Kind, Mapping[Chat, Calibration]] = MappingProxyType(
     {
         "spelling": {"people": Calibration(0.16, 0.89), "assistant": Calibration(1.45, 1.05)},
         "static": {"people": Calibration(0.26, 0.93), "assistant": Calibration(1.59, 1.09)},
-        "contextual": {"people": Calibration(0.16, 0.86), "assistant": Calibration(1.69, 1.12)},
+        "contextual": {
+            "people": Calibration(-0.05, 0.85),
+            "pair": Calibration(0.36, 0.86),
+            "assistant": Calibration(1.71, 1.12),
+        },
     }
 )
 

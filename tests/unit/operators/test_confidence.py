@@ -13,7 +13,7 @@ from recallflow.operators.recall.weights import Chat
 
 SCORES = st.lists(st.floats(-50, 50), min_size=1, max_size=20)
 KINDS: list[Kind] = ["spelling", "static", "contextual"]
-CHATS: list[Chat] = ["people", "assistant"]
+CHATS: list[Chat] = ["people", "pair", "assistant"]
 
 
 def test_by_hand() -> None:

@@ -141,17 +141,20 @@ def test_of_two_who_talk_to_each_other_each_tells_of_themselves(make_entry: Make
 
 
 def test_each_memory_is_weighed_as_its_chat_is(make_entry: MakeEntry) -> None:
-    people, assistant = SETS["people"], SETS["assistant"]
+    pair, assistant = SETS["pair"], SETS["assistant"]
     two = chat(make_entry, ("Ann", "user"), ("Bo", "user"), session="two")
-    assert weights_of(indexed(two), SETS) is people
+    assert weights_of(indexed(two), SETS) is pair
+    three = chat(make_entry, ("Ann", "user"), ("Bo", "user"), ("Cy", "user"))
+    assert weights_of(indexed(three), SETS) is SETS["people"]
+    assert weights_of(indexed(two), WEIGHTS["spelling"]) is WEIGHTS["spelling"]["people"]  # has no set for pairs
     one = [
         make_entry(n, episode=1, created_ms=n, author=author, role=author, session_id="bot")
         for n, author in enumerate(["user", "assistant"], 2)
     ]
     assert weights_of(indexed(one), SETS) is assistant
     weights = weights_of(indexed([*two, *one]), SETS)
-    for name in people.keys() | assistant.keys():
-        apart = people.get(name, 0.0), assistant.get(name, 0.0)
+    for name in pair.keys() | assistant.keys():
+        apart = pair.get(name, 0.0), assistant.get(name, 0.0)
         np.testing.assert_array_equal(weights[name], np.repeat(apart, 2))
     index = indexed([*two, *one])
     found = compute(index, understand("Which bike?", []), QUERY, weights)
