@@ -34,8 +34,16 @@ class Calibration(NamedTuple):
 
 CALIBRATIONS: Mapping[Kind, Mapping[Chat, Calibration]] = MappingProxyType(
     {
-        "spelling": {"people": Calibration(0.16, 0.89), "assistant": Calibration(1.45, 1.05)},
-        "static": {"people": Calibration(0.26, 0.93), "assistant": Calibration(1.59, 1.09)},
+        "spelling": {
+            "people": Calibration(-0.05, 0.89),
+            "pair": Calibration(0.33, 0.89),
+            "assistant": Calibration(1.46, 1.05),
+        },
+        "static": {
+            "people": Calibration(0.20, 0.97),
+            "pair": Calibration(0.31, 0.88),
+            "assistant": Calibration(1.64, 1.10),
+        },
         "contextual": {
             "people": Calibration(-0.05, 0.85),
             "pair": Calibration(0.36, 0.86),
