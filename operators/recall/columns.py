@@ -11,9 +11,9 @@ of the texts of `bm25.py`, s/(s + 5) or a logarithm of it.
 | reply | z(cosine) of the memory after it in its episode, which takes up what it says |
 | own, near, episode | logarithms of OWN, NEAR, EPISODE |
 | window | WINDOW/(WINDOW + 5) |
-| around | the sum of `own` over the two to each side of it in its episode, and over the four; beyond it, the mean |
+| around | the sum of `own` over the two to each side of it in its episode, and again over the four |
 | phrase | neighbouring words of the question that are neighbours in it (`phrase_column`), by what its words are worth |
-| answers | 0.1·z(cosine) + OWN/(OWN + 5) of the memory before, where somebody else asks something in it |
+| answers | 0.1·z(cosine) + OWN/(OWN + 5) of the memory before, if another asks there; less if long (assistant) |
 | length | logarithm of how many words it has, less its mean |
 | speaker, speaker_asks | the question names exactly one participant and it is theirs; and it ends in a question |
 | speaker_of_two | the question names one and it is theirs, in chats between just two people, who tell of themselves |
@@ -42,13 +42,14 @@ from recallflow.operators.recall.bm25 import bm25_scores, logarithm, phrase_colu
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.weights import Weights
 from recallflow.state.arrays import Column, Mask, Places
-from recallflow.state.index import Conversation, OwnerIndex
+from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME
 
 DENSE_IN_BASE = 0.1
 AROUND = (2, 4)  # places
 STANDS_IN = 0.5  # of what late interaction weighs: the cosine's part in choosing what to work it out for
 NEAR_DAYS = 2
+BRIEF = 10  # words of an answer that rests on the question
 NEAR_DATE = 2.0  # what the date column is at most
 
 
@@ -158,7 +159,10 @@ def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Co
     answers = conversation.before(np.where(asking(index), DENSE_IN_BASE * dense + squashed(scores.own), 0.0))
     authors = conversation.facts["author"]
     answers *= (authors < 0) | (conversation.before(authors) != authors)  # nobody answers their own question
-    around = sum((_around(conversation, own, reach) for reach in AROUND), np.zeros(conversation.size))
+    # Who says much to an assistant says it in words of their own.
+    brief = np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)
+    answers *= np.where(index.with_assistant, brief, 1.0)
+    around = sum((conversation.around(own, reach) for reach in AROUND), np.zeros(conversation.size))
     phrase = phrase_column(index, question.stems)
     return {
         "own": own,
@@ -177,15 +181,6 @@ def asking(index: OwnerIndex) -> Mask:
     flags = index.conversation.facts["flags"]
     asking: Mask = np.where(index.with_assistant, flags & ENDS_ASKING, flags & HAS_QUESTION) != 0
     return asking
-
-
-def _around(conversation: Conversation, own: Column, reach: int) -> Column:
-    """The sum over so many places to each side. What stands at an end of its episode has fewer neighbours: those that
-    it lacks count as the mean, so that it is not behind for that; of a session's memories many stand at an end."""
-    low, high = conversation.window(reach)
-    lacking = 2 * reach + 1 - (high - low)
-    summed: Column = conversation.around(own, reach) + lacking * (own.sum() / max(len(own), 1))
-    return summed
 
 
 def _dense(index: OwnerIndex, query: TextVectors) -> words.Standard:
