@@ -64,24 +64,17 @@ class Cut(NamedTuple):
 CUT = Cut(above=2_000, best=200)  # benchmarks/candidate_cut.py: answers are those of all columns everywhere
 
 
-class Scale(NamedTuple):
-    """What z-scores were made with."""
-
-    mean: float
-    deviation: float
-
-
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Column name → (n,) values, and the weights of their sum: a number each, or (n,) where the owner's memories are of
     several kinds. `complete`: whether they are the same whatever is permitted; `first`: the first ones, and their sum,
-    where that is known; `scales`: of the z-scores among them."""
+    where that is known; `standards`: what the z-scores among them were made with."""
 
     values: dict[str, Column]
     weights: Weights
     complete: bool = True
     first: tuple[int, Column] | None = None
-    scales: Mapping[str, Scale] = field(default_factory=lambda: MappingProxyType({}))
+    standards: Mapping[str, words.Standard] = field(default_factory=lambda: MappingProxyType({}))
 
     def one(self, name: str, places: Places, absent: float) -> Column:
         """A column's values at these places; `absent` where there is no such column."""
@@ -90,10 +83,10 @@ class Columns:
 
     def absolute(self, name: str, places: Places) -> Column:
         """What a column of z-scores was made of, at these places; 0 where there is no such column."""
-        if name not in self.scales:
+        made = self.standards.get(name)
+        if made is None:
             return np.zeros(len(places))
-        mean, deviation = self.scales[name]
-        found: Column = mean + deviation * self.values[name].take(places)
+        found: Column = made.mean + made.deviation * made.scores.take(places)
         return found
 
     def score(self) -> Column:
@@ -131,7 +124,8 @@ def compute(
     answer (default: all)."""
     conversation = index.conversation
     columns = _facts(index, question)
-    dense, *scale = _dense(index, query)
+    meaning = _dense(index, query)
+    dense = meaning.scores
     columns |= {"dense": dense, "reply": conversation.after(dense)} | _words(index, question, dense)
     every = np.arange(conversation.size)
     chosen = every if permitted is None else permitted
@@ -145,10 +139,9 @@ def compute(
         score = (found.score() + STANDS_IN * late * dense)[chosen]
         chosen = np.sort(chosen[np.argpartition(-score, cut.best)[: cut.best]])
     values = words.columns(index, words.units(index, question, query), chosen)
-    made_with = {"dense": Scale(*scale)} | {name: Scale(*rest) for name, (_, *rest) in values.items()}
-    scales = {name: one for name, one in made_with.items() if name in weights}
-    wanted = {name: scores for name, (scores, *_) in values.items() if name in weights}
-    return Columns(found.values | wanted, weights, complete, found.first, scales)
+    wanted = {name: made.scores for name, made in values.items() if name in weights}
+    standards = {name: made for name, made in ({"dense": meaning} | values).items() if name in weights}
+    return Columns(found.values | wanted, weights, complete, found.first, standards)
 
 
 def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Column]:

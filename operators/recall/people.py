@@ -3,16 +3,13 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from recallflow.language import ENGLISH, read_question
 from recallflow.limits import NAMED_MAX
 from recallflow.operators.recall.bm25 import live
-from recallflow.state.arrays import Column
+from recallflow.state.arrays import Column, Mask
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import LANGUAGE_SHIFT
-
-Mask = npt.NDArray[np.bool_]
 
 
 def said_by(index: OwnerIndex, name: str) -> Mask:
@@ -29,7 +26,7 @@ def theirs(index: OwnerIndex, said: Mask, name: str) -> Column:
     if authored.all():
         return column
     column = filled(column, authored)
-    participants = [index.names.strings[author] for author in index.conversation.authors[:NAMED_MAX] if author >= 0]
+    participants = _participants(index)
     for one in sorted({*participants, name}, key=lambda other: other == name):  # theirs is the last word
         column[~authored & _naming(index, one, participants)] = one == name
     return column
@@ -41,7 +38,7 @@ def nearness(index: OwnerIndex, names: Sequence[str], proximity: Column) -> Colu
     authors = index.conversation.facts["author"]
     if not names or (authors >= 0).all():
         return proximity
-    participants = [index.names.strings[author] for author in index.conversation.authors[:NAMED_MAX] if author >= 0]
+    participants = _participants(index)
     about = np.logical_or.reduce([_naming(index, name, participants) for name in names])
     return np.where((authors < 0) & about, 1.0, proximity)
 
@@ -51,6 +48,10 @@ def filled(column: Column, able: Mask) -> Column:
     if able.all() or not able.any():
         return column
     return np.where(able, column, column[able].mean())
+
+
+def _participants(index: OwnerIndex) -> list[str]:
+    return [index.names.strings[author] for author in index.conversation.authors[:NAMED_MAX] if author >= 0]
 
 
 def _naming(index: OwnerIndex, name: str, participants: Iterable[str]) -> Mask:
