@@ -28,7 +28,7 @@ from recallflow.limits import READ_CHARACTERS
 from recallflow.operators.episodes import end, join_or_open
 from recallflow.operators.events import Analysis, Write, event_time, unsupported
 from recallflow.operators.graph.archive import archive
-from recallflow.operators.graph.given import relate
+from recallflow.operators.graph.given import check_relations, relate
 from recallflow.operators.graph.similar import Similarity
 from recallflow.operators.graph.sync import SYNC_FAILED, sync
 from recallflow.operators.graph.write import GraphWriter, MakeWriter
@@ -123,6 +123,7 @@ def _create(view: View, write: Write, event: Message | Memory, memory_id: str, d
     if known is not None:
         return _repeated(known.digest, digest, "id")
     row = _row(view, event, memory_id, event_time(write))
+    check_relations(row)
     analysis = _in_own_language(view, write.analysis or Analysis("", 0, None), row.content)
     episode = _join_episode(view, row, rules) if isinstance(event, Message) else NO_EPISODE
     view.put(row, _entry(row, episode, analysis), _vectors(analysis, rules), digest)
@@ -212,6 +213,7 @@ def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, rules: R
         return "unchanged"
     if after.valid_from_ms is not None and after.valid_to_ms is not None and after.valid_to_ms < after.valid_from_ms:
         raise InvalidRecord("invalid_event", [FieldProblem("valid_to", "before valid_from")])
+    check_relations(after)
     after = replace(
         after,
         version=current.version + 1,

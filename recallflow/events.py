@@ -78,12 +78,27 @@ class Entity(Model):
     urn: Name | None = None
 
 
-class Relation(Model):
+class _Held(Model):
+    """From when on, and up to when, something holds."""
+
+    valid_from: Timestamp | None = None
+    valid_to: Timestamp | None = None
+
+    @model_validator(mode="after")
+    def _valid_span(self) -> Self:
+        if self.valid_from is not None and self.valid_to is not None and self.valid_to < self.valid_from:
+            raise ValueError("valid_to: before valid_from")
+        return self
+
+
+class Relation(_Held):
     """A typed edge between two entities, with the memory that states it as evidence."""
 
     source: Name
     type: Name
     target: Name
+    weight: Share | None = None
+    confidence: Share | None = None
     properties: dict[str, Any] | None = None
     archived: bool = False
 
@@ -201,13 +216,14 @@ class CategorySummary(Event):
     summary: Annotated[NonEmpty, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
 
 
-class GraphEdge(Model):
-    """A typed edge between memory ids or node keys."""
+class GraphEdge(_Held):
+    """A typed edge between memory ids or node keys. It holds from `valid_from` up to `valid_to`, and not after
+    `expires_at`."""
 
     source: Name
     target: Name
     type: Name
-    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    weight: Share = 1.0
     confidence: Share = 1.0
     evidence: Evidence | None = None
     expires_at: Timestamp | None = None

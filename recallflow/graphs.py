@@ -4,6 +4,9 @@ from typing import Any, Literal
 
 from recallflow.fields import Cuttable, Model
 
+Mark = Literal["archived", "expired", "not_yet_valid", "superseded"]
+"""Why something does not count at the time asked about."""
+
 
 class RolloutState(Model):
     """The tenant's rollout mode, and who set it when and why. `enabled`: whether the deployment has the graph on."""
@@ -79,9 +82,10 @@ class Trace(Cuttable):
 
 
 class ExploredNode(Cuttable):
-    """A node; of a memory the key is its id. `expanded`: whether what lies behind it was loaded; a bound, or its being
-    archived or too common, keeps it closed. `hops`: the fewest from the nodes asked for. `centrality`: its closeness to
-    all others of the subgraph, 0 to 1 (they are its neighbours)."""
+    """A node; of a memory the key is its id, as `memory:…` where that begins like another node's key. `expanded`:
+    whether what lies behind it was loaded; a bound, or its being archived or too common, keeps it closed. `hops`: the
+    fewest from the nodes asked for. `centrality`: its closeness to all others of the subgraph, 0 to 1 (they are its
+    neighbours)."""
 
     key: str
     kind: str
@@ -95,7 +99,8 @@ class ExploredNode(Cuttable):
 
 
 class ExploredEdge(Cuttable):
-    """An edge with all that is known of it. A symmetric one stands once."""
+    """An edge with all that is known of it. A symmetric one stands once. `marks`: why it does not count at the time
+    asked about; none where it does."""
 
     source: str
     target: str
@@ -105,26 +110,30 @@ class ExploredEdge(Cuttable):
     evidence: list[str]
     expires_at: str | None
     archived: bool
+    marks: list[Mark]
     ingested_at: str
     properties: dict[str, Any]
 
 
 class ExploredLink(Model):
-    """That a memory belongs to a node."""
+    """That a memory belongs to a node, both by their keys, and in which role."""
 
     memory: str
     node: str
+    role: str
 
 
 class ExploredMemory(Cuttable):
-    """A memory of a subgraph, as far as a page shows it."""
+    """A memory of a subgraph, as far as a page shows it. `marks`: as of an edge; recall leaves marked ones out."""
 
     id: str
+    key: str
     content: str
     kind: str
     role: str | None
     name: str | None
     created_at: str
+    marks: list[Mark]
 
 
 class Subgraph(Cuttable):

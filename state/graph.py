@@ -31,6 +31,7 @@ from recallflow.state.graph_codec import (
     decode_neighbours,
     decode_superseded,
     node_key,
+    nodes_called,
 )
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Current
@@ -93,9 +94,8 @@ class OwnerGraph:
         return row is not None and row.archived
 
     def find(self, text: str) -> NodeKey | None:
-        """What a text names: a remembered memory's id before a node's key; None where it names neither."""
-        keys_ = (NodeKey(text, memory=True), NodeKey(text))
-        return next((key for key in keys_ if self.node(key) is not None), None)
+        """What of what is there a text names: a memory or a node; None where it names neither."""
+        return next((key for key in nodes_called(text) if self.node(key) is not None), None)
 
     def by_urn(self, urn: str) -> list[NodeKey]:
         """The nodes that stand for a URN: its own, and that of the name that was given with it."""
@@ -256,8 +256,8 @@ def _edge(row: EdgeRow, seen_from: NodeKey) -> Edge:
         source=source,
         target=target,
         type=row.type,
-        weight=given.weight if given else 1.0,
-        confidence=given.confidence if given else 1.0,
+        weight=row.word.weight,
+        confidence=row.word.confidence,
         evidence=list(dict.fromkeys(statement.memory_id for statement in row.statements)),
         expires_ms=given.expires_ms if given else None,
         archived=row.is_archived,

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 
 from recallflow.state import keys
 from recallflow.state.graph_codec import (
-    SUPERSEDES,
     EdgeRow,
     LinksRow,
     Neighbour,
@@ -139,11 +138,7 @@ class GraphCheck:
                 yield f"similar memories of {seq}: are not in order"
 
     def _of_superseded(self) -> Iterator[str]:
-        stand = {
-            (self._name(row.target), row.source.text)
-            for row in self._edges.values()
-            if row.type == SUPERSEDES and row.source.memory and row.target.memory and not row.is_archived
-        }
+        stand = {(self._name(row.target), row.source.text) for row in self._edges.values() if row.hides}
         stored = {(self._memories.get(seq, b""), one.by) for seq, found in self._superseded.items() for one in found}
         for name, _ in sorted(stand ^ stored):
             yield f"memory {name.hex()}: by what it is superseded is not what its edges say"

@@ -22,17 +22,49 @@ ENTITY_KIND = "entity"
 EPISODE_KIND = "episode"
 CONDITION_KIND = "condition"
 SELF_ROLE = "self"
+# What a node's key begins with; what conditions are called may begin with anything else (`time:morning`).
+NODE_KINDS = frozenset(("type", "tag", "category", "topic", "repo", ENTITY_KIND, EPISODE_KIND, CONDITION_KIND))
+
+SUPERSEDES_CONFIDENCE = 0.7  # what is less sure than this hides nothing
 
 
 class NodeKey(NamedTuple):
     """A node's key: `NodeKey("m1", memory=True)` is the memory `m1`, `NodeKey("tag:tea")` what memories have in common.
-    As a text it is shown without the flag."""
+
+    As a text no two are the same: a memory whose id begins like a node's key is `memory:tag:tea`, and a condition of
+    another kind `condition:time:morning`. `nodes_called` reads such a text.
+    """
 
     text: str
     memory: bool = False
 
     def __str__(self) -> str:
-        return self.text
+        kind, colon, _ = self.text.partition(":")
+        if self.memory:
+            return f"{MEMORY_KIND}:{self.text}" if colon and kind in _RESERVED else self.text
+        return self.text if kind in NODE_KINDS else f"{CONDITION_KIND}:{self.text}"
+
+
+_RESERVED = NODE_KINDS | {MEMORY_KIND}
+
+
+def begins_like_a_key(text: str) -> bool:
+    """Whether a text can name a memory only as `memory:…`: it begins like a node's key."""
+    kind, colon, _ = text.partition(":")
+    return bool(colon) and kind in _RESERVED
+
+
+def nodes_called(text: str) -> list[NodeKey]:
+    """What a text may name, the first of them that is there. `memory:…` names a memory, and a text that begins with
+    another kind a node, whatever memories there are; any other text names a memory before a condition."""
+    kind, colon, name = text.partition(":")
+    if colon and kind == MEMORY_KIND:
+        return [NodeKey(name, memory=True)]
+    if kind == CONDITION_KIND and ":" in name:
+        kind, _, name = name.partition(":")
+        return [NodeKey(node_key(kind, name))]
+    shared = NodeKey(node_key(kind, name))
+    return [shared] if colon and kind in NODE_KINDS else [NodeKey(text, memory=True), shared]
 
 
 class Description(NamedTuple):
@@ -95,8 +127,8 @@ class NodeRow(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """That a memory is evidence of an edge: as a `relation` of its own, with `archived` and `properties` as it
-    gives them, or because the event that gives the edge says so."""
+    """That a memory is evidence of an edge: as a `relation` of its own, with what it says of it, or because the event
+    that gives the edge says so."""
 
     memory_id: str
     seq: int
@@ -104,6 +136,8 @@ class Statement(NamedTuple):
     relation: bool
     archived: bool = False
     properties: dict[str, Any] | None = None
+    weight: float = 1.0
+    confidence: float = 1.0
 
 
 class Given(NamedTuple):
@@ -145,6 +179,18 @@ class EdgeRow(NamedTuple):
             tuple(Statement(*statement) for statement in statements),
             archived,
         )
+
+    @property
+    def word(self) -> "Given | Statement":
+        """Whose weight and confidence count: what an event gives, or else what the newest of its memories says."""
+        return self.statements[-1] if self.given is None else self.given
+
+    @property
+    def hides(self) -> bool:
+        """Whether it keeps a memory out of answers: a newer one supersedes that, and surely enough."""
+        if self.type != SUPERSEDES or not (self.source.memory and self.target.memory) or self.is_archived:
+            return False
+        return self.word.confidence >= SUPERSEDES_CONFIDENCE
 
     @property
     def is_archived(self) -> bool:

@@ -117,7 +117,7 @@ class Answerer:
             case MemoryHistory():
                 history = lookups.versions(query_id, self._versions(hot, query.memory_id))
                 edges = hot.graph.edges(NodeKey(query.memory_id, memory=True), HISTORY_EDGES)
-                return history.model_copy(update={"edges": [explored_edge(edge) for edge in edges]})
+                return history.model_copy(update={"edges": [explored_edge(edge, now_ms) for edge in edges]})
             case EpisodesList():
                 index = self._index(hot)
                 rows = partial(self._rows, hot, index)
@@ -130,7 +130,8 @@ class Answerer:
                 return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, request))
             case GraphExplore():
                 index = self._index(hot)
-                subgraph = explore(hot.graph, index, partial(self._rows, hot, index), query.nodes, query.hops)
+                rows = partial(self._rows, hot, index)
+                subgraph = explore(hot.graph, index, rows, query.nodes, query.hops, now_ms)
                 return Response(query_id=query_id, status="ok", subgraph=subgraph)
             case UserStats():
                 return Response(query_id=query_id, status="ok", stats=lookups.stats(self._index(hot), now_ms))

@@ -3,7 +3,7 @@
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import GraphArchive, GraphEdge
 from recallflow.operators.graph.changes import Changes
-from recallflow.operators.graph.given import UNKNOWN, named
+from recallflow.operators.graph.given import named, unknown
 from recallflow.state.graph_codec import ENTITY_KIND, MEMORY_KIND, SIMILAR_TO, NodeKey, NodeRow, node_key
 
 Ends = tuple[NodeKey, NodeKey]  # source and target
@@ -14,7 +14,8 @@ def archive(changes: Changes, event: GraphArchive) -> bool:
     changed. Raises InvalidRecord."""
     nodes = [_existing(changes, text) for text in event.entities]
     edges = [(_ends(changes, edge), edge.type) for edge in event.edges]
-    problems = [FieldProblem(f"entities.{n}", UNKNOWN) for n, key in enumerate(nodes) if key is None]
+    missing = [n for n, key in enumerate(nodes) if key is None]
+    problems = [FieldProblem(f"entities.{n}", unknown(changes, event.entities[n])) for n in missing]
     problems += [FieldProblem(f"edges.{n}", "there is no such edge") for n, (ends, _) in enumerate(edges) if not ends]
     if problems:
         raise InvalidRecord("not_found", problems)

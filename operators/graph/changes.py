@@ -254,7 +254,7 @@ class EdgeChanges:
     def put(self, name: bytes, row: EdgeRow) -> None:
         """Writes an edge that is at its ends already."""
         self._changes.put(keys.edge(self._owner, name), row.encode())
-        self._supersede(row, stands=not row.is_archived)
+        self._supersede(row, hides=row.hides)
 
     def remove(self, name: bytes, row: EdgeRow) -> None:
         """Deletes an edge, at both its ends."""
@@ -263,7 +263,7 @@ class EdgeChanges:
             self._changes.put(keys.adjacency(self._owner, self._changes.name(end), row.number), None)
             if not end.memory:
                 self._changes.detach(end)
-        self._supersede(row, stands=False)
+        self._supersede(row, hides=False)
 
     def names_at(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
         """Names of so many of the edges that earlier events left at a node, or of all."""
@@ -276,7 +276,7 @@ class EdgeChanges:
             if (row := self.get(name)) is not None:
                 yield name, row
 
-    def _supersede(self, row: EdgeRow, stands: bool) -> None:
+    def _supersede(self, row: EdgeRow, hides: bool) -> None:
         if row.type != SUPERSEDES or not (row.source.memory and row.target.memory):
             return
         seq = self._changes.seq(row.target.text)
@@ -285,12 +285,12 @@ class EdgeChanges:
         key = keys.superseded(self._owner, seq)
         stored = self._changes.get(key)
         by = [one for one in (decode_superseded(stored) if stored else []) if one.by != row.source.text]
-        if stands and len(by) == SUPERSEDED_MAX:
+        if hides and len(by) == SUPERSEDED_MAX:
             problem = (
                 f"{row.target} is superseded by {SUPERSEDED_MAX} memories already: archive the edge of one of them"
             )
             raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
-        if stands:
+        if hides:
             by.append(Superseded(row.source.text, row.ingested_ms, row.given.expires_ms if row.given else None))
         self._changes.put(key, encode_rows(by) if by else None)
         self._changes.staged.superseded[seq] = by

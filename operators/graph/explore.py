@@ -1,18 +1,19 @@
 """A bounded subgraph, for a page that shows it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 import networkx as nx
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
-from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Subgraph
+from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Mark, Subgraph
 from recallflow.operators.graph.neighbourhood import Neighbourhood, Vertex
-from recallflow.operators.graph.reader import Bounds, Scope
+from recallflow.operators.graph.reader import Bounds, Scope, marks
+from recallflow.operators.graph.superseded import superseded
 from recallflow.operators.redaction import RowsReader
 from recallflow.state.graph import Edge, OwnerGraph
-from recallflow.state.graph_codec import NodeKey
+from recallflow.state.graph_codec import MEMORY_KIND, NodeKey, begins_like_a_key
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
 
@@ -20,25 +21,31 @@ BOUNDS = Bounds(visited=200, opened=64)  # more than that no page can show
 NEWEST = 10  # memories that are begun with where no node is asked for
 
 
-def explore(graph: OwnerGraph, index: OwnerIndex, rows: RowsReader, wanted: Sequence[str], hops: int) -> Subgraph:
-    """What lies within `hops` (1 to 3) of the nodes asked for: by key, memory id, URN, or an entity's name. Archived
-    and expired edges are shown too. Raises InvalidRecord where a node is not there."""
+def explore(
+    graph: OwnerGraph, index: OwnerIndex, rows: RowsReader, wanted: Sequence[str], hops: int, now_ms: int
+) -> Subgraph:
+    """What lies within `hops` (1 to 3) of the nodes asked for: by key, memory id, URN, or an entity's name. What does
+    not count at `now_ms` is shown too, and marked. Raises InvalidRecord where a node is not there."""
     begin = _begin(graph, index, wanted)
     around = Neighbourhood(Scope(graph, len(index), bounds=BOUNDS), begin, hops)
     slots = {seq: slot for seq in around.out if isinstance(seq, int) and (slot := index.slot(seq)) is not None}
-    names = {seq: index.ids[slot] for seq, slot in slots.items()}
+    own = {seq: NodeKey(index.ids[slot], memory=True) for seq, slot in slots.items()}
+    hidden = superseded(graph, index, now_ms)
     edges: list[ExploredEdge] = []
     links: list[ExploredLink] = []
     for vertex, neighbours in around.out.items():
         for other, joined in neighbours.items():
-            edges += [explored_edge(edge) for edge in joined.values() if edge is not None]
-            if "" in joined and isinstance(vertex, int) and vertex in names:
-                links.append(ExploredLink(memory=names[vertex], node=str(other)))
+            edges += [explored_edge(edge, now_ms) for edge in joined.values() if edge is not None]
+            if "" in joined and isinstance(vertex, int) and isinstance(other, NodeKey) and vertex in own:
+                role = dict(graph.links(vertex))[other]
+                links.append(ExploredLink(memory=str(own[vertex]), node=str(other), role=role))
     return Subgraph(
-        nodes=[*_nodes(graph, around, begin, names)],
+        nodes=[*_nodes(graph, around, begin, own)],
         edges=edges,
         links=links,
-        memories=[_memory(row) for row in rows([*slots.values()]) if row is not None],
+        memories=[
+            _memory(row, _marks(graph, row, now_ms, hidden)) for row in rows([*slots.values()]) if row is not None
+        ],
         caps=asdict(around.caps),
     )
 
@@ -53,7 +60,10 @@ def _begin(graph: OwnerGraph, index: OwnerIndex, wanted: Sequence[str]) -> list[
         own = graph.find(text)
         keys = list(dict.fromkeys([*([] if own is None else [own]), *graph.by_urn(text)]))
         if not keys:
-            missing.append(FieldProblem(f"nodes.{at}", f"no node, memory, URN or entity is called {text!r}"))
+            problem = f"no node, memory, URN or entity is called {text!r}"
+            if begins_like_a_key(text) and graph.node(NodeKey(text, memory=True)) is not None:
+                problem = f"no node has this key; the memory of this id is called {MEMORY_KIND}:{text} here"
+            missing.append(FieldProblem(f"nodes.{at}", problem))
         for key in keys:
             begin += graph.members(key, 1) if key.memory else [key]
     if missing:
@@ -62,7 +72,7 @@ def _begin(graph: OwnerGraph, index: OwnerIndex, wanted: Sequence[str]) -> list[
 
 
 def _nodes(
-    graph: OwnerGraph, around: Neighbourhood, begin: Sequence[Vertex], names: dict[int, str]
+    graph: OwnerGraph, around: Neighbourhood, begin: Sequence[Vertex], own: Mapping[int, NodeKey]
 ) -> Iterator[ExploredNode]:
     if not around.out:
         return
@@ -70,9 +80,9 @@ def _nodes(
     hops = nx.multi_source_dijkstra_path_length(whole, {*begin} & around.out.keys(), weight=_hops)
     centrality = nx.closeness_centrality(whole)
     for vertex in around.out:
-        if isinstance(vertex, int) and vertex not in names:
+        if isinstance(vertex, int) and vertex not in own:
             continue
-        key = NodeKey(names[vertex], memory=True) if isinstance(vertex, int) else vertex
+        key = own[vertex] if isinstance(vertex, int) else vertex
         if (node := graph.node(key)) is not None:
             yield ExploredNode(
                 key=str(key),
@@ -92,8 +102,8 @@ def _hops(source: Vertex, target: Vertex, _: object) -> int:
     return 0 if isinstance(source, int) and isinstance(target, NodeKey) else 1
 
 
-def explored_edge(edge: Edge) -> ExploredEdge:
-    """An edge as a response shows it."""
+def explored_edge(edge: Edge, now_ms: int) -> ExploredEdge:
+    """An edge as a response shows it, with the marks it has at a time (epoch ms)."""
     return ExploredEdge(
         source=str(edge.source),
         target=str(edge.target),
@@ -103,17 +113,32 @@ def explored_edge(edge: Edge) -> ExploredEdge:
         evidence=edge.evidence,
         expires_at=None if edge.expires_ms is None else format_time(edge.expires_ms),
         archived=edge.archived,
+        marks=marks(edge, now_ms),
         ingested_at=format_time(edge.ingested_ms),
         properties=edge.properties,
     )
 
 
-def _memory(row: MemoryRow) -> ExploredMemory:
+def _marks(graph: OwnerGraph, row: MemoryRow, now_ms: int, hidden: set[int]) -> list[Mark]:
+    """Why a memory does not count at a time (epoch ms), where it does not."""
+    found: list[Mark] = ["archived"] if graph.is_archived(NodeKey(row.id, memory=True)) else []
+    if row.valid_from_ms is not None and now_ms < row.valid_from_ms:
+        found.append("not_yet_valid")
+    if any(end is not None and now_ms >= end for end in (row.valid_to_ms, row.expires_ms)):
+        found.append("expired")
+    if row.seq in hidden:
+        found.append("superseded")
+    return found
+
+
+def _memory(row: MemoryRow, found: list[Mark]) -> ExploredMemory:
     return ExploredMemory(
         id=row.id,
+        key=str(NodeKey(row.id, memory=True)),
         content=row.content,
         kind=row.kind,
         role=row.role,
         name=row.name,
         created_at=format_time(row.created_ms),
+        marks=found,
     )

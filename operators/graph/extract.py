@@ -47,6 +47,8 @@ class Relation(NamedTuple):
     type: str
     archived: bool
     properties: dict[str, Any] | None
+    weight: float = 1.0
+    confidence: float = 1.0
 
 
 _CASED = 0x1_F000  # no script with case lies beyond
@@ -238,7 +240,15 @@ def relations(row: MemoryRow) -> list[Relation]:
         return NodeKey(names.get(key, key))
 
     found = [
-        Relation(end(r["source"]), end(r["target"]), r["type"], r.get("archived", False), r.get("properties"))
+        Relation(
+            end(r["source"]),
+            end(r["target"]),
+            r["type"],
+            r.get("archived", False),
+            r.get("properties"),
+            r.get("weight", 1.0),
+            r.get("confidence", 1.0),
+        )
         for r in row.relations
     ]
     return [one for one in found if _NOBODY not in (one.source.text, one.target.text)]

@@ -1,29 +1,32 @@
 """Edges that an event gives (`graph.edges`)."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import GraphEdge, GraphEdges
 from recallflow.limits import EVIDENCE_MAX
 from recallflow.operators.graph.changes import Changes
+from recallflow.operators.graph.extract import relations
 from recallflow.operators.graph.write import with_statement
 from recallflow.state.graph_codec import (
     CONDITION_KIND,
     ENTITY_KIND,
-    EPISODE_KIND,
     MEMORY_KIND,
+    NODE_KINDS,
     EdgeRow,
     Given,
     LinksRow,
     NodeKey,
     Statement,
+    begins_like_a_key,
     node_key,
 )
+from recallflow.state.rows import MemoryRow
 
 CONDITIONAL_ON = "conditional_on"
-KINDS = ("type", "tag", "category", "topic", "repo", ENTITY_KIND, EPISODE_KIND, CONDITION_KIND)
 _CREATED = (ENTITY_KIND, CONDITION_KIND)  # kinds of which an edge may bring new nodes
-UNKNOWN = "no memory has this id, and no node this key"
+_TO_ITSELF = "the same as the source: an edge leads from one to another"
 
 
 class End(NamedTuple):
@@ -42,8 +45,8 @@ def relate(changes: Changes, event: GraphEdges, ingested_ms: int) -> bool:
         source = named(changes, edge.source, condition=False)
         target = named(changes, edge.target, condition=edge.type == CONDITIONAL_ON)
         problems += [
-            FieldProblem(f"edges.{number}.{field}", UNKNOWN)
-            for field, end in (("source", source), ("target", target))
+            FieldProblem(f"edges.{number}.{field}", unknown(changes, text))
+            for field, text, end in (("source", edge.source, source), ("target", edge.target, target))
             if end is None
         ]
         if source is not None and target is not None:
@@ -52,23 +55,46 @@ def relate(changes: Changes, event: GraphEdges, ingested_ms: int) -> bool:
         raise InvalidRecord("not_found", problems)
     loops = [number for number, (_, source, target) in enumerate(found) if source.key == target.key]
     if loops:
-        problem = "the same as the source: an edge leads from one to another"
-        raise InvalidRecord("invalid_event", [FieldProblem(f"edges.{number}.target", problem) for number in loops])
+        raise InvalidRecord("invalid_event", [FieldProblem(f"edges.{number}.target", _TO_ITSELF) for number in loops])
     changed = [_give(changes, edge, source, target, ingested_ms) for edge, source, target in found]
     return any(changed)
+
+
+def check_relations(row: MemoryRow) -> None:
+    """Raises InvalidRecord where a memory relates an entity to itself, however it spells it."""
+    loops = [
+        number
+        for number, one in enumerate(row.relations)
+        if any(edge.source == edge.target for edge in relations(replace(row, relations=[one])))
+    ]
+    if loops:
+        raise InvalidRecord(
+            "invalid_event", [FieldProblem(f"relations.{number}.target", _TO_ITSELF) for number in loops]
+        )
 
 
 # ---------------------------------------------------------------------- ends
 
 
 def named(changes: Changes, text: str, condition: bool) -> End | None:
-    """What a text names: a memory before a node; a node that may be created, if it is not there."""
-    if changes.seq(text) is not None:
-        return End(NodeKey(text, memory=True), MEMORY_KIND, text)
+    """What a text names, read as `nodes_called` does; a node that may be created, if it is not there."""
+    memory_id = text.removeprefix(f"{MEMORY_KIND}:")
+    if memory_id != text or not begins_like_a_key(text):
+        if changes.seq(memory_id) is not None:
+            return End(NodeKey(memory_id, memory=True), MEMORY_KIND, memory_id)
+        if memory_id != text:
+            return None
     key, kind, name = _parsed(text, condition)
     if not name.strip() or (kind not in _CREATED and changes.node(NodeKey(key)) is None):
         return None
     return End(NodeKey(key), kind, name)
+
+
+def unknown(changes: Changes, text: str) -> str:
+    """What is wrong with a text that names nothing."""
+    if begins_like_a_key(text) and changes.seq(text) is not None:
+        return f"no node has this key; the memory of this id is called {MEMORY_KIND}:{text} here"
+    return "no memory has this id, and no node this key"
 
 
 def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
@@ -77,7 +103,7 @@ def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
     kind, colon, name = text.partition(":")
     if kind == CONDITION_KIND and ":" in name:
         return _parsed(name, condition=True)
-    if colon and kind in KINDS:
+    if colon and kind in NODE_KINDS:
         return node_key(kind, name), kind, name
     return node_key(kind, name), CONDITION_KIND if condition and name.strip() else "", text
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from recallflow.operators.graph.neighbourhood import Neighbourhood, Vertex
-from recallflow.operators.graph.reader import Scope
+from recallflow.operators.graph.reader import Scope, has_weight
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import NodeKey
 
@@ -157,6 +157,8 @@ class Walk:
     def _refusal(self, other: Vertex, edge: Edge | None) -> str | None:
         """Why no path may go along an edge, or to what it leads to."""
         if edge is not None and not self.scope.holds(edge):
+            if not has_weight(edge):
+                return "edge without weight"
             return "archived edge" if edge.archived else "edge of another time"
         if isinstance(other, NodeKey):
             return self.around.closed.get(other)

@@ -5,6 +5,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
 
+from recallflow.graphs import Mark
 from recallflow.state.graph import Edge, OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 
@@ -65,7 +66,9 @@ class Scope:
     bounds: Bounds = Bounds()
 
     def holds(self, edge: Edge) -> bool:
-        """Whether a path may go along an edge."""
+        """Whether a path may go along an edge. One without weight leads nowhere."""
+        if not has_weight(edge):
+            return False
         if self.known_by_ms is not None and edge.ingested_ms > self.known_by_ms:
             return False
         return self.now_ms is None or is_live(edge, self.now_ms)
@@ -81,9 +84,22 @@ def is_form(key: NodeKey) -> bool:
     return not key.memory and key.text.startswith("type:")
 
 
+def has_weight(edge: Edge) -> bool:
+    """Whether an edge counts for anything."""
+    return edge.weight > 0 and edge.confidence > 0
+
+
 def is_live(edge: Edge, now_ms: int) -> bool:
-    """Whether an edge is neither archived nor expired at a time (epoch ms)."""
-    return not edge.archived and (edge.expires_ms is None or now_ms < edge.expires_ms)
+    """Whether an edge counts at a time (epoch ms)."""
+    return has_weight(edge) and not marks(edge, now_ms)
+
+
+def marks(edge: Edge, now_ms: int) -> list[Mark]:
+    """Why an edge does not hold at a time (epoch ms), where it does not."""
+    found: list[Mark] = ["archived"] if edge.archived else []
+    if edge.expires_ms is not None and now_ms >= edge.expires_ms:
+        found.append("expired")
+    return found
 
 
 def other_end(edge: Edge, key: NodeKey) -> NodeKey:

@@ -42,5 +42,5 @@ def _traced(graph: QueryGraph, step: Step) -> TracedStep:
 
 
 def _name(graph: QueryGraph, vertex: Vertex) -> str:
-    """A memory's id, which the graph knows even if an index of an earlier moment does not; or a shared node's key."""
-    return graph.graph.links(vertex)[0][0].text if isinstance(vertex, int) else str(vertex)
+    """The key of a memory, which the graph knows even if an index of an earlier moment does not, or of another node."""
+    return str(graph.graph.links(vertex)[0][0] if isinstance(vertex, int) else vertex)

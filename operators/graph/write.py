@@ -160,7 +160,7 @@ class GraphWriter:
         changes = self._changes
         name = changes.edges.name(relation.source, relation.target, relation.type)
         edge = changes.edges.get(name)
-        statement = Statement(row.id, row.seq, row.ingested_ms, True, relation.archived, relation.properties)
+        statement = Statement(row.id, row.seq, row.ingested_ms, True, *relation[3:])
         if edge is None:
             edge = changes.edges.new(relation.source, relation.target, relation.type)
             changes.edges.add(name, edge._replace(statements=(statement,)))

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from recallflow.operators.graph.superseded import superseded as refined
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
 from recallflow.state.arrays import Mask
 from recallflow.state.graph import OwnerGraph
-from recallflow.state.graph_codec import NodeKey, Superseded
 from recallflow.state.index import OwnerIndex
 
 
@@ -43,22 +43,10 @@ def allowed(index: OwnerIndex, filters: Filters, moment: Moment) -> Mask:
 
 
 def superseded(graph: OwnerGraph, index: OwnerIndex, moment: Moment) -> Mask | None:
-    """(n,) in conversation order: which memories a newer one had refined by the moment; None where there are none. A
-    refinement that had not happened yet, was not known yet or has expired refines nothing."""
-    refined = graph.superseded()
-    if not refined or moment.history:
+    """(n,) in conversation order: which memories a newer one had superseded by the moment; None where there are
+    none."""
+    if moment.history or not graph.superseded():
         return None
-
-    def refines(one: Superseded) -> bool:
-        seqs = graph.members(NodeKey(one.by, memory=True), 1)
-        slot = index.slot(seqs[0]) if seqs else None
-        return (
-            slot is not None
-            and (moment.happened_by_ms is None or index.facts["created_ms"][slot] <= moment.happened_by_ms)
-            and (moment.known_by_ms is None or one.ingested_ms <= moment.known_by_ms)
-            and (one.expires_ms is None or moment.now_ms < one.expires_ms)
-        )
-
-    seqs = [seq for seq, refinements in refined.items() if any(map(refines, refinements))]
-    mask: Mask = np.isin(index.conversation.facts["seq"], seqs)
+    seqs = refined(graph, index, moment.now_ms, moment.happened_by_ms, moment.known_by_ms)
+    mask: Mask = np.isin(index.conversation.facts["seq"], [*seqs])
     return mask

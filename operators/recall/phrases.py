@@ -130,7 +130,7 @@ def linked(own_id: str, path: Mapping[str, Any], seed: MemoryRow | None) -> Reas
         text = f"shares {path['node']} with {start}"
     elif path["hops"] > 1:
         text = f"{path['hops']} steps from {start} in the graph"
-    elif path["edge"]["source"] == own_id:
+    elif path["edge"]["source"] in (own_id, f"memory:{own_id}"):
         text = f"{said} {start}"
     else:
         text = f"{start} {said} it"

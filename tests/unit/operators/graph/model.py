@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from recallflow.operators.graph.extract import Link, links, read_names, relations
-from recallflow.operators.graph.given import KINDS
 from recallflow.operators.graph.similar import Similarity
-from recallflow.state.graph_codec import SYMMETRIC, Description, NodeKey, node_key
+from recallflow.state.graph_codec import NODE_KINDS, SYMMETRIC, Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 
 Ends = tuple[NodeKey, NodeKey, str]
@@ -176,29 +175,38 @@ class Model:
         edge.override = None
 
     def _end(self, text: str, condition: bool) -> tuple[NodeKey, str, str] | None:
-        if text in self.rows:
-            return NodeKey(text, memory=True), "memory", text
+        if (memory_id := self._memory(text)) is not None:
+            return NodeKey(memory_id, memory=True), "memory", memory_id
         kind, _, name = text.partition(":")
+        if kind == "memory":
+            return None
         key = node_key(kind, name)
         if kind in ("entity", "condition"):
             return NodeKey(key), kind, name
         if key in self.nodes:
             return NodeKey(key), self.nodes[key].kind, text
-        return (NodeKey(key), "condition", text) if condition and name and kind not in KINDS else None
+        return (NodeKey(key), "condition", text) if condition and name and kind not in NODE_KINDS else None
+
+    def _memory(self, text: str) -> str | None:
+        """The memory that a text names: no text that begins like a node's key, unless it says that it is a memory."""
+        kind, _, name = text.partition(":")
+        memory_id = name if kind == "memory" else text
+        return memory_id if memory_id in self.rows and kind not in NODE_KINDS else None
 
     def archive_node(self, text: str, archived: bool) -> None:
-        if text in self.rows:
-            (self.archived_memories.add if archived else self.archived_memories.discard)(text)
+        if (memory_id := self._memory(text)) is not None:
+            (self.archived_memories.add if archived else self.archived_memories.discard)(memory_id)
         elif text in self.nodes:
             self.nodes[text].archived = archived
 
     def archive_edge(self, source: str, target: str, kind: str, archived: bool) -> None:
-        ends = [NodeKey(text, memory=text in self.rows) for text in (source, target)]
+        one, other = self._memory(source), self._memory(target)
+        ends = [NodeKey(found or text, memory=found is not None) for text, found in ((source, one), (target, other))]
         edge = self.edges.get(_ends(ends[0], ends[1], kind))
         if edge is not None and self.is_archived(edge) != archived:
             edge.override = archived
-        if kind == "similar_to" and target in self.similar.get(source, {}):
-            pair = frozenset((source, target))
+        if kind == "similar_to" and one and other and other in self.similar.get(one, {}):
+            pair = frozenset((one, other))
             (self.archived_pairs.add if archived else self.archived_pairs.discard)(pair)
 
     @staticmethod

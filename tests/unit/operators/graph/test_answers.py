@@ -122,7 +122,7 @@ def test_what_the_graph_adds_is_as_relevant_as_by_itself(
 
 
 def test_at_most_five_are_added(memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow) -> None:
-    edges = [{"source": "alarm", "target": f"x{n}", "type": "caused_by", "weight": 1 + n / 10} for n in range(9)]
+    edges = [{"source": "alarm", "target": f"x{n}", "type": "caused_by", "weight": (n + 1) / 10} for n in range(9)]
     events = [*memories, make_event("graph.edges", 200, edges=edges), ask(make_event, "rollout alarms", k=1)]
     (answer,) = run_flow(events, decisions=rolled_out()).responses
     assert ids(answer) == ["alarm", "x8", "x7", "x6", "x5", "x4"]

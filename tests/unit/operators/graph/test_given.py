@@ -43,10 +43,10 @@ def outcomes(engine: Engine) -> list[str]:
 
 
 def test_an_edge_carries_all_that_is_given_of_it(engine: Engine) -> None:
-    said = edge("a", "b", weight=2.5, confidence=0.5, evidence="c", expires_at="2025-01-01T00:00:00Z", archived=True)
+    said = edge("a", "b", weight=0.25, confidence=0.5, evidence="c", expires_at="2025-01-01T00:00:00Z", archived=True)
     engine.run(give(said))
     (found,) = engine.edges().values()
-    assert (found.source, found.target, found.type, found.weight, found.confidence) == (A, B, "caused_by", 2.5, 0.5)
+    assert (found.source, found.target, found.type, found.weight, found.confidence) == (A, B, "caused_by", 0.25, 0.5)
     assert (found.evidence, found.expires_ms, found.archived) == (["c"], 1_735_689_600_000, True)
     assert found.ingested_ms == 3
     assert engine.graph.edges(A, 5) == engine.graph.edges(B, 5) == [found]
@@ -92,9 +92,81 @@ def test_conditions_are_shared_and_go_with_their_last_edge(engine: Engine) -> No
     assert list(engine.graph.nodes()) == []
 
 
-def test_a_memory_is_meant_before_a_node_of_the_same_name(engine: Engine) -> None:
-    engine.run(event("memory", id="tag:hot", content="x"), give(edge("a", "tag:hot")))
-    assert engine.edges().keys() == {(A, memory("tag:hot"), "caused_by")}
+def test_a_memory_that_is_called_like_a_node_is_named_as_a_memory(engine: Engine) -> None:
+    engine.run(
+        event("memory", id="tag:hot", content="x"),
+        event("memory", id="memory:a", content="y"),
+        give(edge("a", "tag:hot"), edge("a", "memory:tag:hot"), edge("b", "memory:a"), edge("b", "memory:memory:a")),
+    )
+    assert engine.edges().keys() == {
+        (A, NodeKey("tag:hot"), "caused_by"),
+        (A, memory("tag:hot"), "caused_by"),
+        (B, A, "caused_by"),
+        (B, memory("memory:a"), "caused_by"),
+    }
+    for found in engine.edges().values():
+        assert engine.graph.find(str(found.target)) == found.target
+
+
+def test_what_a_text_means_does_not_depend_on_what_is_there(engine: Engine) -> None:
+    engine.run(event("memory", id="tag:cold", content="x"), give(edge("a", "tag:cold")), archive("tag:cold"))
+    assert engine.refused == [("not_found", ["edges.0.target"]), ("not_found", ["entities.0"])]
+    engine.run(archive("memory:tag:cold"))
+    assert engine.nodes()[memory("tag:cold")].archived
+
+
+def test_a_memory_may_be_called_like_a_condition(engine: Engine) -> None:
+    engine.run(
+        give(edge("a", "time:noon", "conditional_on")),
+        event("memory", id="time:noon", content="x"),
+        give(edge("b", "time:noon"), edge("b", "condition:time:noon")),
+    )
+    noon = NodeKey("time:noon")
+    assert (str(noon), str(memory("time:noon"))) == ("condition:time:noon", "time:noon")
+    assert {ends[1] for ends in engine.edges() if ends[0] == B} == {noon, memory("time:noon")}
+
+
+@pytest.mark.parametrize(
+    ("relation", "entities"),
+    [
+        ({"source": "Ann", "target": "  ANN"}, []),
+        ({"source": "Ann", "target": "urn:ann"}, [{"name": "Ann", "urn": "urn:ann"}]),
+    ],
+)
+def test_a_relation_of_an_entity_to_itself_is_refused(
+    engine: Engine, relation: dict[str, Any], entities: list[dict[str, Any]]
+) -> None:
+    before = engine.hash()
+    relations = [{"source": "Ann", "type": "knows", "target": "Bob"}, {"type": "knows", **relation}]
+    engine.run(event("memory", id="x", content="x", relations=relations, entities=entities))
+    engine.run(event("memory.update", memory_id="a", relations=relations, entities=entities))
+    assert engine.refused == [("invalid_event", ["relations.1.target"])] * 2
+    assert engine.hash() == before
+
+
+def test_a_relation_has_the_weight_that_its_newest_memory_gives_it(engine: Engine) -> None:
+    knows = {"source": "Ann", "type": "knows", "target": "Bob"}
+    engine.run(
+        event("memory", id="x", content="x", relations=[{**knows, "weight": 0.25, "confidence": 0.5}]),
+        event("memory", id="y", content="y", relations=[{**knows, "confidence": 0.75}]),
+    )
+    ann_knows_bob = NodeKey("entity:ann"), NodeKey("entity:bob"), "knows"
+    assert engine.edges()[ann_knows_bob][3:5] == (1.0, 0.75)
+    engine.run(event("memory.forget", memory_id="y"))
+    assert engine.edges()[ann_knows_bob][3:5] == (0.25, 0.5)
+    engine.run(give(edge("entity:Ann", "entity:Bob", "knows", weight=0.125)))
+    assert engine.edges()[ann_knows_bob][3:5] == (0.125, 1.0)
+
+
+@pytest.mark.parametrize("field", ["weight", "confidence"])
+@pytest.mark.parametrize("value", [1.7e308, 1.01, -0.1])
+def test_weight_and_confidence_are_shares(engine: Engine, field: str, value: float) -> None:
+    wrong: dict[str, Any] = {field: value}
+    relation = {"source": "Ann", "type": "knows", "target": "Bob", **wrong}
+    said = event("memory", content="x", relations=[relation])
+    engine.run(give(edge("a", "b"), edge("a", "c", **wrong)), said)
+    assert engine.refused == [("invalid_event", [f"edges.1.{field}"]), ("invalid_event", [f"relations.0.{field}"])]
+    assert engine.edges() == {}
 
 
 @pytest.mark.parametrize("name", ["nobody", "tag:cold", "episode:x", "time:noon", "entity:", "entity: ", "q:"])

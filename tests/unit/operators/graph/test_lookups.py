@@ -97,7 +97,7 @@ def explored(make_event: MakeEvent, run_flow: RunFlow, *nodes: str, hops: int = 
 def test_a_subgraph_has_nodes_links_and_the_memories_linked(make_event: MakeEvent, run_flow: RunFlow) -> None:
     found = explored(make_event, run_flow, "topic:dashboard")
     assert [node["key"] for node in found["nodes"]] == ["topic:dashboard", "r", "d"]
-    assert found["links"] == [{"memory": "r", "node": "topic:dashboard"}, {"memory": "d", "node": "topic:dashboard"}]
+    assert found["links"] == [{"memory": memory, "node": "topic:dashboard", "role": "topic"} for memory in ("r", "d")]
     assert [(memory["id"], memory["content"]) for memory in found["memories"]] == [
         ("r", ROLLOUT["content"]),
         ("d", DASHBOARD["content"]),

@@ -51,7 +51,8 @@ def test_a_memory_called_like_a_node_is_another_node(engine: Engine) -> None:
     engine.run(fact("tag:hot"), fact("b", tags=["hot"]))
     assert engine.graph.members(memory("tag:hot"), 5) == [0]
     assert engine.graph.members(NodeKey("tag:hot"), 5) == [1]
-    assert engine.graph.find("tag:hot") == memory("tag:hot")
+    assert engine.graph.find("tag:hot") == NodeKey("tag:hot")
+    assert engine.graph.find("memory:tag:hot") == memory("tag:hot")
     engine.run(event("memory.forget", memory_id="tag:hot"))
     assert engine.graph.find("tag:hot") == NodeKey("tag:hot")
 

@@ -23,6 +23,7 @@ CHOSEN = Settings(partitions=1, similarity_max_k=LIMITS.max_k, similarity_max_pe
 
 # A memory may be called like a node; forgotten ids are used again.
 IDS = ["m1", "m2", "m3", "m4", "tag:tea", "m5", "entity:ann"]
+NAMED = ["memory:tag:tea", "memory:entity:ann", "memory:m1"]
 NODES = ["tag:tea", "tag:hot", "entity:ann", "entity:bob", "type:fact", "topic:x", "condition:rain", "time:noon", "q"]
 # Angles of about 0°, 10°, 20°, 30°, 37° and 90° to the first: close, just close enough, and not.
 VECTORS = [[1, 0, 0, 0], [0.985, 0.174, 0, 0], [0.94, 0, 0.342, 0], [0.866, 0, 0, 0.5], [0.8, 0.6, 0, 0], [0, 1, 0, 0]]
@@ -60,8 +61,8 @@ CHANGED = st.fixed_dictionaries({}, optional=FIELDS).filter(bool) | SAID
 ID = st.sampled_from(IDS)
 EDGE = st.fixed_dictionaries(
     {
-        "source": st.sampled_from(IDS + NODES),
-        "target": st.sampled_from(IDS + NODES),
+        "source": st.sampled_from(IDS + NODES + NAMED),
+        "target": st.sampled_from(IDS + NODES + NAMED),
         "type": st.sampled_from(["supersedes", "contradicts", "knows", "conditional_on", "similar_to"]),
         "weight": st.sampled_from([1.0, 0.5]),
         "archived": st.booleans(),
@@ -76,7 +77,7 @@ CHANGES = st.lists(
         st.tuples(st.just("forget"), ID),
         st.tuples(st.just("forget_tagged"), st.sampled_from(["tea", "hot"])),
         st.tuples(st.just("relate"), EDGE),
-        st.tuples(st.just("archive"), st.sampled_from(IDS + NODES), st.booleans()),
+        st.tuples(st.just("archive"), st.sampled_from(IDS + NODES + NAMED), st.booleans()),
         st.tuples(st.just("archive_edge"), EDGE),
     ),
     max_size=25,
