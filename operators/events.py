@@ -5,7 +5,7 @@ from typing import NamedTuple
 from recallflow.embedder import Matrix
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryEvent
-from recallflow.operators.graph.extract import Named
+from recallflow.operators.graph.names import Named
 from recallflow.owner import Owner
 from recallflow.queries import QueryEvent
 from recallflow.records import Position, Record

@@ -13,7 +13,7 @@ from recallflow.events import Memory, MemoryEmbedding, MemoryUpdate, Message
 from recallflow.language import read
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators.events import Analysis, Item, Refused, Write
-from recallflow.operators.graph.extract import read_names
+from recallflow.operators.graph.names import read_names
 from recallflow.operators.guard import once
 from recallflow.operators.passages import Passage, passages
 from recallflow.operators.text import entry_stems, flags_of
@@ -122,7 +122,7 @@ def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes
         flags=flags_of(reading),
         vectors=vectors,
         tokens=tokens,
-        named=read_names(text.whole),
+        named=read_names(text.whole, reading),
         sketch=sketch if given is None else b"",  # that of a given vector is made where it is used
         cut=text.cut,
         sure=reading.sure,

@@ -39,7 +39,8 @@ class Staged:
 
 
 class HotGraph:
-    """`nodes`: node key → its name in stored keys, for some of the nodes that are stored. `unsynced`: `seq` → marker of
+    """`nodes`: node key → its name in stored keys, for some of the nodes that are stored. `absent`: keys of some that
+    are not, of which texts made somebody ask. `unsynced`: `seq` → marker of
     the memories whose graph is still to be written."""
 
     def __init__(self, partition: Partition, owner: bytes) -> None:
@@ -47,6 +48,7 @@ class HotGraph:
         self._owner = owner
         self._window: SketchWindow | None = None
         self.nodes: dict[str, bytes] = {}
+        self.absent: set[str] = set()
         # A scan reads only what is committed. That is all of an owner at its first touch: owners are evicted only
         # between batches.
         stored = partition.scan(keys.table(owner, keys.UNSYNCED))
@@ -68,6 +70,9 @@ class HotGraph:
         """Takes in what an event changed."""
         if len(self.nodes) > KNOWN_NODES:
             self.nodes.clear()
+        if len(self.absent) > KNOWN_NODES:
+            self.absent.clear()
+        self.absent -= staged.nodes.keys()
         for key, name in staged.nodes.items():
             _put(self.nodes, key, name)
         for seq, marker in staged.unsynced.items():
@@ -81,7 +86,7 @@ class HotGraph:
 
     def size_bytes(self) -> int:
         window = self._window.size_bytes() if self._window is not None else 0
-        return window + _NODE_BYTES * len(self.nodes)
+        return window + _NODE_BYTES * (len(self.nodes) + len(self.absent))
 
 
 def _put(kept: dict[K, V], key: K, value: V | None) -> None:

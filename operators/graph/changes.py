@@ -97,6 +97,19 @@ class Changes:
         self.staged.nodes[key] = found
         return found
 
+    def has_node(self, key: str) -> bool:
+        """Whether a node that is no memory is there."""
+        if self._known(key) is not None:
+            return True
+        if key in self.staged.nodes or key in self.hot_graph.absent:
+            return False
+        stored = keys.node(self._owner, self._hot.graph.name(NodeKey(key)))
+        if self.get(stored) is not None:
+            return True
+        if stored not in self.staged.effects:
+            self.hot_graph.absent.add(key)
+        return False
+
     def forget_memory(self, key: NodeKey, seq: int) -> None:
         """Takes away what is stored of a memory as a node: that it is archived, and by what it is superseded."""
         if self.node(key) is not None:

@@ -1,31 +1,12 @@
-"""Which nodes a memory belongs to: read by rule from its fields and its text, in any language.
+"""Which nodes a memory belongs to, and which edges it states: by its fields, and what its text names."""
 
-A name in a text is a run of capitalised words. A single one counts only inside a sentence: at the beginning of one,
-every word is capitalised. Scripts without case have no such names; there, mentions, tags and URNs are read, and what
-comes with the memory.
-"""
-
-import re
-import unicodedata
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, NamedTuple
 
 from recallflow.caching import Kept
-from recallflow.language import FUNCTION_WORDS
+from recallflow.operators.graph.names import Named
 from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
-
-READ_CHARACTERS = 20_000  # a pasted document is about what its beginning names
-NAMES_MAX = 16  # of each kind: a text that names more is a list
-
-
-class Named(NamedTuple):
-    """What a text names, in its own spelling."""
-
-    entities: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    urns: tuple[str, ...] = ()
 
 
 class Link(NamedTuple):
@@ -50,120 +31,6 @@ class Relation(NamedTuple):
     weight: float = 1.0
     confidence: float = 1.0
 
-
-_CASED = 0x1_F000  # no script with case lies beyond
-
-
-def _upper() -> str:
-    """Every letter that begins a capitalised word and is not of ASCII, as ranges of a regular expression."""
-    ranges: list[list[int]] = []
-    for code in range(0x80, _CASED):
-        if unicodedata.category(chr(code)) not in ("Lu", "Lt"):
-            continue
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
-
-
-def _run(first: str, upper: str) -> re.Pattern[str]:
-    rest = r"(?:[\w'’-]*\w)?"
-    no_address = r"(?![\w@]|[./:]\w)"
-    return re.compile(rf"{first}{rest}(?:[ \u00a0][{upper}]{rest})*{no_address}")
-
-
-_INSIDE = r"[\w@#/:.'’-]"  # before a letter: it begins no word
-_UPPER = _upper()
-_BEYOND_ASCII = re.compile(f"[{_UPPER}]")
-_RUN = _run(rf"(?<!{_INSIDE})[A-Z{_UPPER}]", f"A-Z{_UPPER}")
-# Three times as fast: a pattern that begins with one of a few letters is searched for by them.
-_ASCII_RUN = _run(rf"[A-Z](?<!{_INSIDE}.)", "A-Z")
-# What may stand between the end of a sentence and its first word.
-_OPENING = " \t\u00a0\"'“”„«»‘’()[]{}*_-–—>#¿¡"
-_ENDS = frozenset(".!?…。！？:;\n\r")
-_LOOK_BACK = 12
-_MENTION = re.compile(r"(?<![a-zA-Z0-9_.+@/-])@(\w+(?:[.-]\w+)*)")  # no part of an address
-_TAG = re.compile(r"(?<![a-zA-Z0-9_&#/])#(\w*[^\W\d_]\w*(?:-\w+)*)")
-_URN = re.compile(r"\burn:[a-z0-9][a-z0-9-]{0,31}:[^\s\"'<>()\[\]{}]*[^\s\"'<>()\[\]{}.,;:!?…。！？]", re.IGNORECASE)
-_REPOSITORY = re.compile(
-    r"(?<![\w.-])((?:github\.com|gitlab\.com|bitbucket\.org|codeberg\.org)/[\w.-]+/[\w.-]*[\w-])", re.IGNORECASE
-)
-
-
-# ---------------------------------------------------------------------- text
-
-
-def read_names(text: str) -> Named:
-    """The names, tags and URNs of a text."""
-    text = text[:READ_CHARACTERS]
-    mentions = _MENTION.findall(text) if "@" in text else []
-    entities = _distinct([*mentions, *_capitalised(text)])
-    tags = _distinct(_TAG.findall(text)) if "#" in text else ()
-    urns = _distinct(_urns(text)) if ":" in text or "/" in text else ()
-    return Named(entities, tags, urns)
-
-
-def _urns(text: str) -> Iterator[str]:
-    if ":" in text:
-        yield from _URN.findall(text)
-    if "/" in text:
-        yield from (found.removesuffix(".git") for found in _REPOSITORY.findall(text))
-
-
-def _capitalised(text: str) -> Iterator[str]:
-    if text.isupper():  # somebody shouts
-        return
-    plain = text.isascii() or not _BEYOND_ASCII.search(text)
-    for match in (_ASCII_RUN if plain else _RUN).finditer(text):
-        found = match[0]
-        if found.isalpha():  # most are a single word
-            if len(found) > 1 and found.lower() not in FUNCTION_WORDS and not _begins_sentence(text, match.start()):
-                yield found
-            continue
-        begins = _begins_sentence(text, match.start())
-        for run in _runs[found]:
-            if begins and run and run[0].lower() in FUNCTION_WORDS:
-                run = run[1:]
-                begins = False
-            if len(run) > 1 or (run and not begins and run[0].lower() not in FUNCTION_WORDS):
-                yield " ".join(run)
-            begins = False
-
-
-def _begins_sentence(text: str, start: int) -> bool:
-    if start > 1 and text[start - 1] == " " and text[start - 2].isalnum():
-        return False
-    before = text[max(0, start - _LOOK_BACK) : start].rstrip(_OPENING)
-    return not before or before[-1] in _ENDS or unicodedata.category(before[-1]) == "So"
-
-
-def _runs_of(found: str) -> tuple[list[str], ...]:
-    """The names in a run of capitalised words. What is bent by an apostrophe ends one (Ann's, Ankara'da); a single
-    letter, or a word that only begins with one or with a pronoun (I'm, J'ai), is none: an empty run in its place."""
-    runs: list[list[str]] = [[]]
-    for word in found.split():
-        stem, apostrophe, rest = word.replace("’", "'").rpartition("'")
-        bent = bool(apostrophe) and rest.islower()
-        if len(word) == 1 or (bent and (len(stem) < 3 or stem.lower() in FUNCTION_WORDS)):
-            runs.append([])
-        elif bent:
-            runs[-1].append(stem)
-            runs.append([])
-        else:
-            runs[-1].append(word)
-    return tuple(runs if runs[-1] else runs[:-1])
-
-
-_runs = Kept(_runs_of, 2 * 1024 * 1024)  # a few contractions are most of them
-
-
-def _distinct(names: Any) -> tuple[str, ...]:
-    """In order, each spelling of a name once, not too many."""
-    return tuple(islice(dict.fromkeys(names), NAMES_MAX))
-
-
-# ---------------------------------------------------------------------- memory
 
 _NOBODY = node_key(ENTITY_KIND, "")  # what a blank name comes to
 

@@ -7,7 +7,9 @@ from typing import NamedTuple
 from recallflow.limits import STATEMENTS_MAX
 from recallflow.operators.events import Analysis
 from recallflow.operators.graph.changes import Changes
-from recallflow.operators.graph.extract import Link, Relation, links, read_names, relations
+from recallflow.operators.graph.extract import Link, Relation, links, relations
+from recallflow.operators.graph.known import with_known
+from recallflow.operators.graph.names import read_names
 from recallflow.operators.graph.similar import Similarity, link_similar, unlink_similar
 from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, LinksRow, NodeKey, Statement, node_key
 from recallflow.state.rows import MemoryRow, Vectors
@@ -61,7 +63,10 @@ class GraphWriter:
         owner's newest memory."""
         changes, row = self._changes, memory.row
         before = changes.links(row.seq) if memory.known else None
-        wanted = links(row, episode_id, read_names(row.content) if analysis is None else analysis.named)
+        named = read_names(row.content) if analysis is None else analysis.named
+        if named.doubtful:
+            named = with_known(named, changes.has_node)
+        wanted = links(row, episode_id, named)
         self._put_links(row.seq, before.links if before else {}, wanted)
         stated = [self._state(row, relation).hex() for relation in relations(row)] if row.relations else []
         evidence = before.evidence if before else []

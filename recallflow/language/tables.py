@@ -18,6 +18,13 @@
     when               patterns of a question for a time
     first_person       patterns of the one who asks; i, my: what stands for a participant's name
     name_endings       what hangs on to a name and is no part of it
+    titles             what stands before a name (or behind it) and is no part of it
+    and                what joins the last two of a list
+    within_names       words that a name may hold in small letters
+    ordinary_words     words that often begin a sentence or a heading, and no name
+    determiners, noun_endings, nouns
+                       where every noun has a capital: what stands before one that is no name, how such nouns end, and
+                       more of them
     asks               what a question may end with instead of a question mark
     [intents]          patterns of each intent (operators/recall/intent.py)
 
@@ -45,7 +52,8 @@ _ANY_LETTERS = r"[^\W\d_]+"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One language. Words are in lower case; those of `function_words` with accents and without."""
+    """One language. Words are in lower case; those of `function_words` with accents and without. `written`: those, and
+    the words of time and common ones, with their accents only."""
 
     code: str
     name: str
@@ -74,6 +82,14 @@ class Table:
     i: str
     my: str
     name_endings: tuple[str, ...]
+    written: frozenset[str]
+    titles: frozenset[str]
+    joining: frozenset[str]
+    within_names: frozenset[str]
+    ordinary_words: frozenset[str]
+    determiners: frozenset[str]
+    noun_endings: tuple[str, ...]
+    nouns: frozenset[str]
     asks: tuple[str, ...]
     intents: Mapping[Intent, Pattern]
 
@@ -126,6 +142,18 @@ class Table:
             i=given["i"],
             my=given["my"],
             name_endings=tuple(words("name_endings")),
+            written=frozenset(
+                normalised(word).lower()
+                for name in ("function_words", "time_words", "common_words")
+                for word in words(name)
+            ),
+            titles=frozenset(words("titles")),
+            joining=frozenset(words("and")),
+            within_names=frozenset(words("within_names")),
+            ordinary_words=frozenset(words("ordinary_words")),
+            determiners=frozenset(words("determiners")),
+            noun_endings=tuple(words("noun_endings")),
+            nouns=frozenset(words("nouns")),
             asks=tuple(words("asks")),
             intents={intent: pattern(given["intents"].get(intent, ())) for intent in get_args(Intent)},
         )

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from recallflow.operators.graph.extract import Link, links, read_names, relations
+from recallflow.operators.graph.extract import Link, links, relations
+from recallflow.operators.graph.known import with_known
+from recallflow.operators.graph.names import read_names
 from recallflow.operators.graph.similar import Similarity
 from recallflow.state.graph_codec import NODE_KINDS, SYMMETRIC, Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
@@ -84,7 +86,7 @@ class Model:
 
     def _put(self, memory_id: str, vector: list[float] | None) -> None:
         row, before = self.rows[memory_id], self.links.get(memory_id, {})
-        wanted = links(row, None, read_names(row.content))
+        wanted = links(row, None, with_known(read_names(row.content), self.nodes.__contains__))
         self.links[memory_id] = dict(before)
         for key, link in wanted.items():
             node = self.nodes.setdefault(key, ModelNode(link.kind, link.name, link.name if link.is_urn else None))

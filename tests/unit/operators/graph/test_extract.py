@@ -3,10 +3,9 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from recallflow.operators.graph.extract import NAMES_MAX, READ_CHARACTERS, Named, links, read_names, relations
+from recallflow.operators.graph.extract import links, relations
+from recallflow.operators.graph.names import Named, read_names
 from recallflow.state.graph_codec import Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 
@@ -17,77 +16,6 @@ def row(content: str = "", **fields: Any) -> MemoryRow:
 
 def roles(memory: MemoryRow, episode_id: str | None = None) -> dict[str, str]:
     return {key: link.role for key, link in links(memory, episode_id, read_names(memory.content)).items()}
-
-
-# ── names in a text ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("we met Caroline Smith in New York", ("Caroline Smith", "New York")),
-        ("Hey Caroline, and Bob too", ("Caroline", "Bob")),  # a greeting begins the sentence, not the name
-        ("Dogs bark. Birds sing! So do we? Yes: Always\nEven then", ()),  # every sentence begins with a capital
-        ("Dogs bark, but Dogs United do not", ("Dogs United",)),
-        ("I think I saw A man. I'm fine, and It's late", ()),
-        ("it was Ann's dog, then O'Brien's, by Jean-Luc", ("Ann", "O'Brien", "Jean-Luc")),
-        ("we use GPT-4 and the iPhone", ("GPT-4",)),
-        ("THIS IS ALL VERY LOUD, BOB", ()),
-        ("🎉 Congrats! we saw “Casablanca” with Ann", ("Casablanca", "Ann")),
-        ("see https://Example.com/Some/Path, or mail Ann.Lee@Example.com", ()),
-        ("", ()),
-        ("gestern fuhr Anna nach Köln", ("Anna", "Köln")),
-        ("hier, J'ai vu Élise à L'Haÿ", ("Élise", "L'Haÿ")),
-        ("вчера Анна Иванова приехала в Москву", ("Анна Иванова", "Москву")),
-        ("χθες η Μαρία πήγε στην Αθήνα", ("Μαρία", "Αθήνα")),
-        ("dün Ayşe ile Kadıköy'e gittik", ("Ayşe", "Kadıköy")),
-        ("երեկ Անի գնաց Երևան", ("Անի", "Երևան")),
-        ("昨日、田中さんと東京へ行きました", ()),  # no case: names come with the memory, or by mentions
-        ("ذهبت ليلى إلى القاهرة", ()),
-    ],
-)
-def test_capitalised_names_inside_sentences(text: str, names: tuple[str, ...]) -> None:
-    assert read_names(text) == Named(names)
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("ask @ann and @bob.k, not x@y.com", Named(("ann", "bob.k"))),
-        ("今天我见了@王小明 #旅行", Named(("王小明",), ("旅行",))),
-        ("سافرت مع @ليلى #سفر", Named(("ليلى",), ("سفر",))),
-        ("more #Tea, #green-tea and #2fast, but issue #12 and a&#b;", Named((), ("Tea", "green-tea", "2fast"))),
-        ("it is urn:isbn:0451450523.", Named((), (), ("urn:isbn:0451450523",))),
-        ("(URN:matih:model:acme:churn)", Named((), (), ("URN:matih:model:acme:churn",))),
-        (
-            "see https://github.com/Jane/side-project.git and gitlab.com/a/b/-/issues",
-            Named((), (), ("github.com/Jane/side-project", "gitlab.com/a/b")),
-        ),
-        ("notgithub.com/a/b and a burn:it:down", Named()),
-    ],
-)
-def test_mentions_tags_and_urns(text: str, named: Named) -> None:
-    assert read_names(text) == named
-
-
-def test_a_name_said_twice_counts_once_and_a_list_is_cut() -> None:
-    assert read_names("with Ann and Ann and Bob").entities == ("Ann", "Bob")
-    many = "with " + ", ".join(f"Name{n}" for n in range(50))
-    assert read_names(many).entities == tuple(f"Name{n}" for n in range(NAMES_MAX))
-
-
-def test_what_a_long_text_names_behind_its_beginning_is_not_read() -> None:
-    assert read_names("x" * READ_CHARACTERS + " and Ann #tag urn:a:b").entities == ()
-
-
-@given(text=st.text(max_size=300))
-def test_any_text_can_be_read_and_names_only_what_it_says(text: str) -> None:
-    named = read_names(text)
-    assert all(word in text for names in named for name in names for word in name.split())
-    assert all(key.partition(":")[2] for key in links(row(text), None, named))
-
-
-# ── what a memory is linked to ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_every_field_that_groups_memories_is_a_node() -> None:

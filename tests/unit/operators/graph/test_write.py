@@ -57,6 +57,17 @@ def test_a_memory_called_like_a_node_is_another_node(engine: Engine) -> None:
     assert engine.graph.find("tag:hot") == NodeKey("tag:hot")
 
 
+def test_a_sentence_that_begins_with_a_known_name_is_linked_to_it(engine: Engine) -> None:
+    engine.run(fact("before", "Maria moved to Lisbon last spring."))
+    engine.run(event("message", id="said", content="hi", name="Maria"), fact("same batch", "Maria moved again."))
+    engine.again()
+    engine.run(fact("later", "Maria likes it there."), fact("small", "so maria stays"))
+    assert engine.graph.members(NodeKey("entity:maria"), 9) == [4, 3, 2, 1]
+    engine.run(*[event("memory.forget", memory_id=one) for one in ("said", "same batch", "later", "small")])
+    engine.run(fact("nobody", "Maria who?"))
+    assert "entity:maria" not in keys_of(engine)
+
+
 def test_writing_the_same_again_changes_nothing(engine: Engine) -> None:
     said = fact("a", "then Ann came", tags=["hot"], relations=[{"source": "Ann", "type": "likes", "target": "tea"}])
     engine.run(said)

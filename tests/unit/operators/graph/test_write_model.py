@@ -27,7 +27,14 @@ NAMED = ["memory:tag:tea", "memory:entity:ann", "memory:m1"]
 NODES = ["tag:tea", "tag:hot", "entity:ann", "entity:bob", "type:fact", "topic:x", "condition:rain", "time:noon", "q"]
 # Angles of about 0°, 10°, 20°, 30°, 37° and 90° to the first: close, just close enough, and not.
 VECTORS = [[1, 0, 0, 0], [0.985, 0.174, 0, 0], [0.94, 0, 0.342, 0], [0.866, 0, 0, 0.5], [0.8, 0.6, 0, 0], [0, 1, 0, 0]]
-TEXTS = ["Then Ann met Bob at urn:city:rome", "Then ANN slept #Tea", "nothing here", "See github.com/A/b, said Bob"]
+TEXTS = [
+    "Then Ann met Bob at urn:city:rome",
+    "Then ANN slept #Tea",
+    "nothing here",
+    "See github.com/A/b, said Bob",
+    "Bob rang.",
+    "ann and cleo",
+]
 ENTITIES: list[dict[str, Any]] = [
     {"name": "Ann"},
     {"name": "Ann", "type": "person", "urn": "urn:ann"},
