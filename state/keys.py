@@ -49,7 +49,7 @@ means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or o
 import struct
 from collections.abc import Iterable
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 FORMAT = b"\x00format"
 APPLIED = b"\x00applied:"

@@ -411,10 +411,10 @@ def test_a_state_directory_of_another_format_version_is_refused(
 ) -> None:
     (tmp_path / "log").write_bytes(jsonl(make_event("message", content="tea")))
     description = filled / "recallflow.json"
-    description.write_text(description.read_text().replace('"format_version": 5', '"format_version": 3'))
+    description.write_text(description.read_text().replace('"format_version": 6', '"format_version": 3'))
     done = cli(*(part.replace("LOG", str(tmp_path / "log")) for part in command), "--state-dir", filled)
     assert_one_line(
-        done, 1, "is in format 3, this recallflow reads format 5: use the version that wrote it, or rebuild"
+        done, 1, "is in format 3, this recallflow reads format 6: use the version that wrote it, or rebuild"
     )
 
 
@@ -489,7 +489,7 @@ def test_looking_into_what_is_no_state_directory_creates_none(cli: Cli, tmp_path
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", "[]", '{"format_version": 5}', '{"format_version": 5, "settings": {"a": 1}}']
+    "content", ["", "{}", "[]", '{"format_version": 6}', '{"format_version": 6, "settings": {"a": 1}}']
 )
 def test_a_broken_description_is_told(cli: Cli, filled: Path, content: str) -> None:
     (filled / "recallflow.json").write_text(content)
