@@ -360,7 +360,7 @@ class OwnerIndex:
         """Whether each place's memory comes from chats between people of which there are but two."""
         facts = self.conversation.facts
         others = ~self.with_assistant
-        between_two = len(np.unique(facts["author"][others & people(facts, self.names)])) == 2
+        between_two = np.count_nonzero(np.bincount(facts["author"][others & people(facts, self.names)])) == 2
         return others & between_two
 
     @cached_property
