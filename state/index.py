@@ -360,8 +360,9 @@ class OwnerIndex:
         """Whether each place's memory comes from chats between people of which there are but two."""
         facts = self.conversation.facts
         others = ~self.with_assistant
-        between_two = np.count_nonzero(np.bincount(facts["author"][others & people(facts, self.names)])) == 2
-        return others & between_two
+        wrote = np.bincount(facts["author"][others & people(facts, self.names)])
+        found: Mask = others & (np.count_nonzero(wrote) == 2)
+        return found
 
     @cached_property
     def lengths(self) -> Mapping[int, Lengths]:
