@@ -13,7 +13,8 @@ of the texts of `bm25.py`, s/(s + 5) or a logarithm of it.
 | window | WINDOW/(WINDOW + 5) |
 | around | the sum of `own` over the two to each side of it in its episode, and again over the four |
 | phrase | neighbouring words of the question that are neighbours in it (`phrase_column`), by what its words are worth |
-| answers | 0.1·z(cosine) + OWN/(OWN + 5) of the memory before, if another asks there; less if long (assistant) |
+| answers | 0.1·z(cosine) + OWN/(OWN + 5) of the memory before, if another asks there |
+| borrowed | what `own` of the memory before is above its own, if another asks there; less if it has many words |
 | length | logarithm of how many words it has, less its mean |
 | speaker, speaker_asks | the question names exactly one participant and it is theirs; and it ends in a question |
 | speaker_of_two | the question names one and it is theirs, in chats between just two people, who tell of themselves |
@@ -23,7 +24,7 @@ of the texts of `bm25.py`, s/(s + 5) or a logarithm of it.
 | opens | first message of the episode |
 
 Whose a memory is, `people.py` tells. What a memory outside any episode (a fact, say) cannot have, `answers`,
-`around` and `opens`, stands at its mean: it counts neither for nor against it.
+`borrowed`, `around` and `opens`, stands at its mean: it counts neither for nor against it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +50,7 @@ DENSE_IN_BASE = 0.1
 AROUND = (2, 4)  # places
 STANDS_IN = 0.5  # of what late interaction weighs: the cosine's part in choosing what to work it out for
 NEAR_DAYS = 2
-BRIEF = 10  # words of an answer that rests on the question
+BRIEF = 10  # words of an answer that rests on the question alone
 NEAR_DATE = 2.0  # what the date column is at most
 
 
@@ -149,12 +150,12 @@ def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Co
     conversation = index.conversation
     scores = bm25_scores(index, question.stems, frozenset(question.bare_stems))
     own, in_episode = logarithm(scores.own), conversation.facts["episode"] >= 0
-    answers = conversation.before(np.where(asking(index), DENSE_IN_BASE * dense + squashed(scores.own), 0.0))
-    authors = conversation.facts["author"]
-    answers *= (authors < 0) | (conversation.before(authors) != authors)  # nobody answers their own question
+    asked, authors = asking(index), conversation.facts["author"]
+    another = (authors < 0) | (conversation.before(authors) != authors)  # nobody answers their own question
+    answers = another * conversation.before(np.where(asked, DENSE_IN_BASE * dense + squashed(scores.own), 0.0))
     # Who says much to an assistant says it in words of their own.
     brief = np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)
-    answers *= np.where(index.with_assistant, brief, 1.0)
+    borrowed = another * brief * np.maximum(conversation.before(np.where(asked, own, 0.0)) - own, 0.0)
     around = sum((conversation.around(own, reach) for reach in AROUND), np.zeros(conversation.size))
     phrase = phrase_column(index, question.stems)
     return {
@@ -165,6 +166,7 @@ def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Co
         "around": people.filled(around, in_episode),
         "phrase": phrase / scores.worth if scores.worth else phrase,
         "answers": people.filled(answers, in_episode),
+        "borrowed": people.filled(borrowed, in_episode),
     }
 
 

@@ -30,6 +30,7 @@ COLUMNS: Mapping[str, str | None] = MappingProxyType(
         "around": WORDS_NEAR,
         "phrase": WORDS,
         "answers": "answers",
+        "borrowed": "answers",
         "speaker": "person",
         "speaker_of_two": "person",
         "speaker_asks": None,
