@@ -76,6 +76,11 @@ class Facts(dict[str, Array]):
         return column
 
 
+def _at(slots: Ints, column: Array) -> Array:
+    """A column's values at rising slots; the column itself where these are all."""
+    return column if len(slots) == len(column) else column[slots]
+
+
 class Conversation:
     """Live memories in conversation order: by episode, then event time, then arrival.
 
@@ -89,9 +94,9 @@ class Conversation:
 
     def __init__(self, facts: Mapping[str, Array]) -> None:
         live = np.flatnonzero(facts["live"])
-        episode, seqs = facts["episode"][live], facts["seq"][live]
+        episode, seqs, created_ms = (_at(live, facts[name]) for name in ("episode", "seq", "created_ms"))
         episode = np.where(episode < 0, -1 - seqs, episode)
-        order = np.lexsort((seqs, facts["created_ms"][live], episode))
+        order = np.lexsort((seqs, created_ms, episode))
         self.slots: Ints = live[order]
         self.places: Ints = np.full(len(facts["live"]), -1)
         self.places[self.slots] = np.arange(len(order))
@@ -102,16 +107,17 @@ class Conversation:
         first[1:] = ordered[1:] != ordered[:-1]
         self.opens: Mask = first & (ordered >= 0)
         self.starts: Ints = np.flatnonzero(first)
-        self.segment: Ints = np.cumsum(first) - 1
+        self.segment: Ints = np.cumsum(first)
+        self.segment -= 1
         self.ends: Ints = np.append(self.starts, self.size)[1:]
         self.authors: Ints = np.flatnonzero(np.bincount(self.facts["author"] + 1)) - 1
         self.windows = {reach: self.window(reach) for reach in WINDOWS}
 
     def window(self, reach: int) -> tuple[Ints, Ints]:
         """The bounds of each place's neighbourhood."""
-        places = np.arange(self.size)
-        low = np.maximum(places - reach, self.starts[self.segment])
-        high = np.minimum(places + reach + 1, self.ends[self.segment])
+        low, high = np.arange(-reach, self.size - reach), np.arange(reach + 1, self.size + reach + 1)
+        np.maximum(low, self.starts.take(self.segment), out=low)
+        np.minimum(high, self.ends.take(self.segment), out=high)
         return low, high
 
     @cached_property
@@ -221,6 +227,7 @@ class OwnerIndex:
     def reserve(self, memories: int) -> None:
         """Makes room for so many more memories."""
         self.vectors.reserve(memories)
+        self._slot_of_seq.reserve(memories)
 
     def _append(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
         if not entries:
@@ -319,7 +326,7 @@ class OwnerIndex:
         """Gives memories that are not in yet the slots from `first` on."""
         missing = int(seqs.max(initial=-1)) + 1 - len(self._slot_of_seq)
         if missing > 0:
-            self._slot_of_seq.extend(np.full(missing, _NOT_IN))
+            self._slot_of_seq.extend(_NOT_IN, missing)
         self._slot_of_seq.view[seqs] = np.arange(first, first + len(seqs))
         self._size += len(seqs)
 
