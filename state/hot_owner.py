@@ -56,10 +56,10 @@ class HotOwner:
     def episodes(self, session_id: str | None) -> list[Episode]:
         """The session's standing episodes, by time. Episodes of one session never overlap."""
         if session_id not in self._sessions:
-            # Nothing of this session can be pending: whatever staged it would have loaded it here first, and owners
-            # leave memory only between batches.
+            # Nothing of this session is staged: whatever staged it would have loaded it here first, and what is staged
+            # is committed before an owner leaves memory.
             prefix = keys.table(self.key, keys.EPISODE) + self.session_key(session_id)
-            stored = [Episode.decode(value) for _, value in self._partition.scan(prefix)]
+            stored = [Episode.decode(value) for _, value in self._partition.scan_committed(prefix)]
             self._sessions[session_id] = _standing(stored)
         return self._sessions[session_id]
 
@@ -237,5 +237,7 @@ class Owners:
         return self._hot_owners.get(self._partition, owner)
 
     def drop(self, owner: Owner) -> None:
-        """Takes an owner out of memory who may be half changed there; the store has all of the events before."""
+        """Takes an owner out of memory who may be half changed there; the store has all of the events before. Raises
+        StorageError."""
+        self._partition.commit()
         self._hot_owners.drop(owner)
