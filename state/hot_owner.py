@@ -151,7 +151,7 @@ def _standing(episodes: Iterable[Episode]) -> list[Episode]:
 
 
 PACKED_MOST = 2_048  # memories between two batches
-PACKED_AT_END = 16_384  # memories as a process ends, in about half a second
+PACKED_AT_END = 16_384  # memories as a process ends, of all its workers, in about half a second
 
 
 class HotOwners:
@@ -210,12 +210,13 @@ class HotOwners:
             if packed < PACKED_MOST:
                 packed += hot.keep_tail()
 
-    def keep_tails(self) -> None:
-        """Packs the newest memories of all owners, the most recently used first, within a share of work."""
+    def keep_tails(self, memories: int) -> None:
+        """Packs the newest memories of all owners, the most recently used first, until they are so many."""
         packed = 0
         for hot in reversed(self._owners.values()):
-            if packed < PACKED_AT_END:
-                packed += hot.keep_tail()
+            if packed >= memories:
+                return
+            packed += hot.keep_tail()
 
     @property
     def total_bytes(self) -> int:
