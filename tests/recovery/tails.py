@@ -96,7 +96,7 @@ def told(path: Path, applied: int = 0) -> bytes:
     return said + orjson.dumps(verify(path).problems)
 
 
-def child(life: Callable[[Say], None]) -> tuple[int, bytes]:
+def child(life: Callable[[Say], object]) -> tuple[int, bytes]:
     """How a life ended, 0 or the signal that killed it, negative, and what it said."""
     reading, writing = os.pipe()
     if (number := os.fork()) == 0:

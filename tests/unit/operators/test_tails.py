@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from recallflow.state import directory, keys, segments
 from recallflow.state.hot_owner import HotOwners
+from recallflow.state.segment import Segment
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import MEMORIES, Harness, answers
 
@@ -106,7 +107,7 @@ def tails(harness: Harness) -> Iterator[int]:
     """How many memories each segment that is not whole holds."""
     for key, value in harness.directory.partition(0).scan(keys.OWNERS):
         if keys.split(key)[1] == keys.SEGMENT:
-            found = segments.Segment.decode(value, "hash-384", 384)
+            found = Segment.decode(value, "hash-384", 384)
             assert found is not None
             if found.end != keys.sequence(key):
                 yield found.size
