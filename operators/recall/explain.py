@@ -47,7 +47,7 @@ CALIBRATIONS: Mapping[Kind, Mapping[Chat, Calibration]] = MappingProxyType(
         "contextual": {
             "people": Calibration(-0.05, 0.85),
             "pair": Calibration(0.36, 0.86),
-            "assistant": Calibration(1.71, 1.12),
+            "assistant": Calibration(1.70, 1.12),
         },
     }
 )
