@@ -345,7 +345,10 @@ def _open(path: Path, options: Options, lock_wait_s: float) -> Rdict:
             return Rdict(str(path), options)
         except Exception as error:
             if "/LOCK:" not in str(error):
-                raise StorageError(f"cannot open {path}: {error}") from error
+                raise StorageError(
+                    f"cannot open {path}: {error}. Restore a checkpoint (recallflow state restore), or move the folder "
+                    "away and have it read again from the log (recallflow state rebuild)"
+                ) from error
             if time.monotonic() >= give_up:
                 raise StateInUse(
                     f"{path} is in use by another process: stop that process, or give another --state-dir"
