@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from recallflow.caching import Kept
 from recallflow.embedder import Matrix
-from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, JoinedArray, Mask, Texts
+from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, JoinedArray, Mask, Places, Texts
 from recallflow.state.chats import people, with_assistant
 from recallflow.state.interner import Interner
 from recallflow.state.lexical import LexicalIndex
@@ -23,9 +24,11 @@ from recallflow.state.vectors import Clusters, VectorIndex
 NEVER_MS = np.iinfo(np.int64).max
 ALWAYS_MS = np.iinfo(np.int64).min
 WINDOW = 2  # memories to each side
-WINDOWS = (0, WINDOW)
+WINDOWS = (0, WINDOW, 2 * WINDOW)
+MEASURED = (0, WINDOW)  # windows that are texts to BM25
 _FACTS_BYTES = sum(np.dtype(kind).itemsize for kind in FACTS.values())
 _TAGGED_BYTES = 200
+_STANDING_BYTES = 1024 * 1024  # of an owner's index
 _NO_TOKENS = Tokens()
 _NOT_IN = -1  # where a slot would be
 _FIELDS = {"session": "session_id", "project": "project_id"}  # of an entry, where a column's name is shorter
@@ -127,11 +130,17 @@ class Conversation:
         since = bool((facts["valid_from_ms"] != ALWAYS_MS).any())
         return since or bool(((facts["valid_to_ms"] != NEVER_MS) | (facts["expires_ms"] != NEVER_MS)).any())
 
-    def around(self, values: Array, reach: int) -> Array:
-        """For each place, the sum of the values within so many places to both sides of it in its episode."""
-        up_to = np.concatenate([[0.0], np.cumsum(values)])
-        low, high = self.window(reach)
-        summed: Array = up_to.take(high) - up_to.take(low) - values
+    def living(self, slots: npt.NDArray[np.integer[Any]]) -> Places:
+        """The places of slots, without those of removed memories."""
+        places = self.places.take(slots)
+        return places[places >= 0] if len(self.places) > self.size else places
+
+    def around(self, values: Array, reaches: Iterable[int]) -> Array:
+        """For each place, the sum of the values within so many places to both sides of it in its episode, and of such
+        sums where there are several reaches."""
+        up_to, summed = np.concatenate([[0.0], np.cumsum(values)]), np.zeros(self.size)
+        for low, high in map(self.windows.__getitem__, reaches):
+            summed += up_to.take(high) - up_to.take(low) - values
         return summed
 
     def before(self, values: Array) -> Array:
@@ -157,6 +166,14 @@ class Lengths(NamedTuple):
     def of(cls, words: Floats) -> Self:
         """With their mean, kept off 0 to divide by."""
         return cls(words, max(float(words.sum()) / max(len(words), 1), 1e-9))
+
+
+class Standing(NamedTuple):
+    """Where a stem stands: the place of each occurrence, those of one memory side by side; and how many memories hold
+    it."""
+
+    places: Places
+    holders: int
 
 
 def _part_sizes(entry: Entry) -> list[int]:
@@ -313,6 +330,7 @@ class OwnerIndex:
         """Drops what was worked out from the memories that were in."""
         for name in (
             "conversation",
+            "standing",
             "with_assistant",
             "of_two",
             "lengths",
@@ -358,6 +376,15 @@ class OwnerIndex:
         return Conversation(self.facts)
 
     @cached_property
+    def standing(self) -> Kept[str, Standing]:
+        """Where stems stand among `conversation`: a question asks for each of its own in several steps."""
+        return Kept(partial(OwnerIndex._standing, proxy(self)), _STANDING_BYTES)
+
+    def _standing(self, stem: str) -> Standing:
+        places = self.conversation.living(self.words.occurrences(stem))
+        return Standing(places, len(places) and 1 + int(np.count_nonzero(places[1:] != places[:-1])))
+
+    @cached_property
     def with_assistant(self) -> Mask:
         """Whether each place's memory comes from a chat with an assistant (state/chats.py)."""
         return with_assistant(self.conversation.facts, self.names)
@@ -373,10 +400,11 @@ class OwnerIndex:
 
     @cached_property
     def lengths(self) -> Mapping[int, Lengths]:
-        """For each reach of `Conversation.windows`, the lengths of the neighbourhoods."""
+        """For each reach of `MEASURED`, the lengths of the neighbourhoods."""
         now = self.conversation
         up_to = np.concatenate([[0.0], np.cumsum(self.words.lengths()[now.slots])])
-        return {reach: Lengths.of(up_to.take(high) - up_to.take(low)) for reach, (low, high) in now.windows.items()}
+        bounds = {reach: now.windows[reach] for reach in MEASURED}
+        return {reach: Lengths.of(up_to.take(high) - up_to.take(low)) for reach, (low, high) in bounds.items()}
 
     @cached_property
     def log_lengths(self) -> Floats:
@@ -424,4 +452,4 @@ class OwnerIndex:
             self.facts.nbytes + self.words.nbytes + self.vectors.nbytes + self.tokens.nbytes + self._slot_of_seq.nbytes
         )
         tags = _TAGGED_BYTES * len(self._tags) + sum(len(packed) for _, packed in self._packed_tags)
-        return arrays + self.ids.nbytes + tags
+        return arrays + self.ids.nbytes + tags + self.standing.size_bytes

@@ -156,7 +156,7 @@ def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Co
     # Who says much to an assistant says it in words of their own.
     brief = np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)
     borrowed = another * brief * np.maximum(conversation.before(np.where(asked, own, 0.0)) - own, 0.0)
-    around = sum((conversation.around(own, reach) for reach in AROUND), np.zeros(conversation.size))
+    around = conversation.around(own, AROUND)
     phrase = phrase_column(index, question.stems)
     return {
         "own": own,
@@ -181,13 +181,15 @@ def asking(index: OwnerIndex) -> Mask:
 def _dense(index: OwnerIndex, query: TextVectors) -> words.Standard:
     """Z-scores of the cosines over the memories that have a vector; the others stand at the mean."""
     cosines, slots = index.vectors.cosines(query.vector)
-    column, there = np.zeros(index.conversation.size), np.zeros(index.conversation.size, np.bool_)
-    places = index.conversation.places.take(slots)
-    column[places], there[places] = cosines, True
+    column, places = np.zeros(index.conversation.size), index.conversation.places.take(slots)
+    column[places] = cosines
     # Summed up by place: rows stand in another order where the index was loaded anew, and sums of floats would differ.
-    inside = column[there]
-    column[there], mean, deviation = words.standard(inside, inside)
-    return words.Standard(column, mean, deviation)
+    if len(places) == len(column):
+        return words.standard(column, column)
+    there = np.sort(places)
+    found = words.standard(inside := column[there], inside)
+    column[there] = found.scores
+    return found._replace(scores=column)
 
 
 # ---------------------------------------------------------------------- who, when, and where it stands

@@ -35,7 +35,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from recallflow.operators.recall.bm25 import K1, live
+from recallflow.operators.recall.bm25 import K1, counted
 from recallflow.operators.recall.columns import NEAR_DATE, Columns
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, Basis, Ground, Table, Talk
@@ -111,17 +111,14 @@ class Judge:
     @classmethod
     def of(cls, index: OwnerIndex, question: Question, columns: Columns, basis: Basis, permitted: int) -> Self:
         """`permitted`: how many memories may be in the answer."""
-        conversation, stems = index.conversation, tuple(dict.fromkeys(question.bare_stems))
-        holding = [live(conversation, index.words.occurrences(stem)) for stem in stems]
-        # Those of one memory stand side by side.
-        holders = [len(held) and 1 + int(np.count_nonzero(held[1:] != held[:-1])) for held in holding]
-        rarities = np.array([rarity(stem, held, conversation.size) for stem, held in zip(stems, holders, strict=True)])
+        conversation, standing = index.conversation, {stem: index.standing[stem] for stem in question.bare_stems}
+        rarities = np.array([rarity(stem, found.holders, conversation.size) for stem, found in standing.items()])
         settings = {
             "one": 1.0,
             "several": float(np.count_nonzero(conversation.authors >= 0) >= SEVERAL),
-            "words": len(stems) / 10,
+            "words": len(standing) / 10,
             "rarity": rarities.sum() / 50,
-            "wordless": float(not stems),
+            "wordless": float(not standing),
             "memories": math.log(max(permitted, 1)) / 7,
             "few": 1 / max(permitted, 1),
             "alone": float(not (conversation.facts["role"] == index.names.known("assistant")).any()),
@@ -133,7 +130,7 @@ class Judge:
             columns,
             (basis, _talk(index, question)),
             rarities,
-            holding,
+            [found.places for found in standing.values()],
             np.array([settings[name] for name in SETTINGS]),
         )
 
@@ -169,15 +166,12 @@ class Judge:
         is_near = np.zeros(conversation.size, np.bool_)
         is_near[ranges(low, high - low)] = True
         (near,) = is_near.nonzero()
-        number = np.full(conversation.size, len(near))  # of each place; the last stands for all that are not near
-        number[near] = np.arange(len(near))
-        counts = np.array([np.bincount(number.take(held), minlength=len(near) + 1) for held in self.holding], np.int64)
-        counts = counts.reshape(len(self.holding), len(near) + 1)
+        counts = counted(self.holding, near, conversation.size)
         up_to = np.zeros((len(counts), len(near) + 1), np.int64)
-        counts[:, :-1].cumsum(axis=1, out=up_to[:, 1:])
-        first = number.take(low)
+        counts.cumsum(axis=1, out=up_to[:, 1:])
+        first = near.searchsorted(low)
         around = up_to.take(first + (high - low), axis=1) > up_to.take(first, axis=1)
-        return counts.take(number.take(places), axis=1), around
+        return counts.take(near.searchsorted(places), axis=1), around
 
     def evidence(self, nearest: Figures) -> Floats:
         """What tells whether the memories hold an answer, in the order of `EVIDENCE`. `nearest`: by the signal, the

@@ -15,11 +15,10 @@ from recallflow.embedder import Kind
 from recallflow.language import find_stems
 from recallflow.operators.graph.expand import Related
 from recallflow.operators.recall import phrases
-from recallflow.operators.recall.bm25 import idf
+from recallflow.operators.recall.bm25 import counted, idf
 from recallflow.operators.recall.columns import Columns, asking
 from recallflow.operators.recall.reasons import ALIKE, ALIKE_NEAR, WORDS, WORDS_NEAR, strengths
 from recallflow.operators.recall.scene import Ranking, Scene
-from recallflow.operators.recall.words import holders
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.responses import Reason
 from recallflow.state.arrays import Places
@@ -168,6 +167,8 @@ def _strongest(strength: dict[str, float]) -> list[str]:
 
 def _permitted(scene: Scene, places: Places) -> Places:
     """Which places may be in the answer."""
+    if len(scene.allowed) == scene.index.conversation.size:
+        return np.ones(places.shape, np.bool_)
     at = np.minimum(np.searchsorted(scene.allowed, places), len(scene.allowed) - 1)
     found: Places = scene.allowed.take(at) == places
     return found
@@ -184,22 +185,18 @@ def _answering(scene: Scene, places: Places) -> list[bool]:
 
 def _lenders(scene: Scene, places: Places) -> list[Lender | None]:
     """Of each place, the neighbour that lends it most of the words it lacks, if one does; the nearest among equals."""
-    index, stems = scene.index, dict.fromkeys(scene.question.bare_stems)
-    conversation = index.conversation
+    index, conversation = scene.index, scene.index.conversation
+    asked = map(index.standing.__getitem__, dict.fromkeys(scene.question.bare_stems))
+    standing = [found for found in asked if found.holders]
+    if not standing:
+        return [None] * len(places)
     around = places[:, np.newaxis] + _OFFSETS
     there = np.clip(around, 0, conversation.size - 1)
     near = (there == around) & (conversation.segment.take(there) == conversation.segment.take(there[:, :1]))
     near &= _permitted(scene, there)
-    slots = conversation.slots.take(there)
-    held_by = {stem: count for stem in stems if (count := holders(index, stem))}
-    if not held_by:
-        return [None] * len(places)
-    held = np.zeros((len(held_by), *around.shape), np.bool_)
-    for row, stem in zip(held, held_by, strict=True):
-        holding = np.zeros(len(index.ids), np.bool_)
-        holding[index.words.occurrences(stem)] = True
-        holding.take(slots, out=row)
-    worth = idf([*held_by.values()], conversation.size)
+    held = counted([found.places for found in standing], there.ravel(), conversation.size) > 0
+    held = held.reshape(len(standing), *there.shape)
+    worth = idf([found.holders for found in standing], conversation.size)
     lacking = (held & ~held[:, :, :1]).reshape(len(worth), -1)
     lent = (worth @ lacking).reshape(near.shape) * near
     best = lent.argmax(axis=1)
