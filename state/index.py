@@ -16,7 +16,7 @@ from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, JoinedArr
 from recallflow.state.chats import people, with_assistant
 from recallflow.state.interner import Interner
 from recallflow.state.lexical import LexicalIndex
-from recallflow.state.rows import PASSAGE_END, Entry, Episode, Vectors
+from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, PASSAGE_END, Entry, Episode, Vectors
 from recallflow.state.segment import FACTS, NAMED, Segment
 from recallflow.state.tokens import TokenIndex, Tokens
 from recallflow.state.vectors import Clusters, VectorIndex
@@ -331,6 +331,8 @@ class OwnerIndex:
         for name in (
             "conversation",
             "standing",
+            "asking",
+            "answering",
             "with_assistant",
             "of_two",
             "lengths",
@@ -388,6 +390,22 @@ class OwnerIndex:
     def with_assistant(self) -> Mask:
         """Whether each place's memory comes from a chat with an assistant (state/chats.py)."""
         return with_assistant(self.conversation.facts, self.names)
+
+    @cached_property
+    def asking(self) -> Mask:
+        """Whether each place's memory asks what the next one may answer: it holds a question; of a chat with an
+        assistant, whose texts are long and quote questions, it ends in one."""
+        flags = self.conversation.facts["flags"]
+        found: Mask = np.where(self.with_assistant, flags & ENDS_ASKING, flags & HAS_QUESTION) != 0
+        return found
+
+    @cached_property
+    def answering(self) -> Mask:
+        """Whether the memory before each place's asks so, and is another's: nobody answers their own question."""
+        now, authors = self.conversation, self.conversation.facts["author"]
+        another = (authors < 0) | (now.before(authors) != authors)
+        found: Mask = another & now.before(self.asking)
+        return found
 
     @cached_property
     def of_two(self) -> Mask:

@@ -78,16 +78,14 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
         # How often each word stands at each of `places`, (words, places), and how often before it.
         alone = np.bincount(rows, minlength=len(some) * width).reshape(-1, width).astype(np.float64)
         up_to = alone.cumsum(axis=1)
-
-        def counts(low: Places, high: Places, up_to: Floats = up_to) -> Floats:
-            return up_to.take(before.take(high), axis=1) - up_to.take(before.take(low), axis=1)
-
-        around = counts(*(bound.take(places) for bound in conversation.windows[WINDOW]))
+        low, high = (before.take(bound.take(places)) for bound in conversation.windows[WINDOW])
+        around = up_to.take(high, axis=1) - up_to.take(low, axis=1)
         rarities_around = idf((around > 0).sum(axis=1), conversation.size)
         found[0] += bm25(alone[:, 1:], rarities[these], lengths[0], places)
         found[1] += bm25(around, asked[these] * rarities_around, lengths[WINDOW], places, LENIENT_B)
         found[2] += bm25(around, nameless[these] * rarities_around, lengths[WINDOW], places)
-        together = counts(conversation.starts.take(episodes), conversation.ends.take(episodes))
+        low, high = (before.take(bound.take(episodes)) for bound in (conversation.starts, conversation.ends))
+        together = up_to.take(high, axis=1) - up_to.take(low, axis=1)
         rarities_together = idf((together > 0).sum(axis=1), len(of_episodes))
         of_episodes[episodes] += bm25(together, rarities_together, index.episode_lengths, episodes)
     own, window, nameless_window = np.zeros((3, conversation.size))

@@ -27,9 +27,9 @@ Whose a memory is, `people.py` tells. What a memory outside any episode (a fact,
 `borrowed`, `around` and `opens`, stands at its mean: it counts neither for nor against it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -42,9 +42,9 @@ from recallflow.operators.recall import people, words
 from recallflow.operators.recall.bm25 import bm25_scores, logarithm, phrase_column, squashed
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.weights import Weights
-from recallflow.state.arrays import Column, Mask, Places
+from recallflow.state.arrays import Column, Places
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME
+from recallflow.state.rows import ENDS_ASKING, TELLS_TIME
 
 DENSE_IN_BASE = 0.1
 AROUND = (2, 4)  # places
@@ -94,23 +94,20 @@ class Columns:
         """(n,) weighted sum, in log-odds of being evidence."""
         count, known = self.first or (0, np.zeros(len(next(iter(self.values.values())))))
         total: Column = known.copy()
+        weighed = np.empty_like(total)
         for name, column in islice(self.values.items(), count, None):
-            total += self.weights[name] * column
+            total += np.multiply(column, self.weights[name], out=weighed)
         return total
 
     def contributions(self, places: Places) -> Column:
         """What each column adds to the scores at these places, (columns, places)."""
-        weights, values = self.at(places, [*self.values])
-        return weights * values
+        return np.array([[weight * value for weight, value in self.at(name, places)] for name in self.values])
 
-    def at(self, places: Places, names: Sequence[str]) -> tuple[Column, Column]:
-        """What the columns of these names weigh at these places, and their values there, (names, places) each."""
-        weights, values = np.empty((2, len(names), len(places)))
-        for row, name in enumerate(names):
-            weight = self.weights[name]
-            weights[row] = weight.take(places) if isinstance(weight, np.ndarray) else weight
-            values[row] = self.values[name].take(places)
-        return weights, values
+    def at(self, name: str, places: Places) -> Iterator[tuple[float, float]]:
+        """What a column weighs at each of these places, and its value there."""
+        weight = self.weights[name]
+        weights = weight.take(places).tolist() if isinstance(weight, np.ndarray) else repeat(weight, len(places))
+        return zip(weights, self.values[name].take(places).tolist(), strict=True)
 
 
 def compute(
@@ -150,12 +147,10 @@ def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Co
     conversation = index.conversation
     scores = bm25_scores(index, question.stems, frozenset(question.bare_stems))
     own, in_episode = logarithm(scores.own), conversation.facts["episode"] >= 0
-    asked, authors = asking(index), conversation.facts["author"]
-    another = (authors < 0) | (conversation.before(authors) != authors)  # nobody answers their own question
-    answers = another * conversation.before(np.where(asked, DENSE_IN_BASE * dense + squashed(scores.own), 0.0))
+    answers = np.where(index.answering, conversation.before(DENSE_IN_BASE * dense + squashed(scores.own)), 0.0)
     # Who says much to an assistant says it in words of their own.
     brief = np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)
-    borrowed = another * brief * np.maximum(conversation.before(np.where(asked, own, 0.0)) - own, 0.0)
+    borrowed = np.where(index.answering, brief * np.maximum(conversation.before(own) - own, 0.0), 0.0)
     around = conversation.around(own, AROUND)
     phrase = phrase_column(index, question.stems)
     return {
@@ -168,14 +163,6 @@ def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Co
         "answers": people.filled(answers, in_episode),
         "borrowed": people.filled(borrowed, in_episode),
     }
-
-
-def asking(index: OwnerIndex) -> Mask:
-    """Which memories ask what the next one may answer: those that hold a question; of a chat with an assistant, whose
-    texts are long and quote questions, those that end in one."""
-    flags = index.conversation.facts["flags"]
-    asking: Mask = np.where(index.with_assistant, flags & ENDS_ASKING, flags & HAS_QUESTION) != 0
-    return asking
 
 
 def _dense(index: OwnerIndex, query: TextVectors) -> words.Standard:

@@ -93,6 +93,7 @@ def _memory(
     score: float,
     rank: int,
 ) -> RecalledMemory:
+    told: dict[str, Any] = {} if relevance is None else {"relevance": relevance}  # else the response leaves it out
     return RecalledMemory(
         id=row.id,
         content=row.content,
@@ -111,7 +112,7 @@ def _memory(
         rank=rank,
         why=why,
         excerpt=excerpt,
-        **({} if relevance is None else {"relevance": relevance}),  # what is not told is left out of the response
+        **told,
     )
 
 

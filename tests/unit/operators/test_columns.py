@@ -49,8 +49,9 @@ def assert_column(column: Column, expected: Sequence[float]) -> None:
 def bm25(counts: Sequence[Sequence[int]], lengths: Sequence[float]) -> Column:
     """From how often each word stands in each text."""
     words = np.array(lengths, np.float64)
-    table = np.array(counts, np.int64).reshape(len(counts), len(words))
-    scores = texts.bm25(table, np.ones(len(counts)), Lengths.of(words), np.arange(len(words)), LENIENT_B)
+    table = np.array(counts, np.float64).reshape(len(counts), len(words))
+    rarities = texts.idf((table > 0).sum(axis=1), len(words))
+    scores = texts.bm25(table, rarities, Lengths.of(words), np.arange(len(words)), LENIENT_B)
     return scores / (scores + SQUASH)
 
 
