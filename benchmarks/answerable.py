@@ -1,15 +1,17 @@
 """Whether `answerable` tells questions that an owner's memories answer from those about another owner, how far off it
 and `relevance` are as probabilities, and the weights of both.
 
-    python -m benchmarks.answerable [--embedder hash|static|minilm] [--words] [--kinds …] [--json FILE]
+    python -m benchmarks.answerable [--embedder hash|static|minilm] [--words] [--kinds …] [--json FILE] [--fit]
 
 All questions, to stores of 1 to 1,000 memories, are as `stores.py` says. Each conversation is left out of the fit that
 it is judged by; kinds of chat, sizes, and own questions and others count the same. Printed are
 
     AUC    the probability that an own question has a higher `answerable` than another's
     error  the expected calibration error: the mean distance between probability and share over ten bins of equal width
+    chance the error that right probabilities would have over as few questions
 
 by kind and size, by kind, and by size; then, by kind, that of `relevance` over the first three memories of all answers.
+`--fit` writes the weights to relevance_weights.py, in place of those that rest on the same embedder.
 """
 
 from collections import Counter
@@ -20,14 +22,17 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from benchmarks import kinds
+from benchmarks import kinds, relevance_tables
 from benchmarks.conversation_events import embedder_arguments, embedder_settings
+from benchmarks.fit_weights import KNOWS
 from benchmarks.stores import SIZES, Floats, Seen, seen
 from recallflow.operators.recall.relevance import EVIDENCE, FIGURES, SETTINGS, probability
+from recallflow.operators.recall.relevance_weights import ANSWERABLE, RELEVANCE, TALKS, Basis, Table, Talk
 
 KINDS = ("locomo", "group", "assistant", "assistant_long", "chinese")
 ALL = "all"
 BINS = 10
+DRAWN = 20  # times that labels are drawn
 COUNTS = 300  # what the own questions of a kind to stores of a size count together, and the others
 STEPS = 60
 PENALTY = 1.0  # on weights of terms with unit spread
@@ -36,14 +41,15 @@ ENOUGH = 1e-6
 # What the weights are of: a figure, or a figure and a setting.
 OF_RELEVANCE = (
     *FIGURES[1:],
-    *(f"one · {name}" for name in ("words", "rarity", "wordless")),
+    *(f"one · {name}" for name in ("words", "rarity", "wordless", "alone")),
     "covered · rarity",
     "around · rarity",
 )
 OF_ANSWERABLE = (
     *EVIDENCE[1:],
-    *(f"one · {name}" for name in SETTINGS[1:]),
+    *(f"one · {name}" for name in ("several", "words", "rarity", "wordless", "memories", "few")),
     *(f"{name} · memories" for name in ("covered", "match", "lent", "cosine", "together")),
+    *(f"{name} · few" for name in ("covered", "together")),
     *(f"{name} · rarity" for name in ("covered", "together", "unheard")),
     *(f"{name} · several" for name in ("lent", "together")),
     *(f"{name} · {setting}" for name in ("said", "apart") for setting in ("rarity", "memories")),
@@ -92,8 +98,15 @@ def error(likely: Floats, label: Floats, weight: Floats) -> float:
     return float(np.abs(np.bincount(of_bin, weight * (likely - label))).sum() / weight.sum())
 
 
+def chance(likely: Floats, weight: Floats) -> float:
+    """The error that probabilities have which are right, as only so many labels are drawn by them."""
+    random = np.random.default_rng(0)
+    drawn = (random.random(len(likely)) < likely for _ in range(DRAWN))
+    return float(np.mean([error(likely, label.astype(np.float64), weight) for label in drawn]))
+
+
 class Rows(NamedTuple):
-    """Rows of terms with their labels; (rows,) of what they count, and of their kinds, conversations, sorts and
+    """Rows of terms with their labels; (rows,) of what they count, and of their kinds, conversations, talks and
     sizes."""
 
     terms: Floats
@@ -101,7 +114,7 @@ class Rows(NamedTuple):
     weight: Floats
     kind: npt.NDArray[np.str_]
     conversation: npt.NDArray[np.str_]
-    sort: npt.NDArray[np.str_]
+    talk: npt.NDArray[np.str_]
     size: npt.NDArray[np.int64]
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> "Rows":
@@ -143,19 +156,19 @@ def _rows(asked: Sequence[Seen], terms: Sequence[Floats], labels: Sequence[npt.N
         np.array([COUNTS / conversations[one.kind] for one in of]) / np.bincount(groups)[groups],
         np.array([one.kind for one in of]),
         np.array([one.conversation for one in of]),
-        np.array([one.sort for one in of]),
+        np.array([one.talk for one in of]),
         np.array([one.size for one in of]),
     )
 
 
 def left_out(rows: Rows) -> Floats:
-    """Each row's probability, by a fit to all other conversations of its sort."""
+    """Each row's probability, by a fit to all other conversations of its talk."""
     likely = np.zeros(len(rows.label))
     for conversation in np.unique(rows.conversation):
         tested = rows.conversation == conversation
-        for sort in np.unique(rows.sort[tested]):
-            these = tested & (rows.sort == sort)
-            others = rows.only(~tested & (rows.sort == sort))
+        for talk in np.unique(rows.talk[tested]):
+            these = tested & (rows.talk == talk)
+            others = rows.only(~tested & (rows.talk == talk))
             likely[these] = others.fit().probability(rows.terms[these])
     return likely
 
@@ -172,38 +185,46 @@ def report(rows: Rows, likely: Floats) -> dict[str, dict[str, dict[str, float]]]
             figures = {
                 "auc": auc(likely[chosen], some.label),
                 "error": error(likely[chosen], some.label.astype(np.float64), some.weight),
+                "chance": chance(likely[chosen], some.weight),
             }
             found[kind][size] = figures
-        cells = (f"{size}: {of['auc']:.3f} {of['error']:.3f}" for size, of in found[kind].items())
+        cells = (f"{size}: {of['auc']:.3f} {of['error']:.3f} {of['chance']:.3f}" for size, of in found[kind].items())
         print(f"  {kind:15}", "  ".join(cells), flush=True)
     return found
 
 
-def weights(rows: Rows, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """By sort, of the fit to all conversations."""
+def weights(rows: Rows, names: Sequence[str]) -> dict[Talk, dict[str, float]]:
+    """By talk, of the fit to all conversations."""
     found = {}
-    for sort in dict.fromkeys(rows.sort.tolist()):
-        one = rows.only(rows.sort == sort).fit()
-        found[sort] = {"one": one.bias} | dict(zip(names, one.weights.tolist(), strict=True))
-    return {sort: {name: round(weight, 2) for name, weight in those.items()} for sort, those in found.items()}
+    for talk in TALKS:
+        if not (rows.talk == talk).any():
+            continue
+        one = rows.only(rows.talk == talk).fit()
+        found[talk] = {"one": one.bias} | dict(zip(names, one.weights.tolist(), strict=True))
+    return {talk: {name: round(weight, 2) for name, weight in those.items()} for talk, those in found.items()}
 
 
 def main() -> None:
     parser = embedder_arguments(__doc__)
     parser.add_argument("--words", action="store_true", help="without the question's vector")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--fit", action="store_true", help=f"write the weights to {relevance_tables.FILE.name}")
     chosen = parser.parse_args()
     settings = embedder_settings(chosen)
     asked = [one for kind in chosen.kinds for one in seen(settings, kind, kinds.load(kind), words=chosen.words)]
+    basis: Basis = "words" if chosen.words else KNOWS[chosen.embedder]
     figures: dict[str, object] = {}
-    for name, rows, names in (
-        ("answerable", of_answerable(asked), OF_ANSWERABLE),
-        ("relevance", of_relevance(asked), OF_RELEVANCE),
+    tables: dict[str, Table] = {}
+    for name, rows, terms, table in (
+        ("relevance", of_relevance(asked), OF_RELEVANCE, RELEVANCE),
+        ("answerable", of_answerable(asked), OF_ANSWERABLE, ANSWERABLE),
     ):
-        print(f"{name}: AUC and error by stores' size")
+        print(f"{name}: AUC, error, and that of chance, by stores' size")
         figures[name] = report(rows, left_out(rows))
-        figures[f"{name} weights"] = weights(rows, names)
-        print(orjson.dumps(figures[f"{name} weights"], option=orjson.OPT_INDENT_2).decode())
+        fitted = figures[f"{name} weights"] = weights(rows, terms)
+        tables[name.upper()] = relevance_tables.renewed(table, basis, fitted, ("one", *terms))
+    if chosen.fit:
+        relevance_tables.FILE.write_text(relevance_tables.written(relevance_tables.FILE.read_text(), tables))
     if chosen.json:
         chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
 

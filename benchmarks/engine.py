@@ -4,6 +4,12 @@
 
 The floor (benchmarks/floor.py) is of the same messages in the same run. The flow counts from the first record taken in
 to the last one through.
+
+Messages are those of two people and of groups, the short ones among the kinds of chat, and no user says one twice: with
+LoCoMo's alone, 2 in 5 of a user's 2,500 were said before, word for word, which no chat does, and a run of few messages
+(--quick) measured another kind of chat than a run of many. Users begin at different places: where all said the same in
+a row, the floor's 5,000 messages were 250 texts, and the flow's 50,000 were not (docs/decisions/0033). What repetitions
+cost has a line of its own.
 """
 
 import argparse
@@ -19,7 +25,7 @@ import numpy as np
 import orjson
 from threadpoolctl import threadpool_limits
 
-from benchmarks import floor
+from benchmarks import floor, kinds
 from benchmarks.conversation_events import message_lines
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
@@ -37,15 +43,24 @@ FLOOR_MESSAGES = 5_000
 TENANT, USER, OTHER = "bench", "user", "other"
 WARM_UP = 20  # queries
 COLD = 10  # processes
+USERS = 20
+REPEATED = 2 / 5  # of a user's messages, where some are
 
 
-def events(conversations: list[Conversation], count: int, users: int) -> list[bytes]:
-    """`count` messages of LoCoMo's length and words, over `users` users, each conversation a session a round."""
-    said = [orjson.loads(line) for conversation in conversations for line in message_lines(conversation)]
+def events(conversations: list[Conversation], count: int, users: int, *, repeated: float = 0.0) -> list[bytes]:
+    """`count` messages of the conversations' length and words, over `users` users, who take turns. Each begins at
+    another message, and says none twice before all were said; with `repeated`, that share of them."""
+    texts: dict[str, dict[str, Any]] = {}
+    for conversation in conversations:
+        for message in map(orjson.loads, message_lines(conversation)):
+            texts.setdefault(message["content"], message)
+    said = [*texts.values()]
+    before_again = min(len(said), round(count / users * (1 - repeated)))
     lines = []
     for number in range(count):
-        message = said[number // users % len(said)]
-        own = {"id": f"m{number}", "tenant_id": TENANT, "user_id": f"{USER}{number % users}"}
+        turn, user = divmod(number, users)
+        message = said[(turn % before_again + user * len(said) // users) % len(said)]
+        own = {"id": f"m{number}", "tenant_id": TENANT, "user_id": f"{USER}{user}"}
         lines.append(orjson.dumps(message | own | {"session_id": f"{message['user_id']}-{message['session_id']}"}))
     return lines
 
@@ -61,10 +76,12 @@ class Taken(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What taking a message in cost, beside the parts of its floor, in microseconds."""
+    """What taking a message in cost, beside the parts of its floor, in microseconds; and a message of those of which
+    some were said before."""
 
     taken: Taken
     floor_us: dict[str, float]
+    repeated_us: float
 
     @property
     def ratio(self) -> float:
@@ -72,11 +89,12 @@ class Compared(NamedTuple):
         return sum(self.floor_us.values()) / self.taken.us
 
 
-def compare(lines: list[bytes], embedder: Embedder) -> Compared:
+def compare(lines: list[bytes], repeated: list[bytes], embedder: Embedder) -> Compared:
     """Flow and floor alike: in processor time, which others on the machine change least; in turns, the best of some
     rounds; in one thread; with Python's collector as the flow runs it, which looks between two batches."""
     floor_us: dict[str, float] = {}
     taken: list[Taken] = []
+    repeated_us: list[float] = []
     with threadpool_limits(ONE_THREAD):
         parts = floor.parts(lines[:FLOOR_MESSAGES], embedder)
         for _ in range(ROUNDS):
@@ -88,7 +106,9 @@ def compare(lines: list[bytes], embedder: Embedder) -> Compared:
                     us = (time.process_time() - started) / len(lines[:FLOOR_MESSAGES]) * 1e6
                     floor_us[name] = min(us, floor_us.get(name, us))
             taken.append(ingest(lines))
-    return Compared(Taken(max(one.per_s for one in taken), min(one.us for one in taken)), floor_us)
+            repeated_us.append(ingest(repeated).us)
+    fastest = Taken(max(one.per_s for one in taken), min(one.us for one in taken))
+    return Compared(fastest, floor_us, min(repeated_us))
 
 
 def ingest(lines: list[bytes], settings: Settings = AS_USUAL) -> Taken:
@@ -150,16 +170,19 @@ def main() -> None:
     questions = [q.text for c in conversations for q in c.questions][: 100 if chosen.quick else 500]
     now_ms = max(int(turn.time.timestamp() * 1000) for c in conversations for turn in c.turns) + 86_400_000
     sizes = [MIDDLE] if chosen.quick else sorted({MIDDLE, chosen.large})
-    many = events(conversations, 5_000 if chosen.quick else 50_000, users=20)
+    people, count = [*conversations, *kinds.load("group")], 5_000 if chosen.quick else 50_000
+    many, repeated = (events(people, count, USERS, repeated=share) for share in (0.0, REPEATED))
     one = events(conversations, MEMORIES, users=1)
     embedder = load_embedder("hash")
-    embedder.embed([orjson.loads(line)["content"] for line in one])  # word caches warm, as in a process that runs
+    texts = [orjson.loads(line)["content"] for line in (*one, *many)]
+    embedder.embed(texts)  # word caches warm, as in a process that runs
 
-    compared = compare(many, embedder)
+    compared = compare(many, repeated, embedder)
     figures = {
         "floor_us": compared.floor_us,
         "ingest_us": compared.taken.us,
         "ingest_to_floor": compared.ratio,
+        "ingest_repeated_us": compared.repeated_us,
         "ingest_per_s": compared.taken.per_s,
         "query_ms": {
             f"{len(lines):,}": queries(lines, questions, now_ms)
@@ -178,6 +201,7 @@ def _print(figures: dict[str, Any]) -> None:
     print(f"  {'all':<34} {sum(figures['floor_us'].values()):6.1f}")
     print(f"a message through the flow, the same  {figures['ingest_us']:6.1f}")
     print(f"  rate, as a share of the floor's     {figures['ingest_to_floor']:6.2f}")
+    print(f"  where 2 in 5 were said before       {figures['ingest_repeated_us']:6.1f}")
     print(f"  messages/s by the clock             {figures['ingest_per_s']:6.0f}")
     for memories, found in figures["query_ms"].items():
         print(f"query in the engine, {memories} memories, ms")

@@ -24,7 +24,7 @@ from recallflow.operators.recall import columns
 from recallflow.operators.recall.pipeline import participants, vocabulary
 from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.relevance import NEAREST, Judge
-from recallflow.operators.recall.relevance_weights import Basis, Sort
+from recallflow.operators.recall.relevance_weights import Basis, Talk
 from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, weights_of
 from recallflow.owner import Owner, state_partition
 from recallflow.state import keys
@@ -46,7 +46,7 @@ class Seen(NamedTuple):
 
     kind: str
     conversation: str
-    sort: Sort
+    talk: Talk
     size: int
     own: bool
     settings: Floats
@@ -173,7 +173,7 @@ def _looked(
     return Seen(
         kind,
         conversation,
-        judge.chat[1],
+        judge.ground[1],
         size,
         own,
         judge.settings,

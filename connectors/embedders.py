@@ -18,22 +18,33 @@ NAMES = ("hash", "static", "minilm", "onnx")
 _BLOCK = 128  # texts at a time: their sums stay in the processor's cache
 
 
+def check_embedder(name: str, model_path: Path | None = None) -> None:
+    """Raises EmbedderError for a name or a folder that there is not, without loading anything."""
+    if name not in NAMES and "/" not in name:
+        known = ", ".join(NAMES)
+        raise EmbedderError(
+            f"no embedder is called {name!r}: give one of {known}, or a model of fastembed's as ORG/NAME"
+        )
+    if name == "hash" and model_path is not None:
+        raise EmbedderError("the hash embedder has no model: leave --model-path out, or give another --embedder")
+    if name == "onnx" and model_path is None:
+        raise EmbedderError("the onnx embedder needs --model-path: the folder of a model with model.onnx in it")
+    if model_path is not None and not model_path.is_dir():
+        raise EmbedderError(f"--model-path: {model_path} is no folder; give that of the model")
+
+
 def load_embedder(name: str, model_path: Path | None = None) -> Embedder:
     """The embedder of this name. Raises EmbedderError with what to install, download or correct."""
+    check_embedder(name, model_path)
     if name == "hash":
-        if model_path is not None:
-            raise EmbedderError("the hash embedder has no model: leave --model-path out, or give another --embedder")
         return HashEmbedder()
     if name == "static":
         return StaticEmbedder(model_path)
     if name == "minilm":
         return load_minilm(model_path)
-    if name == "onnx":
+    if name == "onnx" and model_path is not None:
         return load_folder(model_path)
-    if "/" in name:
-        return load_named(name, model_path)
-    known = ", ".join(NAMES)
-    raise EmbedderError(f"no embedder is called {name!r}: give one of {known}, or a model of fastembed's as ORG/NAME")
+    return load_named(name, model_path)
 
 
 class HashEmbedder:

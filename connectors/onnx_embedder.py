@@ -156,10 +156,8 @@ def load_named(name: str, folder: Path | None) -> OnnxEmbedder:
     raise EmbedderError(f"{name} makes a text's vector in a way that recallflow does not know: give another model")
 
 
-def load_folder(path: Path | None) -> OnnxEmbedder:
+def load_folder(path: Path) -> OnnxEmbedder:
     """The model in a folder, as sentence-transformers writes one. Raises EmbedderError."""
-    if path is None:
-        raise EmbedderError("the onnx embedder needs --model-path: the folder of a model with model.onnx in it")
     folder = Folder.read(path)
     return _loading(str(path), lambda: OnnxEmbedder(folder.name, *folder.load(), folder.pooling, folder.prompts))
 

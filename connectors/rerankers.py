@@ -13,12 +13,15 @@ def load_reranker(
 ) -> Reranker | None:
     """The service at `url`, or else a local cross-encoder; None where none is named. Raises UsageError or RerankerError
     with what to correct."""
+    check_reranker(name, path=path, url=url)
     if name is None:
-        if url is not None or path is not None:
-            raise UsageError("give --reranker: the model's name")
         return None
-    if url is not None:
-        if path is not None:
-            raise UsageError("a reranker is a service (--reranker-url) or a local model (--reranker-path), not both")
-        return HttpReranker(name, url, key, timeout_s)
-    return CrossEncoder(name, path)
+    return CrossEncoder(name, path) if url is None else HttpReranker(name, url, key, timeout_s)
+
+
+def check_reranker(name: str | None, *, path: Path | None, url: str | None) -> None:
+    """Raises UsageError for what does not go together, without loading anything."""
+    if name is None and (url is not None or path is not None):
+        raise UsageError("give --reranker: the model's name")
+    if url is not None and path is not None:
+        raise UsageError("a reranker is a service (--reranker-url) or a local model (--reranker-path), not both")

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.rerankers import load_reranker
+from recallflow.connectors.embedders import check_embedder, load_embedder
+from recallflow.connectors.rerankers import check_reranker, load_reranker
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
@@ -77,9 +77,12 @@ class Settings:
     def scorer(self) -> Iterator[Scorer | None]:
         """What asks the reranker that is chosen, none where none is; closed in the end."""
         timeout_s = self.rerank_timeout_ms / 1000
-        path = self.reranker_path or (self.model_path if self.model_path_is_the_rerankers else None)
         found = load_reranker(
-            self.reranker, path=path, url=self.reranker_url, key=self.reranker_key, timeout_s=timeout_s
+            self.reranker,
+            path=self._reranker_folder,
+            url=self.reranker_url,
+            key=self.reranker_key,
+            timeout_s=timeout_s,
         )
         if found is None:
             yield None
@@ -89,7 +92,20 @@ class Settings:
 
     def load_embedder(self) -> Embedder:
         """The embedder that is chosen. Raises EmbedderError."""
-        return load_embedder(self.embedder, None if self.model_path_is_the_rerankers else self.model_path)
+        return load_embedder(self.embedder, self._embedder_folder)
+
+    def check_models(self) -> None:
+        """Raises EmbedderError or UsageError for models that there cannot be, without loading them."""
+        check_embedder(self.embedder, self._embedder_folder)
+        check_reranker(self.reranker, path=self._reranker_folder, url=self.reranker_url)
+
+    @property
+    def _embedder_folder(self) -> Path | None:
+        return None if self.model_path_is_the_rerankers else self.model_path
+
+    @property
+    def _reranker_folder(self) -> Path | None:
+        return self.reranker_path or (self.model_path if self.model_path_is_the_rerankers else None)
 
     @property
     def model_path_is_the_rerankers(self) -> bool:

@@ -112,8 +112,13 @@ def _accepts(episode: Episode, at_ms: int, gap_ms: int) -> bool:
 
 
 def _widen(episode: Episode, opened: Episode) -> Episode:
-    return episode._replace(
-        start_ms=min(episode.start_ms, opened.start_ms),
-        last_ms=max(episode.last_ms, opened.last_ms),
-        logged=episode.logged and opened.logged,
+    return Episode(  # with every message: `_replace` takes half as long again
+        episode.number,
+        episode.id,
+        episode.session_id,
+        min(episode.start_ms, opened.start_ms),
+        max(episode.last_ms, opened.last_ms),
+        episode.ended_ms,
+        episode.merged_into,
+        episode.logged and opened.logged,
     )

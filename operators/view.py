@@ -200,7 +200,7 @@ class View:
         if staged:
             head = Head(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms, self.language)
             staged[keys.head(self._hot.key)] = head.encode()
-            created = sum(entry.version == 0 for entry, _ in self._added)
+            created = [entry.version for entry, _ in self._added].count(0)
         owners = int(self._hot.next_change == 0 and bool(staged))
         self._partition.stage(
             staged | beside if beside else staged, position, Counts(owners, created - len(self._removed))

@@ -1,12 +1,12 @@
 """Control events: what a tenant's operator decides (topic `control.events`, compacted, keyed `tenant/kind/name`)."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, StringConstraints, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 from recallflow import limits
-from recallflow.fields import Identifier, Model, Name, Timestamp
-from recallflow.queries import Decay, Weight, check_weights
+from recallflow.fields import AS_WHOLE, JSON_INT_MAX, Identifier, Model, Name, Timestamp
+from recallflow.queries import WEIGHTS, Decay, Weight, check_all, unknown_factors
 
 RECALL_SETTINGS = "recall"
 Text = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
@@ -30,11 +30,12 @@ class RecallSettings(Model):
     weights: dict[Literal["hybrid", "balanced", "entity_focused"], dict[str, Weight]] = {}
     decay: Decay = Decay()
 
-    @model_validator(mode="after")
-    def _known_factors(self) -> Self:
-        for mode, weights in self.weights.items():
-            check_weights(mode, weights)
-        return self
+    @field_validator("weights", mode="wrap")
+    @classmethod
+    def _known_factors(cls, given: object, check: ValidatorFunctionWrapHandler) -> Any:
+        by_mode = given if isinstance(given, dict) else {}
+        unknown = [one for mode in WEIGHTS for one in unknown_factors(mode, by_mode.get(mode), mode)]
+        return check_all(given, check, unknown)
 
 
 class TenantSettings(Control):
@@ -43,16 +44,12 @@ class TenantSettings(Control):
     type: Literal["tenant.settings"]
     settings: dict[str, Any]
 
-    @model_validator(mode="after")
-    def _valid(self) -> Self:
-        if self.name == RECALL_SETTINGS:
-            try:
-                RecallSettings.model_validate(self.settings)
-            except ValidationError as error:
-                wrong = [(".".join(map(str, ("settings", *one["loc"]))), one["msg"]) for one in error.errors()]
-                problems = [f"{field}: {message.removeprefix('Value error, ')}" for field, message in wrong]
-                raise ValueError("; ".join(problems)) from None
-        return self
+    @field_validator("settings")
+    @classmethod
+    def _valid(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if info.data.get("name") == RECALL_SETTINGS:
+            RecallSettings.model_validate(settings)
+        return settings
 
 
 class Category(Control):
@@ -101,7 +98,7 @@ class Quota(Control):
     """A limit for the tenant."""
 
     type: Literal["quota"]
-    limit: Annotated[int, Field(ge=0)] | None
+    limit: Annotated[int, Field(ge=0, le=JSON_INT_MAX), AS_WHOLE] | None
 
 
 ControlEvent = Annotated[

@@ -5,7 +5,19 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from recallflow import limits
-from recallflow.fields import Embedding, Identifier, Layer, Model, Name, NonEmpty, Role, Share, Timestamp
+from recallflow.fields import (
+    AS_WHOLE,
+    INT32_MAX,
+    Embedding,
+    Identifier,
+    Layer,
+    Model,
+    Name,
+    NonEmpty,
+    Role,
+    Share,
+    Timestamp,
+)
 from recallflow.owner import Owner
 
 Labels = Annotated[list[Name], Field(max_length=limits.LABELS_MAX)]
@@ -27,7 +39,7 @@ class Event(Model):
     environment: Identifier = "prod"
     session_id: Identifier | None = None
     timestamp: Timestamp | None = None
-    schema_version: int | None = None
+    schema_version: Annotated[int, Field(ge=0, le=INT32_MAX), AS_WHOLE] | None = None
     receipt: bool = False
 
     @property
@@ -254,6 +266,12 @@ class GraphArchive(Event):
     entities: Annotated[list[Name], Field(max_length=limits.EDGES_MAX)] = []
     edges: Annotated[list[GraphEdge], Field(max_length=limits.EDGES_MAX)] = []
     archived: bool = True
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if not self.entities and not self.edges:
+            raise ValueError("give entities, edges or both")
+        return self
 
 
 class UserErase(Event):

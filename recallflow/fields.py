@@ -59,6 +59,11 @@ def format_time(epoch_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds" if epoch_ms % 1000 else "seconds").replace("+00:00", "Z")
 
 
+def _whole(value: object) -> object:
+    """5.0 is a whole number: some senders know no others."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _fits_float32(vector: list[float]) -> list[float]:
     if max(map(abs, vector)) > FLOAT32_MAX:
         raise ValueError("holds a number beyond float32")
@@ -76,6 +81,9 @@ Timestamp = Annotated[
         {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "description": "epoch milliseconds"}]}
     ),
 ]
+AS_WHOLE = BeforeValidator(_whole)  # behind the bounds of a whole number
+INT32_MAX = 2**31 - 1
+JSON_INT_MAX = 2**53 - 1  # what every reader of JSON tells from its neighbours
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 NOT_BLANK = r"\S"
 NonEmpty = Annotated[str, StringConstraints(min_length=1, pattern=NOT_BLANK)]
@@ -85,9 +93,10 @@ Layer = Literal["rule", "working", "long_term"]
 
 
 class Model(BaseModel):
-    """Base of everything that crosses a topic: immutable; unknown fields are let in by the parser and reported once."""
+    """Base of everything that crosses a topic: immutable; unknown fields are let in by the parser and reported once. A
+    number is no text and no truth value, nor the other way round: who sends `true` for 1 means something else."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False, ser_json_inf_nan="null")
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False, ser_json_inf_nan="null")
 
 
 class Cuttable(Model):

@@ -26,6 +26,12 @@ _MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
     (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
+_TYPES = {  # of pydantic's errors → what to do
+    "bool_type": "neither true nor false; give one of them, without quotes",
+    "float_type": "not a number; give one, without quotes",
+    "int_from_float": "not a whole number; give one",
+    "int_type": "not a whole number; give one, without quotes",
+}
 _FRAME_BYTES = 5  # a schema registry's: a zero byte, and the schema's id in four
 
 _log = logging.getLogger(__name__)
@@ -194,11 +200,15 @@ def _unreadable(message: str) -> str:
 def _problem(error: ErrorDetails, types: frozenset[str]) -> tuple[str, str]:
     """Field and problem of one of pydantic's errors, worded so that the sender knows what to do."""
     field, message = _path(error["loc"], types), error["msg"].removeprefix("Value error, ")
+    if error["type"] in _TYPES:
+        return field, _TYPES[error["type"]]
     if error["type"] == "string_pattern_mismatch":
         return field, "is blank" if message.endswith(f"'{NOT_BLANK}'") else "holds a control character"
+    if error["type"] == "too_short":
+        return field, "is empty; give at least one, or leave it out"
     limit = error.get("ctx", {}).get("max_length")
     if error["type"] == "too_long":
-        return field, f"has {error['ctx']['actual_length']:,} items; it may have {limit:,}: send several events"
+        return field, f"has {error['ctx']['actual_length']:,} items; it may have {limit:,}: give fewer, or send several"
     if error["type"] == "string_too_long":
         return field, f"may have at most {limit:,} characters: shorten it"
     about, _, rest = message.partition(": ")

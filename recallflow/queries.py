@@ -2,19 +2,30 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from recallflow import limits
 from recallflow.events import Event
-from recallflow.fields import Identifier, Layer, Model, Name, NonEmpty, Role, Share, Timestamp
+from recallflow.fields import AS_WHOLE, INT32_MAX, Identifier, Layer, Model, Name, NonEmpty, Role, Share, Timestamp
 from recallflow.records import Position
 
 Mode = Literal["recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto"]
 DecayFunction = Literal["exponential", "linear", "logarithmic", "step", "hyperbolic"]
 Days = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
+Clamped = Annotated[int, AS_WHOLE]  # any number is answered, with a warning where it is cut to its bounds
 
 # The factors of each mode that weighs any, with their weights unless a tenant or a query gives others.
 WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType(
@@ -38,7 +49,9 @@ WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType(
 )
 
 K_MIN, K_MAX = 1, 50
+HOPS_MIN, HOPS_MAX = 1, 3
 MAX_TOKENS_MAX = 1_000_000  # more than a record can carry
+Hops = Annotated[int, Field(ge=HOPS_MIN, le=HOPS_MAX), AS_WHOLE]
 
 
 def _position(text: str) -> str:
@@ -49,21 +62,35 @@ def _position(text: str) -> str:
     return text
 
 
-def check_weights(mode: Mode, weights: Mapping[str, float]) -> None:
-    """Raises ValueError for a name that is no factor of the mode; in `auto`, of none that it may choose."""
-    if mode == "auto":
-        known = sorted({name for factors in WEIGHTS.values() for name in factors})
-    else:
-        known = sorted(WEIGHTS.get(mode, ()))
-    if unknown := sorted(weights.keys() - set(known)):
-        given = f"{mode} weighs {', '.join(known)}" if known else f"{mode} weighs nothing"
-        raise ValueError(f"no factor is called {', '.join(unknown)}; {given}")
+def unknown_factors(mode: Mode, weights: object, *where: str) -> list[InitErrorDetails]:
+    """One problem for each name that is no factor of the mode; in `auto`, of none that it may choose."""
+    modes = WEIGHTS if mode == "auto" else {mode: WEIGHTS.get(mode, {})}
+    known = sorted({name for factors in modes.values() for name in factors})
+    fix = f"{mode} weighs {', '.join(known) or 'nothing'}"
+    unknown = [name for name in weights if name not in known] if isinstance(weights, dict) else []
+    problem = PydanticCustomError("unknown_factor", "no such factor; {fix}", {"fix": fix})
+    return [InitErrorDetails(type=problem, loc=(*where, name), input=name) for name in unknown]
+
+
+def check_all(given: object, check: ValidatorFunctionWrapHandler, problems: list[InitErrorDetails]) -> Any:
+    """What `check` makes of a value. Raises ValidationError with these problems and with all that `check` refuses."""
+    try:
+        checked = check(given)
+    except ValidationError as error:
+        more = error.errors(include_url=False)
+        problems = problems + [
+            InitErrorDetails(type=one["type"], loc=one["loc"], input=one["input"], ctx=one.get("ctx", {}))
+            for one in more
+        ]
+    if problems:
+        raise ValidationError.from_exception_data("weights", problems)
+    return checked
 
 
 PositionText = Annotated[str, StringConstraints(max_length=512), AfterValidator(_position)]
 
 
-Values = Field(max_length=limits.FILTER_VALUES_MAX)
+Values = Field(min_length=1, max_length=limits.FILTER_VALUES_MAX)
 
 
 class Decay(Model):
@@ -109,7 +136,7 @@ class ReplyTo(Model):
     """Another response topic, out of the list in the settings."""
 
     topic: Name
-    partition: Annotated[int, Field(ge=0)] | None = None
+    partition: Annotated[int, Field(ge=0, le=INT32_MAX), AS_WHOLE] | None = None
 
 
 class Recall(Event):
@@ -117,32 +144,31 @@ class Recall(Event):
 
     type: Literal["recall"]
     query: NonEmpty
-    k: int = 10
+    k: Clamped = 10
     mode: Mode = "hybrid"
     strategy: Literal["baseline", "hybrid_graph"] = "baseline"
-    traversal_depth: int = 1
+    traversal_depth: Clamped = 1
     decay: Decay = Decay()
     weights: dict[str, Weight] | None = None
     filters: Filters = Filters()
     min_relevance: Share | None = None
     entity_urns: Annotated[list[Name], Field(max_length=limits.URNS_MAX)] = []
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_MAX)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_MAX), AS_WHOLE] | None = None
     select_categories: bool = False
     check_sufficiency: bool = False
     as_of: AsOf | None = None
     include_history: bool = False
     wait_for: PositionText | Annotated[list[PositionText], Field(max_length=limits.POSITIONS_MAX)] | None = None
-    wait_timeout_ms: Annotated[int, Field(ge=0, le=60_000)] = 2_000
-    sla_target_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    wait_timeout_ms: Annotated[int, Field(ge=0, le=60_000), AS_WHOLE] = 2_000
+    sla_target_ms: Annotated[float, Field(gt=0, le=86_400_000, allow_inf_nan=False)] | None = None
     explain: bool = True
     reply_to: ReplyTo | None = None
 
-    @field_validator("weights")
+    @field_validator("weights", mode="wrap")
     @classmethod
-    def _known_factors(cls, weights: dict[str, float] | None, info: ValidationInfo) -> dict[str, float] | None:
-        if weights and "mode" in info.data:  # it is not there where it is wrong itself
-            check_weights(info.data["mode"], weights)
-        return weights
+    def _known_factors(cls, given: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        mode = info.data.get("mode")  # it is not there where it is wrong itself
+        return check_all(given, check, unknown_factors(mode, given) if mode else [])
 
     @field_validator("min_relevance")
     @classmethod
@@ -172,7 +198,7 @@ class EpisodesList(Event):
     """Asks for the user's episodes, newest first; `session_id` narrows to one session."""
 
     type: Literal["episodes.list"]
-    limit: Annotated[int, Field(ge=1, le=1_000)] = 100
+    limit: Annotated[int, Field(ge=1, le=1_000), AS_WHOLE] = 100
     reply_to: ReplyTo | None = None
 
 
@@ -188,20 +214,20 @@ class GraphTrace(Event):
 
     type: Literal["graph.trace"]
     query: NonEmpty
-    k: int = 10
+    k: Annotated[int, Field(ge=K_MIN, le=K_MAX), AS_WHOLE] = 10
     mode: Mode = "hybrid"
     filters: Filters = Filters()
-    traversal_depth: int = 1
+    traversal_depth: Hops = 1
     reply_to: ReplyTo | None = None
 
 
 class GraphExplore(Event):
-    """Asks for a bounded subgraph: what lies within `hops` (clamped to 1-3) of `nodes`, each a memory's id, a node's
+    """Asks for a bounded subgraph: what lies within `hops` of `nodes`, each a memory's id, a node's
     key, a URN or an entity's name; without any, of the newest memories."""
 
     type: Literal["graph.explore"]
     nodes: Annotated[list[Name], Field(max_length=20)] = []
-    hops: int = 1
+    hops: Hops = 1
     reply_to: ReplyTo | None = None
 
 

@@ -45,6 +45,7 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
         "rows_missing": Meaning(True, "memories were found whose rows are gone from the store"),
         "stale_read": Meaning(True, "the answer was given before all of `wait_for` was applied"),
         "wrong_dimension": Meaning(True, "the model gave a vector of another size: as `embedding_fallback`"),
+        "depth_clamped": Meaning(False, "`traversal_depth` is outside 1 to 3; the nearer bound was taken"),
         "future_timestamp": Meaning(False, "some memories lie after the query's time; they count as now"),
         "graph_failed": Meaning(True, "the graph failed: the answer goes without what the detail names"),
         "k_clamped": Meaning(False, "`k` is outside 1 to 50; the nearer bound was taken"),

@@ -21,6 +21,7 @@ Bytes = npt.NDArray[np.int8]  # (tokens, dimension): unit vectors, 127 stands fo
 
 
 _MUCH_BYTES = 4 * 1024 * 1024
+_SPARE = 8  # what comes at once leaves room for an eighth more: memory that nobody writes to costs nothing
 
 
 def _unwritten(count: int, dtype: np.dtype[Any]) -> Array:
@@ -58,7 +59,7 @@ class GrowingArray:
         """Appends so many values, which are to be written."""
         end = self._size + count
         if end > len(self._data):
-            self._resize(max(end, 2 * len(self._data)))
+            self._resize(max(end + end // _SPARE, 2 * len(self._data)))
         self._size = end
         return self._data[end - count : end]
 
@@ -74,8 +75,8 @@ class GrowingArray:
 
     def reserve(self, more: int) -> None:
         """Makes room for so many more values at once."""
-        if self._size + more > len(self._data):
-            self._resize(self._size + more)
+        if (end := self._size + more) > len(self._data):
+            self._resize(end + end // _SPARE)
 
     def _resize(self, capacity: int) -> None:
         grown = _unwritten(capacity, self._data.dtype)

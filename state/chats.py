@@ -25,7 +25,9 @@ def with_assistant(facts: Mapping[str, Array], names: Interner) -> Mask:
     """
     sessions, persons = facts["session"] + 1, people(facts, names)
     count = int(sessions.max(initial=0)) + 1
-    of, wrote = np.unique(np.stack([sessions[persons], facts["author"][persons]]), axis=1)
+    # A pair as one number: NumPy sorts pairs twenty times as slowly.
+    authors = int(facts["author"].max(initial=0)) + 1
+    of, wrote = np.divmod(np.unique(sessions[persons] * np.int64(authors) + facts["author"][persons]), authors)
     several = np.bincount(of, minlength=count) > 1
     assisted = ~several & (np.bincount(sessions[(facts["author"] >= 0) & ~persons], minlength=count) > 0)
     several[0] = assisted[0] = False  # no session

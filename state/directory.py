@@ -14,7 +14,7 @@ from recallflow.errors import SettingsMismatch, StateError, StateFormatError, St
 from recallflow.language import ANALYSIS
 from recallflow.state import keys
 from recallflow.state.files import read_checked, write_checked
-from recallflow.state.hot_owner import HotOwners
+from recallflow.state.hot_owner import PACKED_AT_END, HotOwners
 from recallflow.state.keyring import Keyring, new_secret
 from recallflow.state.lock import LOCK, WAIT_S, locked
 from recallflow.state.partition import Counts, Partition, SharedMemory
@@ -125,7 +125,7 @@ class StateDirectory:
         self._disk.shutdown()
         with contextlib.suppress(StorageError):  # without them the next question takes a little longer
             for owners in self._hot.values():
-                owners.keep_tails()
+                owners.keep_tails(PACKED_AT_END // len(self._hot))
         self._hot.clear()
         for partition in self._partitions.values():
             partition.close()

@@ -56,10 +56,10 @@ class HotOwner:
     def episodes(self, session_id: str | None) -> list[Episode]:
         """The session's standing episodes, by time. Episodes of one session never overlap."""
         if session_id not in self._sessions:
-            # Nothing of this session can be pending: whatever staged it would have loaded it here first, and owners
-            # leave memory only between batches.
+            # Nothing of this session is staged: whatever staged it would have loaded it here first, and what is staged
+            # is committed before an owner leaves memory.
             prefix = keys.table(self.key, keys.EPISODE) + self.session_key(session_id)
-            stored = [Episode.decode(value) for _, value in self._partition.scan(prefix)]
+            stored = [Episode.decode(value) for _, value in self._partition.scan_committed(prefix)]
             self._sessions[session_id] = _standing(stored)
         return self._sessions[session_id]
 
@@ -151,7 +151,7 @@ def _standing(episodes: Iterable[Episode]) -> list[Episode]:
 
 
 PACKED_MOST = 2_048  # memories between two batches
-PACKED_AT_END = 16_384  # memories as a process ends, in about half a second
+PACKED_AT_END = 16_384  # memories as a process ends, of all its workers, in about half a second
 
 
 class HotOwners:
@@ -210,12 +210,13 @@ class HotOwners:
             if packed < PACKED_MOST:
                 packed += hot.keep_tail()
 
-    def keep_tails(self) -> None:
-        """Packs the newest memories of all owners, the most recently used first, within a share of work."""
+    def keep_tails(self, memories: int) -> None:
+        """Packs the newest memories of all owners, the most recently used first, until they are so many."""
         packed = 0
         for hot in reversed(self._owners.values()):
-            if packed < PACKED_AT_END:
-                packed += hot.keep_tail()
+            if packed >= memories:
+                return
+            packed += hot.keep_tail()
 
     @property
     def total_bytes(self) -> int:
@@ -237,5 +238,7 @@ class Owners:
         return self._hot_owners.get(self._partition, owner)
 
     def drop(self, owner: Owner) -> None:
-        """Takes an owner out of memory who may be half changed there; the store has all of the events before."""
+        """Takes an owner out of memory who may be half changed there; the store has all of the events before. Raises
+        StorageError."""
+        self._partition.commit()
         self._hot_owners.drop(owner)

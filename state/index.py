@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from recallflow.caching import Kept
 from recallflow.embedder import Matrix
-from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, JoinedArray, Mask, Texts
+from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, JoinedArray, Mask, Places, Texts
 from recallflow.state.chats import people, with_assistant
 from recallflow.state.interner import Interner
 from recallflow.state.lexical import LexicalIndex
-from recallflow.state.rows import PASSAGE_END, Entry, Episode, Vectors
+from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, PASSAGE_END, Entry, Episode, Vectors
 from recallflow.state.segment import FACTS, NAMED, Segment
 from recallflow.state.tokens import TokenIndex, Tokens
 from recallflow.state.vectors import Clusters, VectorIndex
@@ -23,9 +24,11 @@ from recallflow.state.vectors import Clusters, VectorIndex
 NEVER_MS = np.iinfo(np.int64).max
 ALWAYS_MS = np.iinfo(np.int64).min
 WINDOW = 2  # memories to each side
-WINDOWS = (0, WINDOW)
+WINDOWS = (0, WINDOW, 2 * WINDOW)
+MEASURED = (0, WINDOW)  # windows that are texts to BM25
 _FACTS_BYTES = sum(np.dtype(kind).itemsize for kind in FACTS.values())
 _TAGGED_BYTES = 200
+_STANDING_BYTES = 1024 * 1024  # of an owner's index
 _NO_TOKENS = Tokens()
 _NOT_IN = -1  # where a slot would be
 _FIELDS = {"session": "session_id", "project": "project_id"}  # of an entry, where a column's name is shorter
@@ -76,6 +79,11 @@ class Facts(dict[str, Array]):
         return column
 
 
+def _at(slots: Ints, column: Array) -> Array:
+    """A column's values at rising slots; the column itself where these are all."""
+    return column if len(slots) == len(column) else column[slots]
+
+
 class Conversation:
     """Live memories in conversation order: by episode, then event time, then arrival.
 
@@ -89,9 +97,9 @@ class Conversation:
 
     def __init__(self, facts: Mapping[str, Array]) -> None:
         live = np.flatnonzero(facts["live"])
-        episode, seqs = facts["episode"][live], facts["seq"][live]
+        episode, seqs, created_ms = (_at(live, facts[name]) for name in ("episode", "seq", "created_ms"))
         episode = np.where(episode < 0, -1 - seqs, episode)
-        order = np.lexsort((seqs, facts["created_ms"][live], episode))
+        order = np.lexsort((seqs, created_ms, episode))
         self.slots: Ints = live[order]
         self.places: Ints = np.full(len(facts["live"]), -1)
         self.places[self.slots] = np.arange(len(order))
@@ -102,16 +110,17 @@ class Conversation:
         first[1:] = ordered[1:] != ordered[:-1]
         self.opens: Mask = first & (ordered >= 0)
         self.starts: Ints = np.flatnonzero(first)
-        self.segment: Ints = np.cumsum(first) - 1
+        self.segment: Ints = np.cumsum(first)
+        self.segment -= 1
         self.ends: Ints = np.append(self.starts, self.size)[1:]
         self.authors: Ints = np.flatnonzero(np.bincount(self.facts["author"] + 1)) - 1
         self.windows = {reach: self.window(reach) for reach in WINDOWS}
 
     def window(self, reach: int) -> tuple[Ints, Ints]:
         """The bounds of each place's neighbourhood."""
-        places = np.arange(self.size)
-        low = np.maximum(places - reach, self.starts[self.segment])
-        high = np.minimum(places + reach + 1, self.ends[self.segment])
+        low, high = np.arange(-reach, self.size - reach), np.arange(reach + 1, self.size + reach + 1)
+        np.maximum(low, self.starts.take(self.segment), out=low)
+        np.minimum(high, self.ends.take(self.segment), out=high)
         return low, high
 
     @cached_property
@@ -121,11 +130,17 @@ class Conversation:
         since = bool((facts["valid_from_ms"] != ALWAYS_MS).any())
         return since or bool(((facts["valid_to_ms"] != NEVER_MS) | (facts["expires_ms"] != NEVER_MS)).any())
 
-    def around(self, values: Array, reach: int) -> Array:
-        """For each place, the sum of the values within so many places to both sides of it in its episode."""
-        up_to = np.concatenate([[0.0], np.cumsum(values)])
-        low, high = self.window(reach)
-        summed: Array = up_to.take(high) - up_to.take(low) - values
+    def living(self, slots: npt.NDArray[np.integer[Any]]) -> Places:
+        """The places of slots, without those of removed memories."""
+        places = self.places.take(slots)
+        return places[places >= 0] if len(self.places) > self.size else places
+
+    def around(self, values: Array, reaches: Iterable[int]) -> Array:
+        """For each place, the sum of the values within so many places to both sides of it in its episode, and of such
+        sums where there are several reaches."""
+        up_to, summed = np.concatenate([[0.0], np.cumsum(values)]), np.zeros(self.size)
+        for low, high in map(self.windows.__getitem__, reaches):
+            summed += up_to.take(high) - up_to.take(low) - values
         return summed
 
     def before(self, values: Array) -> Array:
@@ -151,6 +166,14 @@ class Lengths(NamedTuple):
     def of(cls, words: Floats) -> Self:
         """With their mean, kept off 0 to divide by."""
         return cls(words, max(float(words.sum()) / max(len(words), 1), 1e-9))
+
+
+class Standing(NamedTuple):
+    """Where a stem stands: the place of each occurrence, those of one memory side by side; and how many memories hold
+    it."""
+
+    places: Places
+    holders: int
 
 
 def _part_sizes(entry: Entry) -> list[int]:
@@ -221,6 +244,7 @@ class OwnerIndex:
     def reserve(self, memories: int) -> None:
         """Makes room for so many more memories."""
         self.vectors.reserve(memories)
+        self._slot_of_seq.reserve(memories)
 
     def _append(self, entries: Sequence[Entry], vectors: Mapping[tuple[int, int], Vectors | None]) -> None:
         if not entries:
@@ -306,6 +330,9 @@ class OwnerIndex:
         """Drops what was worked out from the memories that were in."""
         for name in (
             "conversation",
+            "standing",
+            "asking",
+            "answering",
             "with_assistant",
             "of_two",
             "lengths",
@@ -319,7 +346,7 @@ class OwnerIndex:
         """Gives memories that are not in yet the slots from `first` on."""
         missing = int(seqs.max(initial=-1)) + 1 - len(self._slot_of_seq)
         if missing > 0:
-            self._slot_of_seq.extend(np.full(missing, _NOT_IN))
+            self._slot_of_seq.extend(_NOT_IN, missing)
         self._slot_of_seq.view[seqs] = np.arange(first, first + len(seqs))
         self._size += len(seqs)
 
@@ -351,24 +378,51 @@ class OwnerIndex:
         return Conversation(self.facts)
 
     @cached_property
+    def standing(self) -> Kept[str, Standing]:
+        """Where stems stand among `conversation`: a question asks for each of its own in several steps."""
+        return Kept(partial(OwnerIndex._standing, proxy(self)), _STANDING_BYTES)
+
+    def _standing(self, stem: str) -> Standing:
+        places = self.conversation.living(self.words.occurrences(stem))
+        return Standing(places, len(places) and 1 + int(np.count_nonzero(places[1:] != places[:-1])))
+
+    @cached_property
     def with_assistant(self) -> Mask:
         """Whether each place's memory comes from a chat with an assistant (state/chats.py)."""
         return with_assistant(self.conversation.facts, self.names)
+
+    @cached_property
+    def asking(self) -> Mask:
+        """Whether each place's memory asks what the next one may answer: it holds a question; of a chat with an
+        assistant, whose texts are long and quote questions, it ends in one."""
+        flags = self.conversation.facts["flags"]
+        found: Mask = np.where(self.with_assistant, flags & ENDS_ASKING, flags & HAS_QUESTION) != 0
+        return found
+
+    @cached_property
+    def answering(self) -> Mask:
+        """Whether the memory before each place's asks so, and is another's: nobody answers their own question."""
+        now, authors = self.conversation, self.conversation.facts["author"]
+        another = (authors < 0) | (now.before(authors) != authors)
+        found: Mask = another & now.before(self.asking)
+        return found
 
     @cached_property
     def of_two(self) -> Mask:
         """Whether each place's memory comes from chats between people of which there are but two."""
         facts = self.conversation.facts
         others = ~self.with_assistant
-        between_two = len(np.unique(facts["author"][others & people(facts, self.names)])) == 2
-        return others & between_two
+        wrote = np.bincount(facts["author"][others & people(facts, self.names)])
+        found: Mask = others & (np.count_nonzero(wrote) == 2)
+        return found
 
     @cached_property
     def lengths(self) -> Mapping[int, Lengths]:
-        """For each reach of `Conversation.windows`, the lengths of the neighbourhoods."""
+        """For each reach of `MEASURED`, the lengths of the neighbourhoods."""
         now = self.conversation
         up_to = np.concatenate([[0.0], np.cumsum(self.words.lengths()[now.slots])])
-        return {reach: Lengths.of(up_to.take(high) - up_to.take(low)) for reach, (low, high) in now.windows.items()}
+        bounds = {reach: now.windows[reach] for reach in MEASURED}
+        return {reach: Lengths.of(up_to.take(high) - up_to.take(low)) for reach, (low, high) in bounds.items()}
 
     @cached_property
     def log_lengths(self) -> Floats:
@@ -416,4 +470,4 @@ class OwnerIndex:
             self.facts.nbytes + self.words.nbytes + self.vectors.nbytes + self.tokens.nbytes + self._slot_of_seq.nbytes
         )
         tags = _TAGGED_BYTES * len(self._tags) + sum(len(packed) for _, packed in self._packed_tags)
-        return arrays + self.ids.nbytes + tags
+        return arrays + self.ids.nbytes + tags + self.standing.size_bytes

@@ -202,7 +202,7 @@ class LexicalIndex:
             self._cuts.extend(words.cuts + np.int64(len(self._flat)))
             self._cut_slots.extend(words.cut_places + np.int64(first))
             first += len(words.lengths)
-            self._flat.extend(numbers_of[start:end].take(words.flat))
+            numbers_of[start:end].take(words.flat, out=self._flat.more(len(words.flat)), mode="clip")
 
     def packed(self) -> Words:
         """All slots, as another index can append them."""

@@ -143,6 +143,10 @@ class Partition:
         """Records under a prefix, in key order."""
         return self.scan_range(prefix, keys.after(prefix))
 
+    def scan_committed(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Records under a prefix of which surely none is staged: to find that out takes as long as to read a few."""
+        return self._walk(prefix, keys.after(prefix), back=False, committed=True)
+
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Records with first ≤ key < end, in key order, as the events so far left them."""
         return self._walk(first, end, back=False)
@@ -154,8 +158,10 @@ class Partition:
     def first_keys(self, prefix: bytes, at_most: int) -> list[bytes]:
         """The first keys under a prefix, in order; their values are not opened."""
         end = keys.after(prefix)
+        if self._may_be_pending(prefix, end):
+            self.commit()
         options = _up_to(end)
-        cursor = self._cursor(options, prefix, end)
+        cursor = self._cursor(options, prefix)
         found: list[bytes] = []
         while len(found) < at_most and cursor.valid():
             found.append(cursor.key())
@@ -163,19 +169,19 @@ class Partition:
         self._check_end(cursor)
         return found
 
-    def _walk(self, first: bytes, end: bytes, back: bool) -> Iterator[tuple[bytes, bytes]]:
+    def _walk(self, first: bytes, end: bytes, *, back: bool, committed: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        if not committed and self._may_be_pending(first, end):
+            self.commit()
         options = _up_to(end)
-        cursor = self._cursor(options, first, end, back)
+        cursor = self._cursor(options, first, back)
         step = cursor.prev if back else cursor.next
         while cursor.valid() and (key := cursor.key()) >= first:  # rocksdict does not heed a lower bound
             yield key, self.keyring.open(key, cursor.value())
             step()
         self._check_end(cursor)
 
-    def _cursor(self, options: ReadOptions, first: bytes, end: bytes, back: bool = False) -> Any:
+    def _cursor(self, options: ReadOptions, first: bytes, back: bool = False) -> Any:
         """Whoever asks for it holds on to the options: without them it would not know where to end."""
-        if self._may_be_pending(first, end):
-            self.commit()
         try:
             cursor = self._db.iter(options)
             cursor.seek_to_last() if back else cursor.seek(first)
@@ -339,7 +345,10 @@ def _open(path: Path, options: Options, lock_wait_s: float) -> Rdict:
             return Rdict(str(path), options)
         except Exception as error:
             if "/LOCK:" not in str(error):
-                raise StorageError(f"cannot open {path}: {error}") from error
+                raise StorageError(
+                    f"cannot open {path}: {error}. Restore a checkpoint (recallflow state restore), or move the folder "
+                    "away and have it read again from the log (recallflow state rebuild)"
+                ) from error
             if time.monotonic() >= give_up:
                 raise StateInUse(
                     f"{path} is in use by another process: stop that process, or give another --state-dir"

@@ -270,6 +270,15 @@ class Vectors(NamedTuple):
         return whole + _TOKENS.pack(self.tokens.shape[1]) + sizes + self.tokens.tobytes()
 
     @classmethod
+    def read_whole(cls, data: bytes, model: str, dimension: int) -> Matrix | None:
+        """The vector of an encoded memory, if it is of this model. Of one row, nothing else is decoded."""
+        head = _head_of_vectors(model, 1, dimension)
+        if data.startswith(head):
+            return np.frombuffer(data, _FLOAT, dimension, len(head))
+        found = cls.decode(data)
+        return found.whole if found.model == model else None
+
+    @classmethod
     def decode(cls, data: bytes) -> "Vectors":
         length, rows, dimension = _VECTORS.unpack_from(data)
         start = _VECTORS.size + length

@@ -72,8 +72,8 @@ class TokenIndex:
         """Appends so many slots, whose tokens of this dimension, 0 where none has any, are to be read when they are
         asked for."""
         self._dimension = dimension or self._dimension
-        self._starts.extend(np.full(slots, _UNREAD if dimension else 0))
-        self._sizes.extend(np.zeros(slots))
+        self._starts.extend(_UNREAD if dimension else 0, slots)
+        self._sizes.extend(0, slots)
 
     def _append(self, slots: Iterable[int], tokens: Sequence[Tokens]) -> tuple[Ints, Ints]:
         """Appends rows → where those of each slot start, and how many they are."""

@@ -70,6 +70,9 @@ def surroundings() -> Mapping[str, str]:
     return {name: value for name, value in os.environ.items() if name != BOOTSTRAP_VARIABLE}
 
 
+SHORT_SESSION = ("--session-timeout-s", "6")  # after which another engine may take over
+
+
 class Engine:
     """`recallflow run` on a state directory of its own, to be started, hurt and started again."""
 

@@ -87,6 +87,15 @@ class Log:
         event = {"type": event_type, "tenant_id": TENANT, "user_id": user, "id": f"q{self.number()}"} | fields
         return self._event("query", user, event, [ANSWER])
 
+    def talk(self, count: int = 40, *, owners: int = 5) -> None:
+        """Tells so many memories and asks as many questions, in turns and of these users, and waits until all are in
+        their topics."""
+        for number in range(count):
+            user = f"user{number % owners}"
+            self.tell(user, content=f"walnut {self.number()}")
+            self.ask(user, "recall", query="walnut")
+        self.flush()
+
     def raw(self, kind: str, value: bytes | None, wants: Sequence[frozenset[str]] = (LETTER,), **how: Any) -> Sent:
         """A record as it is, keyed like a user's unless `how` says otherwise (`key`, `partition`, `headers`,
         `timestamp`)."""

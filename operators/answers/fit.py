@@ -23,6 +23,13 @@ LEAST_BYTES = 200  # a text is not cut below this: an answer of nothing but stum
 _KEPT = frozenset(
     ("id", "query_id", "session_id", "episode_id", "memory_id", "source", "target", "key", "memory", "node", "code")
 )
+_LESS = {  # part of an answer → what a query asks for less of it with
+    "memories": "a lower k",
+    "context": "a lower max_tokens",
+    "episodes": "a lower limit",
+    "graph_trace": "a lower k or traversal_depth",
+    "subgraph": "lower hops or fewer nodes",
+}
 _MARK_BYTES = len(f',"{TRUNCATED}":true')
 
 
@@ -31,8 +38,15 @@ def fitted(answer: Answer, most_bytes: int) -> Answer:
     if len(answer.body) <= most_bytes:
         return answer
     size = f"the answer has {len(answer.body)} bytes, and its topic takes {most_bytes}"
-    whole = f"{size}: ask for less, with a lower k, limit or max_tokens"
-    return _shortened(answer, most_bytes) or failed(answer, whole, most_bytes)
+    return _shortened(answer, most_bytes) or failed(answer, f"{size}: {_way_out(answer)}", most_bytes)
+
+
+def _way_out(answer: Answer) -> str:
+    """What to do about an answer that is too large: of what its query has a field for, ask for less."""
+    document = from_json(answer.body)
+    less = [how for part, how in _LESS.items() if document.get(part)]
+    ask = f"ask for less, with {' or '.join(less)}, or " if less else ""
+    return f"{ask}let the topic take more (max.message.bytes)"
 
 
 def failed(answer: Answer, reason: str, most_bytes: int) -> Answer:

@@ -7,6 +7,7 @@ event leaves it so far. After a removal, `prune` deletes the nodes that nothing 
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from recallflow.embedder import Matrix
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.limits import SUPERSEDED_MAX
 from recallflow.operators.graph import orphans
@@ -138,10 +139,10 @@ class Changes:
         self.put(keys.links(self._owner, seq), None if row is None else row.encode())
         self.staged.sketches[seq] = row.sketch if row is not None else b""
 
-    def vectors(self, seqs: Iterable[int]) -> list[Vectors | None]:
-        """Vectors of memories, as they were before this event."""
+    def wholes(self, seqs: Iterable[int], model: str, dimension: int) -> list[Matrix | None]:
+        """The vector of each memory that has one of this model, as it was before this event."""
         stored = self._partition.get_many([keys.vectors(self._owner, seq) for seq in seqs])
-        return [None if value is None else Vectors.decode(value) for value in stored]
+        return [None if value is None else Vectors.read_whole(value, model, dimension) for value in stored]
 
     def link(self, seq: int, links: Iterable[Link]) -> None:
         """Links a memory to nodes that it was not linked to."""

@@ -19,10 +19,9 @@ from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias
 
 from recallflow.operators.graph.reader import Caps, Scope, is_form, other_end
+from recallflow.queries import HOPS_MAX, HOPS_MIN
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import SYMMETRIC, NodeKey
-
-HOPS_MIN, HOPS_MAX = 1, 3
 
 Vertex: TypeAlias = int | NodeKey
 Adjacency: TypeAlias = dict[Vertex, dict[Vertex, dict[str, Edge | None]]]

@@ -19,12 +19,12 @@ from recallflow.operators.events import Request
 from recallflow.operators.graph import entities
 from recallflow.operators.graph.expand import Expansion, Related, boosts, expand
 from recallflow.operators.graph.gate import Compared, compare
-from recallflow.operators.graph.neighbourhood import HOPS_MIN
 from recallflow.operators.graph.paths import Seeds, Step, Walk
 from recallflow.operators.graph.proximity import proximity
 from recallflow.operators.graph.reader import Scope, read_once
 from recallflow.operators.graph.rollout import STEP, Applied, Expansions
 from recallflow.operators.guard import once
+from recallflow.queries import HOPS_MIN
 from recallflow.responses import Warn
 from recallflow.state.arrays import Column, Places
 from recallflow.state.graph import OwnerGraph

@@ -4,10 +4,12 @@ Both ends keep at most so many neighbours: a memory that is closer than the weak
 both directions. Equally close ones stay who they are.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from recallflow.embedder import Matrix
 from recallflow.operators.graph.changes import Changes
 from recallflow.state.graph_codec import Neighbour
 from recallflow.state.rows import MemoryRow, Vectors
@@ -56,16 +58,23 @@ def unlink_similar(changes: Changes, seq: int) -> None:
 
 
 def _closest(changes: Changes, vectors: Vectors, near: list[int], at_least: float) -> list[tuple[float, int]]:
-    """Cosine, to 4 digits, and `seq` of those that are close enough, the closest first, then the newest. Each cosine is
-    made alone and in double precision, so that it is the same in whatever company, and from both ends."""
-    vector = vectors.whole.astype(np.float64)
-    found = []
-    for seq, other in zip(near, changes.vectors(near), strict=True):
-        if other is not None and other.model == vectors.model:
-            weight = round(float(np.dot(vector, other.whole.astype(np.float64))), DIGITS)
-            if weight >= at_least:
-                found.append((weight, seq))
+    """Cosine, to 4 digits, and `seq` of those that are close enough, the closest first, then the newest."""
+    vector = vectors.whole
+    wholes = zip(near, changes.wholes(near, vectors.model, len(vector)), strict=True)
+    compared = [(seq, whole) for seq, whole in wholes if whole is not None]
+    weights = cosines(vector, [whole for _, whole in compared])
+    rounded = [(round(weight, DIGITS), seq) for weight, (seq, _) in zip(weights, compared, strict=True)]
+    found = [one for one in rounded if one[0] >= at_least]
     return sorted(found, key=lambda one: (-one[0], -one[1]))
+
+
+def cosines(vector: Matrix, others: Sequence[Matrix]) -> list[float]:
+    """The cosine of a unit vector with each of others, in double precision, where a product of two numbers is exact.
+    Each row is summed up alone, so that a cosine is the same in whatever company, and from both ends: a product of
+    matrices would round by where a row lies."""
+    rows = np.array(others, np.float64).reshape(len(others), len(vector))
+    found: list[float] = (rows * vector).sum(axis=1).tolist()
+    return found
 
 
 def _accepted(changes: Changes, seq: int, newcomer: Neighbour, at_most: int) -> str | None:

@@ -15,13 +15,13 @@ long question, or as ln(1 + 2.2·s), which never is.
 from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.state.arrays import Column, Mask, Places
-from recallflow.state.index import WINDOW, Conversation, Lengths, OwnerIndex
+from recallflow.state.arrays import Column, Floats, Ints, Mask, Places
+from recallflow.state.index import WINDOW, Lengths, OwnerIndex
 from recallflow.state.lexical import distinct
 
 K1 = 1.2
@@ -58,13 +58,15 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
     """BM25 of each text. `bare`: the stems that are of no participant's name. In a window, a word that is asked for
     twice counts twice."""
     conversation, lengths, times = index.conversation, index.lengths, Counter(stems)
-    held = [live(conversation, index.words.occurrences(stem)) for stem in times]  # places, word by word
-    near = _near(conversation, held)
+    standing = [index.standing[stem] for stem in times]
+    held = [found.places for found in standing]
+    near = _near(conversation.windows[WINDOW], held, conversation.size)
     places: Places = near.nonzero()[0]
     before: Places = near.cumsum() - near  # how many of `places` are before a place
-    asked, once = np.array([*times.values()], np.float64), np.ones(len(times))
+    asked = np.array([*times.values()], np.float64)
     nameless = np.array([stem in bare for stem in times], np.float64)
-    width, worth = len(places) + 1, 0.0
+    rarities = idf([found.holders for found in standing], conversation.size)
+    width = len(places) + 1
     found = np.zeros((3, len(places)))
     of_episodes = np.zeros(len(conversation.starts))
     episodes = np.unique(conversation.segment[places])
@@ -73,34 +75,32 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
         some, these = held[start : start + at_once], slice(start, start + at_once)
         rows = np.repeat(np.arange(len(some)) * width + 1, [len(where) for where in some])
         rows += before.take(np.concatenate(some))
-        # How often each word stands before each of `places`, (words, width).
-        up_to = np.bincount(rows, minlength=len(some) * width).reshape(-1, width).cumsum(axis=1)
-
-        def counts(low: Places, high: Places, up_to: Places = up_to) -> Places:
-            return up_to.take(before.take(high), axis=1) - up_to.take(before.take(low), axis=1)
-
-        alone = counts(*(bound.take(places) for bound in conversation.windows[0]))
-        around = counts(*(bound.take(places) for bound in conversation.windows[WINDOW]))
-        found[0] += bm25(alone, once[these], lengths[0], places)
-        found[1] += bm25(around, asked[these], lengths[WINDOW], places, LENIENT_B)
-        found[2] += bm25(around, nameless[these], lengths[WINDOW], places)
-        together = counts(conversation.starts.take(episodes), conversation.ends.take(episodes))
-        of_episodes[episodes] += bm25(together, once[these], index.episode_lengths, episodes)
-        worth += float(idf(np.count_nonzero(alone, axis=1), conversation.size).sum())
+        # How often each word stands at each of `places`, (words, places), and how often before it.
+        alone = np.bincount(rows, minlength=len(some) * width).reshape(-1, width).astype(np.float64)
+        up_to = alone.cumsum(axis=1)
+        low, high = (before.take(bound.take(places)) for bound in conversation.windows[WINDOW])
+        around = up_to.take(high, axis=1) - up_to.take(low, axis=1)
+        rarities_around = idf((around > 0).sum(axis=1), conversation.size)
+        found[0] += bm25(alone[:, 1:], rarities[these], lengths[0], places)
+        found[1] += bm25(around, asked[these] * rarities_around, lengths[WINDOW], places, LENIENT_B)
+        found[2] += bm25(around, nameless[these] * rarities_around, lengths[WINDOW], places)
+        low, high = (before.take(bound.take(episodes)) for bound in (conversation.starts, conversation.ends))
+        together = up_to.take(high, axis=1) - up_to.take(low, axis=1)
+        rarities_together = idf((together > 0).sum(axis=1), len(of_episodes))
+        of_episodes[episodes] += bm25(together, rarities_together, index.episode_lengths, episodes)
     own, window, nameless_window = np.zeros((3, conversation.size))
     for column, score in zip((own, window, nameless_window), found, strict=True):
         column[places] = score
-    return Scores(own, window, nameless_window, of_episodes.take(conversation.segment), worth)
+    return Scores(own, window, nameless_window, of_episodes.take(conversation.segment), float(rarities.sum()))
 
 
-def bm25(counts: Places, times: Column, lengths: Lengths, places: Places, b: float = B) -> Column:
-    """BM25 of the texts at `places`, among all of these lengths. `counts`: (words, len(places)), of all texts that hold
-    any of the words; `times`: (words,) how often each counts."""
+def bm25(counts: Floats, worths: Column, lengths: Lengths, places: Places, b: float = B) -> Column:
+    """BM25 of the texts at `places`. `counts`: (words, len(places)); `worths`: (words,) the idf of each among such
+    texts, as often as it counts."""
     norms = lengths.words.take(places)
     norms *= K1 * b / lengths.mean
     norms += K1 * (1 - b)
-    parts = counts / (counts + norms)
-    scores: Column = times * idf(np.count_nonzero(counts, axis=1), len(lengths.words)) @ parts
+    scores: Column = worths @ (counts / (counts + norms))
     return scores
 
 
@@ -110,10 +110,22 @@ def phrase_column(index: OwnerIndex, stems: Sequence[str]) -> Column:
     conversation = index.conversation
     column = np.zeros(conversation.size)
     for pair in dict.fromkeys(pairwise(stems)):
-        holding = live(conversation, distinct(index.words.adjoining(*pair)))
+        holding = conversation.living(distinct(index.words.adjoining(*pair)))
         if len(holding):
             column[holding] += np.log1p(conversation.size / len(holding))
     return column
+
+
+def counted(held: Sequence[Places], places: Places, size: int) -> Ints:
+    """How often each word stands at each of `places`, (words, places), out of `size` places. `held`: the place of each
+    of its occurrences."""
+    width, number = len(places) + 1, np.full(size, len(places))  # the last one stands for all other places
+    number[places] = np.arange(len(places))
+    rows = np.repeat(np.arange(len(held)) * width, [*map(len, held)])
+    rows += number.take(np.concatenate([NOWHERE, *held]))
+    counts = np.bincount(rows, minlength=len(held) * width).reshape(len(held), width)
+    found: Ints = counts.take(number.take(places), axis=1)  # a place may be there several times
+    return found
 
 
 def idf(held: npt.ArrayLike, texts: int) -> Column:
@@ -122,17 +134,11 @@ def idf(held: npt.ArrayLike, texts: int) -> Column:
     return np.log1p((texts - holding + 0.5) / (holding + 0.5))
 
 
-def live(conversation: Conversation, slots: npt.NDArray[np.integer[Any]]) -> Places:
-    """The places of slots, without those of removed memories."""
-    places = conversation.places.take(slots)
-    return places[places >= 0] if len(conversation.places) > conversation.size else places
-
-
-def _near(conversation: Conversation, held: Sequence[Places]) -> Mask:
-    """(n + 1,) whether the widest window around a place holds any of some words; no other has a score."""
-    low, high = conversation.windows[max(conversation.windows)]
-    holding, size = np.concatenate([NOWHERE, *held]), conversation.size + 1
+def _near(windows: tuple[Places, Places], held: Sequence[Places], size: int) -> Mask:
+    """(size + 1,) whether the window around a place holds any of some words; no other has a score."""
+    low, high = windows
+    holding = np.concatenate([NOWHERE, *held])
     # Where windows begin less where they have ended by then is how many there are.
-    begun = np.bincount(low.take(holding), minlength=size) - np.bincount(high.take(holding), minlength=size)
+    begun = np.bincount(low.take(holding), minlength=size + 1) - np.bincount(high.take(holding), minlength=size + 1)
     near: Mask = begun.cumsum() > 0
     return near

@@ -13,7 +13,8 @@ of the texts of `bm25.py`, s/(s + 5) or a logarithm of it.
 | window | WINDOW/(WINDOW + 5) |
 | around | the sum of `own` over the two to each side of it in its episode, and again over the four |
 | phrase | neighbouring words of the question that are neighbours in it (`phrase_column`), by what its words are worth |
-| answers | 0.1·z(cosine) + OWN/(OWN + 5) of the memory before, if another asks there; less if long (assistant) |
+| answers | 0.1·z(cosine) + OWN/(OWN + 5) of the memory before, if another asks there |
+| borrowed | what `own` of the memory before is above its own, if another asks there; less if it has many words |
 | length | logarithm of how many words it has, less its mean |
 | speaker, speaker_asks | the question names exactly one participant and it is theirs; and it ends in a question |
 | speaker_of_two | the question names one and it is theirs, in chats between just two people, who tell of themselves |
@@ -23,12 +24,12 @@ of the texts of `bm25.py`, s/(s + 5) or a logarithm of it.
 | opens | first message of the episode |
 
 Whose a memory is, `people.py` tells. What a memory outside any episode (a fact, say) cannot have, `answers`,
-`around` and `opens`, stands at its mean: it counts neither for nor against it.
+`borrowed`, `around` and `opens`, stands at its mean: it counts neither for nor against it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -41,15 +42,15 @@ from recallflow.operators.recall import people, words
 from recallflow.operators.recall.bm25 import bm25_scores, logarithm, phrase_column, squashed
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.weights import Weights
-from recallflow.state.arrays import Column, Mask, Places
+from recallflow.state.arrays import Column, Places
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, TELLS_TIME
+from recallflow.state.rows import ENDS_ASKING, TELLS_TIME
 
 DENSE_IN_BASE = 0.1
 AROUND = (2, 4)  # places
 STANDS_IN = 0.5  # of what late interaction weighs: the cosine's part in choosing what to work it out for
 NEAR_DAYS = 2
-BRIEF = 10  # words of an answer that rests on the question
+BRIEF = 10  # words of an answer that rests on the question alone
 NEAR_DATE = 2.0  # what the date column is at most
 
 
@@ -93,23 +94,20 @@ class Columns:
         """(n,) weighted sum, in log-odds of being evidence."""
         count, known = self.first or (0, np.zeros(len(next(iter(self.values.values())))))
         total: Column = known.copy()
+        weighed = np.empty_like(total)
         for name, column in islice(self.values.items(), count, None):
-            total += self.weights[name] * column
+            total += np.multiply(column, self.weights[name], out=weighed)
         return total
 
     def contributions(self, places: Places) -> Column:
         """What each column adds to the scores at these places, (columns, places)."""
-        weights, values = self.at(places, [*self.values])
-        return weights * values
+        return np.array([[weight * value for weight, value in self.at(name, places)] for name in self.values])
 
-    def at(self, places: Places, names: Sequence[str]) -> tuple[Column, Column]:
-        """What the columns of these names weigh at these places, and their values there, (names, places) each."""
-        weights, values = np.empty((2, len(names), len(places)))
-        for row, name in enumerate(names):
-            weight = self.weights[name]
-            weights[row] = weight.take(places) if isinstance(weight, np.ndarray) else weight
-            values[row] = self.values[name].take(places)
-        return weights, values
+    def at(self, name: str, places: Places) -> Iterator[tuple[float, float]]:
+        """What a column weighs at each of these places, and its value there."""
+        weight = self.weights[name]
+        weights = weight.take(places).tolist() if isinstance(weight, np.ndarray) else repeat(weight, len(places))
+        return zip(weights, self.values[name].take(places).tolist(), strict=True)
 
 
 def compute(
@@ -149,13 +147,11 @@ def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Co
     conversation = index.conversation
     scores = bm25_scores(index, question.stems, frozenset(question.bare_stems))
     own, in_episode = logarithm(scores.own), conversation.facts["episode"] >= 0
-    answers = conversation.before(np.where(asking(index), DENSE_IN_BASE * dense + squashed(scores.own), 0.0))
-    authors = conversation.facts["author"]
-    answers *= (authors < 0) | (conversation.before(authors) != authors)  # nobody answers their own question
+    answers = np.where(index.answering, conversation.before(DENSE_IN_BASE * dense + squashed(scores.own)), 0.0)
     # Who says much to an assistant says it in words of their own.
     brief = np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)
-    answers *= np.where(index.with_assistant, brief, 1.0)
-    around = sum((conversation.around(own, reach) for reach in AROUND), np.zeros(conversation.size))
+    borrowed = np.where(index.answering, brief * np.maximum(conversation.before(own) - own, 0.0), 0.0)
+    around = conversation.around(own, AROUND)
     phrase = phrase_column(index, question.stems)
     return {
         "own": own,
@@ -165,27 +161,22 @@ def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Co
         "around": people.filled(around, in_episode),
         "phrase": phrase / scores.worth if scores.worth else phrase,
         "answers": people.filled(answers, in_episode),
+        "borrowed": people.filled(borrowed, in_episode),
     }
-
-
-def asking(index: OwnerIndex) -> Mask:
-    """Which memories ask what the next one may answer: those that hold a question; of a chat with an assistant, whose
-    texts are long and quote questions, those that end in one."""
-    flags = index.conversation.facts["flags"]
-    asking: Mask = np.where(index.with_assistant, flags & ENDS_ASKING, flags & HAS_QUESTION) != 0
-    return asking
 
 
 def _dense(index: OwnerIndex, query: TextVectors) -> words.Standard:
     """Z-scores of the cosines over the memories that have a vector; the others stand at the mean."""
     cosines, slots = index.vectors.cosines(query.vector)
-    column, there = np.zeros(index.conversation.size), np.zeros(index.conversation.size, np.bool_)
-    places = index.conversation.places.take(slots)
-    column[places], there[places] = cosines, True
+    column, places = np.zeros(index.conversation.size), index.conversation.places.take(slots)
+    column[places] = cosines
     # Summed up by place: rows stand in another order where the index was loaded anew, and sums of floats would differ.
-    inside = column[there]
-    column[there], mean, deviation = words.standard(inside, inside)
-    return words.Standard(column, mean, deviation)
+    if len(places) == len(column):
+        return words.standard(column, column)
+    there = np.sort(places)
+    found = words.standard(inside := column[there], inside)
+    column[there] = found.scores
+    return found._replace(scores=column)
 
 
 # ---------------------------------------------------------------------- who, when, and where it stands

@@ -34,15 +34,18 @@ def ranked(
     rows: Rows,
     shown: Sequence[Span | None],
     reasons: Sequence[list[Reason]],
+    relevance: Column | None,
     rerank_scores: Mapping[str, float],
 ) -> list[RecalledMemory]:
-    """The ranked memories, each with its reasons and, by id, what a reranker gave it; those whose text could not be
-    opened come last, and one whose row is gone (a deletion in flight) is left out."""
+    """The ranked memories, each with its reasons, its relevance, where the mode told any, and, by id, what a reranker
+    gave it; those whose text could not be opened come last, and one whose row is gone (a deletion in flight) is left
+    out."""
     found: list[RecalledMemory] = []
-    parts = zip(rows, _episode_ids(index, ranking.places), shown, ranking.scores.tolist(), reasons, strict=True)
-    for row, episode_id, excerpt, score, why in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
+    facts = zip(_episode_ids(index, ranking.places), shown, _relevances(relevance, rows), reasons, strict=True)
+    parts = zip(rows, ranking.scores.tolist(), facts, strict=True)
+    for row, score, of_it in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
         if row is not None:
-            memory = _memory(row, episode_id, excerpt, score=score, rank=len(found) + 1, why=why)
+            memory = _memory(row, *of_it, score=score, rank=len(found) + 1)
             if row.id in rerank_scores:
                 memory = memory.model_copy(update={"rerank_score": round(rerank_scores[row.id], 6)})
             found.append(memory)
@@ -56,15 +59,21 @@ def added(
     rows: Rows,
     shown: Sequence[Span | None],
     reasons: Sequence[list[Reason]],
+    relevance: Column | None,
     behind: int,
 ) -> list[RecalledMemory]:
     """What the graph adds, ranked behind so many memories; one whose row is gone is left out."""
     found: list[RecalledMemory] = []
-    parts = zip(_episode_ids(index, places), items, rows, shown, reasons, strict=True)
-    for episode_id, item, row, excerpt, why in parts:
+    facts = zip(_episode_ids(index, places), shown, _relevances(relevance, rows), reasons, strict=True)
+    for row, item, of_it in zip(rows, items, facts, strict=True):
         if row is not None:
-            rank = behind + len(found) + 1
-            found.append(_memory(row, episode_id, excerpt, score=item.score, rank=rank, why=why))
+            found.append(_memory(row, *of_it, score=item.score, rank=behind + len(found) + 1))
+    return found
+
+
+def _relevances(relevance: Column | None, rows: Rows) -> Sequence[float | None]:
+    """What a response shows of them, one for each row."""
+    found: Sequence[float | None] = [None] * len(rows) if relevance is None else relevance.round(6).tolist()
     return found
 
 
@@ -75,8 +84,16 @@ def _episode_ids(index: OwnerIndex, places: Places) -> list[str | None]:
 
 
 def _memory(
-    row: MemoryRow, episode_id: str | None, excerpt: Span | None, *, score: float, rank: int, why: list[Reason]
+    row: MemoryRow,
+    episode_id: str | None,
+    excerpt: Span | None,
+    relevance: float | None,
+    why: list[Reason],
+    *,
+    score: float,
+    rank: int,
 ) -> RecalledMemory:
+    told: dict[str, Any] = {} if relevance is None else {"relevance": relevance}  # else the response leaves it out
     return RecalledMemory(
         id=row.id,
         content=row.content,
@@ -95,15 +112,8 @@ def _memory(
         rank=rank,
         why=why,
         excerpt=excerpt,
+        **told,
     )
-
-
-def with_relevance(memories: list[RecalledMemory], rows: Rows, relevance: Column | None) -> list[RecalledMemory]:
-    """The memories, each with its relevance, where the mode told any; `rows`: whose it is."""
-    if relevance is None:
-        return memories
-    by_id = {row.id: value for row, value in zip(rows, relevance.round(6).tolist(), strict=True) if row is not None}
-    return [memory.model_copy(update={"relevance": by_id[memory.id]}) for memory in memories]
 
 
 def relevance_warnings(scene: Scene, judged: Judged, answered: int) -> list[Warn]:

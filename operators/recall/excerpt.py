@@ -11,7 +11,6 @@ from recallflow.operators import redaction
 from recallflow.operators.passages import passages
 from recallflow.operators.recall.bm25 import idf
 from recallflow.operators.recall.question import Question
-from recallflow.operators.recall.words import holders
 from recallflow.responses import Span
 from recallflow.state.arrays import Ints, Places, ranges
 from recallflow.state.index import OwnerIndex
@@ -47,6 +46,6 @@ def _covered(index: OwnerIndex, question: Question, parts: Ints) -> np.ndarray[t
         holding = index.words.part_occurrences(stem)
         if len(holding):
             at = np.minimum(holding.searchsorted(parts), len(holding) - 1)
-            weight = idf(holders(index, stem), index.conversation.size)
+            weight = idf(index.standing[stem].holders, index.conversation.size)
             covered += weight * (holding[at] == parts)
     return covered

@@ -6,7 +6,6 @@ import numpy as np
 
 from recallflow.language import ENGLISH, read_question
 from recallflow.limits import NAMED_MAX
-from recallflow.operators.recall.bm25 import live
 from recallflow.state.arrays import Column, Mask
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import LANGUAGE_SHIFT
@@ -73,6 +72,6 @@ def _holding(index: OwnerIndex, words: Sequence[Iterable[str]]) -> Mask:
     for stems in words:
         any_of = np.zeros_like(mask)
         for stem in stems:
-            any_of[live(index.conversation, index.words.occurrences(stem))] = True
+            any_of[index.standing[stem].places] = True
         mask &= any_of
     return mask

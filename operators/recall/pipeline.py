@@ -20,7 +20,7 @@ from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
 from recallflow.operators.events import Request
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Applied, Expansions
-from recallflow.operators.recall import compose, people, rerank, signal, why, words
+from recallflow.operators.recall import compose, people, rerank, signal, why
 from recallflow.operators.recall.context import About, context
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Laps, Step, tier_of
 from recallflow.operators.recall.excerpt import excerpts
@@ -351,12 +351,14 @@ def _compose(
     if asked.scored is not None:
         why.say_reranked(reasons, asked.scored.model, ranked.before)
     scores = {} if asked.scored is None else asked.scored.scores
-    memories = compose.ranked(index, ranking, rows, shown[:count], reasons, scores)
+    relevance = expanded.relevance
+    told = (None, None) if relevance is None else (relevance[:count], relevance[count:])
+    memories = compose.ranked(index, ranking, rows, shown[:count], reasons, told[0], scores)
     if expanded.applied is not None:
         added, items = expanded.places[count:], expanded.applied.items
         paths = why.added(items, rows)
-        memories += compose.added(index, added, items, expanded.rows[count:], shown[count:], paths, len(memories))
-    memories = compose.with_relevance(memories, expanded.rows, expanded.relevance)
+        parts = expanded.rows[count:], shown[count:], paths, told[1]
+        memories += compose.added(index, added, items, *parts, len(memories))
     memories = compose.with_conflicts(memories, asked.hot.graph, asked.moment)
     warnings += compose.relevance_warnings(ranked.scene, ranked.judged, len(memories))
     optional: dict[str, Any] = {}
@@ -426,7 +428,7 @@ def vocabulary(index: OwnerIndex) -> Vocabulary:
     counted = np.bincount(index.conversation.facts["flags"] >> LANGUAGE_SHIFT, minlength=1)
     common = counted * RARE_LANGUAGE >= max(counted.sum(), 1)
     languages = [int(number) for number in np.argsort(-counted, kind="stable") if common[number]]
-    return Vocabulary(languages or [0], lambda stem: words.holders(index, stem) > 0)
+    return Vocabulary(languages or [0], lambda stem: index.standing[stem].holders > 0)
 
 
 def participants(index: OwnerIndex) -> list[str]:

@@ -8,11 +8,8 @@ of it is counted in the unit of the ranking's scores. What the reasons rest on, 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-import numpy as np
-
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.scene import Ranking, Scene
-from recallflow.state.arrays import Column
 
 # What a column says: words of the memory itself, or of it and its neighbours; likeness to the memory itself, or to it
 # and those before it; or the code of a reason. None: of no interest to a person.
@@ -30,6 +27,7 @@ COLUMNS: Mapping[str, str | None] = MappingProxyType(
         "around": WORDS_NEAR,
         "phrase": WORDS,
         "answers": "answers",
+        "borrowed": "answers",
         "speaker": "person",
         "speaker_of_two": "person",
         "speaker_asks": None,
@@ -61,45 +59,40 @@ BOOSTS: Mapping[str, str] = MappingProxyType(
 )
 COMPARED = frozenset({"typical", "recent", "important", "trusted"})  # every memory has some of it
 
-Strengths = dict[str, Column]
-"""By what speaks, (memories,) in the unit of the scores, 0 where it does not."""
+Strengths = dict[str, float]
+"""By what speaks for a memory, in the unit of the scores; 0 or less where it does not."""
 
 
-def strengths(scene: Scene, ranking: Ranking, columns: Columns) -> Strengths:
-    """How much each thing speaks for each ranked memory."""
-    found: Strengths = {}
+def strengths(scene: Scene, ranking: Ranking, columns: Columns) -> list[Strengths]:
+    """How much each thing speaks for each ranked memory. They are few: plain numbers cost less than arrays of them."""
+    found: list[Strengths] = [{} for _ in ranking.places]
     if columns.values and scene.tuning.mode != "episode":  # its order is by mentions
-        telling = [name for name in columns.values if COLUMNS[name] is not None]
-        weights, values = columns.at(ranking.places, telling)
-        # Whose a memory is that can be nobody's stands at the mean, which says nothing of it.
-        least = np.array([1.0 if COLUMNS[name] == "person" else 0.0 for name in telling])[:, np.newaxis]
-        parts = np.where((values >= least) & (weights > 0), values * weights, 0.0) * _worth(scene, ranking)
-        for name, part in zip(telling, parts, strict=True):
-            _add(found, COLUMNS[name] or "", part)
-    weighed = [(says, name) for name in ranking.weights if (says := FACTORS[name]) is not None]
-    if weighed:
-        values = np.array([ranking.factors[name] for _, name in weighed])
-        middle = np.partition(values, values.shape[1] // 2)[:, values.shape[1] // 2]
-        lowest = middle * [says in COMPARED for says, _ in weighed]
-        weights = np.array([ranking.weights[name] for _, name in weighed])
-        gains = np.maximum(values - lowest[:, np.newaxis], 0.0) * weights[:, np.newaxis]
-        for (says, _), gain in zip(weighed, gains, strict=True):
-            _add(found, says, gain)
-    for boost, values in ranking.boosts.items():
-        _add(found, BOOSTS[boost], values)
+        worth = _worth(scene, ranking)
+        for name in columns.values:
+            if (says := COLUMNS[name]) is not None:
+                # Whose a memory is that can be nobody's stands at the mean, which says nothing of it.
+                least = 1.0 if says == "person" else 0.0
+                for own, (weight, value) in zip(found, columns.at(name, ranking.places), strict=True):
+                    gain = value * weight * worth if weight > 0 and value >= least else 0.0
+                    own[says] = own.get(says, 0.0) + gain
+    for name, weight in ranking.weights.items():
+        if (says := FACTORS[name]) is not None:
+            values = ranking.factors[name].tolist()
+            middle = sorted(values)[len(values) // 2] if says in COMPARED else 0.0
+            for own, value in zip(found, values, strict=True):
+                own[says] = own.get(says, 0.0) + max(value - middle, 0.0) * weight
+    for boost, gains in ranking.boosts.items():
+        for own, gain in zip(found, gains.tolist(), strict=True):
+            own[BOOSTS[boost]] = own.get(BOOSTS[boost], 0.0) + gain
     return found
-
-
-def _add(found: Strengths, says: str, values: Column) -> None:
-    found[says] = found[says] + values if says in found else values
 
 
 def _worth(scene: Scene, ranking: Ranking) -> float:
     """What one unit of log-odds adds to a score."""
     if not ranking.weights:
         return 1.0
-    signal, factor = scene.semantic[ranking.places], ranking.factors["semantic"]
-    high, low = int(signal.argmax()), int(signal.argmin())
-    span = float(signal[high] - signal[low])
-    slope = float(factor[high] - factor[low]) / span if span > 0 else 1.0
-    return ranking.weights["semantic"] * slope
+    signal, factor = scene.semantic[ranking.places].tolist(), ranking.factors["semantic"].tolist()
+    high, low = signal.index(max(signal)), signal.index(min(signal))
+    span = signal[high] - signal[low]
+    slope = (factor[high] - factor[low]) / span if span > 0 else 1.0
+    return float(ranking.weights["semantic"] * slope)

@@ -24,7 +24,7 @@ as is known before a memory is read, and a word is the less rare, the more memor
 A logit is Σ weight · figure · setting, where settings are what of the question and its owner bears on the figures'
 worth, and a probability is 1 / (1 + exp(-logit)). The weights differ by what was compared (`Basis`), and by whether
 people talk to each other, or a user to an assistant, or in a script whose words are read as pairs of characters, which
-meet by chance (`Sort`). They come from logistic regression over stores of 1 to 1,000
+meet by chance (`Talk`). They come from logistic regression over stores of 1 to 1,000
 memories, half of the questions being about another owner (`benchmarks/answerable.py`).
 """
 
@@ -35,10 +35,11 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from recallflow.operators.recall.bm25 import K1, live
+from recallflow.operators.recall.bm25 import K1, counted
 from recallflow.operators.recall.columns import NEAR_DATE, Columns
 from recallflow.operators.recall.question import Question
-from recallflow.operators.recall.relevance_weights import ANSWERABLE, CHATS, RELEVANCE, Basis, Chat, Sort, Table
+from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, Basis, Ground, Table, Talk
+from recallflow.operators.recall.weights import chat_of
 from recallflow.state.arrays import Column, Floats, Ints, Mask, Places, ranges
 from recallflow.state.index import WINDOW, OwnerIndex
 
@@ -58,16 +59,18 @@ FIGURES = ("one", "covered", "around", "match", "alike", "lent", "cosine", "said
 HIGHEST = ("covered", "around", "match", "alike", "lent", "cosine", "said", "dated")
 FIRST = ("covered", "match", "lent", "cosine")
 EVIDENCE = ("one", *HIGHEST, *(f"first {name}" for name in FIRST), "together", "unheard", "apart")
-SETTINGS = ("one", "several", "words", "rarity", "wordless", "memories")
+# What figures are worth differs: where several people talk; by how many words the question has, what they tell, and
+# without any; by how many memories there are, and with few; where no assistant has said anything yet.
+SETTINGS = ("one", "several", "words", "rarity", "wordless", "memories", "few", "alone")
 
 
-def _matrices(table: Table, figures: Sequence[str]) -> dict[Chat, Floats]:
-    """The weights of each chat, (settings, figures)."""
-    found = np.zeros((len(CHATS), len(SETTINGS), len(figures)))
+def _matrices(table: Table, figures: Sequence[str]) -> dict[Ground, Floats]:
+    """The weights on each ground, (settings, figures)."""
+    found = np.zeros((len(GROUNDS), len(SETTINGS), len(figures)))
     for name, weights in table.items():
         figure, _, setting = name.partition(" · ")
         found[:, SETTINGS.index(setting or "one"), figures.index(figure)] = weights
-    return dict(zip(CHATS, found, strict=True))
+    return dict(zip(GROUNDS, found, strict=True))
 
 
 _RELEVANCE, _ANSWERABLE = _matrices(RELEVANCE, FIGURES), _matrices(ANSWERABLE, EVIDENCE)
@@ -95,12 +98,12 @@ class Figures(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """One question to an owner's memories. `chat`: whose weights count. `rarities`: (stems,) of its content words;
+    """One question to an owner's memories. `ground`: whose weights count. `rarities`: (stems,) of its content words;
     `holding`: the places that hold each, as often as they do; `settings`: in the order of `SETTINGS`."""
 
     index: OwnerIndex
     columns: Columns
-    chat: Chat
+    ground: Ground
     rarities: Floats
     holding: Sequence[Places]
     settings: Floats
@@ -108,27 +111,26 @@ class Judge:
     @classmethod
     def of(cls, index: OwnerIndex, question: Question, columns: Columns, basis: Basis, permitted: int) -> Self:
         """`permitted`: how many memories may be in the answer."""
-        conversation, stems = index.conversation, tuple(dict.fromkeys(question.bare_stems))
-        holding = [live(conversation, index.words.occurrences(stem)) for stem in stems]
-        # Those of one memory stand side by side.
-        holders = [len(held) and 1 + int(np.count_nonzero(held[1:] != held[:-1])) for held in holding]
-        rarities = np.array([rarity(stem, held, conversation.size) for stem, held in zip(stems, holders, strict=True)])
+        conversation, standing = index.conversation, {stem: index.standing[stem] for stem in question.bare_stems}
+        rarities = np.array([rarity(stem, found.holders, conversation.size) for stem, found in standing.items()])
         settings = {
             "one": 1.0,
             "several": float(np.count_nonzero(conversation.authors >= 0) >= SEVERAL),
-            "words": len(stems) / 10,
+            "words": len(standing) / 10,
             "rarity": rarities.sum() / 50,
-            "wordless": float(not stems),
+            "wordless": float(not standing),
             "memories": math.log(max(permitted, 1)) / 7,
+            "few": 1 / max(permitted, 1),
+            "alone": float(not (conversation.facts["role"] == index.names.known("assistant")).any()),
         }
         if basis in ("static", "contextual") and not index.tokens.dimension:
             basis = "words"  # weights of vectors are beside those of tokens
         return cls(
             index,
             columns,
-            (basis, _sort(index, question)),
+            (basis, _talk(index, question)),
             rarities,
-            holding,
+            [found.places for found in standing.values()],
             np.array([settings[name] for name in SETTINGS]),
         )
 
@@ -140,7 +142,7 @@ class Judge:
         norms = K1 * (1 - MATCH_B + MATCH_B * words / MEAN_LENGTH)
         shares = self.rarities / max(self.rarities.sum(), 1e-9)
         # By spelling, units weigh what the owner's other memories make of them.
-        by_token = float(self.chat[0] in ("static", "contextual"))
+        by_token = float(self.ground[0] in ("static", "contextual"))
         users = conversation.facts["role"][places] == self.index.names.known("user")
         values = {
             "one": np.ones(len(places)),
@@ -164,15 +166,12 @@ class Judge:
         is_near = np.zeros(conversation.size, np.bool_)
         is_near[ranges(low, high - low)] = True
         (near,) = is_near.nonzero()
-        number = np.full(conversation.size, len(near))  # of each place; the last stands for all that are not near
-        number[near] = np.arange(len(near))
-        counts = np.array([np.bincount(number.take(held), minlength=len(near) + 1) for held in self.holding], np.int64)
-        counts = counts.reshape(len(self.holding), len(near) + 1)
+        counts = counted(self.holding, near, conversation.size)
         up_to = np.zeros((len(counts), len(near) + 1), np.int64)
-        counts[:, :-1].cumsum(axis=1, out=up_to[:, 1:])
-        first = number.take(low)
+        counts.cumsum(axis=1, out=up_to[:, 1:])
+        first = near.searchsorted(low)
         around = up_to.take(first + (high - low), axis=1) > up_to.take(first, axis=1)
-        return counts.take(number.take(places), axis=1), around
+        return counts.take(near.searchsorted(places), axis=1), around
 
     def evidence(self, nearest: Figures) -> Floats:
         """What tells whether the memories hold an answer, in the order of `EVIDENCE`. `nearest`: by the signal, the
@@ -188,19 +187,19 @@ class Judge:
 
     def relevance(self, figures: Figures) -> Column:
         """The probability of each memory to be evidence for the question."""
-        likely: Column = probability(self.settings @ _RELEVANCE[self.chat] @ figures.values)
+        likely: Column = probability(self.settings @ _RELEVANCE[self.ground] @ figures.values)
         return likely
 
     def hopeless(self, nearest: Figures, answerable: float) -> bool:
         """Whether there is hardly an answer; or, where words alone can tell, none of the question's several words near
         the nearest, and nobody whom it names said any. Of a question without words of its own it cannot be told."""
-        by_words = self.chat[0] in ("spelling", "words") and len(self.holding) >= SEVERAL_WORDS
+        by_words = self.ground[0] in ("spelling", "words") and len(self.holding) >= SEVERAL_WORDS
         apart = by_words and not (nearest.of("around").any() or (nearest.of("said") > 0).any())
         return bool(self.holding) and (apart or answerable < UNANSWERABLE)
 
     def answerable(self, nearest: Figures) -> float:
         """The probability that the memories hold an answer; `nearest` as for `evidence`."""
-        return float(probability(self.settings @ _ANSWERABLE[self.chat] @ self.evidence(nearest)))
+        return float(probability(self.settings @ _ANSWERABLE[self.ground] @ self.evidence(nearest)))
 
 
 class Judged(NamedTuple):
@@ -224,12 +223,11 @@ class Judged(NamedTuple):
 UNJUDGED = Judged(None, None, None)
 
 
-def _sort(index: OwnerIndex, question: Question) -> Sort:
+def _talk(index: OwnerIndex, question: Question) -> Talk:
     """Of the chat, and of the words that stand in it."""
     if not question.table.blanks:
-        return "pairs"
-    assisted = (index.conversation.facts["role"] == index.names.known("assistant")).any()
-    return "assistant" if assisted else "people"
+        return "unspaced"
+    return "assistant" if chat_of(index) == "assistant" else "people"
 
 
 def rarity(stem: str, holders: int, memories: int) -> float:

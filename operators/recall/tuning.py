@@ -8,7 +8,7 @@ from recallflow.control import RECALL_SETTINGS, RecallSettings, TenantSettings
 from recallflow.decisions import History
 from recallflow.limits import QUERY_CHARACTERS
 from recallflow.parsing import unknown_fields
-from recallflow.queries import K_MAX, K_MIN, WEIGHTS, Decay, Mode, Recall
+from recallflow.queries import HOPS_MAX, HOPS_MIN, K_MAX, K_MIN, WEIGHTS, Decay, Mode, Recall
 from recallflow.responses import Warn
 
 DECAYED_K = 20
@@ -44,9 +44,14 @@ def validate(query: Recall) -> list[Warn]:
     ]
     if not K_MIN <= query.k <= K_MAX:
         warnings.append(Warn(code="k_clamped", detail=f"k was {query.k}; {K_MIN} to {K_MAX} are answered"))
+    if not HOPS_MIN <= query.traversal_depth <= HOPS_MAX:
+        detail = f"traversal_depth was {query.traversal_depth}; {HOPS_MIN} to {HOPS_MAX} are followed"
+        warnings.append(Warn(code="depth_clamped", detail=detail))
     if len(query.query.strip()) > QUERY_CHARACTERS:
         warnings.append(Warn(code="query_cut", detail=f"only the first {QUERY_CHARACTERS} characters were read"))
-    unknown = unknown_fields(query) + [f"filters.{name}" for name in query.filters.model_extra or {}]
+    parts = {"as_of": query.as_of, "decay": query.decay, "filters": query.filters, "reply_to": query.reply_to}
+    unknown = unknown_fields(query)
+    unknown += [f"{part}.{name}" for part, given in parts.items() if given for name in given.model_extra or {}]
     return warnings + [Warn(code="unknown_field", detail=f"{name} is not read") for name in unknown]
 
 

@@ -15,11 +15,10 @@ from recallflow.embedder import Kind
 from recallflow.language import find_stems
 from recallflow.operators.graph.expand import Related
 from recallflow.operators.recall import phrases
-from recallflow.operators.recall.bm25 import idf
-from recallflow.operators.recall.columns import Columns, asking
-from recallflow.operators.recall.reasons import ALIKE, ALIKE_NEAR, WORDS, WORDS_NEAR, strengths
+from recallflow.operators.recall.bm25 import counted, idf
+from recallflow.operators.recall.columns import Columns
+from recallflow.operators.recall.reasons import ALIKE, ALIKE_NEAR, WORDS, WORDS_NEAR, Strengths, strengths
 from recallflow.operators.recall.scene import Ranking, Scene
-from recallflow.operators.recall.words import holders
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.responses import Reason
 from recallflow.state.arrays import Places
@@ -29,7 +28,7 @@ MOST = 3  # reasons of a memory
 LEAST_SHARE = 0.2  # of the strongest one: what adds less decides nothing
 SEARCHED_CHARACTERS = 4_000  # of a text, for the question's words
 BEFORE, BEHIND = 4, 2  # neighbours that lend: to late interaction, and to the window of BM25
-_OFFSETS = np.array([0, *(offset for offset in range(-BEFORE, BEHIND + 1) if offset)])
+_OFFSETS = [offset for offset in range(-BEFORE, BEHIND + 1) if offset]
 
 Rows = Sequence[MemoryRow | None]
 Words = dict[str, list[tuple[int, int]]]  # stem → where its words stand
@@ -59,19 +58,17 @@ def why(
         return [[phrases.newest(rank, row)] for rank, row in enumerate(rows, 1)]
     if not rows:
         return []
+    places, cases = ranking.places, list[_Case]()
+    texts = zip(places.tolist(), rows, _words(scene, ranking, rows), strict=True)
+    neighbours = zip(_lenders(scene, places), _answering(scene, places), strict=True)
     speaking = strengths(scene, ranking, columns)
-    by_memory = zip(*(values.tolist() for values in speaking.values()), strict=True) if speaking else [()] * len(rows)
-    answering = _answering(scene, ranking.places)
-    cases: list[_Case] = []
-    parts = zip(ranking.places.tolist(), rows, by_memory, _lenders(scene, ranking.places), strict=True)
-    for at, (words, (place, row, values, lender)) in enumerate(zip(_words(scene, ranking, rows), parts, strict=True)):
-        own = dict(zip(speaking, values, strict=True))
-        if not answering[at]:
+    for (place, row, words), (lender, answers), own in zip(texts, neighbours, speaking, strict=True):
+        if not answers:
             own.pop("answers", None)
         found = _by_code(own, row, words, lender, kind, scene.question.named)
         cases.append(_Case(place, row, words, lender, _strongest(found)))
-    neighbours = _neighbours(scene, rows, cases, read)
-    return [_reasons(scene, one, neighbours, entities) for one in cases]
+    quoted = _neighbours(scene, rows, cases, read)
+    return [_reasons(scene, one, quoted, entities) for one in cases]
 
 
 def added(items: Iterable[Related], seeds: Sequence[MemoryRow | None]) -> list[list[Reason]]:
@@ -125,7 +122,7 @@ def _words(scene: Scene, ranking: Ranking, rows: Rows) -> list[Words]:
 
 
 def _by_code(
-    speaking: dict[str, float],
+    found: Strengths,
     row: MemoryRow | None,
     words: Words,
     lender: Lender | None,
@@ -133,7 +130,6 @@ def _by_code(
     named: tuple[str, ...],
 ) -> dict[str, float]:
     """Strengths by the code of a reason. What columns say of a memory and its neighbours together is told apart."""
-    found = dict(speaking)
     alike, alike_near = found.pop(ALIKE, 0.0), found.pop(ALIKE_NEAR, 0.0)
     near, share = found.pop(WORDS_NEAR, 0.0), lender.share if lender else 0.0
     lent, own = (near + alike_near) * share, found.pop(WORDS, 0.0) + near * (1 - share)
@@ -168,6 +164,8 @@ def _strongest(strength: dict[str, float]) -> list[str]:
 
 def _permitted(scene: Scene, places: Places) -> Places:
     """Which places may be in the answer."""
+    if len(scene.allowed) == scene.index.conversation.size:
+        return np.ones(places.shape, np.bool_)
     at = np.minimum(np.searchsorted(scene.allowed, places), len(scene.allowed) - 1)
     found: Places = scene.allowed.take(at) == places
     return found
@@ -175,38 +173,41 @@ def _permitted(scene: Scene, places: Places) -> Places:
 
 def _answering(scene: Scene, places: Places) -> list[bool]:
     """Whether what stands before each place asks something, and may be in the answer."""
-    segment, before = scene.index.conversation.segment, np.maximum(places - 1, 0)
-    asks = asking(scene.index).take(before)
-    joined = (places > 0) & (segment.take(before) == segment.take(places))
-    found: list[bool] = (asks & joined & _permitted(scene, before)).tolist()
+    conversation, before = scene.index.conversation, places - 1
+    joined = conversation.windows[BEFORE][0].take(places) < places  # else it is the first of its episode
+    found: list[bool] = (joined & scene.index.asking[before] & _permitted(scene, before)).tolist()
     return found
 
 
 def _lenders(scene: Scene, places: Places) -> list[Lender | None]:
-    """Of each place, the neighbour that lends it most of the words it lacks, if one does; the nearest among equals."""
-    index, stems = scene.index, dict.fromkeys(scene.question.bare_stems)
-    conversation = index.conversation
-    around = places[:, np.newaxis] + _OFFSETS
-    there = np.clip(around, 0, conversation.size - 1)
-    near = (there == around) & (conversation.segment.take(there) == conversation.segment.take(there[:, :1]))
-    near &= _permitted(scene, there)
-    slots = conversation.slots.take(there)
-    held_by = {stem: count for stem in stems if (count := holders(index, stem))}
-    if not held_by:
-        return [None] * len(places)
-    held = np.zeros((len(held_by), *around.shape), np.bool_)
-    for row, stem in zip(held, held_by, strict=True):
-        holding = np.zeros(len(index.ids), np.bool_)
-        holding[index.words.occurrences(stem)] = True
-        holding.take(slots, out=row)
-    worth = idf([*held_by.values()], conversation.size)
-    lacking = (held & ~held[:, :, :1]).reshape(len(worth), -1)
-    lent = (worth @ lacking).reshape(near.shape) * near
-    best = lent.argmax(axis=1)
-    most, own = lent.max(axis=1), worth @ held[:, :, 0]
-    shares = np.divide(most, most + own, out=np.zeros(len(places)), where=most > 0)
-    lenders = zip(places.tolist(), _OFFSETS.take(best).tolist(), shares.tolist(), strict=True)
-    return [Lender(place + offset, offset, share) if share > 0 else None for place, offset, share in lenders]
+    """Of each place, the neighbour that lends it most of the words it lacks, if one does; the first among equals."""
+    index, conversation = scene.index, scene.index.conversation
+    asked = map(index.standing.__getitem__, dict.fromkeys(scene.question.bare_stems))
+    standing = [found for found in asked if found.holders]
+    low, high = (bound.take(places).tolist() for bound in conversation.windows[BEFORE])
+    nearby = [
+        (place, [place + offset for offset in _OFFSETS if first <= place + offset < end])
+        for place, first, end in zip(places.tolist(), low, high, strict=True)
+    ]
+    looked_at = np.array([*{one for place, others in nearby for one in (place, *others)}], np.int64)
+    counts = counted([found.places for found in standing], looked_at, conversation.size)
+    permitted = dict(zip(looked_at.tolist(), _permitted(scene, looked_at).tolist(), strict=True))
+    held = dict[int, set[int]]()  # by place, which of the words stand there
+    for word, at in zip(*(found.tolist() for found in counts.nonzero()), strict=True):
+        held.setdefault(int(looked_at[at]), set()).add(word)
+    worths = idf([found.holders for found in standing], conversation.size).tolist()
+
+    def worth(words: set[int]) -> float:
+        return float(sum(worths[word] for word in sorted(words)))
+
+    found = list[Lender | None]()
+    for place, others in nearby:
+        own, lender, most = held.get(place, set[int]()), None, 0.0
+        for other in others:
+            if (words := held.get(other)) and permitted[other] and (lent := worth(words - own)) > most:
+                lender, most = other, lent
+        found.append(None if lender is None else Lender(lender, lender - place, most / (most + worth(own))))
+    return found
 
 
 def _neighbours(scene: Scene, rows: Rows, cases: list[_Case], read: RowsReader) -> dict[int, MemoryRow]:

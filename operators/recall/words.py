@@ -16,11 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from recallflow.embedder import Matrix, TextVectors
-from recallflow.operators.recall.bm25 import idf, live
+from recallflow.operators.recall.bm25 import idf
 from recallflow.operators.recall.question import Question
 from recallflow.state.arrays import Column, Places
 from recallflow.state.index import Conversation, OwnerIndex
-from recallflow.state.lexical import distinct
 
 NAMES = ("word", "word_before")
 BEFORE = 4  # places
@@ -62,12 +61,7 @@ def units(index: OwnerIndex, question: Question, query: TextVectors) -> Units:
         tokens = query.tokens[heavy] / lengths[heavy, np.newaxis].astype(np.float32)
         return Units(_shares(lengths[heavy]), tokens=tokens)
     stems = tuple(dict.fromkeys(question.bare_stems))
-    return Units(_shares(idf([holders(index, stem) for stem in stems], index.conversation.size)), stems)
-
-
-def holders(index: OwnerIndex, stem: str) -> int:
-    """How many memories hold the stem."""
-    return len(live(index.conversation, distinct(index.words.occurrences(stem))))
+    return Units(_shares(idf([index.standing[stem].holders for stem in stems], index.conversation.size)), stems)
 
 
 def _shares(weights: Column) -> Column:

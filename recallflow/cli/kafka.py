@@ -37,6 +37,7 @@ def run_flow(options: argparse.Namespace) -> int:
     set_up(flag or "text")  # what is wrong with the settings is logged as well
     chosen, origins = config_and_origins(options)
     if options.print_config:
+        chosen.engine.check_models()
         print(printed(chosen, origins))
         return 0
     set_up(chosen.run.log_format)

@@ -4,7 +4,6 @@ import argparse
 import hashlib
 import sys
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import orjson
@@ -12,11 +11,12 @@ from tqdm import tqdm
 
 from recallflow.cli.options import ENGINE, add_kafka, add_owner, config_and_origins
 from recallflow.cli.publish import publish
+from recallflow.cli.rejects import Rejects
 from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, detect_format, read_log
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import Delivery, IteratorFeed
 from recallflow.embedder import Embedder
-from recallflow.errors import RecallflowError, UsageError
+from recallflow.errors import UsageError
 from recallflow.flows.embedded import Embedded, rejection
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused, Write
@@ -49,10 +49,12 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         embedder = load_embedder(chosen.engine.embedder, chosen.engine.model_path)
         return max(_check(path, scope, log_format, embedder) for path, log_format in formats.items())
-    rejects = {path: options.rejects or path.with_name(path.name + ".rejects.jsonl") for path in options.files}
+    targets = {path: options.rejects or path.with_name(path.name + ".rejects.jsonl") for path in formats}
+    opened = {target: Rejects(target) for target in targets.values()}
+    rejects = {path: opened[target] for path, target in targets.items()}
     if not options.embedded and "kafka.bootstrap_servers" in origins:
         for path, log_format in formats.items():
-            note = partial(_note, rejects[path])
+            note = rejects[path].note
             print(publish(chosen.kafka, chosen.topics.memory, path, scope, log_format, _topic(path), note))
         return 0
     if not options.embedded or chosen.state_dir is None:
@@ -63,7 +65,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _replay(embedded: Embedded, path: Path, scope: Scope, log_format: LogFormat, workers: int, rejects: Path) -> None:
+def _replay(
+    embedded: Embedded, path: Path, scope: Scope, log_format: LogFormat, workers: int, rejects: Rejects
+) -> None:
     counts: Counter[str] = Counter()
     with tqdm(total=count_log(path, scope, log_format), desc=path.name, unit=" events", file=sys.stderr) as bar:
 
@@ -77,32 +81,20 @@ def _replay(embedded: Embedded, path: Path, scope: Scope, log_format: LogFormat,
     if counts["before"]:
         summary += f", {counts['before']} before were there from an earlier run"
     if counts["rejected"]:
-        summary += f"; {counts['rejected']} refused, see {rejects}"
+        summary += f"; {counts['rejected']} refused, see {rejects.path}"
     print(summary)
 
 
-def _counter(rejects: Path, counts: "Counter[str]", bar: "tqdm[None]") -> Delivery:
+def _counter(rejects: Rejects, counts: "Counter[str]", bar: "tqdm[None]") -> Delivery:
     def deliver(offset: int, outputs: list[Answer | Receipted | DeadLetter]) -> None:
         counts["events"] += 1
         bar.update(1)
         for output in outputs:
             if isinstance(output, DeadLetter):
                 counts["rejected"] += 1
-                _note(rejects, offset + 1, output)
+                rejects.note(offset + 1, output)
 
     return deliver
-
-
-def _note(rejects: Path, line: int, letter: DeadLetter) -> None:
-    original = letter.record.value.decode(errors="replace")
-    try:
-        with rejects.open("a+b") as file:
-            # A kill may have cut the last line off: it must not spoil the next one.
-            torn = file.seek(0, 2) and (file.seek(-1, 2), file.read(1))[1] != b"\n"
-            noted = orjson.dumps(rejection(line, letter) | {"record": original})
-            file.write((b"\n" if torn else b"") + noted + b"\n")
-    except OSError as error:
-        raise RecallflowError(f"cannot write {rejects}: {error.strerror}; give --rejects FILE") from error
 
 
 def _check(path: Path, scope: Scope, log_format: LogFormat, embedder: Embedder) -> int:

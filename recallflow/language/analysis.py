@@ -6,6 +6,7 @@ English, which is what a text is read in that does not tell.
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from recallflow.language import stemming
@@ -25,7 +26,8 @@ _DATE = re.compile(r"\b\d{1,2}[./]\d{1,2}[./]\d{2,4}\b")
 _ASKS = re.compile("[?？؟]")
 _CLOSED = "\"'”’»」』)）.。!！ \t\r\n"
 # A sentence ends with its mark, where a blank follows; in scripts without blanks, at the mark.
-_SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।॥])\s+|(?<=[。！？｡．])(?![。！？｡．」』）】”’])\s*|\n+")
+# It begins with the mark, so that the search runs from mark to mark: a look behind is taken at every character.
+_SENTENCE_END = re.compile(r"[.!?…؟۔।॥]\s+|[。！？｡．](?![。！？｡．」』）】”’])\s*|\n+")
 
 
 class Reading(NamedTuple):
@@ -182,7 +184,7 @@ def name_stem(word: str, table: Table) -> str:
 
 def sentences(text: str) -> list[str]:
     """The text's sentences, without blanks around them; none for a blank text."""
-    return [part for part in map(str.strip, _SENTENCE_END.split(text)) if part]
+    return [part for start, end in pairwise([0, *sentence_ends(text)]) if (part := text[start:end].strip())]
 
 
 def sentence_ends(text: str) -> list[int]:

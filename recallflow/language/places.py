@@ -57,23 +57,21 @@ def _wanted(lowered: str, wanted: Collection[str], language: int) -> dict[str, s
     if not lowered.isascii():
         return {word: found for word in set(LATIN_WORD.findall(lowered)) if (found := stem[word]) in wanted}
     initials = {one[0] for one in wanted}  # a stem begins as its words do, but for marks
-    words = (word for word in set(ascii_words(lowered)) if word[0] in initials and len(word) > 1)
-    return {word: found for word in words if (found := stem[word]) in wanted}
+    words = [word for word in set(ascii_words(lowered)) if word[0] in initials]
+    return {word: found for word in words if len(word) > 1 and (found := stem[word]) in wanted}
 
 
 def _in_latin(lowered: str, words: Mapping[str, str]) -> list[Found]:
-    there = [(word, kind) for word, kind in words.items() if word in lowered]
-    return sorted((found for word, kind in there for found in _standing(word, kind, lowered)), key=_start)
-
-
-def _standing(word: str, kind: str, lowered: str) -> Iterator[Found]:
-    """Where a word stands by itself. To search for the few that are wanted is faster than to look at all."""
-    start = lowered.find(word)
-    while start >= 0:
-        end = start + len(word)
-        if not (_is_of_word(lowered[start - 1 : start]) or _is_of_word(lowered[end : end + 1])):
-            yield Found(kind, start, end)
-        start = lowered.find(word, end)
+    """Where words stand by themselves. To search for the few that are wanted is faster than to look at all."""
+    found: list[Found] = []
+    for word, kind in words.items():
+        start = lowered.find(word)
+        while start >= 0:
+            end = start + len(word)
+            if not (_is_of_word(lowered[start - 1 : start]) or _is_of_word(lowered[end : end + 1])):
+                found.append(Found(kind, start, end))
+            start = lowered.find(word, end)
+    return sorted(found, key=_start) if len(found) > 1 else found
 
 
 def _is_of_word(character: str) -> bool:

@@ -5,20 +5,12 @@ import socket
 from collections.abc import Callable
 
 from benchmarks.torture.checker import check, settled
-from benchmarks.torture.engine import Engine
+from benchmarks.torture.engine import SHORT_SESSION, Engine
 from benchmarks.torture.log import Log
 from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import Topics
 
-SESSION = ("--session-timeout-s", "6")
 Make = Callable[..., Engine]
-
-
-def ask_all(log: Log, count: int = 40) -> None:
-    for number in range(count):
-        log.tell(f"user{number % 5}", content=f"walnut number {number}")
-        log.ask(f"user{number % 5}", "recall", query="walnut")
-    log.flush()
 
 
 def test_a_second_engine_is_told_who_holds_the_deployment(
@@ -32,7 +24,7 @@ def test_a_second_engine_is_told_who_holds_the_deployment(
     assert str(engine.state_dir) in ended.error
     assert socket.gethostname() in ended.error
     assert not second.state_dir.exists()
-    ask_all(log)
+    log.talk()
     assert reader.until(lambda: settled(log, reader))
     found = check(log)
     assert found.clean(), found
@@ -44,11 +36,11 @@ def test_one_that_stands_by_takes_the_volume_over(
 ) -> None:
     """The volume moves with it: same directory, and the first one has ended."""
     engine.up()
-    ask_all(log)
+    log.talk()
     assert reader.until(lambda: settled(log, reader))
     second = make_engine(topics, "--wait", name="second")
     second.start()
-    ask_all(log)
+    log.talk()
     assert engine.stop().code == 0
     reader.alive = second.running
     second.await_ready()
@@ -64,22 +56,22 @@ def test_one_that_stands_by_takes_the_volume_over(
 def test_one_that_was_paused_beyond_its_session_sends_nothing_while_another_works(
     make_engine: Make, log: Log, reader: Reader, topics: Topics
 ) -> None:
-    first = make_engine(topics, *SESSION, name="first")
+    first = make_engine(topics, *SHORT_SESSION, name="first")
     first.up()
     reader.alive = first.running
-    ask_all(log)
+    log.talk()
     assert reader.until(lambda: settled(log, reader))
     assert first.stop().code == 0
-    second = make_engine(topics, *SESSION, "--wait", name="second")
+    second = make_engine(topics, *SHORT_SESSION, "--wait", name="second")
     shutil.copytree(first.state_dir, second.state_dir)
     first.up()
     second.start()
-    ask_all(log)
+    log.talk()
     first.pause()
-    ask_all(log)
+    log.talk()
     reader.alive = second.running
     second.await_ready()
-    ask_all(log)
+    log.talk()
     first.go_on()
     ended = first.ended()
     assert ended.code == 1, ended
@@ -94,13 +86,13 @@ def test_one_that_was_paused_beyond_its_session_sends_nothing_while_another_work
 def test_a_pause_beyond_the_session_with_nobody_else_costs_nothing(
     make_engine: Make, log: Log, reader: Reader, topics: Topics
 ) -> None:
-    engine = make_engine(topics, *SESSION)
+    engine = make_engine(topics, *SHORT_SESSION)
     engine.up()
     reader.alive = engine.running
-    ask_all(log)
+    log.talk()
     engine.pause()
     assert not reader.until(lambda: False, timeout_s=9)
-    ask_all(log)
+    log.talk()
     engine.go_on()
     assert reader.until(lambda: settled(log, reader))
     found = check(log)

@@ -7,13 +7,12 @@ import pytest
 
 from benchmarks.broker import Broker
 from benchmarks.torture.checker import check, settled
-from benchmarks.torture.engine import Engine
+from benchmarks.torture.engine import SHORT_SESSION, Engine
 from benchmarks.torture.log import Log
 from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import Topics
 from benchmarks.torture.wire import Wire
 
-SESSION = ("--session-timeout-s", "6")
 MANY = 6_000
 Make = Callable[..., Engine]
 
@@ -38,41 +37,34 @@ def topics(own: Broker) -> Topics:
     return made
 
 
-def ask_all(log: Log, count: int = 40) -> None:
-    for number in range(count):
-        log.tell(f"user{number % 5}", content=f"walnut {log.number()}")
-        log.ask(f"user{number % 5}", "recall", query="walnut")
-    log.flush()
-
-
 def test_one_that_was_cut_off_beyond_its_session_sends_nothing_while_another_works(
     wire: Wire, topics: Topics, log: Log, reader: Reader, make_engine: Make
 ) -> None:
-    first = make_engine(wire.through(topics), *SESSION, name="first")
+    first = make_engine(wire.through(topics), *SHORT_SESSION, name="first")
     first.up()
     reader.alive = first.running
-    ask_all(log)
+    log.talk()
     assert reader.until(lambda: settled(log, reader))
     assert first.stop().code == 0
-    second = make_engine(topics, *SESSION, "--wait", name="second")
+    second = make_engine(topics, *SHORT_SESSION, "--wait", name="second")
     shutil.copytree(first.state_dir, second.state_dir)
     first.up()
     second.start()
     seen = len(reader.outputs)
-    ask_all(log, MANY // 4)
+    log.talk(MANY // 4)
     assert reader.until(lambda: len(reader.outputs) > seen)
     wire.cut()  # in the middle of its work: some outputs are with the client, not with the broker
-    ask_all(log)
+    log.talk()
     reader.alive = second.running
     second.await_ready()
-    ask_all(log)
+    log.talk()
     assert reader.until(lambda: settled(log, reader))
     wire.mend()
     ended = first.ended()
     assert ended.code == 1, ended
     assert ended.plain, ended
     assert "deployment" in ended.error or "not delivered" in ended.error  # what waited to be sent may expire first
-    ask_all(log)
+    log.talk()
     assert reader.until(lambda: settled(log, reader))
     found = check(log)
     assert found.clean(), found
@@ -85,7 +77,7 @@ def test_after_a_cut_answers_say_that_they_catch_up(
     engine = make_engine(wire.through(topics))
     reader.alive = engine.running
     engine.up()
-    ask_all(log)
+    log.talk()
     assert reader.until(lambda: settled(log, reader))
     wire.cut()
     engine.until(lambda: engine.probe("/readyz") == 503, "seen to be cut off")

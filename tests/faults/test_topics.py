@@ -45,17 +45,22 @@ def test_partitions_added_while_it_runs_are_read_from_their_beginning(
     assert check(log, reader).clean()
 
 
-@pytest.mark.parametrize("kind", ["memory", "query"])
-def test_a_topic_made_anew_is_not_read_on(engine: Engine, log: Log, reader: Reader, topics: Topics, kind: str) -> None:
-    engine.up()
-    work(log, reader, 10)
-    assert engine.stop().code == 0
+def make_anew(topics: Topics, kind: str, log: Log) -> None:
+    """Deletes a topic, makes it again, and writes into it what nobody is owed an answer to."""
     topics.remake(kind, 2)
     log.renew()
     for number in range(60):
         event = {"type": "message", "tenant_id": "acme", "user_id": f"u{number}", "content": "anew", "id": f"n{number}"}
         log.event(kind, event, [NOTHING, RECEIPT, LETTER])
     log.flush()
+
+
+@pytest.mark.parametrize("kind", ["memory", "query"])
+def test_a_topic_made_anew_is_not_read_on(engine: Engine, log: Log, reader: Reader, topics: Topics, kind: str) -> None:
+    engine.up()
+    work(log, reader, 10)
+    assert engine.stop().code == 0
+    make_anew(topics, kind, log)
     ended = engine.ends()
     assert ended.code == 1, ended
     assert ended.plain, ended
@@ -68,12 +73,7 @@ def test_a_topic_made_anew_under_a_running_engine_is_not_read_on(
 ) -> None:
     engine.up()
     work(log, reader, 10)
-    topics.remake(kind, 2)
-    log.renew()
-    for number in range(60):
-        event = {"type": "message", "tenant_id": "acme", "user_id": f"u{number}", "content": "anew", "id": f"n{number}"}
-        log.event(kind, event, [NOTHING, RECEIPT, LETTER])
-    log.flush()
+    make_anew(topics, kind, log)
     ended = engine.ended()
     assert ended.code == 1, ended
     assert ended.plain, ended

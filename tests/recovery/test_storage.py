@@ -205,6 +205,7 @@ def test_a_broken_file_is_told_as_what_it_is(state_dir: Path, pipe: Pipe, fails:
     said = fails("state", "hash", "--state-dir", state_dir)
     assert "in use" not in said
     assert re.search(r"p\d\d\d|state partition \d+", said)
+    assert "restore" in said.lower(), "there is a way out"
 
 
 # ── a lock that is held ───────────────────────────────────────────────────────────────────────────────────────────

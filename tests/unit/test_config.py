@@ -1,6 +1,7 @@
 """Settings out of a file, the environment and flags: which one holds, and what is said of those that are wrong."""
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,25 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return written
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--embedder", "hsah"], "no embedder is called 'hsah': give one of hash"),
+        (["--embedder", "onnx"], "the onnx embedder needs --model-path"),
+        (["--embedder", "minilm", "--model-path", "/nowhere"], "/nowhere is no folder"),
+        (["--model-path", "/nowhere"], "the hash embedder has no model"),
+        (["--reranker-url", "http://127.0.0.1:1"], "give --reranker"),
+        (["--log-format", "xml"], "log_format"),
+    ],
+)
+def test_a_configuration_that_cannot_run_is_not_printed(
+    cli: Callable[..., subprocess.CompletedProcess[str]], words: list[str], said: str
+) -> None:
+    done = cli("run", "--print-config", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
 
 
 def test_without_anything_given_the_defaults_hold() -> None:

@@ -315,14 +315,39 @@ def test_several_logs_go_in_one_after_the_other(
     assert [reject["line"] for reject in parsed((tmp_path / "2.jsonl.rejects.jsonl").read_bytes())] == [2]
 
 
-def test_a_reject_is_noted_on_a_line_of_its_own_behind_one_that_a_kill_cut_off(
-    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl
+def test_a_reject_takes_the_place_of_one_that_a_kill_cut_off(
+    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
 ) -> None:
     log, rejects = tmp_path / "log.jsonl", tmp_path / "log.jsonl.rejects.jsonl"
     log.write_bytes(jsonl(make_event("message", content="hello"), b"{"))
-    rejects.write_bytes(b'{"line":2,"err')
+    rejects.write_bytes(b'{"line":7}\n{"line":2,"err')
     cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
-    assert orjson.loads(rejects.read_bytes().splitlines()[-1])["line"] == 2
+    assert [noted["line"] for noted in parsed(rejects.read_bytes())] == [7, 2]
+
+
+def test_what_was_refused_is_noted_once_however_often_a_log_is_replayed(
+    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl, parsed: Parsed
+) -> None:
+    log, rejects = tmp_path / "log.jsonl", tmp_path / "log.jsonl.rejects.jsonl"
+    log.write_bytes(jsonl(b"{", make_event("message", content="hello"), b"{", b"\xff"))
+    for number in range(3):
+        done = cli("replay", log, "--embedded", "--state-dir", tmp_path / f"s{number}")
+        assert "3 refused" in done.stdout
+        assert [noted["line"] for noted in parsed(rejects.read_bytes())] == [1, 3, 4]
+    log.write_bytes(jsonl(b"{", b"[", make_event("message", content="bye")))  # another log under the same name
+    cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
+    assert [(noted["line"], noted["record"]) for noted in parsed(rejects.read_bytes())][3:] == [(2, "[")]
+
+
+def test_logs_that_share_a_file_of_rejects_both_have_theirs_in_it(
+    cli: Cli, tmp_path: Path, jsonl: Jsonl, make_event: MakeEvent, parsed: Parsed
+) -> None:
+    logs, rejects = [tmp_path / name for name in ("1.jsonl", "2.jsonl")], tmp_path / "rejects.jsonl"
+    for log in logs:
+        log.write_bytes(jsonl(make_event("message", content="hello"), b"{"))
+    for number in range(2):
+        cli("replay", *logs, "--embedded", "--state-dir", tmp_path / f"s{number}", "--rejects", rejects)
+        assert [noted["line"] for noted in parsed(rejects.read_bytes())] == [2, 2]
 
 
 def test_a_rejects_file_that_cannot_be_written_stops_the_replay_with_one_line(

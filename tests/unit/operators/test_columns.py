@@ -49,8 +49,9 @@ def assert_column(column: Column, expected: Sequence[float]) -> None:
 def bm25(counts: Sequence[Sequence[int]], lengths: Sequence[float]) -> Column:
     """From how often each word stands in each text."""
     words = np.array(lengths, np.float64)
-    table = np.array(counts, np.int64).reshape(len(counts), len(words))
-    scores = texts.bm25(table, np.ones(len(counts)), Lengths.of(words), np.arange(len(words)), LENIENT_B)
+    table = np.array(counts, np.float64).reshape(len(counts), len(words))
+    rarities = texts.idf((table > 0).sum(axis=1), len(words))
+    scores = texts.bm25(table, rarities, Lengths.of(words), np.arange(len(words)), LENIENT_B)
     return scores / (scores + SQUASH)
 
 
@@ -310,12 +311,14 @@ def test_facts_beside_the_users_turns_alone_tell_nobody_apart(make_entry: MakeEn
 def test_what_a_fact_cannot_have_counts_neither_for_nor_against_it(make_entry: MakeEntry) -> None:
     flags = [HAS_QUESTION, 0, 0]
     said = [
-        make_entry(n, episode=0, created_ms=n, stems="tea", flags=flag, author="Ann" if n % 2 else "Bo")
+        make_entry(
+            n, episode=0, created_ms=n, stems="milk" if n else "tea", flags=flag, author="Ann" if n % 2 else "Bo"
+        )
         for n, flag in enumerate(flags)
     ]
     index = indexed([*said, make_entry(3, created_ms=100)])
     asked = columns_of(index, "Which tea?")
-    for name in ("opens", "answers"):
+    for name in ("opens", "answers", "borrowed"):
         values = by_id(index, asked[name])
         of_fact = values.pop("m3")
         assert of_fact > 0, name

@@ -1,6 +1,9 @@
 """An answer fits where it goes, whatever it holds, and says what was cut of it."""
 
-from typing import Any
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -9,8 +12,10 @@ from pydantic_core import from_json, to_json
 
 from recallflow.operators.answers.fit import LEAST_BYTES, fitted
 from recallflow.outputs import Answer
+from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness
 
 AT = Position("query.events", 0, 7)
 LEAST = 2_048  # below it not even an error fits
@@ -126,7 +131,41 @@ def test_an_answer_of_too_many_parts_is_an_error_that_says_so() -> None:
     document = {"query_id": "q", "status": "ok", "versions": [{"id": f"m{n}", "content": "x"} for n in range(1_000)]}
     told = from_json(fitted(answer(document), LEAST).body)
     assert (told["status"], told["error"]["code"]) == ("error", "too_large")
-    assert "ask for less" in told["error"]["message"]
+    assert "let the topic take more" in told["error"]["message"]
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "recall": {"query": "walnut", "max_tokens": 500},
+    "memory.get": {"memory_id": "m1"},
+    "memory.history": {"memory_id": "m1"},
+    "episodes.list": {},
+    "graph.status": {},
+    "graph.trace": {"query": "walnut"},
+    "graph.explore": {},
+    "user.stats": {},
+}
+LESS = {"recall": {"k", "max_tokens"}, "episodes.list": {"limit"}, "graph.trace": {"k", "traversal_depth"},
+        "graph.explore": {"hops", "nodes"}}  # fmt: skip
+
+
+def test_what_to_ask_less_of_are_fields_of_the_query(tmp_path: Path, make_event: Callable[..., dict[str, Any]]) -> None:
+    """Of every query that there is."""
+    models = {get_args(m.model_fields["type"].annotation)[0]: m for m in get_args(get_args(QueryEvent)[0])}
+    assert models.keys() == ASKED.keys()
+    every_field = {name for model in models.values() for name in model.model_fields}
+    engine = Harness(tmp_path / "s")
+    engine.run(MEMORIES, *(make_event("message", n, id=f"m{n}", content=f"walnut {n}") for n in range(5)))
+    for kind, fields in ASKED.items():
+        answered = next(
+            one for one in engine.run(QUERIES, make_event(kind, 1_000, **fields)) if isinstance(one, Answer)
+        )
+        told = from_json(fitted(answered, 1).body)["error"]
+        assert told["code"] == "too_large"
+        assert "let the topic take more" in told["message"]
+        named = every_field & set(re.findall(r"[a-z_]+", told["message"].partition(": ")[2]))
+        assert named == LESS.get(kind, set())
+        assert named <= models[kind].model_fields.keys()
+    engine.stop()
 
 
 def test_an_error_with_long_problems_keeps_its_code() -> None:

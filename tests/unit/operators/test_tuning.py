@@ -11,7 +11,7 @@ from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.flows.embedded import Processed
 from recallflow.operators.recall.modes import MODES
-from recallflow.operators.recall.tuning import Tuning, tenant_settings, tuned
+from recallflow.operators.recall.tuning import Tuning, tenant_settings, tuned, validate
 from recallflow.parsing import parse, parse_control
 from recallflow.queries import WEIGHTS, Mode, Recall
 
@@ -83,6 +83,12 @@ def test_k_is_clamped(k: int, answered: int) -> None:
     assert tune("decayed", k=k).k == tune("hybrid", k=k).k == answered
 
 
+@pytest.mark.parametrize(("depth", "warned"), [(0, True), (1, False), (3, False), (4, True), (10**30, True)])
+def test_a_depth_beyond_what_is_followed_is_told(depth: int, warned: bool) -> None:
+    query = Recall(type="recall", tenant_id="a", user_id="b", query="?", traversal_depth=depth)
+    assert ([warning.code for warning in validate(query)] == ["depth_clamped"]) is warned
+
+
 # ── as of when ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -107,7 +113,8 @@ def test_a_tenant_s_settings_are_those_of_the_time_asked_for() -> None:
     ("settings", "about"),
     [
         ({"weights": {"hybrid": {"recency": -1}}}, "settings.weights.hybrid.recency"),
-        ({"weights": {"hybrid": {"vibes": 1}}}, "no factor is called vibes"),
+        ({"weights": {"hybrid": {"vibes": 1}}}, "settings.weights.hybrid.vibes: no such factor; hybrid weighs"),
+        ({"weights": {"hybrid": {"vibes": 1, "usage": True}}}, "settings.weights.hybrid.usage: not a number"),
         ({"weights": {"relevance": {"semantic": 1}}}, "settings.weights.relevance"),
         ({"decay": {"tau_days": 0}}, "settings.decay.tau_days"),
     ],
@@ -131,13 +138,14 @@ def test_the_weights_of_the_contract_are_of_modes_that_exist() -> None:
 )
 def test_a_factor_that_the_mode_has_not_is_refused(mode: str, weights: dict[str, float]) -> None:
     ((field, problem),) = problems(mode=mode, weights=weights)
-    assert field == "weights"
-    assert f"no factor is called {next(iter(weights))}; {mode} weighs" in problem
+    assert field == f"weights.{next(iter(weights))}"
+    assert f"no such factor; {mode} weighs" in problem
 
 
 def test_every_wrong_weight_is_told_with_whatever_else_is_wrong() -> None:
-    found = problems(weights={"recency": -0.1, "usage": "a lot", "quality": 1001}, k="many")
-    assert {field for field, _ in found} == {"weights.recency", "weights.usage", "weights.quality", "k"}
+    found = problems(weights={"recency": -0.1, "usage": "a lot", "vibes": 1, "aura": "x", "quality": 1001}, k="many")
+    wrong = {f"weights.{name}" for name in ("recency", "usage", "vibes", "aura", "quality")}
+    assert {field for field, _ in found} == {*wrong, "k"}
     assert {field for field, _ in problems(mode="best", weights={"vibes": 1})} == {"mode"}
 
 

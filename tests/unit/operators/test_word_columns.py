@@ -14,7 +14,7 @@ from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.weights import WEIGHTS, weights_of
 from recallflow.state.arrays import Column
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import Entry, Vectors
+from recallflow.state.rows import ENDS_ASKING, Entry, Vectors
 
 MakeEntry = Callable[..., Entry]
 
@@ -101,6 +101,39 @@ def test_length_is_a_logarithm_less_the_mean(make_entry: MakeEntry) -> None:
     logarithms = np.log([4, 1, 2])
     index = indexed(said(make_entry, "a b c", "", "a"))
     assert_column(columns_of(index, "?")["length"], (logarithms - logarithms.mean()).tolist())
+
+
+def asked_and_answered(make_entry: MakeEntry, *answered: str, by: str = "Ann") -> OwnerIndex:
+    """An assistant asks about a bike, and is answered."""
+    asking = make_entry(0, episode=0, role="assistant", author="bot", flags=ENDS_ASKING, stems="bike tea")
+    answers = [
+        make_entry(n, episode=0, created_ms=n, role="user", author=by, stems=stems)
+        for n, stems in enumerate(answered, 1)
+    ]
+    return indexed([asking, *answers])
+
+
+def test_a_short_answer_borrows_the_words_of_its_question(make_entry: MakeEntry) -> None:
+    # "bike" in one of two texts of two words: ln(1 + 2.2·ln 2/2.2) = ln(1 + ln 2).
+    found = columns_of(asked_and_answered(make_entry, "blue red"), "bike?")
+    assert_column(found["borrowed"], [0, math.log1p(LN2)])
+    found = columns_of(asked_and_answered(make_entry, "blue red", by="bot"), "bike?")
+    assert_column(found["borrowed"], [0, 0])  # nobody answers their own question
+
+
+def test_an_answer_borrows_no_more_than_it_lacks(make_entry: MakeEntry) -> None:
+    found = columns_of(asked_and_answered(make_entry, "blue bike"), "bike? tea?")
+    of_the_question, of_the_answer = found["own"]
+    assert_column(found["borrowed"], [0, of_the_question - of_the_answer])
+    said_itself = columns_of(asked_and_answered(make_entry, "bike tea"), "bike? tea?")
+    assert_column(said_itself["borrowed"], [0, 0])
+
+
+def test_who_says_much_borrows_little(make_entry: MakeEntry) -> None:
+    short, long = (asked_and_answered(make_entry, " ".join(["blue"] * words)) for words in (10, 40))
+    for index, share in ((short, 1.0), (long, 0.25)):
+        found = columns_of(index, "bike?")
+        assert_column(found["borrowed"], [0, share * found["own"][0]])
 
 
 def test_a_reply_lends_its_cosine_to_what_it_replies_to(make_entry: MakeEntry) -> None:

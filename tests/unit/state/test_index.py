@@ -136,6 +136,7 @@ class World:
     def read(self) -> None:
         """What is cached now must not outlive the next change."""
         self.index.clusters.cosines(np.arange(self.index.conversation.size))
+        assert all(self.index.standing[word].holders <= len(self.index) for word in WORDS)
 
     def built_anew(self) -> OwnerIndex:
         index = OwnerIndex(MODEL, DIMENSION)
@@ -217,6 +218,9 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
         "centroids": index.clusters.centroids(np.arange(len(conversation.starts))).tolist(),
         "lengths": index.words.lengths()[slots].tolist(),
         "counts": index.words.counts(WORDS)[:, slots].tolist(),
+        "standing": [(sorted((at := index.standing[word]).places.tolist()), at.holders) for word in WORDS],
+        "asking": index.asking.tolist(),
+        "answering": index.answering.tolist(),
         "closest": index.words.closest(WORDS, slots, np.ones(len(WORDS))).tolist(),
         "places": conversation.places[slots].tolist(),
         "episodes": sorted(episode.number for episode in index.episodes()),

@@ -173,6 +173,19 @@ def test_the_tokens_of_several_passages_round_trip_with_their_sizes() -> None:
     assert Vectors("m", np.array([[3, 4]], np.float32)).whole.tolist() == [3, 4]
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("tokens", [0, 5])
+def test_the_whole_vector_is_read_alone_where_it_is_of_the_model(rows: int, tokens: int) -> None:
+    matrix = np.eye(8, dtype=np.float32)[:rows]
+    sizes = (tokens - 2, 1, 1) if rows > 1 and tokens else ()
+    stored = Vectors("m", matrix, np.ones((tokens, 4), np.int8), sizes)
+    found = Vectors.read_whole(stored.encode(), "m", 8)
+    assert found is not None
+    assert found.tolist() == stored.whole.tolist()
+    assert Vectors.read_whole(stored.encode(), "n", 8) is None
+    assert Vectors.read_whole(stored.encode(), "m1", 8) is None
+
+
 def test_vectors_are_stored_as_little_endian_floats_row_by_row() -> None:
     # The bytes are hashed into the state hash: another layout is another format version.
     matrix = np.array([[1.0, -2.0], [0.5, 0.0]], np.float32)

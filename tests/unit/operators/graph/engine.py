@@ -8,7 +8,7 @@ from recallflow.flows.settings import Settings
 from recallflow.operators.graph.write import GraphWriter, MakeWriter
 from recallflow.owner import Owner
 from recallflow.responses import ErrorBody
-from recallflow.state.directory import StateDirectory
+from recallflow.state.directory import StateDirectory, partition_folder
 from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_check import TABLES, GraphCheck
 from recallflow.state.graph_codec import NodeKey
@@ -52,15 +52,16 @@ class Engine:
         self._harness.restart(**{} if writer is None else {"graph_writer": writer})
 
     def kill(self, *events: dict[str, Any]) -> None:
-        """Applies events of which nothing reaches the disk, as in a process that is killed; then starts again."""
-        path = self._harness.path
-        before = path.with_name(f"{path.name}.before")
-        shutil.copytree(path, before)
+        """Applies events of which nothing reaches the disk, as in a process that is killed; then starts again. What is
+        on the disk is kept by the store itself: it drops files while it is open, and a copy by hand would miss them."""
+        folder = partition_folder(self._harness.path, 0)
+        before = folder.with_name("before")
+        self.directory.partition(0).checkpoint(before)
         number = self.number
         self._harness.run(MEMORIES, *events)
         self._harness.stop()
-        shutil.rmtree(path)
-        before.rename(path)
+        shutil.rmtree(folder)
+        before.rename(folder)
         del self._harness.lines[MEMORIES][number:]
         self._harness.rewind(MEMORIES, number)
         self._harness.start()

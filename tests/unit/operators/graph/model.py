@@ -24,6 +24,12 @@ class ModelNode:
     described_by: int | None = None
     archived: bool = False
 
+    def describe(self, description: Description, by: int) -> None:
+        """A URN that is the node's name is its own from then on, whoever said so and takes it back."""
+        self.description, self.described_by = description, by
+        if description.urn == self.name:
+            self.own_urn = self.name
+
 
 @dataclass
 class ModelEdge:
@@ -92,7 +98,7 @@ class Model:
             node = self.nodes.setdefault(key, ModelNode(link.kind, link.name, link.name if link.is_urn else None))
             self.links[memory_id][key] = link
             if link.description is not None and node.described_by in (None, row.seq):
-                node.description, node.described_by = link.description, row.seq
+                node.describe(link.description, row.seq)
             elif link.description is None and node.described_by == row.seq:
                 node.description = None
         for key in before.keys() - wanted.keys():
@@ -232,7 +238,9 @@ class Model:
             if node.described_by is not None and node.description is None:
                 words = [(self.rows[m].seq, found[key].description) for m, found in self.links.items() if key in found]
                 told = sorted((seq, word) for seq, word in words if word is not None)[:1]
-                node.described_by, node.description = told[0] if told else (None, None)
+                node.described_by = None
+                for seq, word in told:
+                    node.describe(word, seq)
 
 
 def _ends(source: NodeKey, target: NodeKey, kind: str) -> Ends:

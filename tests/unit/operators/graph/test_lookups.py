@@ -137,8 +137,8 @@ def test_a_node_is_found_by_urn_name_and_key(wanted: str, make_event: MakeEvent,
 
 
 def test_hops_widen_the_subgraph(make_event: MakeEvent, run_flow: RunFlow) -> None:
-    sizes = [len(explored(make_event, run_flow, "tag:ops", hops=hops)["nodes"]) for hops in (1, 2, 3, 9)]
-    assert sizes[0] < sizes[1] <= sizes[2] == sizes[3]
+    sizes = [len(explored(make_event, run_flow, "tag:ops", hops=hops)["nodes"]) for hops in (1, 2, 3)]
+    assert sizes[0] < sizes[1] <= sizes[2]
 
 
 def test_a_node_has_its_hops_and_its_centrality(make_event: MakeEvent, run_flow: RunFlow) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from recallflow.errors import UsageError
 from recallflow.flows.settings import Settings
+from recallflow.operators.graph.similar import cosines
 from recallflow.state.graph_codec import SIMILAR_TO
 from recallflow.state.window import SKETCH_BYTES
 from tests.unit.operators.graph.engine import Engine, event
@@ -101,6 +102,18 @@ def test_another_field_leaves_the_neighbours(engine: Engine) -> None:
 def test_a_forgotten_memory_is_nobodys_neighbour(engine: Engine) -> None:
     engine.run(told("a", 0), told("b", 0), event("memory.forget", memory_id="a"), told("c", 0))
     assert set(pairs(engine)) == {"bc"}
+
+
+@given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 20), dimension=st.sampled_from([1, 4, 130, 384]))
+def test_a_cosine_is_the_same_to_the_last_bit_in_whatever_company_and_from_both_ends(
+    seed: int, count: int, dimension: int
+) -> None:
+    rows = np.random.default_rng(seed).standard_normal((count + 1, dimension)).astype(np.float32)
+    vector, *others = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    together = cosines(vector, others)
+    assert together == [cosines(vector, [other])[0] for other in others]
+    assert together == [cosines(other, [vector])[0] for other in others]
+    assert np.allclose(together, [np.dot(vector, other) for other in others], atol=1e-5)
 
 
 def test_none_are_linked_where_none_are_wanted(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recallflow.flows.settings import Settings
@@ -222,7 +222,25 @@ def engines(number: int) -> Iterator[list[Engine]]:
             engine.close()
 
 
+SAID_OF_RELATIONS = {"content": TEXTS[0], "embedding": VECTORS[0], "relations": [RELATIONS[2]]}
+SAID_OF_A_URN = {"content": TEXTS[0], "embedding": VECTORS[0], "entities": [ENTITIES[1]]}
+
+
 @given(changes=CHANGES)
+@example(  # a URN that was a name first, and whose description goes
+    changes=[
+        ("remember", "m1", SAID_OF_RELATIONS),
+        ("remember", "m2", SAID_OF_A_URN),
+        ("update", "m2", {"entities": []}),
+    ]
+)
+@example(
+    changes=[
+        ("remember", "m1", SAID_OF_RELATIONS),
+        ("remember", "m2", SAID_OF_A_URN | {"tags": ["tea"]}),
+        ("forget_tagged", "tea"),
+    ]
+)
 def test_the_graph_is_what_plain_dictionaries_say(changes: list[tuple[Any, ...]]) -> None:
     with engines(1) as (engine,):
         model = Model(LIMITS)

@@ -1,0 +1,52 @@
+"""The file that holds what a replay refused, each line of a log once, however often that is replayed."""
+
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+import orjson
+
+from recallflow.errors import RecallflowError
+from recallflow.flows.embedded import rejection
+from recallflow.outputs import DeadLetter
+
+
+class Rejects:
+    """One such file. What it held when it was opened is not noted again; a last line that a kill cut off goes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known: set[bytes] = set()
+        self._whole_bytes = 0
+        with suppress(OSError):  # it is not there yet; where it cannot be written either, the first note says so
+            self._read()
+        self._opened = False
+
+    def note(self, line: int, letter: DeadLetter) -> None:
+        """Notes a refused line of a log, unless an earlier replay did."""
+        record = letter.record.value.decode(errors="replace")
+        if _name(line, record) in self._known:
+            return
+        try:
+            with self.path.open("ab") as file:
+                if not self._opened:
+                    file.truncate(self._whole_bytes)
+                    self._opened = True
+                file.write(orjson.dumps(rejection(line, letter) | {"record": record}) + b"\n")
+        except OSError as error:
+            raise RecallflowError(f"cannot write {self.path}: {error.strerror}; give --rejects FILE") from error
+
+    def _read(self) -> None:
+        with self.path.open("rb") as file:
+            for noted in file:
+                if not noted.endswith(b"\n"):
+                    return
+                self._whole_bytes += len(noted)
+                with suppress(ValueError, KeyError, TypeError):  # somebody else's line
+                    rejected = orjson.loads(noted)
+                    self._known.add(_name(rejected["line"], rejected["record"]))
+
+
+def _name(line: int, record: str) -> bytes:
+    """What stands for a line with its content: another log may come under the same name."""
+    return blake2b(orjson.dumps([line, record]), digest_size=16).digest()

@@ -1,0 +1,141 @@
+"""An owner's newest memories are packed as it leaves memory: whenever it came and went, all is as if it had stayed."""
+
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallflow.state import directory, keys, segments
+from recallflow.state.hot_owner import HotOwners
+from recallflow.state.segment import Segment
+from recallflow.state.verify import verify
+from tests.unit.operators.harness import MEMORIES, Harness, answers
+
+WORDS = ("ferry", "walnut", "lantern", "Porto", "violin")
+USERS = ("ann", "bo")
+STAY, LEAVE = 1 << 30, 1  # bytes of owners in memory: all stay, or all leave after each batch
+EVENT = st.tuples(st.sampled_from(["say"] * 4 + ["update", "forget", "ask"]), st.sampled_from(USERS), st.integers(0, 9))
+BATCH = st.lists(EVENT, min_size=1, max_size=12)
+# Of one process after the other; each one ends well, and packs what it has of the newest memories.
+LIVES = st.lists(
+    st.tuples(st.sampled_from([STAY, LEAVE]), st.lists(BATCH, min_size=1, max_size=4)), min_size=1, max_size=4
+)
+Batch = list[tuple[str, str, int]]
+
+
+@pytest.fixture(scope="module")
+def budgets() -> Iterator[list[int]]:
+    """The last one is the budget of the next process. A short log makes segments of both sizes."""
+    found = [STAY]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SMALL", 4)
+        patch.setattr(segments, "LARGE", 8)
+        patch.setattr(directory, "HotOwners", lambda _: HotOwners(found[-1]))
+        yield found
+
+
+class Log:
+    """Events out of drawn ones, each about what its owner said before."""
+
+    def __init__(self, *users: str) -> None:
+        self._said: dict[str, list[str]] = {user: [] for user in users or USERS}
+        self._number = 0
+
+    def batch(self, drawn: Batch) -> list[dict[str, Any]]:
+        return [self._event(*one) for one in drawn]
+
+    def _event(self, action: str, user: str, at: int) -> dict[str, Any]:
+        self._number += 1
+        said, text = self._said[user], f"{WORDS[self._number % 5]} {WORDS[at % 5]} {self._number}"
+        of = said[-1 - at % len(said)] if said else "nothing"
+        told: dict[str, Any] = {"type": "recall", "query": text, "k": 20}
+        if action == "say":
+            said.append(f"m{self._number}")
+            told = {"type": "message", "id": said[-1], "content": text, "session_id": f"s{at % 2}", "role": "user"}
+        elif action == "update":
+            told = {"type": "memory.update", "memory_id": of, "content": f"now {text}"}
+        elif action == "forget":
+            told = {"type": "memory.forget", "memory_id": of}
+        return told | {"tenant_id": "acme", "user_id": user, "timestamp": 60_000 * (self._number - at)}
+
+
+def questions() -> list[dict[str, Any]]:
+    asked: list[dict[str, Any]] = [{"type": "recall", "query": f"Who took the {word}?", "k": 99} for word in WORDS]
+    asked += [{"type": "user.stats"}, {"type": "episodes.list"}]
+    return [one | {"tenant_id": "acme", "user_id": user, "timestamp": 6_000_000} for user in USERS for one in asked]
+
+
+def comparable(outputs: list[Any]) -> list[dict[str, Any]]:
+    found = answers(outputs)
+    for one in found:
+        one.get("routing_info", {}).pop("cache_hits", None)
+    return found
+
+
+@settings(max_examples=30)
+@given(lives=LIVES)
+def test_who_leaves_memory_and_comes_back_is_as_who_stays(budgets: list[int], lives: list[tuple[int, Any]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        budgets.append(STAY)
+        one, log = Harness(Path(folder) / "one", one_log=True), Log()
+        batches = [[log.batch(drawn) for drawn in life] for _, life in lives]
+        expected = [comparable(one.run(MEMORIES, *batch)) for life in batches for batch in life]
+        expected.append(comparable(one.run(MEMORIES, *questions())))
+
+        budgets.append(lives[0][0])
+        many = Harness(Path(folder) / "many", one_log=True)
+        said = []
+        for (budget, _), life in zip(lives, batches, strict=True):
+            budgets.append(budget)
+            many.restart()
+            said += [comparable(many.run(MEMORIES, *batch)) for batch in life]
+        many.restart()
+        said.append(comparable(many.run(MEMORIES, *questions())))
+        assert said == expected
+        assert many.hash() == one.hash()
+        many.stop()
+        one.stop()
+        assert verify(Path(folder) / "many").problems == []
+
+
+def tails(harness: Harness) -> Iterator[int]:
+    """How many memories each segment that is not whole holds."""
+    for key, value in harness.directory.partition(0).scan(keys.OWNERS):
+        if keys.split(key)[1] == keys.SEGMENT:
+            found = Segment.decode(value, "hash-384", 384)
+            assert found is not None
+            if found.end != keys.sequence(key):
+                yield found.size
+
+
+def test_where_an_owner_leaves_memory_the_newest_are_packed(budgets: list[int], tmp_path: Path) -> None:
+    log = Log()
+    budgets.append(LEAVE)
+    harness = Harness(tmp_path / "s", one_log=True)
+    for count, packed in ((1, []), (1, [2]), (1, [2]), (1, []), (3, [3])):
+        harness.run(MEMORIES, *log.batch([("say", "ann", 0)] * count))
+        assert [*tails(harness)] == packed
+    harness.run(MEMORIES, *log.batch([("forget", "ann", 0)]))
+    assert [*tails(harness)] == [2]  # made again without it
+    harness.stop()
+
+
+def test_what_is_packed_at_the_end_is_bounded_however_many_workers_there_are(
+    budgets: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "PACKED_AT_END", 12)
+    budgets.append(STAY)
+    harness = Harness(tmp_path / "s", one_log=True)
+    for user in range(9):
+        said = [("say", f"u{user}", 0)] * 3
+        # Each third of them in a worker of its own, which is a thread.
+        with ThreadPoolExecutor(1) as worker:
+            worker.submit(harness.run, MEMORIES, *Log(f"u{user}").batch(said)).result()
+    harness.restart()
+    assert [*tails(harness)] == [3] * 4
+    harness.stop()
