@@ -128,7 +128,7 @@ class KafkaFlow:
         found = ask.first()
         if unknown := [str(skip) for skip in self.skips if skip.partition >= found[skip.topic].partitions]:
             raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
-        known = KnownTopics.open(self.state_dir, found, self.topics.read(), self.topics.written(), self._ends)
+        known = KnownTopics.open(self.state_dir, found, self.topics.read_for(), self.topics.written(), self._ends)
         catch_up, watch, misplaced = CatchUp(), Watch(ask, found), Misplaced()
         connection = stack.enter_context(closing(Connection(self.options, self.topics.memory, catch_up)))
         source = KafkaSource(

@@ -1,9 +1,12 @@
-"""What `run` wrote may be asked, told and piped into while it stands still, and goes on as if nothing had been."""
+"""Whose a state directory is: every command may use what `run` wrote while it stands still, and `run` reads the same
+topics for ever."""
 
 import io
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -87,3 +90,26 @@ def test_who_is_refused_for_a_lost_partition_makes_none_in_its_place(
     assert main(["ask", "Where?", "--state-dir", str(made.state_dir)]) == 1
     assert f"{lost.name} is missing" in capfd.readouterr().err
     assert not lost.exists()
+
+
+@pytest.mark.parametrize("role", ["memory", "queries", "control"])
+def test_other_topics_are_refused_with_both_names(made: Deployment, topics: Names, role: str) -> None:
+    was, now = getattr(made.topics, role), topics("other")
+    made.broker.create_topics({now: 1})
+    produce(made, now, {"type": "memory", "content": "Of another log."})
+    changed: dict[str, Any] = {role: now}
+    other = replace(made, topics=replace(made.topics, **changed))
+    code, said = other.ends()
+    assert code == 1
+    assert f"has read {was}, and is given {now} " in said
+    with made.running():  # what was refused has changed nothing
+        send(made, made.topics.memory, 1)
+        made.outputs(made.topics.receipts, 2)
+
+
+def test_a_new_directory_is_not_begun_on_swapped_topics(made: Deployment, tmp_path: Path) -> None:
+    turned = replace(made.topics, memory=made.topics.queries, queries=made.topics.memory)
+    code, said = replace(made, topics=turned, state_dir=tmp_path / "new", flags=("--deployment", turned.memory)).ends()
+    assert code == 2
+    assert f"{turned.memory} begins with queries" in said
+    assert answered(made) == ["at once"]
