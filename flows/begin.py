@@ -8,8 +8,9 @@ from typing import NamedTuple
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
-from recallflow.errors import StateError
+from recallflow.errors import StateError, UsageError
 from recallflow.flows.topics import Topics
+from recallflow.parsing import asks
 from recallflow.state.directory import BEGIN
 from recallflow.state.files import read_checked, write_checked
 
@@ -24,7 +25,9 @@ class Begin(NamedTuple):
 
     @classmethod
     def now(cls, options: KafkaOptions, topics: Topics) -> "Begin":
-        """What a new state directory begins with. Raises SourceError."""
+        """What a new state directory begins with. Raises SourceError, and UsageError where the memory topic is one of
+        queries."""
+        _check_memories(options, topics.memory)
         return cls(ends(options, topics.written(), UNCOMMITTED), ends(options, (topics.queries,)), {})
 
     @classmethod
@@ -46,3 +49,16 @@ def ends(options: KafkaOptions, topics: tuple[str, ...], chosen: Mapping[str, ob
     """By part, where it ends: where what is committed ends, or with `chosen` UNCOMMITTED all there is."""
     with TopicReader(options, chosen) as reader:
         return {part_name(*part): end for part, (_, end) in reader.spans(topics).items()}
+
+
+def _check_memories(options: KafkaOptions, topic: str) -> None:
+    """A topic of queries that is read as one of memories would have all of them answered a second time."""
+    with TopicReader(options) as reader:
+        spans = reader.spans((topic,))
+        firsts = [next(reader.read_to_end(topic, number, low), None) for (_, number), (low, _) in spans.items()]
+    values = [first.value() or b"" for first in firsts if first is not None]
+    if values and all(map(asks, values)):
+        raise UsageError(
+            f"{topic} begins with queries in each partition, and is given as --memory-topic: give the topic of memory "
+            "events there, and that of queries as --query-topic"
+        )

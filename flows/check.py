@@ -15,7 +15,7 @@ from bytewax.testing import TestingSink, TestingSource
 from recallflow.errors import StateError, StateInUse, StorageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.engine import FLOW_ID
-from recallflow.flows.rebuild import Behind, behind, check_store
+from recallflow.flows.rebuild import behind, check_store, lack
 from recallflow.flows.recovery import check_snapshots
 from recallflow.state.checkpoint import copy_sqlite
 from recallflow.state.directory import RECOVERY
@@ -34,13 +34,6 @@ def start_problems(state_dir: Path) -> Iterator[str]:
             if str(error) not in found:
                 yield str(error)
             found.add(str(error))
-
-
-def lack(one: Behind) -> str:
-    """What a state partition lacks, in words."""
-    what = "is missing" if one.missing else "is behind"
-    places = ", ".join(f"{source} from {offset} on" for source, offset in sorted(one.first.items()))
-    return f"p{one.partition:03d} {what}: {places}"
 
 
 def _check_small_files(state_dir: Path) -> None:

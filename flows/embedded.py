@@ -23,7 +23,8 @@ from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, StateError, StorageError
 from recallflow.flows.cycles import looking_between_batches
-from recallflow.flows.engine import FLOW_ID, ONE_THREAD, build
+from recallflow.flows.engine import LINES_FLOW_ID, ONE_THREAD, build
+from recallflow.flows.rebuild import check_not_behind
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
 from recallflow.operators.answers.scoring import Scorer
@@ -97,9 +98,11 @@ class Embedded:
             path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))
             fingerprint = settings.fingerprint(embedder)
             directory = stack.enter_context(StateDirectory.open(path, fingerprint, settings.cache_bytes))
-            directory.partitions()
             # A run that leaves nothing behind has nothing to recover.
             recovery = recovery_store(path) if state_dir else None
+            if recovery is not None:
+                check_not_behind(directory)
+            directory.partitions()
             yield cls(directory, embedder, settings, recovery, decisions, scorer)
 
     def run(
@@ -119,7 +122,7 @@ class Embedded:
         """
         floor = 0 if rewinds else self._next_offset(f"{topic}:0")
         source = LineSource(topic, open_feed, floor, clock_ms, asks)
-        flow = Dataflow(FLOW_ID)
+        flow = Dataflow(LINES_FLOW_ID)
         rules = self.settings.rules(self.embedder, decisions=self.decisions)
         outputs = build(flow, source, self.directory, self.embedder, rules, scorer=self.scorer)
         to_deliver = op.flat_map_batch("decide", outputs, partial(_decide, rules.decisions))

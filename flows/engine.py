@@ -24,7 +24,10 @@ from recallflow.outputs import Output
 from recallflow.records import Record
 from recallflow.state.directory import StateDirectory
 
+# A log and lines have each a flow of their own in the recovery store: the places of one, its queries that wait and its
+# outputs are nothing that the other could go on with.
 FLOW_ID = "recallflow"
+LINES_FLOW_ID = "lines"
 # For each worker's arithmetic. Threads of OpenBLAS, of OpenMP (FAISS) and of onnxruntime wait for each other busily:
 # with two cores, a message took 18 ms with MiniLM, of which the model needs 5.
 ONE_THREAD = 1

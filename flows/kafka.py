@@ -36,7 +36,7 @@ from recallflow.flows.embedded import run_dataflow
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.metrics import Metrics, Running
-from recallflow.flows.rebuild import check_store, rebuild
+from recallflow.flows.rebuild import check_not_behind, check_store, rebuild
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.repeats import check_repeats
 from recallflow.flows.router import Router
@@ -106,6 +106,8 @@ class KafkaFlow:
         directory = stack.enter_context(opened)
         directory.rebuilding = bool(rewind)
         directory.existing_partitions()
+        if not rewind:
+            check_not_behind(directory)
         held = directory.counts
         _log.info("state directory %s holds %d memories of %d owners", self.state_dir, held.memories, held.owners)
         return directory, rewind
@@ -126,7 +128,7 @@ class KafkaFlow:
         found = ask.first()
         if unknown := [str(skip) for skip in self.skips if skip.partition >= found[skip.topic].partitions]:
             raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
-        known = KnownTopics.open(self.state_dir, found, self.topics.read(), self.topics.written(), self._ends)
+        known = KnownTopics.open(self.state_dir, found, self.topics.read_for(), self.topics.written(), self._ends)
         catch_up, watch, misplaced = CatchUp(), Watch(ask, found), Misplaced()
         connection = stack.enter_context(closing(Connection(self.options, self.topics.memory, catch_up)))
         source = KafkaSource(

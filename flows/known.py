@@ -1,9 +1,11 @@
-"""What a state directory remembers of its topics: their ids, and with how many partitions it began.
+"""What a state directory remembers of its topics: the names of those it reads, their ids, and with how many partitions
+it began.
 
-By its id a topic differs from another one that was made in its place. The number of the source's parts never changes,
-as a part's place in the log is kept under its name: what is added to a topic later is read by parts that are there. And
-an output goes to the partition that the topic's count gave when its record was appended, whatever the topic has grown
-to since: where else would it be looked for after a crash?
+Positions are of the topics it reads: others would be a second log on top of the first. By its id a topic differs from
+another one that was made in its place. The number of the source's parts never changes, as a part's place in the log is
+kept under its name: what is added to a topic later is read by parts that are there. And an output goes to the partition
+that the topic's count gave when its record was appended, whatever the topic has grown to since: where else would it be
+looked for after a crash?
 """
 
 import logging
@@ -36,7 +38,7 @@ class KnownTopics:
     """Of one state directory; every change is written at once."""
 
     path: Path
-    read: frozenset[str]
+    read: dict[str, str]  # by what it is read for
     parts: int  # of the source
     ids: dict[str, str]  # of every topic that is read or written
     counts: dict[str, list[Count]]  # of topics that are written, the oldest first
@@ -47,19 +49,19 @@ class KnownTopics:
         cls,
         state_dir: Path,
         found: Mapping[str, Described],
-        read: Iterable[str],
+        read: Mapping[str, str],
         written: Iterable[str],
         ends: Callable[[], dict[str, int]],
     ) -> Self:
-        """`found`: the topics there are; `ends` says where each partition of the source's ends now (`topic:partition`
-        → offset). A directory that knows nothing yet begins with what there is. Raises SourceError where an
-        input is not the topic it was."""
-        path, read, written = state_dir / TOPICS, frozenset(read), frozenset(written)
+        """`found`: the topics there are; `read`: the name of the topic for each flag of `run`; `ends` says where each
+        partition of the source's ends now (`topic:partition` → offset). A directory that knows nothing yet begins with
+        what there is. Raises SourceError where an input is not the topic it was."""
+        path, written = state_dir / TOPICS, frozenset(written)
         if path.exists():
             known = cls._stored(path, read)
         else:
-            parts = max(found[topic].partitions for topic in read - written)
-            known = cls(path, read, parts, {}, {}, set())
+            parts = max(found[topic].partitions for topic in {*read.values()} - written)
+            known = cls(path, dict(read), parts, {}, {}, set())
         known.check(found)
         for topic in written:
             known._count(topic, found[topic].partitions, ends)
@@ -85,7 +87,7 @@ class KnownTopics:
                 self._replaced(topic, known, described)
 
     def _replaced(self, topic: str, known: str, described: Described) -> None:
-        if topic in self.read:
+        if topic in self.read.values():
             raise SourceError(
                 f"{topic} was deleted and made anew (its id is {described.id}, and was {known}): what this state "
                 "directory had read is not in it. Start with another state directory"
@@ -103,13 +105,20 @@ class KnownTopics:
             counts.append(Count(partitions, ends()))
 
     @classmethod
-    def _stored(cls, path: Path, read: frozenset[str]) -> Self:
+    def _stored(cls, path: Path, read: Mapping[str, str]) -> Self:
         kept = read_checked(path)
+        for flag, name in kept.get("read", {}).items():  # {}: from before names were kept
+            if read[flag] != name:
+                raise SourceError(
+                    f"{path.parent} has read {name}, and is given {read[flag]} ({flag}): two logs would be mixed. Give "
+                    f"{flag} {name}, or start with another state directory"
+                )
         counts = {topic: [Count(**count) for count in steps] for topic, steps in kept["counts"].items()}
-        return cls(path, read, kept["parts"], kept["ids"], counts, set(kept["anew"]))
+        return cls(path, dict(read), kept["parts"], kept["ids"], counts, set(kept["anew"]))
 
     def _write(self) -> None:
         kept = {
+            "read": self.read,
             "parts": self.parts,
             "ids": self.ids,
             "counts": {topic: [asdict(count) for count in counts] for topic, counts in self.counts.items()},

@@ -5,12 +5,12 @@ less than that, what is missing is still in the log: `rewind.json` says from whe
 again. Up to where it was, that changes the state and gives no outputs: those were sent long ago.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from recallflow.errors import StateError, StorageError
+from recallflow.errors import StateBehind, StateError, StorageError
 from recallflow.flows.begin import Begin
-from recallflow.flows.engine import FLOW_ID
+from recallflow.flows.engine import FLOW_ID, LINES_FLOW_ID
 from recallflow.flows.recovery import GIVE_UP, committed, has_store
 from recallflow.operators.snapshot import Snapshot
 from recallflow.state.checkpoint import CACHE_BYTES
@@ -54,10 +54,24 @@ def behind(state_dir: Path) -> list[Behind]:
     """The state partitions that hold less than they had applied according to the recovery store."""
     with StateDirectory.existing(state_dir, CACHE_BYTES) as directory:
         check_store(state_dir)
-        snapshots = committed(state_dir, STATE_STEP)
         _open(directory)
-        found = [_compare(directory, snapshot) for snapshot in snapshots.values()]
-    return sorted((one for one in found if one.first), key=lambda one: one.partition)
+        return _behind(directory)
+
+
+def check_not_behind(directory: StateDirectory) -> None:
+    """Raises StateBehind where state partitions lack what they had applied. Makes no folder for one that is lost."""
+    if found := _behind(directory):
+        raise StateBehind(
+            f"{'; '.join(map(lack, found))}: {directory.path} had applied more. Read it again: recallflow state "
+            "rebuild, or restore a checkpoint"
+        )
+
+
+def lack(one: Behind) -> str:
+    """What a state partition lacks, in words."""
+    what = "is missing" if one.missing else "is behind"
+    places = ", ".join(f"{source} from {offset} on" for source, offset in sorted(one.first.items()))
+    return f"p{one.partition:03d} {what}: {places}"
 
 
 def check_store(state_dir: Path) -> None:
@@ -97,6 +111,17 @@ def _open(directory: StateDirectory) -> None:
                 directory.partition(number)
             except StorageError as error:
                 raise StorageError(f"{error}. Move {folder} away, and run recallflow state rebuild again") from error
+
+
+def _behind(directory: StateDirectory) -> list[Behind]:
+    """What partitions lack of what either flow had applied."""
+    last: dict[int, Snapshot] = {}
+    for flow_id in (FLOW_ID, LINES_FLOW_ID):
+        for found in committed(directory.path, f"{flow_id}.state").values():
+            known = last.setdefault(found.partition, found)
+            last[found.partition] = replace(known, applied=known.applied | found.applied)
+    compared = [_compare(directory, last[number]) for number in sorted(last)]
+    return [one for one in compared if one.first]
 
 
 def _compare(directory: StateDirectory, snapshot: Snapshot) -> Behind:

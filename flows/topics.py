@@ -44,6 +44,10 @@ class Topics:
         """Every topic the main flow reads."""
         return self.memory, self.queries, self.control
 
+    def read_for(self) -> dict[str, str]:
+        """The same, by the flag of `run` that names each."""
+        return dict(zip(("--memory-topic", "--query-topic", "--control-topic"), self.read(), strict=True))
+
     def outputs(self) -> tuple[str, ...]:
         """Every topic that only the main flow writes to."""
         return (self.responses, self.receipts, self.dead_letters, *self.replies)

@@ -4,6 +4,7 @@ An event that comes again after a crash was applied already: computed anew, its 
 look like a duplicate of itself). So what it put out is stored with its effects, and sent again as it was.
 """
 
+import base64
 from collections.abc import Sequence
 
 import orjson
@@ -46,14 +47,15 @@ def _key(partition: Partition, position: Position) -> bytes:
 
 def _encode_one(output: Kept) -> list[object]:
     if isinstance(output, Receipted):
-        return ["receipt", output.number, output.key.decode(), output.body.decode()]
+        # The key is whatever the record's producer made it, and JSON holds text.
+        return ["receipt", output.number, base64.b64encode(output.key).decode(), output.body.decode()]
     return ["dead", output.number, output.step, output.error.code, [tuple(f) for f in output.error.fields]]
 
 
 def _decode_one(fields: list[object], record: Record) -> Kept:
     match fields:
         case ["receipt", int(number), str(key), str(body)]:
-            return Receipted(record.position, number, key.encode(), body.encode())
+            return Receipted(record.position, number, base64.b64decode(key), body.encode())
         case ["dead", int(number), str(step), code, list(problems)]:
             error = InvalidRecord(code, [FieldProblem(*problem) for problem in problems])  # type: ignore[arg-type]
             return DeadLetter(record, number, error, step)

@@ -40,6 +40,8 @@ class Letter:
         begin = len(names) - 1 - names[::-1].index(FIRST)
         ours = ((name, value) for name, value in headers[begin:] if name.startswith(ERROR_PREFIX))
         error = {name.removeprefix(ERROR_PREFIX): (value or b"").decode(errors="replace") for name, value in ours}
+        if "detail" not in error or ("size" in error) is not ("sha256" in error):
+            return None
         try:
             source = Position.parse(error.get("source", ""))
         except ValueError:

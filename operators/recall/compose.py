@@ -93,7 +93,7 @@ def _memory(
     score: float,
     rank: int,
 ) -> RecalledMemory:
-    told: dict[str, Any] = {} if relevance is None else {"relevance": relevance}  # else the response leaves it out
+    optional: dict[str, Any] = {} if relevance is None else {"relevance": relevance}  # else the response is without
     return RecalledMemory(
         id=row.id,
         content=row.content,
@@ -112,7 +112,7 @@ def _memory(
         rank=rank,
         why=why,
         excerpt=excerpt,
-        **told,
+        **optional,
     )
 
 

@@ -352,12 +352,12 @@ def _compose(
         why.say_reranked(reasons, asked.scored.model, ranked.before)
     scores = {} if asked.scored is None else asked.scored.scores
     relevance = expanded.relevance
-    told = (None, None) if relevance is None else (relevance[:count], relevance[count:])
-    memories = compose.ranked(index, ranking, rows, shown[:count], reasons, told[0], scores)
+    of_ranked, of_added = (None, None) if relevance is None else (relevance[:count], relevance[count:])
+    memories = compose.ranked(index, ranking, rows, shown[:count], reasons, of_ranked, scores)
     if expanded.applied is not None:
         added, items = expanded.places[count:], expanded.applied.items
         paths = why.added(items, rows)
-        parts = expanded.rows[count:], shown[count:], paths, told[1]
+        parts = expanded.rows[count:], shown[count:], paths, of_added
         memories += compose.added(index, added, items, *parts, len(memories))
     memories = compose.with_conflicts(memories, asked.hot.graph, asked.moment)
     warnings += compose.relevance_warnings(ranked.scene, ranked.judged, len(memories))

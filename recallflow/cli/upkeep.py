@@ -8,9 +8,9 @@ import orjson
 from recallflow.cli.options import add_kafka, add_settings, config
 from recallflow.cli.output import paragraph
 from recallflow.errors import StateBehind
-from recallflow.flows.check import lack, start_problems
+from recallflow.flows.check import start_problems
 from recallflow.flows.give_up import give_up_unanswered
-from recallflow.flows.rebuild import behind, rebuild
+from recallflow.flows.rebuild import behind, lack, rebuild
 from recallflow.flows.recovery import GIVE_UP, has_store
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.directory import hold

@@ -318,6 +318,25 @@ def test_a_header_name_that_is_not_utf_8_ends_nothing(engine: Engine) -> None:
     assert engine.answer()["versions"][0]["content"] == "The bicycle is in the cellar."
 
 
+def test_keys_and_headers_of_any_bytes_end_nothing(made: Engine) -> None:
+    # No snapshot within the test: after the kill everything comes again.
+    made.start("--epoch-ms", "60000")
+    made.until_up()
+    odd = [b"\xff\x00\xfe", b"", b"\xff" * 5_000]
+    for number, key in enumerate(odd):
+        headers = [("\u202e\x7f", b"\xff\x00"), ("", None)]
+        made.send(memory(f"m{number}", "The bicycle is red.", receipt=True), key=key, headers=headers)
+        made.send(b"{broken", key=key, headers=headers)
+        made.send({"type": "user.stats"}, "query.events", key=key, headers=headers)
+        made.send({"type": "recall"}, "query.events", key=key, headers=headers)
+    found = [made.next() for _ in range(5 * len(odd))]
+    assert {one.key() for one in found} == {key[:4_096] for key in odd}
+    made.kill()
+    made.start()
+    assert made.is_there()
+    assert made.next(1.0) is None
+
+
 def test_records_of_any_time_are_taken_and_the_clock_is_warned_of(engine: Engine) -> None:
     year_287168, before_christ = 9_000_000_000_000_000, -62_135_596_900_000
     for number, at_ms in enumerate((year_287168, before_christ, -1)):

@@ -166,15 +166,16 @@ def test_a_partition_older_than_the_recovery_store_says_is_refused(
     shutil.rmtree(partition)
     shutil.copytree(tmp_path / "backup", partition)
     said = fails("ask", "tea?", "--state-dir", state_dir)
-    number = int(partition.name[1:])
-    assert f"state partition {number} has applied stdin:0 up to 0, but the recovery store says 9" in said
+    assert f"{partition.name} is behind: stdin:0 from 1 on" in said
     assert "recallflow state rebuild" in said
 
 
 def test_a_partition_that_is_gone_is_refused(state_dir: Path, pipe: Pipe, fails: Callable[..., str]) -> None:
     pipe(state_dir, [event(0)])
-    shutil.rmtree(filled_partition(state_dir))
-    assert "up to -1, but the recovery store says 0" in fails("ask", "tea?", "--state-dir", state_dir)
+    shutil.rmtree(gone := filled_partition(state_dir))
+    for _ in range(2):
+        assert f"{gone.name} is missing: stdin:0 from 0 on" in fails("ask", "tea?", "--state-dir", state_dir)
+        assert not gone.exists()
 
 
 def test_a_lost_recovery_store_beside_intact_state_is_made_again(state_dir: Path, pipe: Pipe) -> None:

@@ -14,6 +14,7 @@ from recallflow.flows.known import TOPICS, KnownTopics
 from recallflow.records import Position
 
 READ = ("memories", "queries", "control")
+FLAGS = ("--memory-topic", "--query-topic", "--control-topic")
 WRITTEN = ("responses", "control")
 
 
@@ -22,9 +23,9 @@ def found(**partitions: int) -> dict[str, Described]:
     return {topic: Described(f"{topic}-1", count) for topic, count in counts.items()}
 
 
-def known(path: Path, there: dict[str, Described], **ends: int) -> KnownTopics:
+def known(path: Path, there: dict[str, Described], read: tuple[str, ...] = READ, **ends: int) -> KnownTopics:
     since = {source.replace("_", ":"): end for source, end in ends.items()}
-    return KnownTopics.open(path, there, READ, WRITTEN, lambda: since)
+    return KnownTopics.open(path, there, dict(zip(FLAGS, read, strict=True)), WRITTEN, lambda: since)
 
 
 def test_the_parts_are_those_of_the_beginning(tmp_path: Path) -> None:
@@ -47,6 +48,24 @@ def test_an_input_of_another_id_is_another_topic(tmp_path: Path, topic: str) -> 
     with pytest.raises(SourceError, match=f"{topic} was deleted and made anew"):
         known(tmp_path, found() | {topic: Described("another", 2)})
     known(tmp_path, found())  # what was refused has changed nothing
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        ("other", "queries", "control"),
+        ("memories", "other", "control"),
+        ("memories", "queries", "other"),
+        ("queries", "memories", "control"),
+    ],
+)
+def test_a_directory_of_other_topics_is_refused_with_both_names(tmp_path: Path, read: tuple[str, ...]) -> None:
+    known(tmp_path, found())
+    there = found(other=2)
+    flag, was, now = next(one for one in zip(FLAGS, READ, read, strict=True) if one[1] != one[2])
+    with pytest.raises(SourceError, match=rf"has read {was}, and is given {now} \({flag}\).* Give {flag} {was}, or"):
+        known(tmp_path, there, read)
+    known(tmp_path, there)  # what was refused has changed nothing
 
 
 def test_an_output_topic_made_anew_is_taken_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -532,7 +532,7 @@ def test_partitions_that_changed_places_are_told(cli: Cli, filled: Path) -> None
 
 def test_a_model_path_that_does_not_exist_is_told(cli: Cli, tmp_path: Path) -> None:
     choice = ["--embedder", "minilm", "--model-path", tmp_path / "nothing", "--state-dir", tmp_path / "s"]
-    assert_one_line(cli("pipe", *choice), 2, "has no model.onnx: give the folder of an ONNX export")
+    assert_one_line(cli("pipe", *choice), 2, "nothing is no folder; give that of the model")
     assert not (tmp_path / "s").exists()
 
 

@@ -57,6 +57,13 @@ def test_a_foreign_record_with_an_error_code_is_no_letter(source: list[tuple[str
     assert Letter.of(Message([])) is None
 
 
+@pytest.mark.parametrize(
+    "headers", [[OURS[0], OURS[2]], [*OURS, ("error.size", b"9")], [*OURS, ("error.sha256", b"9")]]
+)
+def test_a_foreign_record_that_looks_like_a_letter_and_lacks_a_part_is_none(headers: list[tuple[str, bytes]]) -> None:
+    assert Letter.of(Message(headers)) is None
+
+
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> FakeProducer:
     made = FakeProducer()

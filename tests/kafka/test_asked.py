@@ -1,0 +1,115 @@
+"""Whose a state directory is: every command may use what `run` wrote while it stands still, and `run` reads the same
+topics for ever."""
+
+import io
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from confluent_kafka import Producer
+
+from benchmarks.broker import Cluster
+from recallflow.cli import main
+from recallflow.flows.settings import Settings
+from recallflow.owner import state_partition
+from recallflow.state.directory import partition_folder
+from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, read_topic, until
+
+OWNER = {"tenant_id": "acme", "user_id": "ann"}
+AS_ANN = ["--tenant", "acme", "--user", "ann"]
+
+
+@pytest.fixture
+def made(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
+    """Has taken in a memory, and holds a query that waits for the next one."""
+    own = own_topics(topics)
+    broker.create_topics(dict.fromkeys((*own.read(), *own.outputs()), 1))
+    made = Deployment(broker, own, tmp_path / "s")
+    send(made, own.memory, 0)
+    with made.running():
+        made.outputs(own.receipts, 1)
+        waiting = {"type": "recall", "id": "open", "query": "Where is the bicycle?", "wait_timeout_ms": 60_000}
+        produce(made, own.queries, waiting | {"wait_for": f"{own.memory}:0:1"})
+        produce(made, own.queries, {"type": "user.stats", "id": "at once"})
+        made.outputs(own.responses, 1)
+    return made
+
+
+def send(made: Deployment, topic: str, number: int) -> None:
+    told = {"type": "memory", "id": f"m{number}", "content": f"The bicycle is in cellar {number}.", "receipt": True}
+    produce(made, topic, told)
+
+
+def produce(made: Deployment, topic: str, event: dict[str, object]) -> None:
+    producer = Producer({"bootstrap.servers": made.broker.bootstrap_servers})
+    producer.produce(topic, orjson.dumps(OWNER | event), b"acme/ann")
+    assert producer.flush(GIVE_UP_S) == 0
+
+
+def answered(made: Deployment) -> list[str]:
+    return [orjson.loads(one.value())["query_id"] for one in read_topic(made.broker, made.topics.responses)]
+
+
+def test_a_directory_of_run_and_its_checkpoint_may_be_used_by_every_command(
+    made: Deployment, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    assert main(["state", "checkpoint", "--state-dir", str(made.state_dir), str(copy)]) == 0
+    for directory in (copy, made.state_dir):
+        where = ["--state-dir", str(directory)]
+        for _ in range(2):
+            assert main(["ask", "Where is the bicycle?", *where, *AS_ANN]) == 0
+            assert "cellar 0" in capfd.readouterr().out
+        assert main(["remember", "The key hangs by the door.", *where, *AS_ANN]) == 0
+        piped = orjson.dumps(OWNER | {"type": "user.stats", "id": "piped"})
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped)))
+        capfd.readouterr()
+        assert main(["pipe", *where]) == 0
+        assert [orjson.loads(line)["query_id"] for line in capfd.readouterr().out.splitlines()] == ["piped"]
+        assert main(["state", "verify", *where]) == 0
+    shutil.rmtree(made.state_dir)
+    assert main(["state", "restore", str(copy), "--state-dir", str(made.state_dir)]) == 0
+    with made.running():
+        send(made, made.topics.memory, 1)
+        until(lambda: "open" in answered(made))
+        made.outputs(made.topics.receipts, 2)
+    assert answered(made) == ["at once", "open"]
+    assert [*made.outputs(made.topics.receipts).values()] == [1, 1]
+
+
+def test_who_is_refused_for_a_lost_partition_makes_none_in_its_place(
+    made: Deployment, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lost = partition_folder(made.state_dir, state_partition("acme", "ann", Settings().partitions))
+    shutil.rmtree(lost)
+    assert f"{lost.name} is missing" in made.ends()[1]
+    assert main(["ask", "Where?", "--state-dir", str(made.state_dir)]) == 1
+    assert f"{lost.name} is missing" in capfd.readouterr().err
+    assert not lost.exists()
+
+
+@pytest.mark.parametrize("role", ["memory", "queries", "control"])
+def test_other_topics_are_refused_with_both_names(made: Deployment, topics: Names, role: str) -> None:
+    was, now = getattr(made.topics, role), topics("other")
+    made.broker.create_topics({now: 1})
+    produce(made, now, {"type": "memory", "content": "Of another log."})
+    changed: dict[str, Any] = {role: now}
+    other = replace(made, topics=replace(made.topics, **changed))
+    code, said = other.ends()
+    assert code == 1
+    assert f"has read {was}, and is given {now} " in said
+    with made.running():  # what was refused has changed nothing
+        send(made, made.topics.memory, 1)
+        made.outputs(made.topics.receipts, 2)
+
+
+def test_a_new_directory_is_not_begun_on_swapped_topics(made: Deployment, tmp_path: Path) -> None:
+    turned = replace(made.topics, memory=made.topics.queries, queries=made.topics.memory)
+    code, said = replace(made, topics=turned, state_dir=tmp_path / "new", flags=("--deployment", turned.memory)).ends()
+    assert code == 2
+    assert f"{turned.memory} begins with queries" in said
+    assert answered(made) == ["at once"]

@@ -1,0 +1,183 @@
+"""A record's key, headers and value are whatever somebody sent: each way that a record takes ends with an output that
+can be sent, is the same after a kill, and keeps the record's own bytes."""
+
+import tempfile
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.control import ControlTable
+from recallflow.connectors.kafka.dead_letters import Letter
+from recallflow.connectors.kafka.messages import Headers
+from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.flows.router import Router
+from recallflow.flows.topics import Topics
+from recallflow.operators import guard
+from recallflow.operators.snapshot import decode_record, encode_record
+from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted
+from recallflow.records import Position, Record
+from tests.unit.connectors.fake_consumer import FakeKafka
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness
+
+MOST_BYTES = 100_000
+TOPICS = Topics(memory=MEMORIES, queries=QUERIES)
+OWNER = {"tenant_id": "acme", "user_id": "ann"}
+# One event for each way an output is made.
+EVENTS = [
+    OWNER | fields
+    for fields in (
+        {"type": "message", "content": "The bicycle is red.", "receipt": True},
+        {"type": "memory.update", "memory_id": "nobody's", "content": "x"},  # the state refuses it
+        {"type": "memory", "content": ""},  # decoding refuses it
+        {"type": "user.stats"},
+        {"type": "memory.get", "memory_id": "nobody's"},
+        {"type": "recall", "query": "Where?", "wait_for": f"{MEMORIES}:0:9999"},
+        {"type": "recall", "query": 5},
+    )
+]
+
+anything = st.binary(max_size=40)
+keys = st.one_of(st.none(), anything, st.builds(bytes.__mul__, anything, st.just(200)))
+headers = st.one_of(
+    st.none(), st.lists(st.tuples(st.text(max_size=9), st.one_of(st.none(), anything)), max_size=3).map(tuple)
+)
+Found = tuple[bytes | None, Headers | None, bytes]
+
+
+def records(found: Found) -> list[Record]:
+    """A record of that key and those headers for each kind of event, and for the bytes, on either topic."""
+    key, own, value = found
+    sent = [(topic, text) for topic in (MEMORIES, QUERIES) for text in (*map(orjson.dumps, EVENTS), value)]
+    return [
+        Record(Position(topic, 0, at), text, at, key, headers=own, tombstone=not text)
+        for at, (topic, text) in enumerate(sent)
+    ]
+
+
+class Sent:
+    """A record of an output topic, as a consumer is given it."""
+
+    def __init__(self, part: str, outgoing: Outgoing) -> None:
+        self._topic, self._outgoing = part.rpartition(":")[0], outgoing
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return 0
+
+    def key(self) -> bytes | None:
+        return self._outgoing.key
+
+    def value(self) -> bytes | None:
+        return self._outgoing.value
+
+    def headers(self) -> Headers:
+        return self._outgoing.all_headers
+
+
+def routed(outputs: list[Output]) -> list[tuple[Output, str, Outgoing]]:
+    router = Router(TOPICS, lambda *_: 3, dict.fromkeys(TOPICS.written(), MOST_BYTES))
+    fitted = [router.fitted(output) for output in outputs]
+    return [(one, *router.route(one)) for one in fitted if not isinstance(one, Done)]
+
+
+def plain(output: Output) -> object:
+    """An output as far as it is the same when it comes again: a query is answered anew."""
+    match output:
+        case Answer():
+            return output.position, output.key
+        case DeadLetter():
+            return output.record, str(output.error), output.step
+    return output
+
+
+@pytest.fixture
+def no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where our own code fails at a record, the test does: the guard would make a dead letter of it."""
+
+    def fail(step: str, position: Position, error: Exception, undo: object) -> None:  # noqa: ARG001
+        raise error
+
+    monkeypatch.setattr(guard, "_report", fail)
+
+
+@pytest.mark.usefixtures("no_failure")
+@settings(max_examples=30)
+@given(st.tuples(keys, headers, anything))
+def test_every_output_of_any_record_can_be_sent_and_comes_again(found: Found) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        engine = Harness(Path(folder) / "s")
+        came = records(found)
+        first = engine.take(came)
+        for output, part, outgoing in routed(first):
+            assert {type(outgoing.key), type(outgoing.value)} <= {bytes, type(None)}
+            assert not isinstance(output, Done)
+            own = came[output.position.offset]
+            if isinstance(output, Receipted | Answer):
+                assert outgoing.key in ((b"acme/ann", b"") if own.key is None else (own.key[:4_096],))
+            elif isinstance(output, DeadLetter):
+                letter = Letter.of(Sent(part, outgoing))
+                assert letter is not None
+                assert letter.value == (None if own.tombstone else own.value)
+                assert letter.key == (own.key and own.key[:4_096])
+                assert letter.headers == (() if own.headers is None else own.headers)
+                assert ("key_size" in letter.error) is (own.key is not None and len(own.key) > 4_096)
+        engine.kill()  # everything was applied and committed, nothing delivered
+        again = engine.take(came)
+        assert [*map(plain, again)] == [*map(plain, first)]
+        snapshot = engine.snapshot()  # with the queries that wait
+        engine.kill(snapshot)
+        assert engine.snapshot().waiting == snapshot.waiting
+        engine.stop()
+
+
+@given(st.tuples(keys, headers, anything))
+def test_any_record_is_the_same_after_it_was_kept(found: Found) -> None:
+    for record in records(found):
+        assert decode_record(orjson.loads(orjson.dumps(encode_record(record)))) == record
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=9), st.one_of(st.none(), anything)), max_size=3),
+    st.lists(st.sampled_from(["code", "detail", "step", "source", "time", "size", "sha256", "key_size"]), max_size=8),
+    anything,
+)
+def test_anything_in_the_topic_of_dead_letters_is_a_letter_or_none(
+    own: list[tuple[str, bytes | None]], names: list[str], value: bytes
+) -> None:
+    theirs = [(f"error.{name}", b"a:0:1" if name == "source" else value) for name in names]
+    letter = Letter.of(Sent("dead.letters:0", Outgoing("a:0:1", 0, value, value, (*own, *theirs))))
+    if letter is not None:
+        assert letter.missing is not None
+        assert letter.error["detail"] == value.decode(errors="replace")
+
+
+control = {"type": "graph.rollout", "tenant_id": "acme", "name": "graph", "mode": "shadow"}
+json_values = st.recursive(st.none() | st.floats() | st.text(max_size=5), st.lists)
+broken_control = st.tuples(st.sampled_from([*control, "timestamp", "by"]), json_values).map(
+    lambda one: orjson.dumps(control | {one[0]: one[1]})
+)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.one_of(st.none(), anything), st.one_of(st.none(), anything, broken_control)), max_size=9))
+def test_anything_in_the_control_topic_is_a_decision_or_left_out(
+    found: list[tuple[bytes | None, bytes | None]],
+) -> None:
+    kafka = FakeKafka(control=1)
+    for key, value in [*found, (b"acme/graph.rollout/graph", orjson.dumps(control))]:
+        kafka.append("control", 0, value, key, append_ms=10)
+    table = ControlTable(KafkaOptions("nowhere:1"), "control", kafka.consumer)
+    try:
+        assert table.history.as_of("acme", "graph.rollout", "graph", 1_000) is not None
+        assert table.failure() is None
+    finally:
+        table.close()
