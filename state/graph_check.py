@@ -16,6 +16,7 @@ from recallflow.state.graph_codec import (
     decode_superseded,
 )
 from recallflow.state.keyring import Keyring
+from recallflow.state.unions import NAMES_MAX, Joined, decode_joined, names_of
 
 # What each table is called, and the bytes of its keys behind the table's letter.
 TABLES = {
@@ -26,6 +27,7 @@ TABLES = {
     keys.ADJACENCY: ("adjacency", 24),
     keys.SIMILAR: ("similar memories", 8),
     keys.SUPERSEDED: ("superseded memories", 8),
+    keys.JOINED: ("names joined", 16),
     keys.UNSYNCED: ("memories out of step", 8),
 }
 
@@ -44,6 +46,7 @@ class GraphCheck:
         self._similar: dict[int, list[Neighbour]] = {}
         self._superseded: dict[int, list[Superseded]] = {}
         self._unsynced: dict[int, Unsynced] = {}
+        self._joined: dict[bytes, tuple[str, list[Joined]]] = {}
 
     def add(self, table: bytes, rest: bytes, value: bytes) -> None:
         """Decodes one record of one of `TABLES`."""
@@ -62,6 +65,8 @@ class GraphCheck:
                 self._similar[keys.sequence(rest)] = decode_neighbours(value)
             case keys.SUPERSEDED:
                 self._superseded[keys.sequence(rest)] = decode_superseded(value)
+            case keys.JOINED:
+                self._joined[rest] = decode_joined(value)
             case keys.UNSYNCED:
                 self._unsynced[keys.sequence(rest)] = Unsynced.decode(value)
 
@@ -76,6 +81,7 @@ class GraphCheck:
         yield from self._of_edges()
         yield from self._of_similar()
         yield from self._of_superseded()
+        yield from self._of_joined()
 
     # ------------------------------------------------------------------ parts
 
@@ -142,6 +148,22 @@ class GraphCheck:
         stored = {(self._memories.get(seq, b""), one.by) for seq, found in self._superseded.items() for one in found}
         for name, _ in sorted(stand ^ stored):
             yield f"memory {name.hex()}: by what it is superseded is not what its edges say"
+
+    def _of_joined(self) -> Iterator[str]:
+        """An edge that joins may have been one too many, and joins nothing."""
+        edges = {(row.source.text, row.target.text, row.number) for row in self._edges.values() if row.joins}
+        names = dict(self._joined.values())
+        for name, (own, joined) in self._joined.items():
+            if self._name(NodeKey(own)) != name:
+                yield f"names joined to {name.hex()}: says it is another"
+            for one in joined:
+                ends = (own, one.other) if one.leads else (one.other, own)
+                if (*ends, one.number) not in edges:
+                    yield f"names joined to {name.hex()}: no edge of number {one.number} joins them"
+                if Joined(own, one.number, not one.leads) not in names.get(one.other, []):
+                    yield f"names joined to {name.hex()}: edge number {one.number} joins one end only"
+            if len(names_of(own, lambda key: names.get(key, []))) > NAMES_MAX:
+                yield f"names joined to {name.hex()}: more than {NAMES_MAX}"
 
     def _name(self, key: NodeKey) -> bytes:
         named = self._keyring.name if key.memory else self._keyring.node

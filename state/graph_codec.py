@@ -15,6 +15,7 @@ from recallflow.caching import Kept
 SIMILAR_TO = "similar_to"
 SUPERSEDES = "supersedes"
 CONTRADICTS = "contradicts"
+SAME_AS = "same_as"
 SYMMETRIC = frozenset({SIMILAR_TO, CONTRADICTS})  # true in both directions, or in none
 
 MEMORY_KIND = "memory"
@@ -26,6 +27,7 @@ SELF_ROLE = "self"
 NODE_KINDS = frozenset(("type", "tag", "category", "topic", "repo", ENTITY_KIND, EPISODE_KIND, CONDITION_KIND))
 
 SUPERSEDES_CONFIDENCE = 0.7  # what is less sure than this hides nothing
+SAME_AS_CONFIDENCE = 0.7  # and what is less sure than this joins nothing
 
 
 class NodeKey(NamedTuple):
@@ -45,6 +47,12 @@ class NodeKey(NamedTuple):
         return self.text if kind in NODE_KINDS else f"{CONDITION_KIND}:{self.text}"
 
 
+def is_entity(key: NodeKey) -> bool:
+    """Whether a node is an entity."""
+    return not key.memory and key.text.startswith(_ENTITY)
+
+
+_ENTITY = f"{ENTITY_KIND}:"
 _RESERVED = NODE_KINDS | {MEMORY_KIND}
 
 
@@ -191,6 +199,13 @@ class EdgeRow(NamedTuple):
         if self.type != SUPERSEDES or not (self.source.memory and self.target.memory) or self.is_archived:
             return False
         return self.word.confidence >= SUPERSEDES_CONFIDENCE
+
+    @property
+    def joins(self) -> bool:
+        """Whether it makes two entities one: surely enough, and for good."""
+        if self.type != SAME_AS or self.is_archived or not (is_entity(self.source) and is_entity(self.target)):
+            return False
+        return self.word.confidence >= SAME_AS_CONFIDENCE and (self.given is None or self.given.expires_ms is None)
 
     @property
     def is_archived(self) -> bool:

@@ -18,6 +18,7 @@ from recallflow.state.graph_codec import (
     decode_superseded,
 )
 from recallflow.state.partition import Partition
+from recallflow.state.unions import decode_joined
 
 
 def graph_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any]]:
@@ -36,6 +37,8 @@ def graph_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any
         yield "similar", [keys.sequence(key), near]
     for key, value in partition.scan(keys.table(owner, keys.SUPERSEDED)):
         yield "superseded", [keys.sequence(key), sorted([one.by, one.expires_ms] for one in decode_superseded(value))]
+    for _, value in partition.scan(keys.table(owner, keys.JOINED)):
+        yield "joined", _plain(decode_joined(value))
     for key, value in partition.scan(keys.table(owner, keys.UNSYNCED)):
         yield "unsynced", [keys.sequence(key), _plain(Unsynced.decode(value))]
 

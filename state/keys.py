@@ -32,6 +32,7 @@ read, or deleted, as one range and can never be reached from another owner's pre
        A node(16) number'(8)                  names of the edges at a node, out of it and into it, newest first
        J seq(8)                               a memory's most similar ones
        Z seq(8)                               by which memories a memory is superseded
+       T node(16)                             which other names an entity is joined to (state/unions.py)
        F seq(8)                               memories whose graph could not be written
        U seq(8)                               what queries and feedback cause (usage): no part of the state hash
        K session name(16)                     what was returned in a session, for its continuity
@@ -82,6 +83,7 @@ ADJACENCY = b"A"
 SIMILAR = b"J"
 SUPERSEDED = b"Z"
 UNSYNCED = b"F"
+JOINED = b"T"
 USAGE = b"U"
 SESSION = b"K"
 ASKED = b"I"
@@ -221,6 +223,10 @@ def superseded(owner: bytes, seq: int) -> bytes:
 
 def unsynced(owner: bytes, seq: int) -> bytes:
     return OWNERS + owner + UNSYNCED + _U64.pack(seq)
+
+
+def joined(owner: bytes, node: bytes) -> bytes:
+    return OWNERS + owner + JOINED + node
 
 
 def outbox(source: bytes, offset: int) -> bytes:

@@ -13,6 +13,7 @@ from recallflow.operators.graph import orphans
 from recallflow.operators.graph.extract import Link
 from recallflow.state import keys
 from recallflow.state.graph_codec import (
+    SAME_AS,
     SUPERSEDES,
     SYMMETRIC,
     Description,
@@ -27,11 +28,13 @@ from recallflow.state.graph_codec import (
     decode_superseded,
     encode_member,
     encode_rows,
+    is_entity,
 )
 from recallflow.state.hot_graph import Staged
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Vectors
+from recallflow.state.unions import NAMES_MAX, Joined, decode_joined, encode_joined, names_of
 
 _EDGE_NUMBERS = 2**16  # of one event: more edges do not fit into a record
 
@@ -125,6 +128,23 @@ class Changes:
     def _known(self, key: str) -> bytes | None:
         """What stands for a node that is surely stored; None of others."""
         return self.staged.nodes[key] if key in self.staged.nodes else self.hot_graph.nodes.get(key)
+
+    # ------------------------------------------------------------------ one thing of several names
+
+    def joined(self, key: str) -> list[Joined]:
+        """The names that edges join an entity to."""
+        stored = self.get(keys.joined(self._owner, self.name(NodeKey(key))))
+        return [] if stored is None else decode_joined(stored)[1]
+
+    def put_joined(self, key: str, joined: list[Joined]) -> None:
+        """Writes the names that edges join an entity to."""
+        name = keys.joined(self._owner, self.name(NodeKey(key)))
+        self.put(name, encode_joined(key, joined) if joined else None)
+        self.staged.joined[key] = joined
+
+    def names(self, key: NodeKey) -> list[NodeKey]:
+        """All names of what a node stands for."""
+        return [NodeKey(name) for name in names_of(key.text, self.joined)] if is_entity(key) else [key]
 
     # ------------------------------------------------------------------ links
 
@@ -230,7 +250,7 @@ class Changes:
     def publish(self) -> None:
         """Takes what was staged into the owner's memory."""
         self.hot_graph.publish(self.staged)
-        self._hot.graph.publish(self.staged.superseded)
+        self._hot.graph.publish(self.staged.superseded, self.staged.joined)
 
 
 class EdgeChanges:
@@ -268,6 +288,7 @@ class EdgeChanges:
         """Writes an edge that is at its ends already."""
         self._changes.put(keys.edge(self._owner, name), row.encode())
         self._supersede(row, hides=row.hides)
+        self._join(row, joins=row.joins)
 
     def remove(self, name: bytes, row: EdgeRow) -> None:
         """Deletes an edge, at both its ends."""
@@ -277,6 +298,7 @@ class EdgeChanges:
             if not end.memory:
                 self._changes.detach(end)
         self._supersede(row, hides=False)
+        self._join(row, joins=False)
 
     def names_at(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
         """Names of so many of the edges that earlier events left at a node, or of all."""
@@ -307,3 +329,20 @@ class EdgeChanges:
             by.append(Superseded(row.source.text, row.ingested_ms, row.given.expires_ms if row.given else None))
         self._changes.put(key, encode_rows(by) if by else None)
         self._changes.staged.superseded[seq] = by
+
+    def _join(self, row: EdgeRow, joins: bool) -> None:
+        """Makes the ends of a `same_as` edge one thing, or two again. What would have too many names is none."""
+        if row.type != SAME_AS or not (is_entity(row.source) and is_entity(row.target)):
+            return
+        source, target = row.source.text, row.target.text
+        before = self._changes.joined(source)
+        one = Joined(target, row.number, True)
+        if joins == (one in before):
+            return
+        if joins:
+            names = {*names_of(source, self._changes.joined), *names_of(target, self._changes.joined)}
+            if len(names) > NAMES_MAX:
+                return
+        for key, other in ((source, one), (target, Joined(source, row.number, False))):
+            rest = [found for found in self._changes.joined(key) if found.number != row.number]
+            self._changes.put_joined(key, [*rest, other] if joins else rest)

@@ -91,6 +91,7 @@ def _nodes(
                 urn=node.urn,
                 archived=node.archived,
                 properties=node.properties,
+                aliases=[*node.aliases],
                 expanded=vertex in around.opened,
                 hops=hops[vertex],
                 centrality=round(centrality[vertex], 6),

@@ -68,7 +68,7 @@ class GraphWriter:
             named = with_known(named, changes.has_node)
         wanted = links(row, episode_id, named)
         self._put_links(row.seq, before.links if before else {}, wanted)
-        stated = [self._state(row, relation).hex() for relation in relations(row)] if row.relations else []
+        stated = [self._state(row, one).hex() for one in relations(row)] if row.relations or row.entities else []
         evidence = before.evidence if before else []
         if before is not None:
             self._withdraw([name for name in before.relations if name not in stated], row.id, relation=True)
