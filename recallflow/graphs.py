@@ -109,6 +109,8 @@ class ExploredEdge(Cuttable):
     weight: float
     confidence: float
     evidence: list[str]
+    valid_from: str | None
+    valid_to: str | None
     expires_at: str | None
     archived: bool
     marks: list[Mark]

@@ -192,6 +192,7 @@ class GraphTrace(Event):
     mode: Mode = "hybrid"
     filters: Filters = Filters()
     traversal_depth: int = 1
+    as_of: AsOf | None = None
     reply_to: ReplyTo | None = None
 
 
@@ -202,6 +203,7 @@ class GraphExplore(Event):
     type: Literal["graph.explore"]
     nodes: Annotated[list[Name], Field(max_length=20)] = []
     hops: int = 1
+    as_of: AsOf | None = None
     reply_to: ReplyTo | None = None
 
 

@@ -14,10 +14,11 @@ a memory's graph could not be written it has no links until the next event of it
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+from recallflow.fields import EPOCH_MS_MIN
 from recallflow.state import keys
 from recallflow.state.graph_codec import (
     ENTITY_KIND,
@@ -60,8 +61,8 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A typed edge. `evidence`: ids of the memories that state it. `ingested_ms`: when it was first stated. Whether it
-    has expired is a question of the asking time."""
+    """A typed edge. `evidence`: ids of the memories that state it. `ingested_ms`: when it was first stated, `said_ms`:
+    the event time of that. Whether it holds is a question of the asking time."""
 
     source: NodeKey
     target: NodeKey
@@ -73,6 +74,9 @@ class Edge(NamedTuple):
     archived: bool
     ingested_ms: int
     properties: dict[str, Any]
+    valid_from_ms: int | None = None
+    valid_to_ms: int | None = None
+    said_ms: int = EPOCH_MS_MIN
 
 
 class OwnerGraph:
@@ -94,7 +98,7 @@ class OwnerGraph:
         rows = [row for name in self.unions().names(key) if (row := self._row(name)) is not None]
         if rows:
             return _node(rows)
-        return _memory_node(key.text) if key.memory and self._seq(key) is not None else None
+        return memory_node(key.text) if key.memory and self._seq(key) is not None else None
 
     def is_archived(self, key: NodeKey) -> bool:
         """Whether traversal is to pass over the node."""
@@ -153,9 +157,8 @@ class OwnerGraph:
     def superseded(self) -> dict[int, list[Superseded]]:
         """`seq` of each superseded memory → by which memories. Kept between calls; not to be changed."""
         if self._superseded is None:
-            self._superseded = {
-                keys.sequence(key): decode_superseded(value) for key, value in self._scan(keys.SUPERSEDED)
-            }
+            stored = ((key, _standing(decode_superseded(value))) for key, value in self._scan(keys.SUPERSEDED))
+            self._superseded = {keys.sequence(key): by for key, by in stored if by}
         return self._superseded
 
     def unions(self) -> Unions:
@@ -165,7 +168,7 @@ class OwnerGraph:
         return self._unions
 
     def publish(self, superseded: dict[int, list[Superseded]], joined: Mapping[str, Sequence[Joined]]) -> None:
-        """Takes in what an event changed; an empty list means that nothing supersedes the memory now."""
+        """Takes in what an event changed."""
         self._has_stated = None
         self._seqs.clear()
         if self._unions is not None:
@@ -173,8 +176,8 @@ class OwnerGraph:
         if self._superseded is not None:
             for seq, by in superseded.items():
                 self._superseded.pop(seq, None)
-                if by:
-                    self._superseded[seq] = by
+                if standing := _standing(by):
+                    self._superseded[seq] = standing
 
     def size_bytes(self) -> int:
         """What is kept between calls."""
@@ -194,7 +197,7 @@ class OwnerGraph:
                 yield node
         for memory_id in self._memory_ids():
             if memory_id not in archived:
-                yield _memory_node(memory_id)
+                yield memory_node(memory_id)
 
     def all_edges(self) -> Iterator[Edge]:
         """Every edge, in no particular order; one of a symmetric type in both directions."""
@@ -207,7 +210,7 @@ class OwnerGraph:
                 directions.append((row.target, row.source))
             if row.type == SIMILAR_TO:
                 pairs.update(directions)
-            edges = [self._between_things(_edge(row, source)) for source, _ in directions]
+            edges = [self._between_things(edge_of(row, source)) for source, _ in directions]
             yield from (edge for edge in edges if edge is not None and not self._is_shared(edge))
             for edge in edges:
                 if edge is not None and self._is_shared(edge):
@@ -253,14 +256,16 @@ class OwnerGraph:
             listed += [(-keys.reversed_sequence(stored), name, own) for stored, name in found]
         listed.sort()
         rows = self._partition.get_many([keys.edge(self._owner, name) for _, name, _ in listed])
-        seen = [_edge(EdgeRow.decode(row), own) for row, (_, _, own) in zip(rows, listed, strict=True) if row]
-        if not unions:
-            return seen
+        seen = [edge_of(EdgeRow.decode(row), own) for row, (_, _, own) in zip(rows, listed, strict=True) if row]
+        return self._of_things(seen)[:limit] if unions else seen
+
+    def _of_things(self, seen: Iterable[Edge]) -> list[Edge]:
+        """The edges between what their ends stand for, each once, in order."""
         shared: dict[tuple[NodeKey, NodeKey, str], list[Edge]] = {}
         for edge in map(self._between_things, seen):
             if edge is not None:
                 shared.setdefault((edge.source, edge.target, edge.type), []).append(edge)
-        return [_merged(edges) for edges in shared.values()][:limit]
+        return [_merged(edges) for edges in shared.values()]
 
     def _called(self, key: NodeKey) -> NodeKey:
         """The key of what a node stands for: another one where an entity has several names."""
@@ -279,7 +284,7 @@ class OwnerGraph:
 
     def _similar(self, key: NodeKey, seq: int | None) -> list[Edge]:
         stored = None if seq is None else self._partition.get(keys.similar(self._owner, seq))
-        return [_similar_edge(key, neighbour) for neighbour in decode_neighbours(stored)] if stored else []
+        return [similar_edge(key, neighbour) for neighbour in decode_neighbours(stored)] if stored else []
 
     def _memory_ids(self) -> Iterator[str]:
         """Ids of the remembered memories; what is stored of one that is out of step may be missing, or too much."""
@@ -317,11 +322,12 @@ def _merged(edges: Sequence[Edge]) -> Edge:
     return best._replace(evidence=[*evidence], ingested_ms=min(edge.ingested_ms for edge in edges))
 
 
-def _memory_node(memory_id: str) -> Node:
+def memory_node(memory_id: str) -> Node:
+    """A memory as a node."""
     return Node(NodeKey(memory_id, memory=True), MEMORY_KIND, memory_id, None, False, {})
 
 
-def _edge(row: EdgeRow, seen_from: NodeKey) -> Edge:
+def edge_of(row: EdgeRow, seen_from: NodeKey) -> Edge:
     """The edge as one of its ends lists it."""
     source, target = row.source, row.target
     if row.type in SYMMETRIC and seen_from == target:
@@ -339,11 +345,19 @@ def _edge(row: EdgeRow, seen_from: NodeKey) -> Edge:
         archived=row.is_archived,
         ingested_ms=row.ingested_ms,
         properties={name: value for properties in stated for name, value in properties.items()},
+        valid_from_ms=row.word.valid_from_ms,
+        valid_to_ms=row.word.valid_to_ms,
+        said_ms=row.said_ms,
     )
 
 
-def _similar_edge(source: NodeKey, neighbour: Neighbour) -> Edge:
+def similar_edge(source: NodeKey, neighbour: Neighbour) -> Edge:
+    """The edge from a memory to its neighbour."""
     target = NodeKey(neighbour.id, memory=True)
     return Edge(
         source, target, SIMILAR_TO, neighbour.weight, 1.0, [], None, neighbour.archived, neighbour.ingested_ms, {}
     )
+
+
+def _standing(by: list[Superseded]) -> list[Superseded]:
+    return [one for one in by if one.until_ms is None]

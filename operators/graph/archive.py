@@ -58,6 +58,7 @@ def _archive_node(changes: Changes, key: NodeKey, archived: bool) -> bool:
     row = changes.node(key)
     if (row is not None and row.archived) == archived:
         return False
+    changes.past.keep_node(key, row)
     if row is not None and not key.memory:
         changes.put_node(row._replace(archived=archived))
     elif archived:
@@ -78,6 +79,7 @@ def _archive_edge(changes: Changes, ends: Ends, kind: str, archived: bool) -> bo
         before = changes.neighbours(seq)
         after = [one._replace(archived=archived) if one.seq == other else one for one in before]
         if after != before:
+            changes.past.keep_neighbour(seq, next(one for one in before if one.seq == other))
             changes.put_neighbours(seq, after)
             changed = True
     return changed

@@ -30,6 +30,8 @@ class Relation(NamedTuple):
     properties: dict[str, Any] | None
     weight: float = 1.0
     confidence: float = 1.0
+    valid_from_ms: int | None = None
+    valid_to_ms: int | None = None
 
 
 _NOBODY = node_key(ENTITY_KIND, "")  # what a blank name comes to
@@ -119,6 +121,8 @@ def relations(row: MemoryRow) -> list[Relation]:
             r.get("properties"),
             r.get("weight", 1.0),
             r.get("confidence", 1.0),
+            r.get("valid_from"),
+            r.get("valid_to"),
         )
         for r in row.relations
     ]
