@@ -193,7 +193,7 @@ def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcom
         case EpisodeEnd():
             return _end_episode(view, event, event_time(write)[0], rules)
         case GraphEdges():
-            return "updated" if relate(view.graph, event, view.ingested_ms) else "unchanged"
+            return "updated" if relate(view.graph, event, event_time(write)[0]) else "unchanged"
         case GraphArchive():
             return "updated" if archive(view.graph, event) else "unchanged"
         case CategorySummary():

@@ -43,7 +43,7 @@ class View:
     def graph(self) -> Changes:
         """What the event changes of the owner's graph."""
         if self._graph is None:
-            self._graph = Changes(self._partition, self._hot, self.change)
+            self._graph = Changes(self._partition, self._hot, self.change, self.ingested_ms)
         return self._graph
 
     @property

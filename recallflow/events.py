@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from recallflow import limits
 from recallflow.fields import (
@@ -83,11 +83,18 @@ class Message(Event):
 
 
 class Entity(Model):
-    """Something a memory names. `urn` is what graph queries refer to."""
+    """Something a memory names. `urn` is what graph queries refer to; `aliases` are its other names."""
 
     name: Name
     type: Name | None = None
     urn: Name | None = None
+    aliases: Annotated[list[Name], Field(max_length=limits.ALIASES_MAX)] | None = None
+
+
+def _few_aliases(entities: list[Entity]) -> list[Entity]:
+    if sum(len(entity.aliases or ()) for entity in entities) > limits.ALIASES_MAX:
+        raise ValueError(f"their aliases are more than {limits.ALIASES_MAX}: send some with another memory")
+    return entities
 
 
 class _Held(Model):
@@ -124,7 +131,7 @@ class MemoryFields(Model):
     category: Name | None = None
     tags: Labels | None = None
     topics: Labels | None = None
-    entities: Annotated[list[Entity], Field(max_length=limits.ENTITIES_MAX)] | None = None
+    entities: Annotated[list[Entity], Field(max_length=limits.ENTITIES_MAX), AfterValidator(_few_aliases)] | None = None
     relations: Annotated[list[Relation], Field(max_length=limits.RELATIONS_MAX)] | None = None
     importance: Share | None = None
     confidence: Share | None = None

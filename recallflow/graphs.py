@@ -85,7 +85,7 @@ class ExploredNode(Cuttable):
     """A node; of a memory the key is its id, as `memory:…` where that begins like another node's key. `expanded`:
     whether what lies behind it was loaded; a bound, or its being archived or too common, keeps it closed. `hops`: the
     fewest from the nodes asked for. `centrality`: its closeness to all others of the subgraph, 0 to 1 (they are its
-    neighbours)."""
+    neighbours). `aliases`: other names of an entity."""
 
     key: str
     kind: str
@@ -96,6 +96,7 @@ class ExploredNode(Cuttable):
     expanded: bool
     hops: int
     centrality: float
+    aliases: list[str]
 
 
 class ExploredEdge(Cuttable):
@@ -108,6 +109,8 @@ class ExploredEdge(Cuttable):
     weight: float
     confidence: float
     evidence: list[str]
+    valid_from: str | None
+    valid_to: str | None
     expires_at: str | None
     archived: bool
     marks: list[Mark]

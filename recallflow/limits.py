@@ -7,6 +7,7 @@ UNKNOWN_FIELDS_MAX = 64  # of an event; those nobody reads
 PARTS_MAX = 1_000  # of a message's content
 LABELS_MAX = 100  # tags, and topics
 ENTITIES_MAX = 200
+ALIASES_MAX = 100  # of all entities that come with a memory
 RELATIONS_MAX = 100
 EDGES_MAX = 200  # of one graph event, and entities of a `graph.archive`
 STATEMENTS_MAX = 200  # of one edge: the newest memories that state it

@@ -218,6 +218,7 @@ class GraphTrace(Event):
     mode: Mode = "hybrid"
     filters: Filters = Filters()
     traversal_depth: Hops = 1
+    as_of: AsOf | None = None
     reply_to: ReplyTo | None = None
 
 
@@ -228,6 +229,7 @@ class GraphExplore(Event):
     type: Literal["graph.explore"]
     nodes: Annotated[list[Name], Field(max_length=20)] = []
     hops: Hops = 1
+    as_of: AsOf | None = None
     reply_to: ReplyTo | None = None
 
 

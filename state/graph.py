@@ -3,6 +3,9 @@
 A node's key is a `NodeKey`: `NodeKey("m1", memory=True)` for the memory `m1`, `NodeKey("tag:tea")` for what memories
 have in common. A memory whose id is `tag:tea` is another node than the tag: keys compare, hash and are stored apart.
 
+Of an entity with several names (`state/unions.py`) there is one node here, with all that is linked to any of them; what
+joins them is no edge of it.
+
 A memory needs no record to be a node: it is one as long as it is remembered. An edge of a symmetric type (`similar_to`,
 `contradicts`) holds in both directions: each of its ends lists it as leaving that end, and `all_edges` has it twice.
 
@@ -10,10 +13,12 @@ What is written here comes from `operators/graph/write.py`. Readers see what is 
 a memory's graph could not be written it has no links until the next event of its owner (see docs/graph.md).
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+from recallflow.fields import EPOCH_MS_MIN
 from recallflow.state import keys
 from recallflow.state.graph_codec import (
     ENTITY_KIND,
@@ -35,6 +40,7 @@ from recallflow.state.graph_codec import (
 )
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Current
+from recallflow.state.unions import Joined, Unions
 
 _SUPERSEDED_BYTES = 400
 _SEQ_BYTES = 150
@@ -43,7 +49,7 @@ _SEQS_MOST = 10_000
 
 class Node(NamedTuple):
     """A node. `kind`: memory, type, tag, category, topic, repo, entity, episode or condition. Traversal passes over an
-    archived one."""
+    archived one. `aliases`: other names of an entity."""
 
     key: NodeKey
     kind: str
@@ -51,11 +57,12 @@ class Node(NamedTuple):
     urn: str | None
     archived: bool
     properties: dict[str, Any]
+    aliases: tuple[str, ...] = ()
 
 
 class Edge(NamedTuple):
-    """A typed edge. `evidence`: ids of the memories that state it. `ingested_ms`: when it was first stated. Whether it
-    has expired is a question of the asking time."""
+    """A typed edge. `evidence`: ids of the memories that state it. `ingested_ms`: when it was first stated, `said_ms`:
+    the event time of that. Whether it holds is a question of the asking time."""
 
     source: NodeKey
     target: NodeKey
@@ -67,6 +74,9 @@ class Edge(NamedTuple):
     archived: bool
     ingested_ms: int
     properties: dict[str, Any]
+    valid_from_ms: int | None = None
+    valid_to_ms: int | None = None
+    said_ms: int = EPOCH_MS_MIN
 
 
 class OwnerGraph:
@@ -76,42 +86,45 @@ class OwnerGraph:
         self._partition = partition
         self._owner = owner
         self._superseded: dict[int, list[Superseded]] | None = None
+        self._unions: Unions | None = None
         self._has_stated: bool | None = None
         self._seqs: dict[str, int | None] = {}
 
     # ------------------------------------------------------------------ nodes
 
     def node(self, key: NodeKey) -> Node | None:
-        """The node, or None where there is none (any more)."""
-        row = self._row(key)
-        if row is not None:
-            return _node(row)
-        return _memory_node(key.text) if key.memory and self._seq(key) is not None else None
+        """The node, or None where there is none (any more). Of an entity with several names it has the key and the name
+        that it is called by."""
+        rows = [row for name in self.unions().names(key) if (row := self._row(name)) is not None]
+        if rows:
+            return _node(rows)
+        return memory_node(key.text) if key.memory and self._seq(key) is not None else None
 
     def is_archived(self, key: NodeKey) -> bool:
         """Whether traversal is to pass over the node."""
-        row = self._row(key)
-        return row is not None and row.archived
+        rows = map(self._row, self.unions().names(key))
+        return any(row is not None and row.archived for row in rows)
 
     def find(self, text: str) -> NodeKey | None:
         """What of what is there a text names: a memory or a node; None where it names neither."""
-        return next((key for key in nodes_called(text) if self.node(key) is not None), None)
+        found = (self.node(key) for key in nodes_called(text))
+        return next((node.key for node in found if node is not None), None)
 
     def by_urn(self, urn: str) -> list[NodeKey]:
-        """The nodes that stand for a URN: its own, and that of the name that was given with it."""
+        """The node that stands for a URN, if there is one."""
         node = self.node(NodeKey(node_key(ENTITY_KIND, urn)))
-        if node is None:
-            return []
-        named = NodeKey(node_key(ENTITY_KIND, node.properties.get("name", urn)))
-        return [node.key] if named == node.key or self.node(named) is None else [node.key, named]
+        return [] if node is None else [node.key]
 
     def members(self, key: NodeKey, limit: int) -> list[int]:
         """The `seq` of memories linked to the node, newest first; of a memory, its own."""
         if key.memory:
             seq = self._seq(key)
             return [] if seq is None else [seq][:limit]
-        found = self._partition.first_keys(keys.members(self._owner, self.name(key)), limit)
-        return [keys.reversed_sequence(stored) for stored in found]
+        found: dict[int, None] = {}
+        for name in self.unions().names(key):
+            stored = self._partition.first_keys(keys.members(self._owner, self.name(name)), limit)
+            found |= dict.fromkeys(map(keys.reversed_sequence, stored))
+        return sorted(found, reverse=True)[:limit]
 
     def links(self, seq: int) -> list[tuple[NodeKey, str]]:
         """Node and role of each link of a memory, itself first; none where it is not in the graph."""
@@ -119,8 +132,11 @@ class OwnerGraph:
         if stored is None:
             return []
         row = LinksRow.decode(stored)
-        own = (NodeKey(row.id, memory=True), SELF_ROLE)
-        return [own, *((NodeKey(text), role) for text, role in row.links.items())]
+        shared: dict[NodeKey, str] = {}
+        unions = self.unions()
+        for text, role in row.links.items():
+            shared.setdefault(unions.names(NodeKey(text))[0], role)
+        return [(NodeKey(row.id, memory=True), SELF_ROLE), *shared.items()]
 
     # ------------------------------------------------------------------ edges
 
@@ -141,24 +157,32 @@ class OwnerGraph:
     def superseded(self) -> dict[int, list[Superseded]]:
         """`seq` of each superseded memory → by which memories. Kept between calls; not to be changed."""
         if self._superseded is None:
-            self._superseded = {
-                keys.sequence(key): decode_superseded(value) for key, value in self._scan(keys.SUPERSEDED)
-            }
+            stored = ((key, _standing(decode_superseded(value))) for key, value in self._scan(keys.SUPERSEDED))
+            self._superseded = {keys.sequence(key): by for key, by in stored if by}
         return self._superseded
 
-    def publish(self, superseded: dict[int, list[Superseded]]) -> None:
-        """Takes in what an event changed; an empty list means that nothing supersedes the memory now."""
+    def unions(self) -> Unions:
+        """Which entities are one thing. Kept between calls."""
+        if self._unions is None:
+            self._unions = Unions(value for _, value in self._scan(keys.JOINED))
+        return self._unions
+
+    def publish(self, superseded: dict[int, list[Superseded]], joined: Mapping[str, Sequence[Joined]]) -> None:
+        """Takes in what an event changed."""
         self._has_stated = None
         self._seqs.clear()
+        if self._unions is not None:
+            self._unions.publish(joined)
         if self._superseded is not None:
             for seq, by in superseded.items():
                 self._superseded.pop(seq, None)
-                if by:
-                    self._superseded[seq] = by
+                if standing := _standing(by):
+                    self._superseded[seq] = standing
 
     def size_bytes(self) -> int:
         """What is kept between calls."""
-        return _SUPERSEDED_BYTES * len(self._superseded or ()) + _SEQ_BYTES * len(self._seqs)
+        unions = self._unions.size_bytes() if self._unions is not None else 0
+        return _SUPERSEDED_BYTES * len(self._superseded or ()) + _SEQ_BYTES * len(self._seqs) + unions
 
     # ------------------------------------------------------------------ everything
 
@@ -169,14 +193,16 @@ class OwnerGraph:
             row = NodeRow.decode(value)
             if row.key.memory:
                 archived.add(row.key.text)
-            yield _node(row)
+            if self._called(row.key) == row.key and (node := self.node(row.key)) is not None:
+                yield node
         for memory_id in self._memory_ids():
             if memory_id not in archived:
-                yield _memory_node(memory_id)
+                yield memory_node(memory_id)
 
     def all_edges(self) -> Iterator[Edge]:
         """Every edge, in no particular order; one of a symmetric type in both directions."""
         pairs = set()
+        shared: dict[tuple[NodeKey, NodeKey, str], list[tuple[int, Edge]]] = {}  # several names may have the same one
         for _, value in self._scan(keys.EDGE):
             row = EdgeRow.decode(value)
             directions = [(row.source, row.target)]
@@ -184,7 +210,13 @@ class OwnerGraph:
                 directions.append((row.target, row.source))
             if row.type == SIMILAR_TO:
                 pairs.update(directions)
-            yield from (_edge(row, source) for source, _ in directions)
+            edges = [self._between_things(edge_of(row, source)) for source, _ in directions]
+            yield from (edge for edge in edges if edge is not None and not self._is_shared(edge))
+            for edge in edges:
+                if edge is not None and self._is_shared(edge):
+                    shared.setdefault((edge.source, edge.target, edge.type), []).append((-row.number, edge))
+        for alike in shared.values():
+            yield _merged([edge for _, edge in sorted(alike, key=lambda one: one[0])])
         for key, value in self._scan(keys.LINKS):
             own = NodeKey(LinksRow.decode(value).id, memory=True)
             for edge in self._similar(own, keys.sequence(key)):
@@ -215,13 +247,44 @@ class OwnerGraph:
     def _stated(self, key: NodeKey, limit: int) -> list[Edge]:
         if not self.has_stated():
             return []
-        found = islice(self._partition.scan(keys.adjacency_of(self._owner, self.name(key))), limit)
-        stored = self._partition.get_many([keys.edge(self._owner, name) for _, name in found])
-        return [_edge(EdgeRow.decode(value), key) for value in stored if value is not None]
+        unions = self.unions()
+        listed: list[tuple[int, bytes, NodeKey]] = []
+        for own in unions.names(key):
+            scanned = self._partition.scan(keys.adjacency_of(self._owner, self.name(own)))
+            # What joins the names is passed over.
+            found = islice(scanned, limit + unions.joins(own))
+            listed += [(-keys.reversed_sequence(stored), name, own) for stored, name in found]
+        listed.sort()
+        rows = self._partition.get_many([keys.edge(self._owner, name) for _, name, _ in listed])
+        seen = [edge_of(EdgeRow.decode(row), own) for row, (_, _, own) in zip(rows, listed, strict=True) if row]
+        return self._of_things(seen)[:limit] if unions else seen
+
+    def _of_things(self, seen: Iterable[Edge]) -> list[Edge]:
+        """The edges between what their ends stand for, each once, in order."""
+        shared: dict[tuple[NodeKey, NodeKey, str], list[Edge]] = {}
+        for edge in map(self._between_things, seen):
+            if edge is not None:
+                shared.setdefault((edge.source, edge.target, edge.type), []).append(edge)
+        return [_merged(edges) for edges in shared.values()]
+
+    def _called(self, key: NodeKey) -> NodeKey:
+        """The key of what a node stands for: another one where an entity has several names."""
+        return self.unions().names(key)[0]
+
+    def _between_things(self, edge: Edge) -> Edge | None:
+        """The edge between what its ends stand for; None where that is one thing."""
+        source, target = self._called(edge.source), self._called(edge.target)
+        if source == target:
+            return None
+        return edge if (source, target) == edge[:2] else edge._replace(source=source, target=target)
+
+    def _is_shared(self, edge: Edge) -> bool:
+        """Whether an end has several names, so that there may be several edges like it."""
+        return any(len(self.unions().names(end)) > 1 for end in edge[:2])
 
     def _similar(self, key: NodeKey, seq: int | None) -> list[Edge]:
         stored = None if seq is None else self._partition.get(keys.similar(self._owner, seq))
-        return [_similar_edge(key, neighbour) for neighbour in decode_neighbours(stored)] if stored else []
+        return [similar_edge(key, neighbour) for neighbour in decode_neighbours(stored)] if stored else []
 
     def _memory_ids(self) -> Iterator[str]:
         """Ids of the remembered memories; what is stored of one that is out of step may be missing, or too much."""
@@ -237,15 +300,34 @@ class OwnerGraph:
         return self._partition.scan(keys.table(self._owner, table))
 
 
-def _node(row: NodeRow) -> Node:
-    return Node(row.key, row.kind, row.name, row.urn, row.archived, row.properties or {})
+def _node(rows: Sequence[NodeRow]) -> Node:
+    """The node of these names, of which the first is what it is called. What is told of each name is told of it."""
+    first = rows[0]
+    properties = {field: value for row in reversed(rows) for field, value in (row.properties or {}).items()}
+    if len(rows) > 1 and first.urn != first.name:
+        properties.pop("name", None)  # of the URN among the names
+    urns = (row.urn for row in rows if row.urn is not None)
+    aliases = tuple(row.name for row in rows[1:] if row.urn != row.name)
+    archived = any(row.archived for row in rows)
+    return Node(first.key, first.kind, first.name, next(urns, None), archived, properties, aliases)
 
 
-def _memory_node(memory_id: str) -> Node:
+def _merged(edges: Sequence[Edge]) -> Edge:
+    """One edge of several between the same things, the newest first: as the strongest says that holds the longest, with
+    all evidence."""
+    if len(edges) == 1:
+        return edges[0]
+    best = min(edges, key=lambda one: (one.archived, -(one.expires_ms or math.inf), -one.weight * one.confidence))
+    evidence = dict.fromkeys(memory_id for edge in edges for memory_id in edge.evidence)
+    return best._replace(evidence=[*evidence], ingested_ms=min(edge.ingested_ms for edge in edges))
+
+
+def memory_node(memory_id: str) -> Node:
+    """A memory as a node."""
     return Node(NodeKey(memory_id, memory=True), MEMORY_KIND, memory_id, None, False, {})
 
 
-def _edge(row: EdgeRow, seen_from: NodeKey) -> Edge:
+def edge_of(row: EdgeRow, seen_from: NodeKey) -> Edge:
     """The edge as one of its ends lists it."""
     source, target = row.source, row.target
     if row.type in SYMMETRIC and seen_from == target:
@@ -263,11 +345,19 @@ def _edge(row: EdgeRow, seen_from: NodeKey) -> Edge:
         archived=row.is_archived,
         ingested_ms=row.ingested_ms,
         properties={name: value for properties in stated for name, value in properties.items()},
+        valid_from_ms=row.word.valid_from_ms,
+        valid_to_ms=row.word.valid_to_ms,
+        said_ms=row.said_ms,
     )
 
 
-def _similar_edge(source: NodeKey, neighbour: Neighbour) -> Edge:
+def similar_edge(source: NodeKey, neighbour: Neighbour) -> Edge:
+    """The edge from a memory to its neighbour."""
     target = NodeKey(neighbour.id, memory=True)
     return Edge(
         source, target, SIMILAR_TO, neighbour.weight, 1.0, [], None, neighbour.archived, neighbour.ingested_ms, {}
     )
+
+
+def _standing(by: list[Superseded]) -> list[Superseded]:
+    return [one for one in by if one.until_ms is None]

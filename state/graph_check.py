@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+import orjson
+
 from recallflow.state import keys
 from recallflow.state.graph_codec import (
     EdgeRow,
@@ -16,6 +18,8 @@ from recallflow.state.graph_codec import (
     decode_superseded,
 )
 from recallflow.state.keyring import Keyring
+from recallflow.state.past_graph import LIFE, Life
+from recallflow.state.unions import NAMES_MAX, Joined, decode_joined, names_of
 
 # What each table is called, and the bytes of its keys behind the table's letter.
 TABLES = {
@@ -26,7 +30,15 @@ TABLES = {
     keys.ADJACENCY: ("adjacency", 24),
     keys.SIMILAR: ("similar memories", 8),
     keys.SUPERSEDED: ("superseded memories", 8),
+    keys.JOINED: ("names joined", 16),
     keys.UNSYNCED: ("memories out of step", 8),
+    keys.PAST_LINKS: ("past graph links", 12),
+    keys.PAST_MEMBER: ("past graph members", 24),
+    keys.PAST_EDGE: ("past graph edges", 33),
+    keys.PAST_ADJACENCY: ("past adjacency", 24),
+    keys.PAST_SIMILAR: ("past similar memories", 24),
+    keys.PAST_NODE: ("past graph nodes", 24),
+    keys.PAST_JOINED: ("names once joined", 24),
 }
 
 
@@ -44,6 +56,12 @@ class GraphCheck:
         self._similar: dict[int, list[Neighbour]] = {}
         self._superseded: dict[int, list[Superseded]] = {}
         self._unsynced: dict[int, Unsynced] = {}
+        self._joined: dict[bytes, tuple[str, list[Joined]]] = {}
+        self._past: dict[int, list[LinksRow]] = {}  # what replaced versions brought in
+        self._past_members: set[tuple[bytes, int]] = set()
+        self._past_neighbours: set[tuple[int, int, int]] = set()
+        self._lives: set[tuple[bytes, int]] = set()
+        self._past_adjacent: set[tuple[bytes, int]] = set()
 
     def add(self, table: bytes, rest: bytes, value: bytes) -> None:
         """Decodes one record of one of `TABLES`."""
@@ -62,8 +80,29 @@ class GraphCheck:
                 self._similar[keys.sequence(rest)] = decode_neighbours(value)
             case keys.SUPERSEDED:
                 self._superseded[keys.sequence(rest)] = decode_superseded(value)
+            case keys.JOINED:
+                self._joined[rest] = decode_joined(value)
             case keys.UNSYNCED:
                 self._unsynced[keys.sequence(rest)] = Unsynced.decode(value)
+            case _:
+                self._add_past(table, rest, value)
+
+    def _add_past(self, table: bytes, rest: bytes, value: bytes) -> None:
+        match table:
+            case keys.PAST_LINKS:
+                self._past.setdefault(keys.sequence(rest[:8]), []).append(LinksRow.decode(value))
+            case keys.PAST_MEMBER:
+                self._past_members.add((rest[:16], keys.reversed_sequence(rest)))
+            case keys.PAST_SIMILAR:
+                seq, other, change = (keys.sequence(rest[at : at + 8]) for at in (0, 8, 16))
+                self._past_neighbours.add((seq, other, change))
+            case keys.PAST_ADJACENCY:
+                self._past_adjacent.add((rest[:16], keys.reversed_sequence(rest)))
+            case keys.PAST_EDGE if keys.edge_part(rest)[0] == LIFE:
+                life = Life.of(orjson.loads(value)[1])
+                self._lives |= {(self._name(end), life.number) for end in (life.source, life.target)}
+            case _:
+                orjson.loads(value)
 
     def problems(self, remembered: Mapping[int, bytes]) -> Iterator[str]:
         """All that does not fit. `remembered`: place → name of each memory that is not forgotten. One that is out of
@@ -76,6 +115,8 @@ class GraphCheck:
         yield from self._of_edges()
         yield from self._of_similar()
         yield from self._of_superseded()
+        yield from self._of_joined()
+        yield from self._of_past()
 
     # ------------------------------------------------------------------ parts
 
@@ -139,9 +180,45 @@ class GraphCheck:
 
     def _of_superseded(self) -> Iterator[str]:
         stand = {(self._name(row.target), row.source.text) for row in self._edges.values() if row.hides}
-        stored = {(self._memories.get(seq, b""), one.by) for seq, found in self._superseded.items() for one in found}
+        stored = {
+            (self._memories.get(seq, b""), one.by)
+            for seq, found in self._superseded.items()
+            for one in found
+            if one.until_ms is None
+        }
         for name, _ in sorted(stand ^ stored):
             yield f"memory {name.hex()}: by what it is superseded is not what its edges say"
+
+    def _of_joined(self) -> Iterator[str]:
+        """An edge that joins may have been one too many, and joins nothing."""
+        edges = {(row.source.text, row.target.text, row.number) for row in self._edges.values() if row.joins}
+        names = dict(self._joined.values())
+        for name, (own, joined) in self._joined.items():
+            if self._name(NodeKey(own)) != name:
+                yield f"names joined to {name.hex()}: says it is another"
+            for one in joined:
+                ends = (own, one.other) if one.leads else (one.other, own)
+                if (*ends, one.number) not in edges:
+                    yield f"names joined to {name.hex()}: no edge of number {one.number} joins them"
+                if Joined(own, one.number, not one.leads) not in names.get(one.other, []):
+                    yield f"names joined to {name.hex()}: edge number {one.number} joins one end only"
+            if len(names_of(own, lambda key: names.get(key, []))) > NAMES_MAX:
+                yield f"names joined to {name.hex()}: more than {NAMES_MAX}"
+
+    def _of_past(self) -> Iterator[str]:
+        seqs = {*self._past, *(seq for _, seq in self._past_members), *(seq for seq, _, _ in self._past_neighbours)}
+        for seq in sorted(seqs - self._memories.keys()):
+            yield f"past of memory {seq}: it is not remembered"
+        linked = {
+            (self._name(NodeKey(key)), seq) for seq, rows in self._past.items() for row in rows for key in row.links
+        }
+        for node, seq in sorted(self._past_members - linked):
+            yield f"node {node.hex()} and memory {seq}: do not say the same of a past link"
+        for seq, other, change in sorted(self._past_neighbours):
+            if (other, seq, change) not in self._past_neighbours:
+                yield f"memories {seq} and {other}: were not similar both ways"
+        for node, number in sorted(self._lives ^ self._past_adjacent):
+            yield f"node {node.hex()}: does not agree with past edge number {number} that it was an end of it"
 
     def _name(self, key: NodeKey) -> bytes:
         named = self._keyring.name if key.memory else self._keyring.node

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import orjson
 
 from recallflow.caching import Kept
+from recallflow.fields import EPOCH_MS_MIN
 
 SIMILAR_TO = "similar_to"
 SUPERSEDES = "supersedes"
 CONTRADICTS = "contradicts"
+SAME_AS = "same_as"
 SYMMETRIC = frozenset({SIMILAR_TO, CONTRADICTS})  # true in both directions, or in none
 
 MEMORY_KIND = "memory"
@@ -26,6 +28,7 @@ SELF_ROLE = "self"
 NODE_KINDS = frozenset(("type", "tag", "category", "topic", "repo", ENTITY_KIND, EPISODE_KIND, CONDITION_KIND))
 
 SUPERSEDES_CONFIDENCE = 0.7  # what is less sure than this hides nothing
+SAME_AS_CONFIDENCE = 0.7  # and what is less sure than this joins nothing
 
 
 class NodeKey(NamedTuple):
@@ -45,6 +48,12 @@ class NodeKey(NamedTuple):
         return self.text if kind in NODE_KINDS else f"{CONDITION_KIND}:{self.text}"
 
 
+def is_entity(key: NodeKey) -> bool:
+    """Whether a node is an entity."""
+    return not key.memory and key.text.startswith(_ENTITY)
+
+
+_ENTITY = f"{ENTITY_KIND}:"
 _RESERVED = NODE_KINDS | {MEMORY_KIND}
 
 
@@ -128,7 +137,7 @@ class NodeRow(NamedTuple):
 
 class Statement(NamedTuple):
     """That a memory is evidence of an edge: as a `relation` of its own, with what it says of it, or because the event
-    that gives the edge says so."""
+    that gives the edge says so. `said_ms`: its event time; `ingested_ms`: since when it says so, in whatever words."""
 
     memory_id: str
     seq: int
@@ -138,10 +147,14 @@ class Statement(NamedTuple):
     properties: dict[str, Any] | None = None
     weight: float = 1.0
     confidence: float = 1.0
+    valid_from_ms: int | None = None
+    valid_to_ms: int | None = None
+    said_ms: int = EPOCH_MS_MIN
 
 
 class Given(NamedTuple):
-    """What an event says of an edge. `stands`: without any memory as evidence, so that it outlives all evidence."""
+    """What an event says of an edge. `stands`: without any memory as evidence, so that it outlives all evidence;
+    `said_ms`, `ingested_ms`: of the first event that gave it."""
 
     weight: float
     confidence: float
@@ -150,11 +163,14 @@ class Given(NamedTuple):
     properties: dict[str, Any]
     ingested_ms: int
     stands: bool
+    valid_from_ms: int | None = None
+    valid_to_ms: int | None = None
+    said_ms: int = EPOCH_MS_MIN
 
 
 class EdgeRow(NamedTuple):
     """An edge. `number` counts an owner's edges, in the order they came; `archived` is what a `graph.archive`
-    says, which overrules the edge's own statements; None where there was none."""
+    says, which overrules the edge's own statements; None where there was none. `added_ms`: when it was ingested."""
 
     source: NodeKey
     target: NodeKey
@@ -163,13 +179,14 @@ class EdgeRow(NamedTuple):
     given: Given | None = None
     statements: tuple[Statement, ...] = ()
     archived: bool | None = None
+    added_ms: int = EPOCH_MS_MIN
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self), default=tuple)
 
     @classmethod
     def decode(cls, data: bytes) -> "EdgeRow":
-        source, target, kind, number, given, statements, archived = orjson.loads(data)
+        source, target, kind, number, given, statements, archived, added_ms = orjson.loads(data)
         return cls(
             NodeKey(*source),
             NodeKey(*target),
@@ -178,6 +195,7 @@ class EdgeRow(NamedTuple):
             None if given is None else Given(*given),
             tuple(Statement(*statement) for statement in statements),
             archived,
+            added_ms,
         )
 
     @property
@@ -193,6 +211,13 @@ class EdgeRow(NamedTuple):
         return self.word.confidence >= SUPERSEDES_CONFIDENCE
 
     @property
+    def joins(self) -> bool:
+        """Whether it makes two entities one: surely enough, and for good."""
+        if self.type != SAME_AS or self.is_archived or not (is_entity(self.source) and is_entity(self.target)):
+            return False
+        return self.word.confidence >= SAME_AS_CONFIDENCE and (self.given is None or self.given.expires_ms is None)
+
+    @property
     def is_archived(self) -> bool:
         if self.archived is not None:
             return self.archived
@@ -203,8 +228,22 @@ class EdgeRow(NamedTuple):
     @property
     def ingested_ms(self) -> int:
         """When it was first stated, of what states it now."""
-        stated = [statement.ingested_ms for statement in self.statements]
-        return min([*stated, self.given.ingested_ms] if self.given is not None else stated)
+        return min(one.ingested_ms for one in self._words)
+
+    @property
+    def said_ms(self) -> int:
+        """The earliest event time of what states it now."""
+        return min(one.said_ms for one in self._words)
+
+    @property
+    def ends_ms(self) -> int | None:
+        """When it ceases to hold, if that is said."""
+        ends = [self.word.valid_to_ms, None if self.given is None else self.given.expires_ms]
+        return min((at for at in ends if at is not None), default=None)
+
+    @property
+    def _words(self) -> "list[Given | Statement]":
+        return [*self.statements] if self.given is None else [*self.statements, self.given]
 
 
 class Neighbour(NamedTuple):
@@ -235,11 +274,14 @@ class Unsynced(NamedTuple):
 
 
 class Superseded(NamedTuple):
-    """That a memory is refined by a newer one, up to `expires_ms`, if that is given."""
+    """That a memory is refined by a newer one: between `valid_from_ms` and `expires_ms`, if they are given; as it was
+    known from `ingested_ms` up to `until_ms`, None of what stands."""
 
     by: str
     ingested_ms: int
     expires_ms: int | None
+    valid_from_ms: int | None = None
+    until_ms: int | None = None
 
 
 def encode_rows(rows: Sequence[Neighbour] | Sequence[Superseded]) -> bytes:

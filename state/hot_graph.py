@@ -7,6 +7,7 @@ from typing import TypeVar
 from recallflow.state import keys
 from recallflow.state.graph_codec import Superseded, Unsynced, sketch_of
 from recallflow.state.partition import Partition
+from recallflow.state.unions import Joined
 from recallflow.state.window import WINDOW, SketchWindow
 
 K = TypeVar("K")
@@ -20,12 +21,14 @@ _NODE_BYTES = 250
 class Staged:
     """What one event changes of its owner's graph: records to write (None deletes), and what memory learns of them.
     `nodes`: see `HotGraph`, None of a node that is gone; `superseded`: see `OwnerGraph`; `unsynced`: None of a memory
-    that is in step again; `sketches`: empty of a memory that has none now; `edges`: how many are new."""
+    that is in step again; `joined`: see `Unions`; `sketches`: empty of a memory that has none now; `edges`: how many
+    are new."""
 
     effects: dict[bytes, bytes | None] = field(default_factory=dict)
     nodes: dict[str, bytes | None] = field(default_factory=dict)
     superseded: dict[int, list[Superseded]] = field(default_factory=dict)
     unsynced: dict[int, Unsynced | None] = field(default_factory=dict)
+    joined: dict[str, list[Joined]] = field(default_factory=dict)
     sketches: dict[int, bytes] = field(default_factory=dict)
     edges: int = 0
 

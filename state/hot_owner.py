@@ -12,6 +12,7 @@ from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_graph import HotGraph
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
+from recallflow.state.past_graph import PastGraph
 from recallflow.state.rows import Current, Episode, Head
 from recallflow.state.segments import Segments
 from recallflow.state.usage import OwnerUsage, Usage, decode_seqs
@@ -69,6 +70,10 @@ class HotOwner:
         if self.index is not None:
             for episode in changed:
                 self.index.put_episode(episode)
+
+    def past_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> OwnerGraph:
+        """The owner's graph as it was known by a time, of what had happened by a time; `index`: of then."""
+        return PastGraph(self._partition, self.key, index, known_by_ms, happened_by_ms)
 
     def hot_graph(self) -> HotGraph:
         """What writing the owner's graph keeps in memory."""

@@ -32,7 +32,16 @@ read, or deleted, as one range and can never be reached from another owner's pre
        A node(16) number'(8)                  names of the edges at a node, out of it and into it, newest first
        J seq(8)                               a memory's most similar ones
        Z seq(8)                               by which memories a memory is superseded
+       T node(16)                             which other names an entity is joined to (state/unions.py)
        F seq(8)                               memories whose graph could not be written
+       m seq(8) version(4)                    what a version that an update replaced brought into the graph
+       l node(16) seq'(8)                     a memory's link to a node that it lost
+       o name(16) seq(8) part(1) change(8)    what was said of an edge and is not any more: by which memory, or all
+                                              ones; when it was deleted
+       a node(16) number'(8)                  edges that were at a node
+       j seq(8) seq(8) change(8)              a memory's neighbour that is none any more, or is archived or was
+       i name(16) number(8)                   names that an edge joined, and does not any more
+       n node(16) change(8)                   a node before it was archived, put back or deleted
        U seq(8)                               what queries and feedback cause (usage): no part of the state hash
        K session name(16)                     what was returned in a session, for its continuity
        I                                      ids of the owner's latest queries: one asked twice counts once
@@ -82,6 +91,14 @@ ADJACENCY = b"A"
 SIMILAR = b"J"
 SUPERSEDED = b"Z"
 UNSYNCED = b"F"
+JOINED = b"T"
+PAST_LINKS = b"m"
+PAST_MEMBER = b"l"
+PAST_EDGE = b"o"
+PAST_ADJACENCY = b"a"
+PAST_SIMILAR = b"j"
+PAST_NODE = b"n"
+PAST_JOINED = b"i"
 USAGE = b"U"
 SESSION = b"K"
 ASKED = b"I"
@@ -90,7 +107,9 @@ OWNER_BYTES = 16
 NAME_BYTES = 16
 TABLE_BYTES = 1 + OWNER_BYTES + 1  # of a table's prefix
 GROUP_BYTES = TABLE_BYTES + NAME_BYTES  # of a name's prefix in one of these: a session's episodes, a node's links
-GROUPED = frozenset((EPISODE, MEMBER, ADJACENCY, ROW, CATEGORY_SUMMARY))
+GROUPED = frozenset(
+    (EPISODE, MEMBER, ADJACENCY, ROW, CATEGORY_SUMMARY, PAST_MEMBER, PAST_EDGE, PAST_ADJACENCY, PAST_NODE)
+)
 
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
@@ -221,6 +240,85 @@ def superseded(owner: bytes, seq: int) -> bytes:
 
 def unsynced(owner: bytes, seq: int) -> bytes:
     return OWNERS + owner + UNSYNCED + _U64.pack(seq)
+
+
+def joined(owner: bytes, node: bytes) -> bytes:
+    return OWNERS + owner + JOINED + node
+
+
+def past_links(owner: bytes, seq: int, version: int) -> bytes:
+    return past_links_of(owner, seq) + _U32.pack(version)
+
+
+def past_links_of(owner: bytes, seq: int) -> bytes:
+    """Prefix of what a memory's replaced versions brought into the graph."""
+    return OWNERS + owner + PAST_LINKS + _U64.pack(seq)
+
+
+def past_member(owner: bytes, node: bytes, seq: int) -> bytes:
+    return past_members(owner, node) + _U64.pack(_LAST - seq)
+
+
+def past_members(owner: bytes, node: bytes) -> bytes:
+    """Prefix of the links that a node lost."""
+    return OWNERS + owner + PAST_MEMBER + node
+
+
+def members_from(owner: bytes, table_: bytes, node: bytes, newest: int) -> tuple[bytes, bytes]:
+    """The range of a node's links, or of those that it lost, of the memories up to the `seq` `newest`."""
+    prefix = OWNERS + owner + table_ + node
+    return prefix + _U64.pack(_LAST - newest), after(prefix)
+
+
+def past_edge(owner: bytes, name: bytes, seq: int | None, part: bytes, change: int) -> bytes:
+    return past_edge_of(owner, name, seq) + part + _U64.pack(change)
+
+
+def past_edges(owner: bytes, name: bytes) -> bytes:
+    """Prefix of all that was said of an edge."""
+    return OWNERS + owner + PAST_EDGE + name
+
+
+def past_edge_of(owner: bytes, name: bytes, seq: int | None) -> bytes:
+    """Prefix of what a memory said of an edge; None: what events said."""
+    return past_edges(owner, name) + _U64.pack(_LAST if seq is None else seq)
+
+
+def past_adjacency(owner: bytes, node: bytes, number: int) -> bytes:
+    return past_adjacency_of(owner, node) + _U64.pack(_LAST - number)
+
+
+def past_adjacency_of(owner: bytes, node: bytes) -> bytes:
+    """Prefix of the edges that were at a node."""
+    return OWNERS + owner + PAST_ADJACENCY + node
+
+
+def past_joined(owner: bytes, source: bytes, number: int) -> bytes:
+    return OWNERS + owner + PAST_JOINED + source + _U64.pack(number)
+
+
+def past_similar(owner: bytes, seq: int, other: int, change: int) -> bytes:
+    return past_similar_of(owner, seq) + _U64.pack(other) + _U64.pack(change)
+
+
+def past_similar_of(owner: bytes, seq: int) -> bytes:
+    """Prefix of the neighbours that a memory had."""
+    return OWNERS + owner + PAST_SIMILAR + _U64.pack(seq)
+
+
+def past_node(owner: bytes, node: bytes, change: int) -> bytes:
+    return past_nodes(owner, node) + _U64.pack(change)
+
+
+def past_nodes(owner: bytes, node: bytes) -> bytes:
+    """Prefix of what a node was before."""
+    return OWNERS + owner + PAST_NODE + node
+
+
+def edge_part(key: bytes) -> tuple[bytes, int | None]:
+    """Which part of what was said of an edge a key is about, and by which memory."""
+    seq = int(_U64.unpack(key[-17:-9])[0])
+    return key[-9:-8], None if seq == _LAST else seq
 
 
 def outbox(source: bytes, offset: int) -> bytes:

@@ -14,6 +14,7 @@ from recallflow.operators.graph.explore import explore, explored_edge
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.graph.status import status
 from recallflow.operators.graph.trace import trace
+from recallflow.operators.recall.moment import Moment, graph_at, index_at
 from recallflow.operators.recall.pipeline import Effects, Engine, Recalled, recall, to_rerank
 from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.shared import Shared
@@ -101,6 +102,7 @@ class Answerer:
             mode=query.mode,
             filters=query.filters,
             traversal_depth=query.traversal_depth,
+            as_of=query.as_of,
             explain=False,
         )
         found = self._recall(asked, request)
@@ -129,9 +131,10 @@ class Answerer:
             case GraphTrace():
                 return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, request))
             case GraphExplore():
-                index = self._index(hot)
-                rows = partial(self._rows, hot, index)
-                subgraph = explore(hot.graph, index, rows, query.nodes, query.hops, now_ms)
+                moment = Moment.of(query, now_ms)
+                index = index_at(hot, moment, self.embedder.name, self.embedder.dimension, self._engine.episode_gap_ms)
+                rows, graph = partial(self._rows, hot, index), graph_at(hot, index, moment)
+                subgraph = explore(graph, index, rows, query.nodes, query.hops, moment)
                 return Response(query_id=query_id, status="ok", subgraph=subgraph)
             case UserStats():
                 return Response(query_id=query_id, status="ok", stats=lookups.stats(self._index(hot), now_ms))

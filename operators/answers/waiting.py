@@ -13,7 +13,7 @@ from recallflow.errors import InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
-from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build
+from recallflow.operators.recall.moment import AT_ONCE, Moment, OfMoment, Steps, build
 from recallflow.operators.recall.rerank import Scored
 from recallflow.queries import Recall
 from recallflow.records import Position, Record
@@ -83,7 +83,7 @@ class Pasts:
     def begin(self, ask: Ask, warnings: list[Warn], scored: Scored | None) -> bool:
         """Whether a question takes steps; then it is set aside until they are taken."""
         query, hot = ask.query, self._owners.get(ask.owner)
-        if not isinstance(query, Recall) or hot.next_change <= AT_ONCE:
+        if not isinstance(query, OfMoment) or hot.next_change <= AT_ONCE:
             return False
         moment = Moment.of(query, ask.asked_ms)
         if moment.is_of_present:

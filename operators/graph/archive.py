@@ -19,7 +19,8 @@ def archive(changes: Changes, event: GraphArchive) -> bool:
     problems += [FieldProblem(f"edges.{n}", "there is no such edge") for n, (ends, _) in enumerate(edges) if not ends]
     if problems:
         raise InvalidRecord("not_found", problems)
-    changed = [_archive_node(changes, key, event.archived) for key in nodes if key is not None]
+    names = [name for key in nodes if key is not None for name in changes.names(key)]
+    changed = [_archive_node(changes, name, event.archived) for name in dict.fromkeys(names)]
     changed += [_archive_edge(changes, ends, kind, event.archived) for ends, kind in edges if ends is not None]
     return any(changed)
 
@@ -57,6 +58,7 @@ def _archive_node(changes: Changes, key: NodeKey, archived: bool) -> bool:
     row = changes.node(key)
     if (row is not None and row.archived) == archived:
         return False
+    changes.past.keep_node(key, row)
     if row is not None and not key.memory:
         changes.put_node(row._replace(archived=archived))
     elif archived:
@@ -77,6 +79,7 @@ def _archive_edge(changes: Changes, ends: Ends, kind: str, archived: bool) -> bo
         before = changes.neighbours(seq)
         after = [one._replace(archived=archived) if one.seq == other else one for one in before]
         if after != before:
+            changes.past.keep_neighbour(seq, next(one for one in before if one.seq == other))
             changes.put_neighbours(seq, after)
             changed = True
     return changed

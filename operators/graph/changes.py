@@ -12,8 +12,10 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.limits import SUPERSEDED_MAX
 from recallflow.operators.graph import orphans
 from recallflow.operators.graph.extract import Link
+from recallflow.operators.graph.past import Past
 from recallflow.state import keys
 from recallflow.state.graph_codec import (
+    SAME_AS,
     SUPERSEDES,
     SYMMETRIC,
     Description,
@@ -28,25 +30,30 @@ from recallflow.state.graph_codec import (
     decode_superseded,
     encode_member,
     encode_rows,
+    is_entity,
 )
 from recallflow.state.hot_graph import Staged
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Vectors
+from recallflow.state.unions import NAMES_MAX, Joined, decode_joined, encode_joined, names_of
 
 _EDGE_NUMBERS = 2**16  # of one event: more edges do not fit into a record
 
 
 class Changes:
-    """One event's changes. `change` numbers the event among its owner's."""
+    """One event's changes. `change` numbers the event among its owner's; `ingested_ms`: when it came in. `keeps_past`:
+    what is lost or replaced is kept for questions about then, which holds but for what is forgotten."""
 
-    def __init__(self, partition: Partition, hot: HotOwner, change: int) -> None:
+    def __init__(self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int) -> None:
         self._partition = partition
         self._hot = hot
         self._owner = hot.key
         self.hot_graph = hot.hot_graph()
         self.staged = Staged()
         self._change = change
+        self.ingested_ms = ingested_ms
+        self.keeps_past = True
         self._detached: orphans.Nodes = {}  # nodes that lost a link or an edge
         self._undescribed: orphans.Nodes = {}  # nodes whose describing memory lost its link
 
@@ -55,6 +62,11 @@ class Changes:
         """What the event changes of edges. Made for each use: kept, it would be a cycle, which only Python's collector
         frees, for every event."""
         return EdgeChanges(self, self._partition, self._owner, self._change)
+
+    @property
+    def past(self) -> Past:
+        """What the event leaves as it was. Made for each use, as `edges`."""
+        return Past(self, self._partition, self._owner, self._change)
 
     def get(self, key: bytes) -> bytes | None:
         """A record as the event leaves it so far."""
@@ -126,6 +138,23 @@ class Changes:
     def _known(self, key: str) -> bytes | None:
         """What stands for a node that is surely stored; None of others."""
         return self.staged.nodes[key] if key in self.staged.nodes else self.hot_graph.nodes.get(key)
+
+    # ------------------------------------------------------------------ one thing of several names
+
+    def joined(self, key: str) -> list[Joined]:
+        """The names that edges join an entity to."""
+        stored = self.get(keys.joined(self._owner, self.name(NodeKey(key))))
+        return [] if stored is None else decode_joined(stored)[1]
+
+    def put_joined(self, key: str, joined: list[Joined]) -> None:
+        """Writes the names that edges join an entity to."""
+        name = keys.joined(self._owner, self.name(NodeKey(key)))
+        self.put(name, encode_joined(key, joined) if joined else None)
+        self.staged.joined[key] = joined
+
+    def names(self, key: NodeKey) -> list[NodeKey]:
+        """All names of what a node stands for."""
+        return [NodeKey(name) for name in names_of(key.text, self.joined)] if is_entity(key) else [key]
 
     # ------------------------------------------------------------------ links
 
@@ -220,18 +249,22 @@ class Changes:
         """Deletes the nodes that nothing leads to any more, and looks for the next description of those that lost
         theirs."""
         if self._detached or self._undescribed:
-            orphans.prune(self._partition, self._owner, self.staged, self._detached, self._undescribed)
+            gone = orphans.prune(self._partition, self._owner, self.staged, self._detached, self._undescribed)
+            for key in gone:
+                stored = self._partition.get(keys.node(self._owner, self.name(key)))
+                self.past.keep_orphan(key, None if stored is None else NodeRow.decode(stored))
             self._detached, self._undescribed = {}, {}
 
     def drop(self, staged: Staged) -> None:
         """Goes back to what was staged before."""
         self.staged = staged
+        self.keeps_past = True
         self._detached, self._undescribed = {}, {}
 
     def publish(self) -> None:
         """Takes what was staged into the owner's memory."""
         self.hot_graph.publish(self.staged)
-        self._hot.graph.publish(self.staged.superseded)
+        self._hot.graph.publish(self.staged.superseded, self.staged.joined)
 
 
 class EdgeChanges:
@@ -257,7 +290,7 @@ class EdgeChanges:
         number = self._first_number + self._changes.staged.edges
         self._changes.staged.edges += 1
         first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
-        return EdgeRow(first, second, kind, number)
+        return EdgeRow(first, second, kind, number, added_ms=self._changes.ingested_ms)
 
     def add(self, name: bytes, row: EdgeRow) -> None:
         """Writes an edge that was not there, at both its ends."""
@@ -267,17 +300,29 @@ class EdgeChanges:
 
     def put(self, name: bytes, row: EdgeRow) -> None:
         """Writes an edge that is at its ends already."""
+        before = self.get(name)
+        if before is not None and self._changes.keeps_past:
+            self._changes.past.keep_parts(name, before, row)
         self._changes.put(keys.edge(self._owner, name), row.encode())
         self._supersede(row, hides=row.hides)
+        self._join(row, joins=row.joins)
 
     def remove(self, name: bytes, row: EdgeRow) -> None:
         """Deletes an edge, at both its ends."""
+        past = self._changes.past
+        if self._changes.keeps_past:
+            past.keep_parts(name, row, None)
+        if past.has_words(name):
+            past.keep_life(name, row)
+        elif row.type == SAME_AS:
+            past.forget_joined(row.source, row.number)
         self._changes.put(keys.edge(self._owner, name), None)
         for end in (row.source, row.target):
             self._changes.put(keys.adjacency(self._owner, self._changes.name(end), row.number), None)
             if not end.memory:
                 self._changes.detach(end)
         self._supersede(row, hides=False)
+        self._join(row, joins=False)
 
     def names_at(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
         """Names of so many of the edges that earlier events left at a node, or of all."""
@@ -298,13 +343,42 @@ class EdgeChanges:
             return
         key = keys.superseded(self._owner, seq)
         stored = self._changes.get(key)
-        by = [one for one in (decode_superseded(stored) if stored else []) if one.by != row.source.text]
-        if hides and len(by) == SUPERSEDED_MAX:
+        by = decode_superseded(stored) if stored else []
+        before = next((one for one in by if one.by == row.source.text and one.until_ms is None), None)
+        ingested_ms = self._changes.ingested_ms
+        after = Superseded(row.source.text, ingested_ms, row.ends_ms, row.word.valid_from_ms) if hides else None
+        if before is not None and after is not None and before._replace(ingested_ms=ingested_ms) == after:
+            return
+        keeps = self._changes.keeps_past
+        others = [one for one in by if one != before and (keeps or one.by != row.source.text)]
+        if before is not None and keeps:
+            others.append(before._replace(until_ms=ingested_ms))
+        past = [one for one in others if one.until_ms is not None][-SUPERSEDED_MAX:]
+        standing = [one for one in others if one.until_ms is None]
+        if after is not None and len(standing) == SUPERSEDED_MAX:
             problem = (
                 f"{row.target} is superseded by {SUPERSEDED_MAX} memories already: archive the edge of one of them"
             )
             raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
-        if hides:
-            by.append(Superseded(row.source.text, row.ingested_ms, row.given.expires_ms if row.given else None))
+        by = [*past, *standing, *([] if after is None else [after])]
         self._changes.put(key, encode_rows(by) if by else None)
         self._changes.staged.superseded[seq] = by
+
+    def _join(self, row: EdgeRow, joins: bool) -> None:
+        """Makes the ends of a `same_as` edge one thing, or two again. What would have too many names is none."""
+        if row.type != SAME_AS or not (is_entity(row.source) and is_entity(row.target)):
+            return
+        source, target = row.source.text, row.target.text
+        before = self._changes.joined(source)
+        one = Joined(target, row.number, True)
+        if joins == (one in before):
+            return
+        if joins:
+            names = {*names_of(source, self._changes.joined), *names_of(target, self._changes.joined)}
+            if len(names) > NAMES_MAX:
+                return
+        elif self._changes.keeps_past:
+            self._changes.past.keep_joined(row.source, row.target, row.number)
+        for key, other in ((source, one), (target, Joined(source, row.number, False))):
+            rest = [found for found in self._changes.joined(key) if found.number != row.number]
+            self._changes.put_joined(key, [*rest, other] if joins else rest)

@@ -53,9 +53,9 @@ def _called(graph: OwnerGraph, question: str, start: int, end: int) -> NodeKey |
         # An ordinary word is a name only with a capital that no beginning explains.
         if spelling.lower() in FUNCTION_WORDS and (start == 0 or spelling.islower()):
             continue
-        key = NodeKey(node_key(ENTITY_KIND, spelling))
-        if _stands(graph, key):
-            return key
+        node = graph.node(NodeKey(node_key(ENTITY_KIND, spelling)))
+        if node is not None and not node.archived:
+            return node.key
     return None
 
 
@@ -101,9 +101,10 @@ def context(graph: OwnerGraph, entities: Sequence[NodeKey], now_ms: int) -> list
 
 def _entry(node: Node, relationships: list[dict[str, str]]) -> dict[str, Any]:
     properties = dict(node.properties)
-    return {
+    entry = {
         "name": properties.pop("name", node.name),  # a URN's node has the name that was given with it
         "type": properties.pop("type", node.kind),
         "properties": properties,
         "relationships": relationships,
     }
+    return entry | {"aliases": [*node.aliases]} if node.aliases else entry

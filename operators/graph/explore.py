@@ -11,6 +11,7 @@ from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, Explor
 from recallflow.operators.graph.neighbourhood import Neighbourhood, Vertex
 from recallflow.operators.graph.reader import Bounds, Scope, marks
 from recallflow.operators.graph.superseded import superseded
+from recallflow.operators.recall.moment import Moment
 from recallflow.operators.redaction import RowsReader
 from recallflow.state.graph import Edge, OwnerGraph
 from recallflow.state.graph_codec import MEMORY_KIND, NodeKey, begins_like_a_key
@@ -22,21 +23,31 @@ NEWEST = 10  # memories that are begun with where no node is asked for
 
 
 def explore(
-    graph: OwnerGraph, index: OwnerIndex, rows: RowsReader, wanted: Sequence[str], hops: int, now_ms: int
+    graph: OwnerGraph, index: OwnerIndex, rows: RowsReader, wanted: Sequence[str], hops: int, moment: Moment
 ) -> Subgraph:
-    """What lies within `hops` (1 to 3) of the nodes asked for: by key, memory id, URN, or an entity's name. What does
-    not count at `now_ms` is shown too, and marked. Raises InvalidRecord where a node is not there."""
+    """What lies within `hops` (1 to 3) of the nodes asked for: by key, memory id, URN, or an entity's name; of the
+    moment. What does not count then is shown too, and marked. Raises InvalidRecord where a node is not there."""
+
+    def slot_of(seq: int) -> int | None:
+        """Of a memory that had happened."""
+        slot, by_ms = index.slot(seq), moment.happened_by_ms
+        return slot if by_ms is None or slot is None or index.facts["created_ms"][slot] <= by_ms else None
+
+    now_ms = moment.now_ms
     begin = _begin(graph, index, wanted)
-    around = Neighbourhood(Scope(graph, len(index), bounds=BOUNDS), begin, hops)
-    slots = {seq: slot for seq in around.out if isinstance(seq, int) and (slot := index.slot(seq)) is not None}
+    scope = Scope(graph, len(index), allowed=lambda seq: slot_of(seq) is not None, bounds=BOUNDS)
+    around = Neighbourhood(scope, begin, hops)
+    slots = {seq: slot for seq in around.out if isinstance(seq, int) and (slot := slot_of(seq)) is not None}
     own = {seq: NodeKey(index.ids[slot], memory=True) for seq, slot in slots.items()}
-    hidden = superseded(graph, index, now_ms)
+    hidden = superseded(graph, index, now_ms, moment.happened_by_ms)
     edges: list[ExploredEdge] = []
     links: list[ExploredLink] = []
     for vertex, neighbours in around.out.items():
         for other, joined in neighbours.items():
+            if any(isinstance(end, int) and end not in own for end in (vertex, other)):
+                continue  # a memory that had not happened yet
             edges += [explored_edge(edge, now_ms) for edge in joined.values() if edge is not None]
-            if "" in joined and isinstance(vertex, int) and isinstance(other, NodeKey) and vertex in own:
+            if "" in joined and isinstance(vertex, int) and isinstance(other, NodeKey):
                 role = dict(graph.links(vertex))[other]
                 links.append(ExploredLink(memory=str(own[vertex]), node=str(other), role=role))
     return Subgraph(
@@ -91,6 +102,7 @@ def _nodes(
                 urn=node.urn,
                 archived=node.archived,
                 properties=node.properties,
+                aliases=[*node.aliases],
                 expanded=vertex in around.opened,
                 hops=hops[vertex],
                 centrality=round(centrality[vertex], 6),
@@ -111,6 +123,8 @@ def explored_edge(edge: Edge, now_ms: int) -> ExploredEdge:
         weight=edge.weight,
         confidence=edge.confidence,
         evidence=edge.evidence,
+        valid_from=None if edge.valid_from_ms is None else format_time(edge.valid_from_ms),
+        valid_to=None if edge.valid_to_ms is None else format_time(edge.valid_to_ms),
         expires_at=None if edge.expires_ms is None else format_time(edge.expires_ms),
         archived=edge.archived,
         marks=marks(edge, now_ms),

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from recallflow.caching import Kept
 from recallflow.operators.graph.names import Named
-from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, Description, NodeKey, node_key
+from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, SAME_AS, Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 
 
@@ -30,6 +30,8 @@ class Relation(NamedTuple):
     properties: dict[str, Any] | None
     weight: float = 1.0
     confidence: float = 1.0
+    valid_from_ms: int | None = None
+    valid_to_ms: int | None = None
 
 
 _NOBODY = node_key(ENTITY_KIND, "")  # what a blank name comes to
@@ -71,16 +73,19 @@ def _all_links(row: MemoryRow, episode_id: str | None, named: Named) -> Iterator
 
 
 def _given_entities(row: MemoryRow) -> Iterator[Link]:
-    """A URN is a node beside that of the name given with it: texts say the one or the other."""
+    """A URN and each alias is a node beside that of the name given with it, as texts say the one or the other; a
+    relation says that they are one."""
     for entity in row.entities:
         name, urn = entity["name"], entity.get("urn")
-        properties = {field: value for field, value in entity.items() if field not in ("name", "urn")}
+        properties = {field: value for field, value in entity.items() if field not in ("name", "urn", "aliases")}
         description = Description(urn, properties) if urn is not None or properties else None
         yield _link(ENTITY_KIND, name)._replace(description=description)
         if urn is not None:
             yield _link(ENTITY_KIND, urn, is_urn=True)._replace(
                 description=Description(urn, {"name": name, **properties})
             )
+        for alias in entity.get("aliases", ()):
+            yield _link(ENTITY_KIND, alias)
     for relation in row.relations:
         yield _link(ENTITY_KIND, relation["source"])
         yield _link(ENTITY_KIND, relation["target"])
@@ -99,7 +104,8 @@ def _link(kind: str, name: str, role: str | None = None, is_urn: bool = False) -
 
 
 def relations(row: MemoryRow) -> list[Relation]:
-    """The edges between entities that a memory states. An end given as a URN is the entity named with it."""
+    """The edges between entities that a memory states, `same_as` its aliases and its URN among them. An end given as a
+    URN is the entity named with it."""
     names = {node_key(ENTITY_KIND, e["urn"]): node_key(ENTITY_KIND, e["name"]) for e in row.entities if e.get("urn")}
 
     def end(name: str) -> NodeKey:
@@ -115,7 +121,19 @@ def relations(row: MemoryRow) -> list[Relation]:
             r.get("properties"),
             r.get("weight", 1.0),
             r.get("confidence", 1.0),
+            r.get("valid_from"),
+            r.get("valid_to"),
         )
         for r in row.relations
     ]
-    return [one for one in found if _NOBODY not in (one.source.text, one.target.text)]
+    said = [one for one in found if one.type != SAME_AS or one.source != one.target]
+    return [one for one in (*said, *_others(row)) if _NOBODY not in (one.source.text, one.target.text)]
+
+
+def _others(row: MemoryRow) -> Iterator[Relation]:
+    """That the URN and each alias of an entity given with a memory are the entity."""
+    for entity in row.entities:
+        own = NodeKey(node_key(ENTITY_KIND, entity["name"]))
+        for other in (entity.get("urn"), *entity.get("aliases", ())):
+            if other is not None and (key := NodeKey(node_key(ENTITY_KIND, other))) != own:
+                yield Relation(own, key, SAME_AS, False, None)

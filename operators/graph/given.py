@@ -37,8 +37,9 @@ class End(NamedTuple):
     name: str
 
 
-def relate(changes: Changes, event: GraphEdges, ingested_ms: int) -> bool:
-    """Writes the event's edges, all or none. Returns whether anything changed. Raises InvalidRecord."""
+def relate(changes: Changes, event: GraphEdges, said_ms: int) -> bool:
+    """Writes the event's edges, all or none; `said_ms`: its event time. Returns whether anything changed. Raises
+    InvalidRecord."""
     problems: list[FieldProblem] = []
     found: list[tuple[GraphEdge, End, End]] = []
     for number, edge in enumerate(event.edges):
@@ -56,7 +57,7 @@ def relate(changes: Changes, event: GraphEdges, ingested_ms: int) -> bool:
     loops = [number for number, (_, source, target) in enumerate(found) if source.key == target.key]
     if loops:
         raise InvalidRecord("invalid_event", [FieldProblem(f"edges.{number}.target", _TO_ITSELF) for number in loops])
-    changed = [_give(changes, edge, source, target, ingested_ms) for edge, source, target in found]
+    changed = [_give(changes, edge, source, target, said_ms) for edge, source, target in found]
     return any(changed)
 
 
@@ -111,7 +112,7 @@ def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
 # ---------------------------------------------------------------------- edges
 
 
-def _give(changes: Changes, edge: GraphEdge, source: End, target: End, ingested_ms: int) -> bool:
+def _give(changes: Changes, edge: GraphEdge, source: End, target: End, said_ms: int) -> bool:
     for end in (source, target):
         if not end.key.memory:
             changes.ensure_node(end.key.text, end.kind, end.name)
@@ -119,7 +120,7 @@ def _give(changes: Changes, edge: GraphEdge, source: End, target: End, ingested_
     before = changes.edges.get(name)
     row = before if before is not None else changes.edges.new(source.key, target.key, edge.type)
     evidence = None if edge.evidence is None else changes.seq(edge.evidence)
-    row = _with_given(row, edge, evidence, ingested_ms)
+    row = _with_given(row, edge, evidence, said_ms, changes.ingested_ms)
     if row == before:
         return False
     if before is None:
@@ -131,7 +132,7 @@ def _give(changes: Changes, edge: GraphEdge, source: End, target: End, ingested_
     return True
 
 
-def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, ingested_ms: int) -> EdgeRow:
+def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, said_ms: int, ingested_ms: int) -> EdgeRow:
     """The edge with what is given of it now. Evidence that is no memory's id is kept as its property."""
     properties = {"evidence": edge.evidence} if edge.evidence is not None and evidence is None else {}
     before = row.given
@@ -141,13 +142,16 @@ def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, ingested_ms
         edge.expires_at,
         edge.archived,
         (before.properties if before else {}) | properties,
-        before.ingested_ms if before else ingested_ms,
+        min(before.ingested_ms, ingested_ms) if before else ingested_ms,
         stands=evidence is None or (before is not None and before.stands),
+        valid_from_ms=edge.valid_from,
+        valid_to_ms=edge.valid_to,
+        said_ms=min(before.said_ms, said_ms) if before else said_ms,
     )
     statements = row.statements
     known = any(not one.relation and one.memory_id == edge.evidence for one in statements)
     if evidence is not None and not known:
-        statement = Statement(str(edge.evidence), evidence, ingested_ms, relation=False)
+        statement = Statement(str(edge.evidence), evidence, ingested_ms, relation=False, said_ms=said_ms)
         statements = with_statement(statements, statement)
     return row._replace(given=given, statements=statements, archived=None)
 

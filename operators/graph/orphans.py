@@ -19,9 +19,9 @@ Nodes = dict[bytes, NodeKey]  # by what stands for each in stored keys
 _SHARED_BYTES = keys.TABLE_BYTES + keys.NAME_BYTES
 
 
-def prune(partition: Partition, owner: bytes, staged: Staged, detached: Nodes, undescribed: Nodes) -> None:
+def prune(partition: Partition, owner: bytes, staged: Staged, detached: Nodes, undescribed: Nodes) -> list[NodeKey]:
     """Stages what becomes of `detached` nodes, which lost a link or an edge, and of `undescribed` ones, which lost the
-    link of the memory that described them."""
+    link of the memory that described them. Returns the nodes that are gone."""
     added: dict[bytes, list[tuple[bytes, bytes]]] = {}  # what the event itself added at a node, by prefix
     for stored, value in staged.effects.items():
         if value is not None:
@@ -48,6 +48,7 @@ def prune(partition: Partition, owner: bytes, staged: Staged, detached: Nodes, u
         if (row := staged.get(partition, keys.node(owner, name))) is not None:
             seq, description = oldest_description(name)
             staged.effects[keys.node(owner, name)] = NodeRow.decode(row).describe(description, seq).encode()
+    return [detached[name] for name in orphans]
 
 
 def _first_description(members: Iterable[tuple[bytes, bytes]]) -> tuple[int, Description] | None:

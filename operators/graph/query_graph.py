@@ -46,7 +46,7 @@ class QueryGraph:
     """The graph at a query's moment, through the memories that the query permits.
 
     `semantic`: (n,) the signal of each place. `permitted`: the places that may be in the answer. `now_ms`: the time at
-    which edges must hold. `known_by_ms`: edges ingested later do not count. `warnings`: those for the response. `ran`:
+    which edges must hold. `warnings`: those for the response. `ran`:
     whether edges were searched for other memories, which makes an answer one of the tier `graph`.
     """
 
@@ -55,7 +55,6 @@ class QueryGraph:
     semantic: Column
     permitted: Places
     now_ms: int
-    known_by_ms: int | None
     expansions: Expansions
     request: Request
     warnings: list[Warn] = field(default_factory=list)
@@ -176,7 +175,6 @@ class QueryGraph:
             graph=self._reader,
             memories=len(self.index),
             now_ms=self.now_ms,
-            known_by_ms=self.known_by_ms,
             allowed=lambda seq: seq < len(place) and place[seq] != NOWHERE,
             prefer=lambda seq: float(semantic[place[seq]]),
         )

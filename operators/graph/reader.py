@@ -54,13 +54,12 @@ class Caps:
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The part of a graph that one query may walk through: memories that are `allowed` (by `seq`), and edges that hold
-    at `now_ms` (None: at any time) and were known by `known_by_ms` (epoch ms). `memories`: how many the owner has.
+    at `now_ms` (epoch ms; None: at any time). `memories`: how many the owner has.
     `prefer` orders memories of equal scores, the highest first."""
 
     graph: OwnerGraph
     memories: int
     now_ms: int | None = None
-    known_by_ms: int | None = None
     allowed: Callable[[int], bool] = lambda _: True
     prefer: Callable[[int], float] = lambda _: 0.0
     bounds: Bounds = Bounds()
@@ -68,8 +67,6 @@ class Scope:
     def holds(self, edge: Edge) -> bool:
         """Whether a path may go along an edge. One without weight leads nowhere."""
         if not has_weight(edge):
-            return False
-        if self.known_by_ms is not None and edge.ingested_ms > self.known_by_ms:
             return False
         return self.now_ms is None or is_live(edge, self.now_ms)
 
@@ -97,7 +94,9 @@ def is_live(edge: Edge, now_ms: int) -> bool:
 def marks(edge: Edge, now_ms: int) -> list[Mark]:
     """Why an edge does not hold at a time (epoch ms), where it does not."""
     found: list[Mark] = ["archived"] if edge.archived else []
-    if edge.expires_ms is not None and now_ms >= edge.expires_ms:
+    if edge.valid_from_ms is not None and now_ms < edge.valid_from_ms:
+        found.append("not_yet_valid")
+    if any(end is not None and now_ms >= end for end in (edge.valid_to_ms, edge.expires_ms)):
         found.append("expired")
     return found
 

@@ -52,7 +52,9 @@ def unlink_similar(changes: Changes, seq: int) -> None:
     """Takes a memory away from all its neighbours, and them from it."""
     neighbours = changes.neighbours(seq)
     for neighbour in neighbours:
-        _forget(changes, neighbour.seq, seq)
+        _part(changes, neighbour.seq, seq)
+        if changes.keeps_past:
+            changes.past.keep_neighbour(seq, neighbour)
     if neighbours:
         changes.put_neighbours(seq, [])
 
@@ -87,11 +89,20 @@ def _accepted(changes: Changes, seq: int, newcomer: Neighbour, at_most: int) -> 
     if links is None:  # its graph is still to be written; it will find the newcomer then
         return None
     if full:
-        _forget(changes, neighbours.pop().seq, seq)
+        weakest = neighbours.pop()
+        _part(changes, weakest.seq, seq)
+        changes.past.keep_neighbour(seq, weakest)
     neighbours.append(newcomer)
     changes.put_neighbours(seq, sorted(neighbours, key=lambda one: (-one.weight, -one.seq)))
     return links.id
 
 
-def _forget(changes: Changes, seq: int, other: int) -> None:
-    changes.put_neighbours(seq, [neighbour for neighbour in changes.neighbours(seq) if neighbour.seq != other])
+def _part(changes: Changes, seq: int, other: int) -> None:
+    """Takes one memory away from the neighbours of another."""
+    left = []
+    for neighbour in changes.neighbours(seq):
+        if neighbour.seq != other:
+            left.append(neighbour)
+        elif changes.keeps_past:
+            changes.past.keep_neighbour(seq, neighbour)
+    changes.put_neighbours(seq, left)

@@ -20,16 +20,16 @@ def superseded(
     index: OwnerIndex,
     now_ms: int,
     happened_by_ms: int | None = None,
-    known_by_ms: int | None = None,
 ) -> set[int]:
-    """`seq` of the memories that others have superseded. One that had not happened, or was not known, by the times
-    given supersedes nothing, nor does what does not hold at `now_ms`."""
+    """`seq` of the memories that others have superseded, by what holds at `now_ms`. One that had not happened by the
+    time given supersedes nothing."""
     by: dict[int, list[int]] = {}
     happened_ms = NEVER_MS if happened_by_ms is None else happened_by_ms
-    known_ms = NEVER_MS if known_by_ms is None else known_by_ms
     for seq, refinements in graph.superseded().items():
         for one in refinements:
-            if one.ingested_ms > known_ms or (one.expires_ms is not None and now_ms >= one.expires_ms):
+            if one.expires_ms is not None and now_ms >= one.expires_ms:
+                continue
+            if one.valid_from_ms is not None and now_ms < one.valid_from_ms:
                 continue
             newer = graph.members(NodeKey(one.by, memory=True), 1)
             slot = index.slot(newer[0]) if newer else None

@@ -20,6 +20,7 @@ from recallflow.state.window import sketches
 _EDGE_WEIGHT = 3
 _STATED_WEIGHT = 6
 _DESCRIBED_WEIGHT = 6
+_VERSION_WEIGHT = 6
 
 
 class Forgotten(NamedTuple):
@@ -68,7 +69,7 @@ class GraphWriter:
             named = with_known(named, changes.has_node)
         wanted = links(row, episode_id, named)
         self._put_links(row.seq, before.links if before else {}, wanted)
-        stated = [self._state(row, relation).hex() for relation in relations(row)] if row.relations else []
+        stated = [self._state(row, one).hex() for one in relations(row)] if row.relations or row.entities else []
         evidence = before.evidence if before else []
         if before is not None:
             self._withdraw([name for name in before.relations if name not in stated], row.id, relation=True)
@@ -79,11 +80,15 @@ class GraphWriter:
         if memory.content_changed and self._limits.max_per_memory:
             sketch = self._find_similar(memory, b"" if analysis is None else analysis.sketch, newest)
         roles = {key: link.role for key, link in wanted.items()}
-        changes.put_links(row.seq, LinksRow(row.id, roles, list(dict.fromkeys(stated)), evidence, sketch))
+        after = LinksRow(row.id, roles, list(dict.fromkeys(stated)), evidence, sketch)
+        if before is not None and before._replace(sketch=sketch) != after:
+            changes.past.keep_links(row.seq, row.version - 1, before)
+        changes.put_links(row.seq, after)
 
     def forget(self, memory_id: str, seq: int) -> None:
         """Takes out all that a memory brought in, and every edge at it."""
         changes, key = self._changes, NodeKey(memory_id, memory=True)
+        changes.keeps_past = False
         before = changes.links(seq)
         if before is not None:
             for node in before.links:
@@ -91,10 +96,15 @@ class GraphWriter:
             self._withdraw(before.relations, memory_id, relation=True)
             self._withdraw(before.evidence, memory_id, relation=False)
             changes.put_links(seq, None)
+            for stated in {*before.relations, *before.evidence}:
+                changes.past.forget_statements(bytes.fromhex(stated), seq)
         for name, row in changes.edges.at(key):
             changes.edges.remove(name, row)
+            changes.past.forget_edge(name)
         unlink_similar(changes, seq)
+        changes.past.forget_memory(key, seq)
         changes.forget_memory(key, seq)
+        changes.keeps_past = True
 
     def weigh(self, memory_id: str, seq: int, at_most: int) -> int:
         """Estimates how many records forgetting a memory touches; of its edges, counts so many."""
@@ -105,22 +115,30 @@ class GraphWriter:
             return weight
         described = sum(role == ENTITY_KIND for role in row.links.values())
         stated = len(row.relations) + len(row.evidence)
-        return weight + len(row.links) + _DESCRIBED_WEIGHT * described + _STATED_WEIGHT * stated
+        versions = _VERSION_WEIGHT * changes.past.weigh(seq, at_most)
+        return weight + len(row.links) + _DESCRIBED_WEIGHT * described + _STATED_WEIGHT * stated + versions
 
     def thin(self, memory_id: str, seq: int, at_most: int) -> bool:
         """Takes out so many of the edges at a memory, and of those that it is evidence of. Returns whether there were
         any."""
         changes, row = self._changes, self._changes.links(seq)
+        changes.keeps_past = False
         edges = [*changes.edges.at(NodeKey(memory_id, memory=True), at_most // _EDGE_WEIGHT)]
         for name, edge in edges:
             changes.edges.remove(name, edge)
+            changes.past.forget_edge(name)
         left = at_most - _EDGE_WEIGHT * len(edges)
         withdrawn = row.evidence[: left // _STATED_WEIGHT] if row is not None else []
         if row is not None and withdrawn:
             self._withdraw(withdrawn, memory_id, relation=False)
+            for stated in withdrawn:
+                changes.past.forget_statements(bytes.fromhex(stated), seq)
             changes.put_links(seq, row._replace(evidence=row.evidence[len(withdrawn) :]))
+        left -= _STATED_WEIGHT * len(withdrawn)
+        versions = changes.past.forget_versions(seq, max(0, left // _VERSION_WEIGHT))
+        changes.keeps_past = True
         changes.prune()
-        return bool(edges or withdrawn)
+        return bool(edges or withdrawn or versions)
 
     def merge_episodes(self, merged_id: str, into_id: str, at_most: int | None = None) -> int:
         """Makes so many members of one episode, or all, members of another. Returns how many there were."""
@@ -159,13 +177,14 @@ class GraphWriter:
                 self._changes.relink(seq, wanted[key])
             else:
                 self._changes.unlink(seq, key)
+                self._changes.past.keep_member(seq, NodeKey(key))
 
     def _state(self, row: MemoryRow, relation: Relation) -> bytes:
         """Makes the memory evidence of the relation's edge. Returns what stands for the edge in stored keys."""
         changes = self._changes
         name = changes.edges.name(relation.source, relation.target, relation.type)
         edge = changes.edges.get(name)
-        statement = Statement(row.id, row.seq, row.ingested_ms, True, *relation[3:])
+        statement = Statement(row.id, row.seq, row.ingested_ms, True, *relation[3:], row.created_ms)
         if edge is None:
             edge = changes.edges.new(relation.source, relation.target, relation.type)
             changes.edges.add(name, edge._replace(statements=(statement,)))

@@ -9,6 +9,7 @@ from recallflow.embedder import Kind
 from recallflow.fields import format_time
 from recallflow.operators import redaction
 from recallflow.operators.graph.expand import Related
+from recallflow.operators.graph.reader import is_live
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.explain import explained, log_total, probabilities
 from recallflow.operators.recall.moment import Moment
@@ -137,10 +138,7 @@ def with_conflicts(memories: list[RecalledMemory], graph: OwnerGraph, moment: Mo
         others = sorted(
             edge.target.text
             for edge in graph.edges(NodeKey(memory.id, memory=True), EDGES_MOST)
-            if edge.type == CONTRADICTS
-            and not edge.archived
-            and (edge.expires_ms is None or moment.now_ms < edge.expires_ms)
-            and moment.knows(edge.ingested_ms)
+            if edge.type == CONTRADICTS and is_live(edge, moment.now_ms)
         )
         found.append(memory.model_copy(update={"conflicts_with": others}) if others else memory)
     return found

@@ -15,13 +15,16 @@ from typing import Self, TypeVar
 
 from recallflow.operators.episodes import end, join, opening
 from recallflow.owner import Owner
-from recallflow.queries import Recall
+from recallflow.queries import GraphExplore, GraphTrace, Recall
 from recallflow.state import keys
+from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner, with_changes
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, Episode, EpisodeMark, Vectors
 
 AT_ONCE = 4_000  # records of one step: on a busy core well below 100 ms
+
+OfMoment = Recall | GraphTrace | GraphExplore  # queries that may be about another moment than now
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -40,13 +43,14 @@ class Moment:
     history: bool
 
     @classmethod
-    def of(cls, query: Recall, asked_ms: int) -> Self:
+    def of(cls, query: OfMoment, asked_ms: int) -> Self:
         """The moment a query is about. Of two given, validity is judged at the event time."""
+        history = isinstance(query, Recall) and query.include_history
         if query.as_of is None:
-            return cls(asked_ms, None, None, query.include_history)
+            return cls(asked_ms, None, None, history)
         event_ms, ingestion_ms = query.as_of.event_time, query.as_of.ingestion_time
         now_ms = next(at for at in (event_ms, ingestion_ms, asked_ms) if at is not None)
-        return cls(now_ms, event_ms, ingestion_ms, query.include_history)
+        return cls(now_ms, event_ms, ingestion_ms, history)
 
     @property
     def is_now(self) -> bool:
@@ -76,6 +80,13 @@ def index_at(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: 
         except StopIteration as ended:
             built: OwnerIndex = ended.value
             return built
+
+
+def graph_at(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
+    """The owner's graph as of the moment; `index`: the owner's index of then."""
+    if moment.known_by_ms is None and moment.happened_by_ms is None:
+        return hot.graph
+    return hot.past_graph(index, moment.known_by_ms, moment.happened_by_ms)
 
 
 def build(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int) -> Steps[OwnerIndex]:

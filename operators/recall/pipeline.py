@@ -27,7 +27,7 @@ from recallflow.operators.recall.excerpt import excerpts
 from recallflow.operators.recall.filters import allowed, superseded
 from recallflow.operators.recall.intent import intent_of, mode_for
 from recallflow.operators.recall.modes import rank
-from recallflow.operators.recall.moment import Moment, index_at
+from recallflow.operators.recall.moment import Moment, graph_at, index_at
 from recallflow.operators.recall.question import Question, Vocabulary, understand
 from recallflow.operators.recall.relevance import NEAREST, UNJUDGED, Judge, Judged
 from recallflow.operators.recall.relevance_weights import Basis
@@ -39,6 +39,7 @@ from recallflow.operators.recall.tuning import Tuning, tuned, validate
 from recallflow.queries import Recall
 from recallflow.responses import RecalledMemory, Response, Warn, status_of
 from recallflow.state.arrays import Column, Places
+from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import LANGUAGE_SHIFT, MemoryRow
@@ -87,8 +88,8 @@ class Recalled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A query on its way: the moment it is about, and the owner's index of then. `laps`: how long the steps took so
-    far; `scored`: what a reranker said of its candidates, if it was asked."""
+    """A query on its way: the moment it is about, and the owner's index and graph of then. `laps`: how long the steps
+    took so far; `scored`: what a reranker said of its candidates, if it was asked."""
 
     engine: Engine
     hot: HotOwner
@@ -96,6 +97,7 @@ class Asked:
     request: Request
     moment: Moment
     index: OwnerIndex
+    graph: OwnerGraph
     laps: Laps
     scored: Scored | None = None
 
@@ -203,7 +205,7 @@ def _asked(
     if scored is not None:
         laps.add("rerank", scored.took_ms)
         engine.shared.costs.add("rerank", scored.took_ms)
-    return Asked(engine, hot, query, request, moment, index, laps, scored)
+    return Asked(engine, hot, query, request, moment, index, graph_at(hot, index, moment), laps, scored)
 
 
 def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
@@ -227,7 +229,7 @@ def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
 def _find_candidates(asked: Asked, understood: Understood) -> Candidates:
     index, shared, question = asked.index, asked.engine.shared, understood.question
     mask = allowed(index, asked.query.filters, asked.moment)
-    if (out := superseded(asked.hot.graph, index, asked.moment)) is not None:
+    if (out := superseded(asked.graph, index, asked.moment)) is not None:
         mask &= ~out
     permitted = mask.nonzero()[0]
     if understood.tuning.mode == "recency" or not index.conversation.size:
@@ -248,12 +250,11 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least
     most = max(at_least, rerank.BEST if scores else 0)
     semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
     graph = QueryGraph(
-        graph=hot.graph,
+        graph=asked.graph,
         index=index,
         semantic=semantic,
         permitted=permitted,
         now_ms=moment.now_ms,
-        known_by_ms=moment.known_by_ms,
         expansions=asked.engine.expansions,
         request=asked.request,
     )
@@ -359,7 +360,7 @@ def _compose(
         paths = why.added(items, rows)
         parts = expanded.rows[count:], shown[count:], paths, of_added
         memories += compose.added(index, added, items, *parts, len(memories))
-    memories = compose.with_conflicts(memories, asked.hot.graph, asked.moment)
+    memories = compose.with_conflicts(memories, asked.graph, asked.moment)
     warnings += compose.relevance_warnings(ranked.scene, ranked.judged, len(memories))
     optional: dict[str, Any] = {}
     if query.explain:

@@ -41,8 +41,11 @@ SHARE = st.floats(0, 1)
 OBJECT = st.dictionaries(TEXT, st.none() | st.booleans() | st.integers(0, 9) | TEXT, max_size=2)
 NODE_KEYS = st.builds(NodeKey, TEXT, st.booleans())
 DESCRIPTIONS = st.builds(Description, st.none() | TEXT, OBJECT)
-STATEMENTS = st.builds(Statement, TEXT, SEQ, TIME, st.booleans(), st.booleans(), st.none() | OBJECT)
-GIVEN = st.builds(Given, SHARE, SHARE, st.none() | TIME, st.booleans(), OBJECT, TIME, st.booleans())
+HELD = (st.none() | TIME, st.none() | TIME, TIME)
+STATEMENTS = st.builds(
+    Statement, TEXT, SEQ, TIME, st.booleans(), st.booleans(), st.none() | OBJECT, SHARE, SHARE, *HELD
+)
+GIVEN = st.builds(Given, SHARE, SHARE, st.none() | TIME, st.booleans(), OBJECT, TIME, st.booleans(), *HELD)
 RECORDS = st.one_of(
     st.builds(NodeRow, NODE_KEYS, TEXT, TEXT, st.none() | TEXT, st.none() | OBJECT, st.booleans(), st.none() | SEQ),
     st.builds(
@@ -57,6 +60,7 @@ RECORDS = st.one_of(
         st.none() | GIVEN,
         st.lists(STATEMENTS, max_size=2).map(tuple),
         st.none() | st.booleans(),
+        TIME,
     ),
     st.builds(Unsynced, TEXT, st.integers(0, 9), st.lists(st.tuples(TEXT, TEXT), max_size=2)),
 )
@@ -79,7 +83,7 @@ def test_similar_memories_round_trip(near: list[Neighbour]) -> None:
     assert decode_neighbours(encode_rows(near)) == near
 
 
-@given(by=st.lists(st.builds(Superseded, TEXT, TIME, st.none() | TIME), max_size=3))
+@given(by=st.lists(st.builds(Superseded, TEXT, TIME, *[st.none() | TIME] * 3), max_size=3))
 def test_what_supersedes_round_trips(by: list[Superseded]) -> None:
     assert decode_superseded(encode_rows(by)) == by
 

@@ -1,6 +1,7 @@
 """The graph as plain dictionaries: what the rules of docs/graph.md say, without records, keys or batches."""
 
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ from recallflow.operators.graph.extract import Link, links, relations
 from recallflow.operators.graph.known import with_known
 from recallflow.operators.graph.names import read_names
 from recallflow.operators.graph.similar import Similarity
-from recallflow.state.graph_codec import NODE_KINDS, SYMMETRIC, Description, NodeKey, node_key
+from recallflow.state.graph_codec import NODE_KINDS, SAME_AS, SYMMETRIC, Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 
 Ends = tuple[NodeKey, NodeKey, str]
+
+_numbers = count()
 
 
 @dataclass
@@ -40,6 +43,7 @@ class ModelEdge:
     relations: dict[str, tuple[bool, dict[str, Any]]] = field(default_factory=dict)
     evidence: set[str] = field(default_factory=set)
     override: bool | None = None
+    number: int = field(default_factory=lambda: next(_numbers))  # in the order they came
 
 
 @dataclass
@@ -103,6 +107,7 @@ class Model:
                 node.description = None
         for key in before.keys() - wanted.keys():
             self._unlink(memory_id, key)
+        self.links[memory_id] = {key: self.links[memory_id][key] for key in wanted}
         stated = {}
         for relation in relations(row):
             ends = _ends(relation.source, relation.target, relation.type)
@@ -205,7 +210,8 @@ class Model:
         if (memory_id := self._memory(text)) is not None:
             (self.archived_memories.add if archived else self.archived_memories.discard)(memory_id)
         elif text in self.nodes:
-            self.nodes[text].archived = archived
+            for name in self.names(text):
+                self.nodes[name].archived = archived
 
     def archive_edge(self, source: str, target: str, kind: str, archived: bool) -> None:
         one, other = self._memory(source), self._memory(target)
@@ -222,6 +228,26 @@ class Model:
         if edge.override is not None:
             return edge.override
         return edge.given[2] if edge.given else all(archived for archived, _ in edge.relations.values())
+
+    # ------------------------------------------------------------------ one thing of several names
+
+    def names(self, key: str) -> list[str]:
+        """All names of what a name stands for: URNs last, then by the first edge, its source before its target."""
+        joining = sorted(
+            (edge.number, source.text, target.text)
+            for (source, target, kind), edge in self.edges.items()
+            if kind == SAME_AS and not self.is_archived(edge)
+            if all(not end.memory and end.text.startswith("entity:") for end in (source, target))
+        )
+        named = {key}
+        while more := {end for _, *ends in joining if named & {*ends} for end in ends} - named:
+            named |= more
+        order = list(dict.fromkeys(end for _, *ends in joining for end in ends if end in named)) or [key]
+        return sorted(order, key=lambda name: name.startswith("entity:urn:"))
+
+    def called(self, key: NodeKey) -> NodeKey:
+        """What a node is called."""
+        return key if key.memory else NodeKey(self.names(key.text)[0])
 
     # ------------------------------------------------------------------ end
 

@@ -79,5 +79,24 @@ def test_a_relation_may_name_its_ends_by_urn() -> None:
         entities=[{"name": "Assam", "urn": "urn:tea:assam"}],
         relations=[{"source": "Ann", "type": "drinks", "target": "urn:tea:assam", "properties": {"since": 2020}}],
     )
-    (relation,) = relations(memory)
+    relation, _ = relations(memory)
     assert relation[:5] == (NodeKey("entity:ann"), NodeKey("entity:assam"), "drinks", False, {"since": 2020})
+
+
+def test_aliases_and_a_urn_are_relations_of_the_name_that_they_come_with() -> None:
+    memory = row(
+        entities=[
+            {"name": "Robert", "urn": "urn:p:1", "aliases": ["Bob", "ROBERT", " "]},
+            {"name": "Ann"},
+        ],
+        relations=[{"source": "Robert", "type": "same_as", "target": "urn:p:1"}],  # what is said already
+    )
+    robert = NodeKey("entity:robert")
+    found = [(one.source, one.target, one.type) for one in relations(memory)]
+    assert found == [
+        (robert, NodeKey("entity:urn:p:1"), "same_as"),
+        (robert, NodeKey("entity:bob"), "same_as"),
+    ]
+    assert roles(memory) == dict.fromkeys(["entity:robert", "entity:urn:p:1", "entity:bob", "entity:ann"], "entity") | {
+        "type:message": "type"
+    }

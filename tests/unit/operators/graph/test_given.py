@@ -241,7 +241,7 @@ def test_a_superseded_memory_is_marked_for_as_long_as_the_edge_stands(engine: En
     engine.run(event("memory.forget", memory_id="b"))
     assert superseded() == {}
     engine.run(archive(edges=[edge("c", "a", "supersedes")], archived=False))
-    assert superseded() == {0: [Superseded("c", 3, None)]}
+    assert superseded() == {0: [Superseded("c", 6, None)]}
     engine.run(event("memory.forget", memory_id="a"))
     assert superseded() == {}
 

@@ -45,7 +45,7 @@ def test_status_counts_nodes_by_kind_and_edges_by_type(make_event: MakeEvent, ru
     asked = make_event("graph.status")
     (response,) = run_flow(told(make_event, asked, edges=edges), similarity_max_per_memory=0).responses
     report = response["graph_status"]
-    assert report["nodes"] == {"entity": 4, "memory": 3, "tag": 1, "topic": 1, "type": 1}
+    assert report["nodes"] == {"entity": 3, "memory": 3, "tag": 1, "topic": 1, "type": 1}
     assert report["edges"] == {"contradicts": 2, "part_of": 1, "works_at": 1}
     assert report["complete"]
 

@@ -161,11 +161,11 @@ def test_who_tells_of_an_entity_next_is_looked_for_among_the_first_memories(
     assert engine.nodes()[NodeKey("entity:ann")].properties == ({"type": "pet"} if between == 2 else {})
 
 
-def test_a_urn_leads_to_its_node_and_to_that_of_its_name(engine: Engine) -> None:
+def test_a_urn_leads_to_the_node_of_its_name(engine: Engine) -> None:
     engine.run(fact("a", "of urn:tea:assam"), fact("b", entities=[{"name": "Assam", "urn": "urn:tea:Assam"}]))
-    assert engine.graph.by_urn("URN:tea:assam") == [NodeKey("entity:urn:tea:assam"), NodeKey("entity:assam")]
+    assert engine.graph.by_urn("URN:tea:assam") == [NodeKey("entity:assam")]
     assert engine.graph.members(NodeKey("entity:urn:tea:assam"), 5) == [1, 0]
-    assert engine.nodes()[NodeKey("entity:urn:tea:assam")].urn == "urn:tea:assam"
+    assert engine.nodes()[NodeKey("entity:assam")].urn == "urn:tea:Assam"
     assert engine.graph.by_urn("urn:tea:other") == []
 
 

@@ -24,7 +24,18 @@ CHOSEN = Settings(partitions=1, similarity_max_k=LIMITS.max_k, similarity_max_pe
 # A memory may be called like a node; forgotten ids are used again.
 IDS = ["m1", "m2", "m3", "m4", "tag:tea", "m5", "entity:ann"]
 NAMED = ["memory:tag:tea", "memory:entity:ann", "memory:m1"]
-NODES = ["tag:tea", "tag:hot", "entity:ann", "entity:bob", "type:fact", "topic:x", "condition:rain", "time:noon", "q"]
+NODES = [
+    "tag:tea",
+    "tag:hot",
+    "entity:ann",
+    "entity:bob",
+    "entity:annie",
+    "type:fact",
+    "topic:x",
+    "condition:rain",
+    "time:noon",
+    "q",
+]
 # Angles of about 0°, 10°, 20°, 30°, 37° and 90° to the first: close, just close enough, and not.
 VECTORS = [[1, 0, 0, 0], [0.985, 0.174, 0, 0], [0.94, 0, 0.342, 0], [0.866, 0, 0, 0.5], [0.8, 0.6, 0, 0], [0, 1, 0, 0]]
 TEXTS = [
@@ -40,12 +51,15 @@ ENTITIES: list[dict[str, Any]] = [
     {"name": "Ann", "type": "person", "urn": "urn:ann"},
     {"name": "Bob", "type": "person"},
     {"name": "Bob", "type": "dog", "urn": "urn:city:rome"},
+    {"name": "Annie", "aliases": ["ann", "annie"], "age": 7},
 ]
 RELATIONS: list[dict[str, Any]] = [
     {"source": "Ann", "type": "knows", "target": "Bob"},
     {"source": "ann", "type": "knows", "target": "bob", "archived": True, "properties": {"since": 2}},
     {"source": "urn:ann", "type": "contradicts", "target": "Bob", "properties": {"a": 1}},
     {"source": "Bob", "type": "contradicts", "target": "Ann"},
+    {"source": "Annie", "type": "knows", "target": "urn:city:rome", "properties": {"b": 2}},
+    {"source": "Bob", "type": "same_as", "target": "Annie"},
 ]
 
 
@@ -70,7 +84,9 @@ EDGE = st.fixed_dictionaries(
     {
         "source": st.sampled_from(IDS + NODES + NAMED),
         "target": st.sampled_from(IDS + NODES + NAMED),
-        "type": st.sampled_from(["supersedes", "contradicts", "knows", "conditional_on", "similar_to"]),
+        "type": st.sampled_from(
+            ["supersedes", "contradicts", "knows", "conditional_on", "similar_to", "same_as", "same_as"]
+        ),
         "weight": st.sampled_from([1.0, 0.5]),
         "archived": st.booleans(),
     },
@@ -145,11 +161,16 @@ def check(engine: Engine, model: Model) -> None:
     assert found == expected_edges(model)
     graph = engine.graph
     for memory_id, row in model.rows.items():
-        roles = [(NodeKey(key), link.role) for key, link in model.links[memory_id].items()]
-        assert sorted(graph.links(row.seq)) == sorted([(memory(memory_id), "self"), *roles])
+        roles: dict[NodeKey, str] = {}
+        for key, link in model.links[memory_id].items():
+            roles.setdefault(model.called(NodeKey(key)), link.role)
+        assert sorted(graph.links(row.seq)) == sorted([(memory(memory_id), "self"), *roles.items()])
     for key in model.nodes:
-        seqs = sorted((model.rows[m].seq for m, found in model.links.items() if key in found), reverse=True)
+        names = {*model.names(key)}
+        seqs = sorted((model.rows[m].seq for m, found in model.links.items() if names & found.keys()), reverse=True)
         assert graph.members(NodeKey(key), 100) == seqs
+        assert graph.members(NodeKey(key), 1) == seqs[:1]
+        assert engine.hot.graph.node(NodeKey(key)) == graph.node(NodeKey(key))  # what was kept in memory
     for end in {end for ends in found for end in ends[:2]}:
         assert {(edge.source, edge.target, edge.type) for edge in graph.edges(end, 100)} == listed_at(end, found)
     superseded = {seq: sorted(one.by for one in by) for seq, by in graph.superseded().items()}
@@ -157,29 +178,47 @@ def check(engine: Engine, model: Model) -> None:
 
 
 def expected_nodes(model: Model) -> dict[str, tuple[Any, ...]]:
-    return {
-        key: (
-            node.kind,
-            node.name,
-            node.own_urn or (node.description.urn if node.description else None),
-            node.archived,
-            node.description.properties if node.description else {},
-        )
-        for key, node in model.nodes.items()
-    }
+    return {key: expected_node(model, model.names(key)) for key in model.nodes if model.names(key)[0] == key}
+
+
+def expected_node(model: Model, names: list[str]) -> tuple[Any, ...]:
+    nodes = [model.nodes[name] for name in names]
+    told: dict[str, Any] = {}
+    for node in nodes:
+        told = (node.description.properties if node.description else {}) | told
+    if len(nodes) > 1 and nodes[0].own_urn is None:
+        told.pop("name", None)
+    urns = [node.own_urn or (node.description.urn if node.description else None) for node in nodes]
+    return (
+        nodes[0].kind,
+        nodes[0].name,
+        next((urn for urn in urns if urn), None),
+        any(node.archived for node in nodes),
+        told,
+        tuple(node.name for node in nodes[1:] if node.own_urn is None),
+    )
 
 
 def expected_edges(model: Model) -> dict[tuple[NodeKey, NodeKey, str], tuple[Any, ...]]:
-    found = {}
-    for (source, target, kind), edge in model.edges.items():
-        found[source, target, kind] = expected_edge(model, edge)
-        if kind in SYMMETRIC:
-            found[target, source, kind] = found[source, target, kind]
-    for one, others in model.similar.items():
-        for other, weight in others.items():
-            ends = (memory(one), memory(other), SIMILAR_TO)
-            found.setdefault(ends, (weight, 1.0, [], frozenset((one, other)) in model.archived_pairs, {}))
+    alike: dict[tuple[NodeKey, NodeKey, str], list[tuple[Any, ...]]] = {}
+    for (source, target, kind), edge in sorted(model.edges.items(), key=lambda item: -item[1].number):
+        one, other = model.called(source), model.called(target)
+        if one != other:
+            alike.setdefault((one, other, kind), []).append(expected_edge(model, edge))
+            if kind in SYMMETRIC:
+                alike.setdefault((other, one, kind), []).append(expected_edge(model, edge))
+    found = {ends: merged(edges) for ends, edges in alike.items()}
+    for one_id, others in model.similar.items():
+        for other_id, weight in others.items():
+            ends = (memory(one_id), memory(other_id), SIMILAR_TO)
+            found.setdefault(ends, (weight, 1.0, [], frozenset((one_id, other_id)) in model.archived_pairs, {}))
     return found
+
+
+def merged(edges: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """What several names have in common, the newest first: as the strongest that is not archived says."""
+    weight, confidence, _, archived, told = min(edges, key=lambda edge: (edge[3], -edge[0]))
+    return weight, confidence, list(dict.fromkeys(one for edge in edges for one in edge[2])), archived, told
 
 
 def expected_edge(model: Model, edge: ModelEdge) -> tuple[Any, ...]:

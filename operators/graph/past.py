@@ -1,0 +1,200 @@
+"""What an event takes out of the graph, kept for questions about then (`state/past_graph.py` reads it).
+
+What is added says itself since when it is there. Only what is lost or replaced is kept here: the links that an update
+took away, what was said of an edge, edges, neighbours and archive marks. Of a forgotten memory nothing is kept, and
+what was kept of it goes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from recallflow.state import keys
+from recallflow.state.graph_codec import (
+    SAME_AS,
+    SUPERSEDES,
+    EdgeRow,
+    Given,
+    LinksRow,
+    Neighbour,
+    NodeKey,
+    NodeRow,
+    decode_superseded,
+    encode_rows,
+)
+from recallflow.state.past_graph import EVIDENCE, GIVEN, LIFE, OVERRIDE, RELATION, Life
+
+if TYPE_CHECKING:
+    from recallflow.operators.graph.changes import Changes
+    from recallflow.state.partition import Partition
+
+
+class Past:
+    """What one event leaves of its owner's graph as it was."""
+
+    def __init__(self, changes: Changes, partition: Partition, owner: bytes, change: int) -> None:
+        self._changes = changes
+        self._partition = partition
+        self._owner = owner
+        self._change = change
+
+    # ------------------------------------------------------------------ keeping
+
+    def keep_links(self, seq: int, version: int, row: LinksRow) -> None:
+        """Keeps what a version that is replaced brought into the graph."""
+        self._changes.put(keys.past_links(self._owner, seq, version), row._replace(sketch=b"").encode())
+
+    def keep_member(self, seq: int, node: NodeKey) -> None:
+        """Keeps that a memory was linked to a node."""
+        self._changes.put(keys.past_member(self._owner, self._changes.name(node), seq), b"")
+
+    def keep_parts(self, name: bytes, before: EdgeRow, after: EdgeRow | None) -> None:
+        """Keeps what is said of an edge and will not be any more."""
+        for statement in before.statements:
+            if after is None or statement not in after.statements:
+                part = RELATION if statement.relation else EVIDENCE
+                self._keep(name, statement.seq, part, statement)
+        if before.given is not None and (after is None or after.given != before.given):
+            self._keep(name, None, GIVEN, before.given)
+        if after is None or after.archived != before.archived:
+            self._keep(name, None, OVERRIDE, before.archived)
+
+    def keep_life(self, name: bytes, row: EdgeRow) -> None:
+        """Keeps that an edge was there, at both its ends."""
+        life = Life(row.source, row.target, row.type, row.number, row.added_ms)
+        self._keep(name, None, LIFE, life)
+        stored = orjson.dumps([self._changes.ingested_ms, name.hex(), life], default=tuple)
+        for end in (row.source, row.target):
+            self._changes.put(keys.past_adjacency(self._owner, self._changes.name(end), row.number), stored)
+
+    def keep_neighbour(self, seq: int, neighbour: Neighbour) -> None:
+        """Keeps that a memory had a neighbour, or one with another archive mark."""
+        key = keys.past_similar(self._owner, seq, neighbour.seq, self._change)
+        self._changes.put(key, orjson.dumps([self._changes.ingested_ms, tuple(neighbour)]))
+
+    def keep_node(self, key: NodeKey, row: NodeRow | None) -> None:
+        """Keeps a node as it was; None: a memory without a record. What describes a node is not kept: the memory that
+        does may be forgotten."""
+        plain = None if row is None else tuple(row.describe(None, None))
+        stored = orjson.dumps([self._changes.ingested_ms, plain], default=tuple)
+        self._changes.put(keys.past_node(self._owner, self._changes.name(key), self._change), stored)
+
+    def keep_joined(self, source: NodeKey, target: NodeKey, number: int) -> None:
+        """Keeps that an edge joined two names."""
+        key = keys.past_joined(self._owner, self._changes.name(source), number)
+        self._changes.put(key, orjson.dumps([source.text, target.text]))
+
+    def forget_joined(self, source: NodeKey, number: int) -> None:
+        """Drops that an edge joined two names."""
+        key = keys.past_joined(self._owner, self._changes.name(source), number)
+        if self._changes.get(key) is not None:
+            self._changes.put(key, None)
+
+    def keep_orphan(self, key: NodeKey, row: NodeRow | None) -> None:
+        """Keeps a node that is deleted, if something led to it once; else drops what is kept of it."""
+        name = self._changes.name(key)
+        once = (keys.past_members(self._owner, name), keys.past_adjacency_of(self._owner, name))
+        if not any(self._standing(prefix) for prefix in once):
+            self._drop(keys.past_nodes(self._owner, name))
+        elif row is not None:
+            self.keep_node(key, row)
+
+    def has_words(self, name: bytes) -> bool:
+        """Whether anybody said something of an edge before that is kept."""
+        return any(self._is_word(key) for key in self._standing(keys.past_edges(self._owner, name)))
+
+    def _is_word(self, key: bytes) -> bool:
+        """Whether an edge would be there by what is kept under a key alone."""
+        part, _ = keys.edge_part(key)
+        if part == GIVEN:
+            return Given(*orjson.loads(self._changes.get(key) or b"")[1]).stands
+        return part in (RELATION, EVIDENCE)
+
+    def _keep(self, name: bytes, seq: int | None, part: bytes, content: Any) -> None:
+        """Keeps a part of what was said of an edge, as it was before the event, which may replace it more than once."""
+        key = keys.past_edge(self._owner, name, seq, part, self._change)
+        if self._changes.get(key) is None:
+            self._changes.put(key, orjson.dumps([self._changes.ingested_ms, content], default=tuple))
+
+    # ------------------------------------------------------------------ forgetting
+
+    def weigh(self, seq: int, at_most: int) -> int:
+        """How many replaced versions of a memory there are, at most so many."""
+        return len(self._partition.first_keys(keys.past_links_of(self._owner, seq), at_most))
+
+    def forget_versions(self, seq: int, at_most: int | None = None) -> int:
+        """Drops what so many replaced versions of a memory, or all, brought into the graph. Returns how many."""
+        count = 0
+        for key, value in self._partition.scan(keys.past_links_of(self._owner, seq)):
+            if count == at_most:
+                break
+            row = LinksRow.decode(value)
+            for text in row.links:
+                node = NodeKey(text)
+                self._changes.put(keys.past_member(self._owner, self._changes.name(node), seq), None)
+                self._changes.detach(node)
+            for name in {*row.relations, *row.evidence}:
+                self.forget_statements(bytes.fromhex(name), seq)
+            self._changes.put(key, None)
+            count += 1
+        return count
+
+    def forget_statements(self, name: bytes, seq: int) -> None:
+        """Drops what a memory said of an edge."""
+        self._drop(keys.past_edge_of(self._owner, name, seq))
+        if self._changes.edges.get(name) is None and not self.has_words(name):
+            self.forget_edge(name)
+
+    def forget_edge(self, name: bytes) -> None:
+        """Drops all that was said of an edge before."""
+        prefix = keys.past_edges(self._owner, name)
+        for key in self._standing(prefix):
+            if keys.edge_part(key)[0] == LIFE:
+                _, life = orjson.loads(self._changes.get(key) or b"")
+                self._forget_life(Life.of(life))
+        self._drop(prefix)
+
+    def forget_memory(self, key: NodeKey, seq: int) -> None:
+        """Drops all that is kept of a memory as a node."""
+        own = self._changes.name(key)
+        self.forget_versions(seq)
+        for stored in self._standing(keys.past_adjacency_of(self._owner, own)):
+            value = self._changes.get(stored)
+            if value is not None:
+                self.forget_edge(bytes.fromhex(orjson.loads(value)[1]))
+        for stored, value in self._partition.scan(keys.past_similar_of(self._owner, seq)):
+            other, change = orjson.loads(value)[1][0], keys.sequence(stored)
+            self._changes.put(stored, None)
+            self._changes.put(keys.past_similar(self._owner, other, seq, change), None)
+        self._drop(keys.past_nodes(self._owner, own))
+
+    def _forget_life(self, life: Life) -> None:
+        for end in (life.source, life.target):
+            self._changes.put(keys.past_adjacency(self._owner, self._changes.name(end), life.number), None)
+            if not end.memory:
+                self._changes.detach(end)
+        if life.type == SAME_AS:
+            self.forget_joined(life.source, life.number)
+        if life.type == SUPERSEDES and life.target.memory:
+            self._forget_superseding(life)
+
+    def _forget_superseding(self, life: Life) -> None:
+        seq = self._changes.seq(life.target.text)
+        stored = None if seq is None else self._changes.get(keys.superseded(self._owner, seq))
+        if seq is None or stored is None:
+            return
+        left = [one for one in decode_superseded(stored) if one.by != life.source.text or one.until_ms is None]
+        self._changes.put(keys.superseded(self._owner, seq), encode_rows(left) if left else None)
+        self._changes.staged.superseded[seq] = left
+
+    def _standing(self, prefix: bytes) -> list[bytes]:
+        """The keys under a prefix, as the event leaves them so far."""
+        staged = self._changes.staged.effects
+        stored = [key for key, _ in self._partition.scan(prefix) if key not in staged]
+        return [*stored, *(key for key, value in staged.items() if key.startswith(prefix) and value is not None)]
+
+    def _drop(self, prefix: bytes) -> None:
+        for key in self._standing(prefix):
+            self._changes.put(key, None)

@@ -1,0 +1,311 @@
+"""One owner's memory graph as it was: with the links, edges and archive marks of then.
+
+Which versions of which memories there were, and in which episodes, an index of then says. A link is of then if the
+version of then brought it. What is said of an edge counts if it was in by then and had not been replaced; what was
+replaced or deleted since is kept beside the graph (`operators/graph/past.py`). What a node is called and described as
+is that of now. Of forgotten memories nothing is left.
+"""
+
+import heapq
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import orjson
+
+from recallflow.fields import EPOCH_MS_MAX
+from recallflow.state import keys
+from recallflow.state.graph import Edge, Node, OwnerGraph, edge_of, similar_edge
+from recallflow.state.graph_codec import (
+    EPISODE_KIND,
+    SAME_AS,
+    SELF_ROLE,
+    EdgeRow,
+    Given,
+    LinksRow,
+    Neighbour,
+    NodeKey,
+    NodeRow,
+    Statement,
+    Superseded,
+    decode_neighbours,
+    decode_superseded,
+    node_key,
+)
+from recallflow.state.index import OwnerIndex
+from recallflow.state.partition import Partition
+from recallflow.state.unions import Joined, Unions, decode_joined, encode_joined
+
+# Parts of what was said of an edge.
+RELATION, EVIDENCE, GIVEN, OVERRIDE, LIFE = b"r", b"e", b"g", b"o", b"x"
+LOOKED_AT = 16  # links and edges that are looked at for each one that is wanted
+
+
+# Number and name of an edge, with what the graph has of it (None: it was not there then), and the end it is listed at.
+_Found = tuple[int, bytes, EdgeRow | None, NodeKey]
+
+
+class Life(NamedTuple):
+    """That an edge was there, since `added_ms`."""
+
+    source: NodeKey
+    target: NodeKey
+    type: str
+    number: int
+    added_ms: int
+
+    @classmethod
+    def of(cls, stored: list[Any]) -> Self:
+        """What JSON made of it."""
+        source, target, *rest = stored
+        return cls(NodeKey(*source), NodeKey(*target), *rest)
+
+
+class PastGraph(OwnerGraph):
+    """The graph as it was known at `known_by_ms`, of what had happened by `happened_by_ms` (None: of now). `index`: the
+    owner's memories of then."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        owner: bytes,
+        index: OwnerIndex,
+        known_by_ms: int | None,
+        happened_by_ms: int | None,
+    ) -> None:
+        super().__init__(partition, owner)
+        self._index = index
+        self._known_ms = EPOCH_MS_MAX if known_by_ms is None else known_by_ms
+        self._happened_ms = EPOCH_MS_MAX if happened_by_ms is None else happened_by_ms
+        self._newest = int(index.facts["seq"].max(initial=-1))
+        self._links: dict[int, list[tuple[NodeKey, str]]] = {}
+        self._episode_keys = {} if known_by_ms is None else _episodes(index)
+        self._episodes = {key: number for number, key in self._episode_keys.items()}
+
+    # ------------------------------------------------------------------ nodes
+
+    def node(self, key: NodeKey) -> Node | None:
+        """The node of then, or None where there was none."""
+        if key.memory:
+            there = self._seq(key) is not None
+        else:
+            there = any(self._row(name) is not None for name in self.unions().names(key)) and bool(
+                self.members(key, 1) or self._stated(key, 1)
+            )
+        return super().node(key) if there else None
+
+    def members(self, key: NodeKey, limit: int) -> list[int]:
+        """The `seq` of memories that were linked to the node, newest first; of a memory, its own."""
+        if key.memory:
+            return super().members(key, limit)
+        if (number := self._episodes.get(key)) is not None:
+            facts = self._index.conversation.facts
+            return sorted({*facts["seq"][facts["episode"] == number].tolist()}, reverse=True)[:limit]
+        if self._newest < 0:
+            return []
+        tables, names = (keys.MEMBER, keys.PAST_MEMBER), self.unions().names(key)
+        linked = (self._linked(table, self.name(name)) for table in tables for name in names)
+        near = dict.fromkeys(islice(heapq.merge(*linked, reverse=True), LOOKED_AT * limit))
+        return [*islice((seq for seq in near if any(node == names[0] for node, _ in self.links(seq))), limit)]
+
+    def links(self, seq: int) -> list[tuple[NodeKey, str]]:
+        """Node and role of each link that a memory had, itself first; none where it was not there."""
+        if seq not in self._links:
+            self._links[seq] = [*self._read_links(seq)]
+        return self._links[seq]
+
+    def unions(self) -> Unions:
+        """Which entities were one thing."""
+        if self._unions is None:
+            joined: dict[str, list[Joined]] = {}
+            for source, target, number in self._joining():
+                if self._joined_then(NodeKey(source), NodeKey(target), number):
+                    joined.setdefault(source, []).append(Joined(target, number, True))
+                    joined.setdefault(target, []).append(Joined(source, number, False))
+            self._unions = Unions(encode_joined(own, found) for own, found in joined.items())
+        return self._unions
+
+    def superseded(self) -> dict[int, list[Superseded]]:
+        """`seq` of each memory that was superseded → by which memories."""
+        found: dict[int, list[Superseded]] = {}
+        for key, value in self._scan(keys.SUPERSEDED):
+            for one in decode_superseded(value):
+                if one.ingested_ms <= self._known_ms and (one.until_ms is None or one.until_ms > self._known_ms):
+                    found.setdefault(keys.sequence(key), []).append(one)
+        return found
+
+    def has_stated(self) -> bool:
+        """Whether there is, or was, any edge beside those between similar memories."""
+        return super().has_stated() or next(self._scan(keys.PAST_ADJACENCY), None) is not None
+
+    # ------------------------------------------------------------------ parts
+
+    def _row(self, key: NodeKey) -> NodeRow | None:
+        now = super()._row(key)
+        for _, value in self._partition.scan(keys.past_nodes(self._owner, self.name(key))):
+            until_ms, stored = orjson.loads(value)
+            if until_ms > self._known_ms:
+                if stored is None:
+                    return None
+                own, *rest = stored
+                row = NodeRow(NodeKey(*own), *rest)
+                return row if now is None else now._replace(archived=row.archived)
+        return now
+
+    def _seq(self, key: NodeKey) -> int | None:
+        seq = super()._seq(key)
+        return None if seq is None or self._index.slot(seq) is None else seq
+
+    def _linked(self, table: bytes, node: bytes) -> Iterator[int]:
+        first, end = keys.members_from(self._owner, table, node, self._newest)
+        return (keys.reversed_sequence(key) for key, _ in self._partition.scan_range(first, end))
+
+    def _read_links(self, seq: int) -> Iterator[tuple[NodeKey, str]]:
+        slot = self._index.slot(seq)
+        row = None if slot is None else self._links_row(seq, int(self._index.facts["version"][slot]))
+        if row is None:
+            return
+        yield NodeKey(row.id, memory=True), SELF_ROLE
+        shared: dict[NodeKey, str] = {}
+        for text, role in row.links.items():
+            if role != EPISODE_KIND or not self._episode_keys:
+                shared.setdefault(self._called(NodeKey(text)), role)
+        yield from shared.items()
+        episode = self._episode_keys.get(int(self._index.facts["episode"][slot]))
+        if episode is not None:
+            yield episode, EPISODE_KIND
+
+    def _links_row(self, seq: int, version: int) -> LinksRow | None:
+        """What a version brought into the graph: the next one that brought something else says what was before it."""
+        end = keys.after(keys.past_links_of(self._owner, seq))
+        past = next(self._partition.scan_range(keys.past_links(self._owner, seq, version), end), None)
+        stored = self._partition.get(keys.links(self._owner, seq)) if past is None else past[1]
+        return None if stored is None else LinksRow.decode(stored)
+
+    def _stated(self, key: NodeKey, limit: int) -> list[Edge]:
+        unions = self.unions()
+        names = unions.names(key)
+        lives = heapq.merge(*map(self._lives, names), key=lambda one: one[0], reverse=True)
+        enough = limit + sum(map(unions.joins, names))  # what joins the names is passed over
+        found: dict[bytes, Edge] = {}
+        for _, name, row, own in islice(lives, LOOKED_AT * limit):
+            if row is not None and name not in found and (then := self._edge_row(name, row)) is not None:
+                edge = edge_of(then, own)
+                if self._happened(edge):
+                    found[name] = edge
+            if len(found) == enough:
+                break
+        return self._of_things(found.values())[:limit]
+
+    def _joining(self) -> set[tuple[str, str, int]]:
+        """The names that edges join, or joined, and the edges' numbers."""
+        found = set()
+        for _, value in self._scan(keys.JOINED):
+            own, joined = decode_joined(value)
+            found |= {(own, one.other, one.number) for one in joined if one.leads}
+        for key, value in self._scan(keys.PAST_JOINED):
+            source, target = orjson.loads(value)
+            found.add((source, target, keys.sequence(key)))
+        return found
+
+    def _joined_then(self, source: NodeKey, target: NodeKey, number: int) -> bool:
+        """Whether the edge of this number joined two names then."""
+        names = self.name(source), self.name(target)
+        name = self._partition.keyring.edge(self._owner, *names, SAME_AS)
+        stored = self._partition.get(keys.edge(self._owner, name))
+        row = None if stored is None else EdgeRow.decode(stored)
+        if row is None or row.number != number:
+            past = self._partition.get(keys.past_adjacency(self._owner, names[0], number))
+            row = None if past is None else self._past_life(past)[1]
+        then = None if row is None or row.added_ms > self._known_ms else self._edge_row(name, row)
+        return then is not None and then.joins
+
+    def _happened(self, edge: Edge) -> bool:
+        """Whether it is about then: since a time it says itself, or else since it was said."""
+        begin_ms = edge.said_ms if edge.valid_from_ms is None else edge.valid_from_ms
+        return begin_ms <= self._happened_ms
+
+    def _lives(self, key: NodeKey) -> Iterator[_Found]:
+        """Each edge that is or was at a node, newest first."""
+        node = self.name(key)
+
+        def now() -> Iterator[_Found]:
+            for at, name in self._partition.scan(keys.adjacency_of(self._owner, node)):
+                stored = self._partition.get(keys.edge(self._owner, name))
+                row = None if stored is None else EdgeRow.decode(stored)
+                there = row is not None and row.added_ms <= self._known_ms
+                yield keys.reversed_sequence(at), name, row if there else None, key
+
+        def past() -> Iterator[_Found]:
+            for at, value in self._partition.scan(keys.past_adjacency_of(self._owner, node)):
+                name, row = self._past_life(value)
+                yield keys.reversed_sequence(at), name, row, key
+
+        return heapq.merge(now(), past(), key=lambda one: one[0], reverse=True)
+
+    def _past_life(self, value: bytes) -> tuple[bytes, EdgeRow | None]:
+        """Name of an edge that is gone, and its bare row if it was there then."""
+        until_ms, name, stored = orjson.loads(value)
+        life = Life.of(stored)
+        there = life.added_ms <= self._known_ms < until_ms
+        row = EdgeRow(life.source, life.target, life.type, life.number, added_ms=life.added_ms)
+        return bytes.fromhex(name), row if there else None
+
+    def _edge_row(self, name: bytes, row: EdgeRow) -> EdgeRow | None:
+        """The edge as it was, out of what is said now and what was replaced or withdrawn since."""
+        said: dict[tuple[bytes, int | None], Any] = {
+            (RELATION if one.relation else EVIDENCE, one.seq): one for one in row.statements
+        }
+        said[GIVEN, None], said[OVERRIDE, None] = row.given, row.archived
+        replaced = set()
+        for key, value in self._partition.scan(keys.past_edges(self._owner, name)):
+            part, seq = keys.edge_part(key)
+            until_ms, content = orjson.loads(value)
+            if part != LIFE and until_ms > self._known_ms and (part, seq) not in replaced:
+                replaced.add((part, seq))
+                said[part, seq] = edge_part(part, content)
+        given, archived = said.pop((GIVEN, None)), said.pop((OVERRIDE, None))
+        statements = sorted(
+            (one for one in said.values() if one.ingested_ms <= self._known_ms), key=lambda one: (one.seq, one.relation)
+        )
+        if given is not None and (
+            given.ingested_ms > self._known_ms or not (given.stands or any(not one.relation for one in statements))
+        ):
+            given = None
+        if given is None and not statements:
+            return None
+        return row._replace(given=given, statements=tuple(statements), archived=archived)
+
+    def _similar(self, key: NodeKey, seq: int | None) -> list[Edge]:
+        if seq is None:
+            return []
+        stored = self._partition.get(keys.similar(self._owner, seq))
+        near = {one.seq: one for one in decode_neighbours(stored)} if stored else {}
+        replaced = set()
+        for _, value in self._partition.scan(keys.past_similar_of(self._owner, seq)):
+            until_ms, content = orjson.loads(value)
+            one = Neighbour(*content)
+            if until_ms > self._known_ms and one.seq not in replaced:
+                replaced.add(one.seq)
+                near[one.seq] = one
+        then = [
+            one for one in near.values() if one.ingested_ms <= self._known_ms and self._index.slot(one.seq) is not None
+        ]
+        return [similar_edge(key, one) for one in sorted(then, key=lambda one: (-one.weight, -one.seq))]
+
+
+def _episodes(index: OwnerIndex) -> dict[int, NodeKey]:
+    """The node of each episode that a memory of an index is in, by its number."""
+    numbers = np.unique(index.conversation.facts["episode"]).tolist()
+    found = ((number, index.episode(number)) for number in numbers if number >= 0)
+    return {number: NodeKey(node_key(EPISODE_KIND, one.id)) for number, one in found if one is not None}
+
+
+def edge_part(part: bytes, content: Any) -> Any:
+    """What JSON made of a part of what was said of an edge."""
+    if content is None or part == OVERRIDE:
+        return content
+    if part == LIFE:
+        return Life.of(content)
+    return Given(*content) if part == GIVEN else Statement(*content)

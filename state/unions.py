@@ -1,0 +1,93 @@
+"""Which entities are one thing: those that `same_as` edges join, however many names it has.
+
+Each name has a record of the names that edges join it to. All that are joined, directly or through others, are one; it
+is called by the first of them that an edge began with, and by a URN only if it has no other name. What a memory said
+goes with it, and so do the edges it states: a thing falls apart again along the edge that is gone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import orjson
+
+from recallflow.state.graph_codec import ENTITY_KIND, NodeKey, node_key
+
+NAMES_MAX = 64  # of one thing: an edge that would make it more joins nothing
+_URN = node_key(ENTITY_KIND, "urn:")
+_NAME_BYTES = 300
+
+
+class Joined(NamedTuple):
+    """A name that an edge joins another to: the edge's number, and whether it leads to that name."""
+
+    other: str
+    number: int
+    leads: bool
+
+
+JoinedOf = Callable[[str], Sequence[Joined]]
+
+
+def encode_joined(own: str, joined: Sequence[Joined]) -> bytes:
+    """A name's record."""
+    return orjson.dumps([own, [tuple(one) for one in joined]])
+
+
+def decode_joined(data: bytes) -> tuple[str, list[Joined]]:
+    """What `encode_joined` made."""
+    own, joined = orjson.loads(data)
+    return own, [Joined(*one) for one in joined]
+
+
+def names_of(key: str, joined_of: JoinedOf) -> list[str]:
+    """All names of what a name stands for, the one that it is called by first."""
+    found = {key: joined_of(key)}
+    left = [*found[key]]
+    while left:
+        other = left.pop().other
+        if other not in found:
+            found[other] = joined_of(other)
+            left += found[other]
+    return sorted(found, key=lambda name: _order(name, found[name])) if len(found) > 1 else [key]
+
+
+def _order(name: str, joined: Iterable[Joined]) -> tuple[bool, int, bool, str]:
+    """Sorts URNs behind names, then by the first edge at a name, and whether that leads to another."""
+    number, leads_here = min((one.number, not one.leads) for one in joined)
+    return name.startswith(_URN), number, leads_here, name
+
+
+class Unions:
+    """An owner's, in memory. What a union is made of is looked at when it is first asked for, and kept."""
+
+    def __init__(self, stored: Iterable[bytes]) -> None:
+        self._joined = dict(map(decode_joined, stored))
+        self._names: dict[str, tuple[NodeKey, ...]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._joined)
+
+    def names(self, key: NodeKey) -> tuple[NodeKey, ...]:
+        """All names of what a node stands for, the one that it is called by first; often the node alone."""
+        if key.memory or key.text not in self._joined:
+            return (key,)
+        if key.text not in self._names:
+            names = tuple(NodeKey(text) for text in names_of(key.text, lambda one: self._joined.get(one, [])))
+            self._names |= {name.text: names for name in names}
+        return self._names[key.text]
+
+    def joins(self, key: NodeKey) -> int:
+        """How many edges join a name to others."""
+        return 0 if key.memory else len(self._joined.get(key.text, ()))
+
+    def publish(self, changed: Mapping[str, Sequence[Joined]]) -> None:
+        """Takes in what an event changed; an empty list means that nothing joins the name to another now."""
+        if changed:
+            self._names.clear()
+        for key, joined in changed.items():
+            self._joined.pop(key, None)
+            if joined:
+                self._joined[key] = list(joined)
+
+    def size_bytes(self) -> int:
+        return _NAME_BYTES * (len(self._joined) + len(self._names))

@@ -1,0 +1,142 @@
+"""Recall, trace and explore as of a moment: the links and edges of then."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from recallflow.flows.embedded import Processed
+from tests.unit.operators.graph.test_answers import ask, ids, rolled_out
+
+MakeEvent = Callable[..., dict[str, Any]]
+RunFlow = Callable[..., Processed]
+HOUR_MS = 3_600_000
+KEYS = ("subgraph", "graph_trace")
+
+
+@pytest.fixture
+def log(make_event: MakeEvent) -> list[dict[str, Any]]:
+    """One event an hour: two memories share a topic until one of them is filed elsewhere; a cause is given, judged
+    anew, taken back and put back."""
+
+    def cause(hour: int, **fields: Any) -> dict[str, Any]:
+        return make_event(
+            "graph.edges", hour * HOUR_MS, edges=[{"source": "alarm", "target": "cause", "type": "caused_by", **fields}]
+        )
+
+    return [
+        make_event("memory", HOUR_MS, id="alarm", content="Rollout alarms go to the phone", topics=["dashboard"]),
+        make_event("memory", 2 * HOUR_MS, id="red", content="Grafana turns red above five", topics=["dashboard"]),
+        make_event("memory", 3 * HOUR_MS, id="cause", content="Nobody looked at the mail"),
+        cause(4, weight=0.5),
+        cause(5, weight=0.75),
+        make_event("memory.update", 6 * HOUR_MS, memory_id="red", topics=["colours"]),
+        make_event("graph.archive", 7 * HOUR_MS, edges=[{"source": "alarm", "target": "cause", "type": "caused_by"}]),
+        cause(8, weight=1.0),
+        make_event("graph.archive", 9 * HOUR_MS, entities=["topic:dashboard"]),
+    ]
+
+
+@pytest.mark.parametrize("hour", range(1, 10))
+@pytest.mark.parametrize("kind", ["recall", "graph.trace", "graph.explore"])
+def test_what_was_known_then_is_what_the_log_up_to_then_says(
+    hour: int, kind: str, log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    fields: dict[str, Any] = {"nodes": ["alarm"], "hops": 2} if kind == "graph.explore" else {"query": "rollout alarms"}
+    if kind == "recall":
+        fields |= {"k": 1, "strategy": "hybrid_graph"}
+    elif kind == "graph.trace":
+        fields |= {"k": 1}
+    as_of = {"as_of": {"ingestion_time": hour * HOUR_MS}}
+    then = run_flow([*log, make_event(kind, 99 * HOUR_MS, **fields, **as_of)], decisions=rolled_out()).responses[-1]
+    now = run_flow([*log[:hour], make_event(kind, hour * HOUR_MS, **fields)], decisions=rolled_out()).responses[-1]
+    if kind == "recall":
+        assert told(then) == told(now)
+    else:
+        assert {key: then.get(key) for key in KEYS} == {key: now.get(key) for key in KEYS}
+
+
+def told(answer: dict[str, Any]) -> list[Any]:
+    """The memories of an answer, without what use adds to a score now and not then."""
+    return [(memory["id"], [reason.get("edge") for reason in memory["why"]]) for memory in answer["memories"]]
+
+
+def test_a_memory_that_was_filed_elsewhere_since_is_reached_by_the_links_of_then(
+    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    found = [
+        ids(run_flow([*log, ask(make_event, "rollout alarms", k=1, **as_of)], decisions=rolled_out()).responses[-1])
+        for as_of in ({}, {"as_of": {"ingestion_time": 5 * HOUR_MS}})
+    ]
+    assert found == [["alarm", "cause"], ["alarm", "cause", "red"]]
+
+
+@pytest.mark.parametrize(
+    ("hour", "types"),
+    [
+        (1, []),
+        (10, ["always", "since"]),
+        (15, ["always", "between", "since"]),
+        (20, ["always", "since", "up_to_expiry"]),
+        (30, ["always", "since"]),
+    ],
+)
+def test_an_edge_holds_between_its_times(hour: int, types: list[str], make_event: MakeEvent, run_flow: RunFlow) -> None:
+    """`always` says no time, and so holds since it was said, on hour 10; `since` holds since before that."""
+    edges: list[dict[str, Any]] = [
+        {"type": "always"},
+        {"type": "since", "valid_from": 5 * HOUR_MS},
+        {"type": "between", "valid_from": 12 * HOUR_MS, "valid_to": 18 * HOUR_MS},
+        {"type": "up_to_expiry", "valid_from": 19 * HOUR_MS, "expires_at": 30 * HOUR_MS},
+    ]
+    events = [
+        make_event("memory", HOUR_MS, id="a", content="the gate is open"),
+        make_event("memory", HOUR_MS, id="b", content="the wind blows"),
+        make_event("graph.edges", 10 * HOUR_MS, edges=[{"source": "a", "target": "b"} | edge for edge in edges]),
+    ]
+    moment = {"as_of": {"event_time": hour * HOUR_MS}}
+    asked = make_event("graph.explore", 99 * HOUR_MS, nodes=["a"], **moment)
+    trace = make_event("graph.trace", 99 * HOUR_MS, query="gate", k=1, **moment)
+    subgraph, steps = run_flow([*events, asked, trace]).responses
+    marked = {edge["type"]: edge["marks"] for edge in subgraph["subgraph"]["edges"]}
+    assert sorted(kind for kind, marks in marked.items() if not marks and kind != "similar_to") == types
+    outcomes = {step["type"]: step["outcome"] for step in steps["graph_trace"]["steps"] if step["target"] == "b"}
+    followed = {kind for kind, outcome in outcomes.items() if outcome != "edge of another time"}
+    assert sorted(followed - {"similar_to", "shared_node"}) == types
+
+
+def test_a_relation_holds_since_its_memory_or_since_the_time_it_names(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    works = {"source": "Ann", "type": "works_at", "target": "Acme"}
+    lives = {"source": "Ann", "type": "lives_in", "target": "Porto", "valid_from": HOUR_MS, "valid_to": 3 * HOUR_MS}
+    told = make_event("memory", 5 * HOUR_MS, id="a", content="about somebody", relations=[works, lives])
+    for hour, types in ((2, ["lives_in"]), (4, []), (5, ["works_at"])):
+        asked = make_event("graph.explore", 9 * HOUR_MS, nodes=["entity:ann"], as_of={"event_time": hour * HOUR_MS})
+        answer = run_flow([told, asked]).responses[-1]
+        edges = answer["subgraph"]["edges"]
+        assert [edge["type"] for edge in edges if not edge["marks"]] == types, hour
+
+
+@pytest.mark.parametrize("holder", ["edges", "relations"])
+def test_a_time_that_ends_before_it_begins_is_refused(holder: str, make_event: MakeEvent, run_flow: RunFlow) -> None:
+    span = {"source": "entity:a", "target": "entity:b", "type": "x", "valid_from": 2 * HOUR_MS, "valid_to": HOUR_MS}
+    kind = "graph.edges" if holder == "edges" else "memory"
+    (refused,) = run_flow([make_event(kind, content="x", **{holder: [span]})]).rejected
+    assert "valid_to" in str(refused)
+
+
+def test_what_superseded_then_is_what_hides(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    edge = {"source": "b", "target": "a", "type": "supersedes"}
+    events = [
+        make_event("memory", HOUR_MS, id="a", content="the gate opens at six"),
+        make_event("memory", HOUR_MS, id="b", content="the gate opens at seven"),
+        make_event("graph.edges", 2 * HOUR_MS, edges=[edge | {"confidence": 0.5}]),
+        make_event("graph.edges", 3 * HOUR_MS, edges=[edge]),
+        make_event("graph.archive", 4 * HOUR_MS, edges=[edge]),
+    ]
+    found = {}
+    for hour in (2, 3, 4):
+        asked = make_event(
+            "recall", 9 * HOUR_MS, query="when does the gate open", as_of={"ingestion_time": hour * HOUR_MS}
+        )
+        found[hour] = sorted(ids(run_flow([*events, asked]).responses[-1]))
+    assert found == {2: ["a", "b"], 3: ["b"], 4: ["a", "b"]}

@@ -1,0 +1,227 @@
+"""One thing, one node: what `same_as`, aliases, and a name given with a URN join, in whatever way it is read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.flows.settings import Settings
+from recallflow.limits import ALIASES_MAX
+from recallflow.operators.graph import changes
+from recallflow.operators.graph.entities import context, named
+from recallflow.operators.graph.proximity import proximity
+from recallflow.state import graph_check
+from recallflow.state.graph_codec import NodeKey
+from recallflow.state.unions import NAMES_MAX
+from tests.unit.operators.graph.engine import Engine, event
+from tests.unit.operators.graph.test_write_model import engines
+
+ALONE = Settings(partitions=1, similarity_max_per_memory=0)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = Engine(tmp_path / "s", ALONE)
+    yield made
+    assert made.problems() == []
+    made.close()
+
+
+def fact(memory_id: str, content: str = "tea", **fields: Any) -> dict[str, Any]:
+    return event("memory", id=memory_id, content=content, **fields)
+
+
+def same(source: str, target: str, **fields: Any) -> dict[str, Any]:
+    return event("graph.edges", edges=[{"source": source, "target": target, "type": "same_as"} | fields])
+
+
+def forget(memory_id: str) -> dict[str, Any]:
+    return event("memory.forget", memory_id=memory_id)
+
+
+def things(engine: Engine) -> set[tuple[str, ...]]:
+    """The entities, each as all of its names."""
+    nodes = (node for node in engine.nodes().values() if node.kind == "entity")
+    return {(node.name, *sorted(node.aliases)) for node in nodes}
+
+
+def entity(name: str) -> NodeKey:
+    return NodeKey(f"entity:{name}")
+
+
+# ── what joins ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+BOB_AND_ROBERT = [fact("b", "then Bob slept"), fact("r", "then Robert ate")]
+
+
+@pytest.mark.parametrize(
+    ("joining", "parting"),
+    [
+        (fact("a", entities=[{"name": "Robert", "aliases": ["Bob", " BOB "]}]), forget("a")),
+        (fact("a", relations=[{"source": "Robert", "type": "same_as", "target": "bob"}]), forget("a")),
+        (
+            fact("a", entities=[{"name": "Robert", "aliases": ["Bob"]}]),
+            event("memory.update", memory_id="a", entities=None),
+        ),
+        (
+            fact("a", entities=[{"name": "Robert", "aliases": ["Bob"]}]),
+            event("memory.update", memory_id="a", entities=[{"name": "Robert"}, {"name": "Bob"}]),
+        ),
+        (
+            same("entity:robert", "entity:bob"),
+            event("graph.archive", edges=[{"source": "entity:robert", "target": "entity:bob", "type": "same_as"}]),
+        ),
+        (same("entity:robert", "entity:bob"), same("entity:robert", "entity:bob", confidence=0.5)),
+        (same("entity:robert", "entity:bob", evidence="r"), event("memory.update", memory_id="r", content="Robert?")),
+    ],
+)
+def test_two_names_are_one_thing_for_as_long_as_that_is_said(
+    engine: Engine, joining: dict[str, Any], parting: dict[str, Any]
+) -> None:
+    engine.run(*BOB_AND_ROBERT)
+    assert {("Bob",), ("Robert",)} == things(engine)
+    engine.run(joining)
+    assert {("Robert", "Bob")} == {tuple(name.capitalize() for name in thing) for thing in things(engine)}
+    assert engine.graph.members(entity("bob"), 9) == engine.graph.members(entity("robert"), 9)
+    assert {0, 1} <= {*engine.graph.members(entity("bob"), 9)}
+    engine.run(parting)
+    assert engine.graph.node(entity("bob")) != engine.graph.node(entity("robert"))
+    assert 1 not in engine.graph.members(entity("bob"), 9)
+
+
+def test_a_name_and_its_urn_are_one_from_then_on(engine: Engine) -> None:
+    engine.run(
+        fact("later known", "about urn:tea:assam"),
+        fact("told", entities=[{"name": "Assam", "urn": "urn:tea:assam", "type": "tea"}]),
+        fact("by name", "more Assam"),
+    )
+    (node,) = [node for node in engine.nodes().values() if node.kind == "entity"]
+    assert (node.key, node.name, node.urn) == (entity("assam"), "Assam", "urn:tea:assam")
+    assert (node.properties, node.aliases) == ({"type": "tea"}, ())
+    assert engine.graph.members(entity("urn:tea:assam"), 9) == [2, 1, 0]
+    assert engine.graph.by_urn("urn:tea:assam") == [entity("assam")]
+    assert engine.graph.find("entity:urn:tea:assam") == entity("assam")
+    engine.run(forget("told"))
+    assert engine.graph.members(entity("urn:tea:assam"), 9) == [0]
+
+
+def test_what_two_memories_say_stands_until_the_last_of_them_goes(engine: Engine) -> None:
+    engine.run(*[fact(one, entities=[{"name": "Robert", "aliases": ["Bob"]}]) for one in ("a", "b")])
+    engine.run(forget("a"))
+    assert things(engine) == {("Robert", "Bob")}
+    engine.run(forget("b"))
+    assert things(engine) == set()
+
+
+def test_a_thing_falls_apart_where_the_edge_was(engine: Engine) -> None:
+    pairs = [("a", "b"), ("b", "c"), ("c", "d")]
+    engine.run(*[same(f"entity:{one}", f"entity:{other}") for one, other in pairs])
+    assert things(engine) == {("a", "b", "c", "d")}
+    engine.run(event("graph.archive", edges=[{"source": "entity:b", "target": "entity:c", "type": "same_as"}]))
+    assert things(engine) == {("a", "b"), ("c", "d")}
+    engine.again()
+    assert things(engine) == {("a", "b"), ("c", "d")}
+
+
+@pytest.mark.parametrize(
+    "edge",
+    [
+        {"source": "entity:ann", "target": "entity:bob", "confidence": 0.69},
+        {"source": "entity:ann", "target": "entity:bob", "archived": True},
+        {"source": "entity:ann", "target": "entity:bob", "expires_at": "2099-01-01T00:00:00Z"},
+        {"source": "m", "target": "entity:bob"},
+        {"source": "tag:hot", "target": "entity:bob"},
+    ],
+)
+def test_what_is_unsure_or_for_a_time_or_no_entity_joins_nothing(engine: Engine, edge: dict[str, Any]) -> None:
+    engine.run(fact("m", "with Ann and Bob", tags=["hot"]), event("graph.edges", edges=[edge | {"type": "same_as"}]))
+    assert things(engine) == {("Ann",), ("Bob",)}
+    assert len(engine.edges()) == 1
+
+
+def test_a_thing_has_at_most_so_many_names(engine: Engine) -> None:
+    engine.run(*[same("entity:hub", f"entity:n{number}") for number in range(NAMES_MAX + 5)])
+    (hub, *others) = sorted(things(engine), key=len, reverse=True)
+    assert len(hub) == NAMES_MAX
+    assert {len(thing) for thing in others} == {1}
+    assert len(others) == 6
+    assert {edge.type for edge in engine.edges().values()} == {"same_as"}  # those that joined nothing
+
+
+def test_a_memory_brings_at_most_so_many_aliases(engine: Engine) -> None:
+    half = [f"a{number}" for number in range(ALIASES_MAX // 2)]
+    people = [{"name": "Ann", "aliases": half}, {"name": "Bob", "aliases": [*half, "one more"]}]
+    engine.run(fact("few", entities=[people[0]]), fact("many", entities=people))
+    assert engine.refused == [("invalid_event", ["entities"])]
+    assert {len(thing) for thing in things(engine)} == {1 + ALIASES_MAX // 2}
+
+
+# ── how it is read ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_context_lists_one_thing_once_with_its_other_names(engine: Engine) -> None:
+    engine.run(
+        fact("a", entities=[{"name": "Robert", "type": "person", "urn": "urn:p:1", "aliases": ["Bob"]}]),
+        fact("b", relations=[{"source": "Bob", "type": "works_at", "target": "Acme"}]),
+        fact("c", relations=[{"source": "Robert", "type": "works_at", "target": "Acme"}]),
+    )
+    about = named(engine.graph, "Does Bob, whom they call Robert, work?")
+    assert about == [entity("robert")]
+    robert, acme = context(engine.graph, about, 0)
+    assert robert == {
+        "name": "Robert",
+        "type": "person",
+        "properties": {},
+        "relationships": [{"type": "works_at", "target": "Acme"}],
+        "aliases": ["Bob"],
+    }
+    assert acme["name"] == "Acme"
+    (edge,) = engine.edges().values()
+    assert sorted(edge.evidence) == ["b", "c"]
+
+
+def test_nearness_and_paths_see_one_node(engine: Engine) -> None:
+    engine.run(fact("a", "then Bob slept", entities=[{"name": "Robert", "aliases": ["Bob"]}]), fact("b", "with Robert"))
+    hot = engine.hot
+    index = hot.search_index("letters", 4)
+    assert [*proximity(engine.graph, index, [entity("bob")], 0)] == [1.0, 1.0]
+    links = [key for key, _ in engine.graph.links(0)]
+    assert links.count(entity("robert")) == 1
+    assert entity("bob") not in links
+
+
+def test_archiving_one_name_archives_the_thing(engine: Engine) -> None:
+    engine.run(same("entity:robert", "entity:bob"), event("graph.archive", entities=["Bob"]))
+    assert engine.graph.is_archived(entity("robert"))
+    engine.run(event("graph.archive", entities=["Robert"], archived=False))
+    assert not engine.graph.is_archived(entity("bob"))
+
+
+# ── the law ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+NAME = st.sampled_from("abcdefg")
+CHANGES = st.lists(st.tuples(NAME, NAME, st.booleans()).filter(lambda one: one[0] != one[1]), max_size=25)
+
+
+@given(joining=CHANGES, sizes=st.lists(st.integers(1, 5), min_size=1))
+def test_with_few_names_allowed_nothing_is_larger_and_batches_do_not_matter(
+    joining: list[tuple[str, str, bool]], sizes: list[int]
+) -> None:
+    with pytest.MonkeyPatch.context() as patched, engines(2) as (whole, cut):
+        patched.setattr(changes, "NAMES_MAX", 3)
+        patched.setattr(graph_check, "NAMES_MAX", 3)
+        events = [same(f"entity:{one}", f"entity:{other}", archived=archived) for one, other, archived in joining]
+        whole.run(*events)
+        while cut.number < len(events):
+            size = sizes[cut.number % len(sizes)]
+            cut.run(*events[cut.number : cut.number + size])
+            cut.again()
+        assert cut.hash() == whole.hash()
+        assert cut.problems() == whole.problems() == []
+        assert things(cut) == things(whole)
+        assert all(len(thing) <= 3 for thing in things(whole))
+        mentioned = sorted({end for one in joining for end in one[:2]})
+        assert sorted(name for thing in things(whole) for name in thing) == mentioned
