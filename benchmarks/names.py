@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from recallflow.operators.graph.known import with_known
 from recallflow.operators.graph.names import read_names
+from recallflow.state.caseless import is_caseless
 from recallflow.state.graph_codec import ENTITY_KIND, node_key
 
 LABELS = Path(__file__).parent.parent / "tests/unit/operators/graph/names"
@@ -65,7 +66,8 @@ def _sentence(line: str) -> Sentence:
 def found_in(sentence: Sentence) -> frozenset[str]:
     """The names read from a sentence."""
     known = {node_key(ENTITY_KIND, name) for name in sentence.known}
-    return frozenset(with_known(read_names(sentence.text), known.__contains__).entities)
+    caseless = [name for name in sentence.known if is_caseless(name)]
+    return frozenset(with_known(read_names(sentence.text), known.__contains__, sentence.text, caseless).entities)
 
 
 def score(labelled: Iterable[Sentence]) -> Score:

@@ -5,7 +5,10 @@ from collections.abc import Iterator, Mapping
 import orjson
 
 from recallflow.state import keys
+from recallflow.state.caseless import NAMES_MAX as CASELESS_MAX
+from recallflow.state.caseless import decode_names
 from recallflow.state.graph_codec import (
+    ENTITY_KIND,
     EdgeRow,
     LinksRow,
     Neighbour,
@@ -16,6 +19,7 @@ from recallflow.state.graph_codec import (
     decode_member,
     decode_neighbours,
     decode_superseded,
+    node_key,
 )
 from recallflow.state.keyring import Keyring
 from recallflow.state.past_graph import LIFE, Life
@@ -31,6 +35,7 @@ TABLES = {
     keys.SIMILAR: ("similar memories", 8),
     keys.SUPERSEDED: ("superseded memories", 8),
     keys.JOINED: ("names joined", 16),
+    keys.CASELESS: ("names without case", 0),
     keys.UNSYNCED: ("memories out of step", 8),
     keys.PAST_LINKS: ("past graph links", 12),
     keys.PAST_MEMBER: ("past graph members", 24),
@@ -62,6 +67,7 @@ class GraphCheck:
         self._past_neighbours: set[tuple[int, int, int]] = set()
         self._lives: set[tuple[bytes, int]] = set()
         self._past_adjacent: set[tuple[bytes, int]] = set()
+        self._caseless: list[str] = []
 
     def add(self, table: bytes, rest: bytes, value: bytes) -> None:
         """Decodes one record of one of `TABLES`."""
@@ -82,6 +88,8 @@ class GraphCheck:
                 self._superseded[keys.sequence(rest)] = decode_superseded(value)
             case keys.JOINED:
                 self._joined[rest] = decode_joined(value)
+            case keys.CASELESS:
+                self._caseless = decode_names(value)
             case keys.UNSYNCED:
                 self._unsynced[keys.sequence(rest)] = Unsynced.decode(value)
             case _:
@@ -117,6 +125,7 @@ class GraphCheck:
         yield from self._of_superseded()
         yield from self._of_joined()
         yield from self._of_past()
+        yield from self._of_caseless()
 
     # ------------------------------------------------------------------ parts
 
@@ -219,6 +228,12 @@ class GraphCheck:
                 yield f"memories {seq} and {other}: were not similar both ways"
         for node, number in sorted(self._lives ^ self._past_adjacent):
             yield f"node {node.hex()}: does not agree with past edge number {number} that it was an end of it"
+    def _of_caseless(self) -> Iterator[str]:
+        for name in self._caseless:
+            if self._name(NodeKey(node_key(ENTITY_KIND, name))) not in self._nodes:
+                yield "names without case: one has no node"
+        if len({*self._caseless}) < len(self._caseless) or len(self._caseless) > CASELESS_MAX:
+            yield "names without case: too many"
 
     def _name(self, key: NodeKey) -> bytes:
         named = self._keyring.name if key.memory else self._keyring.node

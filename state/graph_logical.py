@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from recallflow.state import keys
+from recallflow.state.caseless import decode_names
 from recallflow.state.graph_codec import (
     EdgeRow,
     LinksRow,
@@ -44,6 +45,8 @@ def graph_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any
         yield "superseded", [keys.sequence(key), sorted(by, key=repr)]
     for _, value in partition.scan(keys.table(owner, keys.JOINED)):
         yield "joined", _plain(decode_joined(value))
+    for _, value in partition.scan(keys.table(owner, keys.CASELESS)):
+        yield "caseless", decode_names(value)
     for key, value in partition.scan(keys.table(owner, keys.UNSYNCED)):
         yield "unsynced", [keys.sequence(key), _plain(Unsynced.decode(value))]
     yield from _past_records(partition, owner)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
 from recallflow.state import keys
+from recallflow.state.caseless import decode_names
 from recallflow.state.graph_codec import Superseded, Unsynced, sketch_of
 from recallflow.state.partition import Partition
 from recallflow.state.unions import Joined
@@ -21,14 +22,15 @@ _NODE_BYTES = 250
 class Staged:
     """What one event changes of its owner's graph: records to write (None deletes), and what memory learns of them.
     `nodes`: see `HotGraph`, None of a node that is gone; `superseded`: see `OwnerGraph`; `unsynced`: None of a memory
-    that is in step again; `joined`: see `Unions`; `sketches`: empty of a memory that has none now; `edges`: how many
-    are new."""
+    that is in step again; `joined`: see `Unions`; `caseless`: all of them, if they are others now; `sketches`: empty of
+    a memory that has none now; `edges`: how many are new."""
 
     effects: dict[bytes, bytes | None] = field(default_factory=dict)
     nodes: dict[str, bytes | None] = field(default_factory=dict)
     superseded: dict[int, list[Superseded]] = field(default_factory=dict)
     unsynced: dict[int, Unsynced | None] = field(default_factory=dict)
     joined: dict[str, list[Joined]] = field(default_factory=dict)
+    caseless: list[str] | None = None
     sketches: dict[int, bytes] = field(default_factory=dict)
     edges: int = 0
 
@@ -50,12 +52,20 @@ class HotGraph:
         self._partition = partition
         self._owner = owner
         self._window: SketchWindow | None = None
+        self._caseless: list[str] | None = None
         self.nodes: dict[str, bytes] = {}
         self.absent: set[str] = set()
         # A scan reads only what is committed. That is all of an owner at its first touch: owners are evicted only
         # between batches.
         stored = partition.scan(keys.table(owner, keys.UNSYNCED))
         self.unsynced = {keys.sequence(key): Unsynced.decode(value) for key, value in stored}
+
+    def caseless(self) -> list[str]:
+        """The owner's names in scripts without case, loaded on first touch."""
+        if self._caseless is None:
+            stored = self._partition.get(keys.caseless(self._owner))
+            self._caseless = decode_names(stored) if stored else []
+        return self._caseless
 
     def window(self, newest: int) -> SketchWindow:
         """Sketches of the owner's newest vectors up to the `seq` `newest`, loaded on first touch, which is before the
@@ -80,6 +90,8 @@ class HotGraph:
             _put(self.nodes, key, name)
         for seq, marker in staged.unsynced.items():
             _put(self.unsynced, seq, marker)
+        if staged.caseless is not None:
+            self._caseless = staged.caseless
         if self._window is not None:
             for seq, sketch in staged.sketches.items():
                 if sketch:

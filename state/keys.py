@@ -33,6 +33,7 @@ read, or deleted, as one range and can never be reached from another owner's pre
        J seq(8)                               a memory's most similar ones
        Z seq(8)                               by which memories a memory is superseded
        T node(16)                             which other names an entity is joined to (state/unions.py)
+       c                                      names in scripts without case (state/caseless.py)
        F seq(8)                               memories whose graph could not be written
        m seq(8) version(4)                    what a version that an update replaced brought into the graph
        l node(16) seq'(8)                     a memory's link to a node that it lost
@@ -99,6 +100,7 @@ PAST_ADJACENCY = b"a"
 PAST_SIMILAR = b"j"
 PAST_NODE = b"n"
 PAST_JOINED = b"i"
+CASELESS = b"c"
 USAGE = b"U"
 SESSION = b"K"
 ASKED = b"I"
@@ -240,6 +242,11 @@ def superseded(owner: bytes, seq: int) -> bytes:
 
 def unsynced(owner: bytes, seq: int) -> bytes:
     return OWNERS + owner + UNSYNCED + _U64.pack(seq)
+
+
+def caseless(owner: bytes) -> bytes:
+    """Key of an owner's names in scripts without case."""
+    return OWNERS + owner + CASELESS
 
 
 def joined(owner: bytes, node: bytes) -> bytes:

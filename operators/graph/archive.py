@@ -19,7 +19,7 @@ def archive(changes: Changes, event: GraphArchive) -> bool:
     problems += [FieldProblem(f"edges.{n}", "there is no such edge") for n, (ends, _) in enumerate(edges) if not ends]
     if problems:
         raise InvalidRecord("not_found", problems)
-    names = [name for key in nodes if key is not None for name in changes.names(key)]
+    names = [name for key in nodes if key is not None for name in changes.names.of(key)]
     changed = [_archive_node(changes, name, event.archived) for name in dict.fromkeys(names)]
     changed += [_archive_edge(changes, ends, kind, event.archived) for ends, kind in edges if ends is not None]
     return any(changed)

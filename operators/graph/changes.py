@@ -12,10 +12,11 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.limits import SUPERSEDED_MAX
 from recallflow.operators.graph import orphans
 from recallflow.operators.graph.extract import Link
+from recallflow.operators.graph.name_changes import NameChanges
 from recallflow.operators.graph.past import Past
 from recallflow.state import keys
 from recallflow.state.graph_codec import (
-    SAME_AS,
+    ENTITY_KIND,
     SUPERSEDES,
     SYMMETRIC,
     Description,
@@ -30,13 +31,11 @@ from recallflow.state.graph_codec import (
     decode_superseded,
     encode_member,
     encode_rows,
-    is_entity,
 )
 from recallflow.state.hot_graph import Staged
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Vectors
-from recallflow.state.unions import NAMES_MAX, Joined, decode_joined, encode_joined, names_of
 
 _EDGE_NUMBERS = 2**16  # of one event: more edges do not fit into a record
 
@@ -67,6 +66,11 @@ class Changes:
     def past(self) -> Past:
         """What the event leaves as it was. Made for each use, as `edges`."""
         return Past(self, self._partition, self._owner, self._change)
+
+    @property
+    def names(self) -> NameChanges:
+        """What the event changes of what entities are called. Made for each use, as `edges` is."""
+        return NameChanges(self, self._owner)
 
     def get(self, key: bytes) -> bytes | None:
         """A record as the event leaves it so far."""
@@ -107,6 +111,8 @@ class Changes:
         stored = keys.node(self._owner, found)
         if self.get(stored) is None:
             self.put(stored, NodeRow(NodeKey(key), kind, name, name if is_urn else None).encode())
+            if kind == ENTITY_KIND and not key.isascii():
+                self.names.keep(key)
         self.staged.nodes[key] = found
         return found
 
@@ -138,23 +144,6 @@ class Changes:
     def _known(self, key: str) -> bytes | None:
         """What stands for a node that is surely stored; None of others."""
         return self.staged.nodes[key] if key in self.staged.nodes else self.hot_graph.nodes.get(key)
-
-    # ------------------------------------------------------------------ one thing of several names
-
-    def joined(self, key: str) -> list[Joined]:
-        """The names that edges join an entity to."""
-        stored = self.get(keys.joined(self._owner, self.name(NodeKey(key))))
-        return [] if stored is None else decode_joined(stored)[1]
-
-    def put_joined(self, key: str, joined: list[Joined]) -> None:
-        """Writes the names that edges join an entity to."""
-        name = keys.joined(self._owner, self.name(NodeKey(key)))
-        self.put(name, encode_joined(key, joined) if joined else None)
-        self.staged.joined[key] = joined
-
-    def names(self, key: NodeKey) -> list[NodeKey]:
-        """All names of what a node stands for."""
-        return [NodeKey(name) for name in names_of(key.text, self.joined)] if is_entity(key) else [key]
 
     # ------------------------------------------------------------------ links
 
@@ -253,6 +242,7 @@ class Changes:
             for key in gone:
                 stored = self._partition.get(keys.node(self._owner, self.name(key)))
                 self.past.keep_orphan(key, None if stored is None else NodeRow.decode(stored))
+            self.names.drop(gone)
             self._detached, self._undescribed = {}, {}
 
     def drop(self, staged: Staged) -> None:
@@ -305,7 +295,7 @@ class EdgeChanges:
             self._changes.past.keep_parts(name, before, row)
         self._changes.put(keys.edge(self._owner, name), row.encode())
         self._supersede(row, hides=row.hides)
-        self._join(row, joins=row.joins)
+        self._changes.names.join(row, joins=row.joins)
 
     def remove(self, name: bytes, row: EdgeRow) -> None:
         """Deletes an edge, at both its ends."""
@@ -322,7 +312,7 @@ class EdgeChanges:
             if not end.memory:
                 self._changes.detach(end)
         self._supersede(row, hides=False)
-        self._join(row, joins=False)
+        self._changes.names.join(row, joins=False)
 
     def names_at(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
         """Names of so many of the edges that earlier events left at a node, or of all."""
@@ -363,22 +353,3 @@ class EdgeChanges:
         by = [*past, *standing, *([] if after is None else [after])]
         self._changes.put(key, encode_rows(by) if by else None)
         self._changes.staged.superseded[seq] = by
-
-    def _join(self, row: EdgeRow, joins: bool) -> None:
-        """Makes the ends of a `same_as` edge one thing, or two again. What would have too many names is none."""
-        if row.type != SAME_AS or not (is_entity(row.source) and is_entity(row.target)):
-            return
-        source, target = row.source.text, row.target.text
-        before = self._changes.joined(source)
-        one = Joined(target, row.number, True)
-        if joins == (one in before):
-            return
-        if joins:
-            names = {*names_of(source, self._changes.joined), *names_of(target, self._changes.joined)}
-            if len(names) > NAMES_MAX:
-                return
-        elif self._changes.keeps_past:
-            self._changes.past.keep_joined(row.source, row.target, row.number)
-        for key, other in ((source, one), (target, Joined(source, row.number, False))):
-            rest = [found for found in self._changes.joined(key) if found.number != row.number]
-            self._changes.put_joined(key, [*rest, other] if joins else rest)

@@ -2,18 +2,18 @@
 
 A name in a text is a run of capitalised words. Titles, words of the calendar and of grammar are none, and part a run. A
 single word counts only inside a sentence: at the beginning of one every word is capitalised, and so is every word of a
-heading. What the capitals do not tell, and what scripts without case cannot tell, is `doubtful`: it is a name if the
-owner's graph has it already (`known.py`).
+heading. What the capitals do not tell is `doubtful`: it is a name if the owner's graph has it already (`known.py`).
 """
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+import regex
+
 from recallflow.language import Reading, read
-from recallflow.operators.graph.caseless import caseless_names, lowered_names
 from recallflow.operators.graph.name_words import UPPER, NameWords, name_words
 
 READ_CHARACTERS = 20_000  # a pasted document is about what its beginning names
@@ -34,8 +34,11 @@ class Named(NamedTuple):
 def read_names(text: str, reading: Reading | None = None) -> Named:
     """What a text names. `reading`: its own, which tells the language; made unless it is given."""
     text = text[:READ_CHARACTERS]
-    words = name_words(text, read(text) if reading is None else reading)
-    names, doubtful = _Names(text, words).read()
+    names: Sequence[str] = ()
+    doubtful: Sequence[str] = ()
+    if text.isascii() or _CASED.search(text):
+        words = name_words(text, read(text) if reading is None else reading)
+        names, doubtful = _Names(text, words).read()
     mentions = _MENTION.findall(text) if "@" in text else []
     entities = _distinct([*mentions, *names])
     tags = _distinct(_TAG.findall(text)) if "#" in text else ()
@@ -45,6 +48,7 @@ def read_names(text: str, reading: Reading | None = None) -> Named:
 
 # ---------------------------------------------------------------------- patterns
 
+_CASED = regex.compile(r"[\p{Lu}\p{Ll}\p{Lt}]")
 _BEYOND_ASCII = re.compile(f"[{UPPER}]")
 # The rest of a list of names.
 _LIST = re.compile(rf"(?:, ?[A-Z{UPPER}][\w'’-]*(?: [A-Z{UPPER}][\w'’-]*)?)*,? ([\w&]+) [A-Z{UPPER}]")
@@ -52,6 +56,7 @@ _LIST = re.compile(rf"(?:, ?[A-Z{UPPER}][\w'’-]*(?: [A-Z{UPPER}][\w'’-]*)?)*
 _OPENING = " \t\u00a0\"'“”„«»‘’()[]{}*_-–—>#¿¡"
 _ENDS = frozenset(".!?…。！？:;\n\r")
 _LOOK_BACK = 12
+_WORD = re.compile(r"\w+(?:['’-]\w+)*")
 _LAST_WORD = re.compile(r"(\w+)\W*\Z")
 _MENTION = re.compile(r"(?<![a-zA-Z0-9_.+@/-])@(\w+(?:[.-]\w+)*)")  # no part of an address
 _TAG = re.compile(r"(?<![a-zA-Z0-9_&#/])#(\w*[^\W\d_]\w*(?:-\w+)*)")
@@ -83,7 +88,7 @@ class _Names:
         """The names, and what is one only if it is known."""
         text, words = self._text, self._words
         if text.islower() or text.isupper():  # capitals tell nothing here
-            self._doubtful += lowered_names(text, words)
+            self._doubtful += _plain_words(text, words)
         else:
             plain = text.isascii() or not _BEYOND_ASCII.search(text)
             for match in (words.ascii_run if plain else words.any_run).finditer(text):
@@ -93,8 +98,6 @@ class _Names:
                         self._take_single(found, match, _begins_sentence(text, match.start()))
                 else:
                     self._take_run(match)
-        if not text.isascii():
-            self._doubtful += caseless_names(text)
         return self._names, self._doubtful
 
     def _take_run(self, match: re.Match[str]) -> None:
@@ -141,6 +144,19 @@ class _Names:
         """The word before, in small letters."""
         found = _LAST_WORD.search(self._text, max(0, start - 24), start)
         return found[1].lower() if found else ""
+
+
+def _plain_words(text: str, words: NameWords) -> Iterator[str]:
+    """What may be names in a text whose words are all written alike: those that are no ordinary ones, and each two of
+    them side by side."""
+    found = islice(_WORD.finditer(text), 2 * DOUBTFUL_MAX)
+    plain = (match[0].lower().removesuffix("'s").removesuffix("’s") for match in found)
+    telling = [word if word not in words.no_names and len(word) > 2 else "" for word in plain]
+    for word, after in zip(telling, [*telling[1:], ""], strict=True):
+        if word and after:
+            yield f"{word} {after}"
+        if word:
+            yield word
 
 
 def _begins_sentence(text: str, start: int) -> bool:

@@ -65,8 +65,9 @@ class GraphWriter:
         changes, row = self._changes, memory.row
         before = changes.links(row.seq) if memory.known else None
         named = read_names(row.content) if analysis is None else analysis.named
-        if named.doubtful:
-            named = with_known(named, changes.has_node)
+        caseless = changes.names.caseless() if not row.content.isascii() else []
+        if named.doubtful or caseless:
+            named = with_known(named, changes.has_node, row.content, caseless)
         wanted = links(row, episode_id, named)
         self._put_links(row.seq, before.links if before else {}, wanted)
         stated = [self._state(row, one).hex() for one in relations(row)] if row.relations or row.entities else []

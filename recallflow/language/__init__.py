@@ -19,9 +19,8 @@ from recallflow.language.detection import table_of
 from recallflow.language.grams import grams
 from recallflow.language.places import Found, find_stems
 from recallflow.language.scripts import ADJOINING, UNSPACED, is_character, plain
-from recallflow.language.stemming import stem_of_script
 from recallflow.language.tables import ENGLISH, LATIN, RUSSIAN, Intent, Table
-from recallflow.language.words import parts, runs, unspaced_table, words
+from recallflow.language.words import words
 
 FUNCTION_WORDS = ENGLISH.function_words
 
@@ -43,16 +42,12 @@ __all__ = [
     "grams",
     "is_character",
     "name_stem",
-    "parts",
     "plain",
     "read",
     "read_question",
-    "runs",
     "sentence_ends",
     "sentences",
-    "stem_of_script",
     "stems",
     "table_of",
-    "unspaced_table",
     "words",
 ]

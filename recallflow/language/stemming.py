@@ -67,8 +67,3 @@ def _without_endings(word: str, table: Table) -> str:
 
 
 of_script: Kept[str, str] = Kept(_of_script, _OTHER_BYTES)
-
-
-def stem_of_script(word: str) -> str:
-    """The stem of a word in another script than Latin; nothing for a function word."""
-    return of_script[word]

@@ -71,15 +71,6 @@ def placed_pairs(run: str, table: Table) -> Iterator[tuple[str, int]]:
         begin = next_begin
 
 
-def parts(run: str, table: Table) -> Iterator[tuple[str, bool]]:
-    """What stands between the function words of a run without blanks, by kind of character, hiragana left out; and
-    whether it is in Chinese characters."""
-    for part in _SEPARATORS[table.code].split(run):
-        for found in _KINDS.finditer(part):
-            if not found["hiragana"]:
-                yield found[0], found["han"] is not None
-
-
 def _separator(table: Table) -> regex.Pattern[str]:
     """Parts function words from what stands between them, and leaves words whole that merely hold their characters."""
     whole, parting = (

@@ -10,6 +10,7 @@ from recallflow.operators.graph.extract import Link, links, relations
 from recallflow.operators.graph.known import with_known
 from recallflow.operators.graph.names import read_names
 from recallflow.operators.graph.similar import Similarity
+from recallflow.state.caseless import is_caseless
 from recallflow.state.graph_codec import NODE_KINDS, SAME_AS, SYMMETRIC, Description, NodeKey, node_key
 from recallflow.state.rows import MemoryRow
 
@@ -96,7 +97,9 @@ class Model:
 
     def _put(self, memory_id: str, vector: list[float] | None) -> None:
         row, before = self.rows[memory_id], self.links.get(memory_id, {})
-        wanted = links(row, None, with_known(read_names(row.content), self.nodes.__contains__))
+        wanted = links(
+            row, None, with_known(read_names(row.content), self.nodes.__contains__, row.content, self._caseless())
+        )
         self.links[memory_id] = dict(before)
         for key, link in wanted.items():
             node = self.nodes.setdefault(key, ModelNode(link.kind, link.name, link.name if link.is_urn else None))
@@ -125,6 +128,11 @@ class Model:
             self.vectors[memory_id] = (row64 / np.linalg.norm(row64)).astype(np.float32)
             self._find_similar(memory_id)
         self._settle()
+
+    def _caseless(self) -> list[str]:
+        """Names of entities in scripts without case."""
+        names = [key.partition(":")[2] for key, node in self.nodes.items() if node.kind == "entity"]
+        return [name for name in names if is_caseless(name)]
 
     def _unlink(self, memory_id: str, key: str) -> None:
         del self.links[memory_id][key]

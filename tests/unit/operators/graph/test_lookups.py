@@ -173,3 +173,22 @@ def test_a_forgotten_memory_is_not_shown(make_event: MakeEvent, run_flow: RunFlo
         [*told(make_event, forget), make_event("graph.explore", nodes=["topic:dashboard"])]
     ).responses
     assert [node["key"] for node in response["subgraph"]["nodes"]] == ["topic:dashboard", "r"]
+
+
+def test_explore_and_a_context_show_one_thing_once_under_any_of_its_names(
+    make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    people = [
+        make_event("memory", 1_000, id="a", content="a person", entities=[{"name": "Robert", "aliases": ["Bob"]}]),
+        make_event("memory", 2_000, id="b", content="then Bob bought a canoe"),
+        make_event("memory", 3_000, id="c", content="with Robert on the lake"),
+    ]
+    explore = make_event("graph.explore", 9_000, nodes=["entity:bob"], hops=1)
+    ask = make_event("recall", 9_000, query="What did Bob buy?", k=3, max_tokens=500)
+    explored, answered = run_flow([*people, explore, ask], similarity_max_per_memory=0).responses
+    found = explored["subgraph"]
+    entities = [(node["key"], node["aliases"]) for node in found["nodes"] if node["kind"] == "entity"]
+    assert entities == [("entity:robert", ["Bob"])]
+    assert sorted(link["memory"] for link in found["links"] if link["node"] == "entity:robert") == ["a", "b", "c"]
+    entry = {"name": "Robert", "type": "entity", "properties": {}, "relationships": [], "aliases": ["Bob"]}
+    assert answered["context"]["graph_context"] == [entry]

@@ -17,6 +17,7 @@ from recallflow.operators.graph.names import (
     Named,
     read_names,
 )
+from recallflow.state.caseless import is_caseless
 from recallflow.state.graph_codec import node_key
 
 
@@ -28,7 +29,8 @@ def told(text: str) -> Named:
 def entities(text: str, *known: str) -> set[str]:
     """The names in a text, where the graph has some names already."""
     nodes = {node_key("entity", name) for name in known}
-    return {*with_known(read_names(text), nodes.__contains__).entities}
+    caseless = [name for name in known if is_caseless(name)]
+    return {*with_known(read_names(text), nodes.__contains__, text, caseless).entities}
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,11 @@ def test_titles_calendar_and_grammar_are_no_names(text: str, names: set[str]) ->
         ("昨天我和王小明去了北京", ["王小明"], {"王小明"}),
         ("昨日、田中さんと東京へ行きました", ["田中"], {"田中"}),
         ("어제 민수가 부산에 갔어요", ["민수"], {"민수"}),
+        ("我是王小明", ["王小明", "小明", "王"], {"王小明"}),
         ("ذهبت ليلى إلى القاهرة", ["ليلى"], {"ليلى"}),
+        ("عليها أن تذهب", ["علي"], set()),
+        ("रवि दिल्ली गया", ["रवि", "दिल्ली"], {"रवि", "दिल्ली"}),
+        ("रविवार को", ["रवि"], set()),
     ],
 )
 def test_what_is_known_is_found_anywhere(text: str, known: list[str], names: set[str]) -> None:
@@ -215,9 +221,9 @@ def test_any_text_can_be_read_and_names_only_what_it_says(text: str) -> None:
         assert all(word in text for word in name.split())
         assert len(name) <= NAME_CHARACTERS or name in text
     assert len(named.doubtful) <= DOUBTFUL_MAX
-    everything = with_known(named, lambda _: True)
+    everything = with_known(named, lambda _: True, text, ["王小明", "ليلى", "민수", "王小"])
     assert len(everything.entities) <= NAMES_MAX
-    assert with_known(named, lambda _: False) == named
+    assert with_known(named, lambda _: False, text, []) == named
     lowered = text.casefold()
     assert all(
         set(word.casefold()) <= {*lowered, *text.lower()} for name in everything.entities for word in name.split()
@@ -241,5 +247,5 @@ def test_what_is_looked_up_does_not_grow_with_the_text() -> None:
         asked.append(key)
         return False
 
-    with_known(read_names(" ".join(words)), ask)
+    with_known(read_names(" ".join(words)), ask, "", [])
     assert 0 < len(asked) <= DOUBTFUL_MAX

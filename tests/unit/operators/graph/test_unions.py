@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from recallflow.flows.settings import Settings
 from recallflow.limits import ALIASES_MAX
-from recallflow.operators.graph import changes
 from recallflow.operators.graph.entities import context, named
 from recallflow.operators.graph.proximity import proximity
-from recallflow.state import graph_check
+from recallflow.state import graph_check, unions
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.unions import NAMES_MAX
 from tests.unit.operators.graph.engine import Engine, event
@@ -211,7 +210,7 @@ def test_with_few_names_allowed_nothing_is_larger_and_batches_do_not_matter(
     joining: list[tuple[str, str, bool]], sizes: list[int]
 ) -> None:
     with pytest.MonkeyPatch.context() as patched, engines(2) as (whole, cut):
-        patched.setattr(changes, "NAMES_MAX", 3)
+        patched.setattr(unions, "NAMES_MAX", 3)
         patched.setattr(graph_check, "NAMES_MAX", 3)
         events = [same(f"entity:{one}", f"entity:{other}", archived=archived) for one, other, archived in joining]
         whole.run(*events)

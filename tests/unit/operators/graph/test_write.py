@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from recallflow.flows.settings import Settings
 from recallflow.operators.graph import orphans
-from recallflow.state import keys
+from recallflow.state import caseless, keys
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.rows import Entry
 from tests.unit.operators.graph.engine import ANN, Engine, event, memory
@@ -66,6 +66,23 @@ def test_a_sentence_that_begins_with_a_known_name_is_linked_to_it(engine: Engine
     engine.run(*[event("memory.forget", memory_id=one) for one in ("said", "same batch", "later", "small")])
     engine.run(fact("nobody", "Maria who?"))
     assert "entity:maria" not in keys_of(engine)
+
+
+def test_texts_are_searched_for_an_owners_first_names_in_scripts_without_case(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caseless, "NAMES_MAX", 2)
+    engine.run(event("message", id="said", content="好", name="王小明"), fact("b", entities=[{"name": "ليلى"}]))
+    engine.run(fact("too many", entities=[{"name": "田中"}]))
+    engine.again()
+    engine.run(fact("found", "昨天王小明见了田中"), fact("and she", "ذهبت ليلى"))
+    assert engine.graph.members(NodeKey("entity:王小明"), 9) == [3, 0]
+    assert engine.graph.members(NodeKey("entity:ليلى"), 9) == [4, 1]
+    assert engine.graph.members(NodeKey("entity:田中"), 9) == [2]
+    engine.run(*[event("memory.forget", memory_id=one) for one in ("said", "found")])
+    engine.run(fact("there is room", entities=[{"name": "李娜"}]), fact("now", "王小明和李娜"))
+    assert engine.graph.members(NodeKey("entity:李娜"), 9) == [6, 5]
+    assert "entity:王小明" not in keys_of(engine)
 
 
 def test_writing_the_same_again_changes_nothing(engine: Engine) -> None:

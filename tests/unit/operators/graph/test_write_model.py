@@ -45,12 +45,14 @@ TEXTS = [
     "See github.com/A/b, said Bob",
     "Bob rang.",
     "ann and cleo",
+    "昨天我和王小明去了北京",
 ]
 ENTITIES: list[dict[str, Any]] = [
     {"name": "Ann"},
     {"name": "Ann", "type": "person", "urn": "urn:ann"},
     {"name": "Bob", "type": "person"},
     {"name": "Bob", "type": "dog", "urn": "urn:city:rome"},
+    {"name": "王小明"},
     {"name": "Annie", "aliases": ["ann", "annie"], "age": 7},
 ]
 RELATIONS: list[dict[str, Any]] = [
