@@ -53,8 +53,9 @@ def names_of(key: str, joined_of: JoinedOf) -> list[str]:
 
 def _order(name: str, joined: Iterable[Joined]) -> tuple[bool, int, bool, str]:
     """Sorts URNs behind names, then by the first edge at a name, and whether that leads to another."""
-    number, leads_here = min((one.number, not one.leads) for one in joined)
-    return name.startswith(_URN), number, leads_here, name
+    # None are joined at one end only, unless the state is damaged.
+    number, is_led_to = min(((one.number, not one.leads) for one in joined), default=(0, True))
+    return name.startswith(_URN), number, is_led_to, name
 
 
 class Unions:

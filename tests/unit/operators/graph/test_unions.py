@@ -12,10 +12,10 @@ from recallflow.flows.settings import Settings
 from recallflow.limits import ALIASES_MAX
 from recallflow.operators.graph.entities import context, named
 from recallflow.operators.graph.proximity import proximity
-from recallflow.state import graph_check, unions
+from recallflow.state import caseless, graph_check, keys, unions
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.unions import NAMES_MAX
-from tests.unit.operators.graph.engine import Engine, event
+from tests.unit.operators.graph.engine import ANN, Engine, event
 from tests.unit.operators.graph.test_write_model import engines
 
 ALONE = Settings(partitions=1, similarity_max_per_memory=0)
@@ -197,6 +197,27 @@ def test_archiving_one_name_archives_the_thing(engine: Engine) -> None:
     assert engine.graph.is_archived(entity("robert"))
     engine.run(event("graph.archive", entities=["Robert"], archived=False))
     assert not engine.graph.is_archived(entity("bob"))
+
+
+def test_names_that_are_joined_at_one_end_only_or_by_no_edge_are_found(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "s", ALONE)
+    engine.run(same("entity:ann", "entity:bob"), same("entity:cleo", "entity:dee"))
+    graph, partition = engine.graph, engine.directory.partition(0)
+    owner = partition.keyring.owner(ANN)
+    ann, cleo, dee = (keys.joined(owner, graph.name(entity(name))) for name in ("ann", "cleo", "dee"))
+    made_up = unions.encode_joined("entity:cleo", [unions.Joined("entity:dee", 77, True)])
+    nobody = caseless.encode_names(["王小明"])
+    partition.stage({ann: None, cleo: made_up, dee: None, keys.caseless(owner): nobody})
+    partition.commit()
+    said = "\n".join(engine.problems())
+    engine.close()
+    for expected in (
+        f"names joined to {graph.name(entity('bob')).hex()}: edge number",
+        f"names joined to {cleo[-16:].hex()}: no edge of number 77 joins them",
+        "names without case: one has no node",
+    ):
+        assert expected in said
+    assert not any(name in said for name in ("ann", "bob", "cleo", "王小明"))
 
 
 # ── the law ───────────────────────────────────────────────────────────────────────────────────────────────────────
