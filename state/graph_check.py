@@ -228,6 +228,7 @@ class GraphCheck:
                 yield f"memories {seq} and {other}: were not similar both ways"
         for node, number in sorted(self._lives ^ self._past_adjacent):
             yield f"node {node.hex()}: does not agree with past edge number {number} that it was an end of it"
+
     def _of_caseless(self) -> Iterator[str]:
         for name in self._caseless:
             if self._name(NodeKey(node_key(ENTITY_KIND, name))) not in self._nodes:

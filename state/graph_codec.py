@@ -215,7 +215,7 @@ class EdgeRow(NamedTuple):
         """Whether it makes two entities one: surely enough, and for good."""
         if self.type != SAME_AS or self.is_archived or not (is_entity(self.source) and is_entity(self.target)):
             return False
-        return self.word.confidence >= SAME_AS_CONFIDENCE and (self.given is None or self.given.expires_ms is None)
+        return self.word.confidence >= SAME_AS_CONFIDENCE and self.ends_ms is None
 
     @property
     def is_archived(self) -> bool:

@@ -17,6 +17,7 @@ from recallflow.operators.graph.past import Past
 from recallflow.state import keys
 from recallflow.state.graph_codec import (
     ENTITY_KIND,
+    SAME_AS,
     SUPERSEDES,
     SYMMETRIC,
     Description,

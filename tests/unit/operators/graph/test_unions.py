@@ -131,6 +131,7 @@ def test_a_thing_falls_apart_where_the_edge_was(engine: Engine) -> None:
         {"source": "entity:ann", "target": "entity:bob", "confidence": 0.69},
         {"source": "entity:ann", "target": "entity:bob", "archived": True},
         {"source": "entity:ann", "target": "entity:bob", "expires_at": "2099-01-01T00:00:00Z"},
+        {"source": "entity:ann", "target": "entity:bob", "valid_to": "2099-01-01T00:00:00Z"},
         {"source": "m", "target": "entity:bob"},
         {"source": "tag:hot", "target": "entity:bob"},
     ],
