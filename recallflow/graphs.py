@@ -147,3 +147,41 @@ class Subgraph(Cuttable):
     links: list[ExploredLink]
     memories: list[ExploredMemory]
     caps: dict[str, Any]
+
+
+class Evidence(Cuttable):
+    """A memory that states a fact, by a sentence of it."""
+
+    id: str
+    quote: str
+
+
+class Fact(Cuttable):
+    """A relation: from a node to another, by their keys and names. `evidence`: the newest memories that state it, of
+    `evidence_count`; `score`: the share of the query's words that it has; `marks`: why it does not count at the moment,
+    or why all that states it does not."""
+
+    source: str
+    source_name: str
+    type: str
+    target: str
+    target_name: str
+    weight: float
+    confidence: float
+    valid_from: str | None
+    valid_to: str | None
+    expires_at: str | None
+    ingested_at: str
+    properties: dict[str, Any]
+    evidence: list[Evidence]
+    evidence_count: int
+    score: float
+    marks: list[Mark]
+
+
+class Facts(Cuttable):
+    """What relations say, best first. `complete`: whether all that could be meant was looked at; around very much only
+    a part is."""
+
+    facts: list[Fact]
+    complete: bool

@@ -18,6 +18,7 @@ SUMMARY_CHARACTERS = 20_000
 EVIDENCE_CHARACTERS = 2_000
 FILTER_VALUES_MAX = 200  # of one filter of a question
 URNS_MAX = 50
+FACT_ENTITIES_MAX = 20  # of one `graph.facts`
 POSITIONS_MAX = 100  # that a question waits for
 USERS_MAX = 10_000  # that an API key may act for; projects and environments too
 

@@ -63,6 +63,9 @@ from recallflow.queries import (
     EpisodesList as EpisodesList,
     Filters as Filters,
     GraphExplore as GraphExplore,
+)
+from recallflow.queries import (
+    GraphFacts as GraphFacts,
     GraphStatus as GraphStatus,
     GraphTrace as GraphTrace,
     MemoryGet as MemoryGet,

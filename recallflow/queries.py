@@ -233,6 +233,20 @@ class GraphExplore(Event):
     reply_to: ReplyTo | None = None
 
 
+class GraphFacts(Event):
+    """Asks for relations: edges with the memories that state them, by words, by the entities at their ends (names,
+    URNs, keys, memory ids) and by type; those that count at the moment, or all with `include_history`."""
+
+    type: Literal["graph.facts"]
+    query: NonEmpty | None = None
+    entities: Annotated[list[Name], Field(max_length=limits.FACT_ENTITIES_MAX)] = []
+    types: Annotated[list[Name], Values] = []
+    as_of: AsOf | None = None
+    include_history: bool = False
+    limit: Annotated[int, Field(ge=1, le=200)] = 20
+    reply_to: ReplyTo | None = None
+
+
 class UserStats(Event):
     """Asks for the owner's counts and bytes."""
 
@@ -241,6 +255,14 @@ class UserStats(Event):
 
 
 QueryEvent = Annotated[
-    Recall | MemoryGet | MemoryHistory | EpisodesList | GraphStatus | GraphTrace | GraphExplore | UserStats,
+    Recall
+    | MemoryGet
+    | MemoryHistory
+    | EpisodesList
+    | GraphStatus
+    | GraphTrace
+    | GraphExplore
+    | GraphFacts
+    | UserStats,
     Field(discriminator="type"),
 ]

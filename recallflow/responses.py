@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from recallflow.errors import InvalidRecord
 from recallflow.fields import Cuttable, Model
-from recallflow.graphs import ExploredEdge, GraphReport, Subgraph, Trace
+from recallflow.graphs import ExploredEdge, Facts, GraphReport, Subgraph, Trace
 
 Outcome = Literal["created", "updated", "unchanged", "duplicate", "forgotten", "ended"]
 Tier = Literal["fast", "standard", "graph", "llm"]
@@ -214,6 +214,7 @@ class Response(Model):
     graph_status: GraphReport | None = None
     graph_trace: Trace | None = None
     subgraph: Subgraph | None = None
+    graph_facts: Facts | None = None
     context: Context | None = None
     query_intent: str | None = None
     explanations: dict[str, Explanation] | None = None

@@ -5,12 +5,13 @@ from functools import partial
 
 from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed
-from recallflow.graphs import Trace
+from recallflow.graphs import Facts, Trace
 from recallflow.operators import redaction
 from recallflow.operators.answers import lookups
 from recallflow.operators.apply import Rules
 from recallflow.operators.events import Ask, Request, unsupported
 from recallflow.operators.graph.explore import explore, explored_edge
+from recallflow.operators.graph.facts import FactSearch
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.graph.status import status
 from recallflow.operators.graph.trace import trace
@@ -20,8 +21,10 @@ from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.tuning import tenant_settings
 from recallflow.queries import (
+    K_MAX,
     EpisodesList,
     GraphExplore,
+    GraphFacts,
     GraphStatus,
     GraphTrace,
     MemoryGet,
@@ -109,6 +112,30 @@ class Answerer:
         held_back = self._expansions.held_back(request.owner.tenant_id, request.at_ms)
         return trace(found.graph, found.ranking.places, found.ranking.scores, query.traversal_depth, held_back)
 
+    def _facts(self, query: GraphFacts, request: Request) -> Facts:
+        hot, now_ms = self._owners.get(request.owner), _asked_ms(query, request)
+        moment = Moment.of(query, now_ms)
+        best: list[int] = []
+        if query.query is not None and not query.entities:
+            asked = Recall(
+                type="recall",
+                tenant_id=query.tenant_id,
+                user_id=query.user_id,
+                environment=query.environment,
+                timestamp=query.timestamp,
+                query=query.query,
+                k=K_MAX,
+                as_of=query.as_of,
+                explain=False,
+            )
+            recalled = self._recall(asked, request)
+            index = recalled.graph.index
+            best = index.conversation.facts["seq"][recalled.ranking.places].tolist()
+        else:
+            index = index_at(hot, moment, self.embedder.name, self.embedder.dimension, self._engine.episode_gap_ms)
+        rows, graph = partial(self._rows, hot, index), graph_at(hot, index, moment)
+        return FactSearch(graph, index, rows, query, moment).run(best)
+
     def _look_up(self, query: QueryEvent, request: Request) -> Response:
         hot, query_id, now_ms = self._owners.get(request.owner), request.query_id, _asked_ms(query, request)
         match query:
@@ -136,6 +163,8 @@ class Answerer:
                 rows, graph = partial(self._rows, hot, index), graph_at(hot, index, moment)
                 subgraph = explore(graph, index, rows, query.nodes, query.hops, moment)
                 return Response(query_id=query_id, status="ok", subgraph=subgraph)
+            case GraphFacts():
+                return Response(query_id=query_id, status="ok", graph_facts=self._facts(query, request))
             case UserStats():
                 return Response(query_id=query_id, status="ok", stats=lookups.stats(self._index(hot), now_ms))
         raise unsupported(query.type)

@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 
 from recallflow.operators.episodes import end, join, opening
 from recallflow.owner import Owner
-from recallflow.queries import GraphExplore, GraphTrace, Recall
+from recallflow.queries import GraphExplore, GraphFacts, GraphTrace, Recall
 from recallflow.state import keys
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner, with_changes
@@ -24,7 +24,7 @@ from recallflow.state.rows import Entry, Episode, EpisodeMark, Vectors
 
 AT_ONCE = 4_000  # records of one step: on a busy core well below 100 ms
 
-OfMoment = Recall | GraphTrace | GraphExplore  # queries that may be about another moment than now
+OfMoment = Recall | GraphTrace | GraphExplore | GraphFacts  # queries that may be about another moment than now
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]

@@ -69,6 +69,7 @@ class RecallClient(_Face):
     forget = _waited(Core.forget)
     send = _waited(Core.send)
     recall = _waited(Core.recall)
+    facts = _waited(Core.facts)
     ask = _waited(Core.ask)
 
     def close(self) -> None:
@@ -90,6 +91,7 @@ class AsyncRecallClient(_Face):
     forget = _awaited(Core.forget)
     send = _awaited(Core.send)
     recall = _awaited(Core.recall)
+    facts = _awaited(Core.facts)
     ask = _awaited(Core.ask)
 
     async def close(self) -> None:

@@ -145,6 +145,14 @@ class Core:
             asked["wait_for"] = _positions(after)
         return self.ask(cast(QueryEvent, self._scope.event("recall", user_id, asked | fields)), timeout_s=timeout_s)
 
+    def facts(
+        self, /, user_id: str, query: str | None = None, *, timeout_s: float | None = None, **fields: Any
+    ) -> "Future[Response]":
+        """Asks for relations by words, with the memories that state them: `graph_facts` of the response. `fields`: any
+        other of a `graph.facts` event (`entities`, `types`, `as_of`, `limit`, …). Waits and raises as `recall` does."""
+        asked = fields if query is None else {"query": query} | fields
+        return self.ask(cast(QueryEvent, self._scope.event("graph.facts", user_id, asked)), timeout_s=timeout_s)
+
     def ask(self, query: QueryEvent, *, timeout_s: float | None = None) -> "Future[Response]":
         """Any query event of this tenant and environment (`MemoryGet`, `EpisodesList`, …) → its response. An id is
         made where it has none. Waits and raises as `recall` does."""

@@ -1,0 +1,216 @@
+"""Search over relations: the stated edges around some nodes and memories, with the memories that state them.
+
+Without an entity, what lies at the newest memories is searched, and what lies at those that fit the words best. A
+fact's score is the share of the question's content words that it has: in its ends, type and properties they count
+whole, in its evidence half.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.fields import format_time
+from recallflow.graphs import Evidence, Fact, Facts, Mark
+from recallflow.language import FUNCTION_WORDS, stems
+from recallflow.operators.graph import entities
+from recallflow.operators.graph.reader import has_weight, is_form, marks, read_once
+from recallflow.operators.graph.superseded import superseded
+from recallflow.operators.recall.moment import Moment
+from recallflow.operators.recall.phrases import short
+from recallflow.operators.redaction import RowsReader, is_readable
+from recallflow.queries import GraphFacts
+from recallflow.state.graph import Edge, OwnerGraph
+from recallflow.state.graph_codec import SIMILAR_TO, SYMMETRIC, NodeKey
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import MemoryRow
+
+EDGES_OF_ONE = 200  # of one node, the newest
+OPENED = 400  # nodes and memories whose edges are read
+READ = 1_000  # edges
+MEMORIES = 200  # the newest, beside those that fit the words best
+QUOTED = 3  # memories of a fact, the newest
+_EVIDENCE_COUNTS = 0.5
+
+
+class _Found(NamedTuple):
+    """A fact, the words that it has, and why it does not count at the moment."""
+
+    edge: Edge
+    score: float
+    marks: list[Mark]
+
+    @property
+    def order(self) -> tuple[float, float, int, str, str, str]:
+        """Sorts the best first; of equal ones the surest, then the newest."""
+        edge = self.edge
+        return (
+            -self.score,
+            -edge.weight * edge.confidence,
+            -edge.ingested_ms,
+            str(edge.source),
+            edge.type,
+            str(edge.target),
+        )
+
+
+class FactSearch:
+    """One query's search, in the graph and among the memories of its moment."""
+
+    def __init__(self, graph: OwnerGraph, index: OwnerIndex, rows: RowsReader, query: GraphFacts, moment: Moment):
+        self._graph, self._index, self._query, self._moment = read_once(graph), index, query, moment
+        self._rows = rows
+        self._complete = True
+        self._read: dict[str, MemoryRow | None] = {}
+        self._hidden = superseded(graph, index, moment.now_ms, moment.happened_by_ms)
+
+    def run(self, best: Sequence[int]) -> Facts:
+        """The facts; `best`: `seq` of the memories that fit the question best."""
+        candidates = self._candidates(self._begin(best))
+        self._read_evidence(candidates)
+        wanted = _words(self._query.query or "")
+        found = []
+        for edge in candidates:
+            why_not = self._marks(edge)
+            if (why_not or not has_weight(edge)) and not self._query.include_history:
+                continue
+            score = self._score(edge, wanted)
+            if score > 0 or not wanted:
+                found.append(_Found(edge, score, why_not))
+        found.sort(key=lambda one: one.order)
+        return Facts(facts=[self._fact(one) for one in found[: self._query.limit]], complete=self._complete)
+
+    # ------------------------------------------------------------------ candidates
+
+    def _begin(self, best: Sequence[int]) -> Iterator[NodeKey]:
+        if self._query.entities:
+            return iter(self._given())
+        named = entities.named(self._graph, self._query.query) if self._query.query else []
+        newest = sorted({int(seq) for seq in self._index.conversation.facts["seq"]}, reverse=True)
+        self._complete = len(newest) <= MEMORIES
+        return self._around(named, dict.fromkeys([*best, *newest[:MEMORIES]]))
+
+    def _given(self) -> list[NodeKey]:
+        found: list[NodeKey] = []
+        missing = []
+        for at, text in enumerate(self._query.entities):
+            own = self._graph.find(text)
+            known = [*([] if own is None else [own]), *self._graph.by_urn(text)]
+            found += known
+            if not known:
+                missing.append(FieldProblem(f"entities.{at}", f"no node, memory, URN or entity is called {text!r}"))
+        if missing:
+            raise InvalidRecord("not_found", missing)
+        return found
+
+    def _around(self, named: Sequence[NodeKey], seqs: dict[int, None]) -> Iterator[NodeKey]:
+        """The entities named, and each memory with what it is linked to."""
+        yield from named
+        for seq in seqs:
+            for key, _ in self._graph.links(seq):
+                if not is_form(key):
+                    yield key
+
+    def _candidates(self, begin: Iterator[NodeKey]) -> list[Edge]:
+        """The edges at the nodes, each once, within the bounds."""
+        found: dict[tuple[str, frozenset[NodeKey] | tuple[NodeKey, NodeKey]], Edge] = {}
+        opened: set[NodeKey] = set()
+        for key in begin:
+            if key in opened:
+                continue
+            if len(opened) == OPENED or len(found) >= READ:
+                self._complete = False
+                break
+            opened.add(key)
+            edges = self._graph.edges(key, EDGES_OF_ONE + 1)
+            self._complete &= len(edges) <= EDGES_OF_ONE
+            for edge in islice(edges, EDGES_OF_ONE):
+                if self._is_wanted(edge):
+                    ends = edge.source, edge.target
+                    found.setdefault((edge.type, frozenset(ends) if edge.type in SYMMETRIC else ends), edge)
+        return [*found.values()][:READ]
+
+    def _is_wanted(self, edge: Edge) -> bool:
+        types = self._query.types
+        return edge.type in types if types else edge.type != SIMILAR_TO
+
+    # ------------------------------------------------------------------ what is known of one
+
+    def _read_evidence(self, edges: Sequence[Edge]) -> None:
+        ids = dict.fromkeys(one for edge in edges for one in edge.evidence[-QUOTED:])
+        slots = {one: slot for one in ids if (slot := self._slot(one)) is not None}
+        self._read = dict(zip(slots, self._rows([*slots.values()]), strict=True))
+
+    def _slot(self, memory_id: str) -> int | None:
+        seqs = self._graph.members(NodeKey(memory_id, memory=True), 1)
+        slot = self._index.slot(seqs[0]) if seqs else None
+        by_ms = self._moment.happened_by_ms
+        late = slot is not None and by_ms is not None and self._index.facts["created_ms"][slot] > by_ms
+        return None if late else slot
+
+    def _marks(self, edge: Edge) -> list[Mark]:
+        """Why a fact does not count: by itself, or since that is so of all that tells it."""
+        found = marks(edge, self._moment.now_ms)
+        if any(self._graph.is_archived(end) for end in (edge.source, edge.target)) and "archived" not in found:
+            found.append("archived")
+        slots = [slot for one in edge.evidence if (slot := self._slot(one)) is not None]
+        facts, now_ms = self._index.facts, self._moment.now_ms
+        tests: dict[Mark, Callable[[int], bool]] = {
+            "not_yet_valid": lambda slot: now_ms < facts["valid_from_ms"][slot],
+            "expired": lambda slot: now_ms >= min(facts["valid_to_ms"][slot], facts["expires_ms"][slot]),
+            "superseded": lambda slot: int(facts["seq"][slot]) in self._hidden,
+        }
+        if slots:
+            found += [mark for mark, is_so in tests.items() if mark not in found and all(map(is_so, slots))]
+        return found
+
+    def _score(self, edge: Edge, wanted: Sequence[str]) -> float:
+        if not wanted:
+            return 0.0
+        said = [self._name(edge.source), edge.type, self._name(edge.target), *map(str, edge.properties.values())]
+        own = _stems(" ".join(said).replace("_", " ").replace("-", " "))
+        rows = (self._read.get(one) for one in edge.evidence[-QUOTED:])
+        evident = {stem for row in rows if is_readable(row) for stem in _stems(row.content)}
+        points = (1.0 if stem in own else _EVIDENCE_COUNTS if stem in evident else 0.0 for stem in wanted)
+        return round(sum(points) / len(wanted), 6)
+
+    def _name(self, key: NodeKey) -> str:
+        node = self._graph.node(key)
+        return str(key) if node is None else node.name
+
+    def _fact(self, found: _Found) -> Fact:
+        edge = found.edge
+        rows = [self._read.get(one) for one in reversed(edge.evidence[-QUOTED:])]
+        wanted = _words(self._query.query or "")
+        return Fact(
+            source=str(edge.source),
+            source_name=self._name(edge.source),
+            type=edge.type,
+            target=str(edge.target),
+            target_name=self._name(edge.target),
+            weight=edge.weight,
+            confidence=edge.confidence,
+            valid_from=_time(edge.valid_from_ms),
+            valid_to=_time(edge.valid_to_ms),
+            expires_at=_time(edge.expires_ms),
+            ingested_at=format_time(edge.ingested_ms),
+            properties=edge.properties,
+            evidence=[Evidence(id=row.id, quote=short(row.content, wanted)) for row in rows if is_readable(row)],
+            evidence_count=len(edge.evidence),
+            score=found.score,
+            marks=found.marks,
+        )
+
+
+def _time(at_ms: int | None) -> str | None:
+    return None if at_ms is None else format_time(at_ms)
+
+
+def _words(query: str) -> list[str]:
+    """The stems of a question's content words; of all its words, where it has no others."""
+    content = [word for word in query.split() if word.strip("?!.,;:'\"").lower() not in FUNCTION_WORDS]
+    return list(dict.fromkeys(stems(" ".join(content)) or stems(query)))
+
+
+def _stems(text: str) -> set[str]:
+    return {*stems(text)}

@@ -1,0 +1,146 @@
+"""`graph.facts`: search over relations."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from recallflow.flows.embedded import Processed
+from recallflow.operators.graph import facts as facts_module
+
+MakeEvent = Callable[..., dict[str, Any]]
+RunFlow = Callable[..., Processed]
+HOUR_MS = 3_600_000
+
+
+def relation(source: str, kind: str, target: str, **fields: Any) -> dict[str, Any]:
+    return {"source": source, "type": kind, "target": target, **fields}
+
+
+@pytest.fixture
+def log(make_event: MakeEvent) -> list[dict[str, Any]]:
+    """One event an hour: who works where, and who knows whom."""
+    ann = [relation("Ann", "works_at", "Acme"), relation("Ann", "knows", "Bob", weight=0.5)]
+    moved = [relation("Ann", "works_at", "Globex")]
+    said = [
+        make_event("memory", HOUR_MS, id="m1", content="Ann told us about her job at Acme.", relations=ann),
+        make_event("memory", 2 * HOUR_MS, id="m2", content="Bob sails on the lake.", relations=[]),
+        make_event("memory", 3 * HOUR_MS, id="m3", content="Ann has a new job, at Globex.", relations=moved),
+        make_event("memory", 4 * HOUR_MS, id="m4", content="Acme closed its mill.", relations=[]),
+    ]
+    given = [
+        {"source": "entity:bob", "target": "entity:lake", "type": "sails_on", "evidence": "m2"},
+        {"source": "m3", "target": "m1", "type": "supersedes"},
+    ]
+    return [*said, make_event("graph.edges", 5 * HOUR_MS, edges=given)]
+
+
+def asked(run_flow: RunFlow, log: list[dict[str, Any]], make_event: MakeEvent, **fields: Any) -> dict[str, Any]:
+    query = make_event("graph.facts", 99 * HOUR_MS, **fields)
+    (answer,) = run_flow([*log, query], similarity_max_per_memory=0).responses
+    found: dict[str, Any] = answer["graph_facts"]
+    return found
+
+
+def triples(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(one["source_name"], one["type"], one["target_name"]) for one in found["facts"]]
+
+
+def test_facts_are_found_by_words_with_the_memories_that_state_them(
+    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    found = asked(run_flow, log, make_event, query="Where does Ann work?")
+    assert triples(found)[0] == ("Ann", "works_at", "Globex")
+    assert found["complete"]
+    best = found["facts"][0]
+    assert best["evidence"] == [{"id": "m3", "quote": "Ann has a new job, at Globex."}]
+    assert (best["source"], best["target"], best["marks"]) == ("entity:ann", "entity:globex", [])
+    sails = asked(run_flow, log, make_event, query="who sails?")["facts"][0]
+    assert (sails["type"], sails["score"], [one["id"] for one in sails["evidence"]]) == ("sails_on", 1.0, ["m2"])
+
+
+def test_what_only_superseded_memories_state_is_told_when_asked_for(
+    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    now = asked(run_flow, log, make_event, types=["works_at"])
+    every = asked(run_flow, log, make_event, types=["works_at"], include_history=True)
+    assert triples(now) == [("Ann", "works_at", "Globex")]
+    marks = {one["target_name"]: one["marks"] for one in every["facts"]}
+    assert marks == {"Globex": [], "Acme": ["superseded"]}
+
+
+@pytest.mark.parametrize("name", ["Bob", "entity:bob", "BOB"])
+def test_an_entity_has_the_facts_at_it(
+    name: str, log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    found = asked(run_flow, log, make_event, entities=[name], include_history=True)
+    assert triples(found) == [("Bob", "sails_on", "lake"), ("Ann", "knows", "Bob")]
+
+
+def test_facts_of_a_moment_are_those_of_then(
+    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    for fields in ({"query": "where does Ann work"}, {"entities": ["Ann"]}, {"types": ["works_at"]}):
+        found = asked(run_flow, log, make_event, as_of={"ingestion_time": 2 * HOUR_MS}, **fields)
+        assert ("Ann", "works_at", "Acme") in triples(found)
+        assert "Globex" not in {one["target_name"] for one in found["facts"]}
+        found = asked(run_flow, log, make_event, as_of={"event_time": 2 * HOUR_MS}, **fields)
+        assert "Globex" not in {one["target_name"] for one in found["facts"]}
+
+
+def test_marks_say_why_a_fact_does_not_count(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    edges: list[dict[str, Any]] = [
+        {"type": "now"},
+        {"type": "sealed", "archived": True},
+        {"type": "gone", "expires_at": HOUR_MS},
+        {"type": "past", "valid_to": HOUR_MS},
+        {"type": "ahead", "valid_from": 200 * HOUR_MS},
+    ]
+    ends = {"source": "entity:a", "target": "entity:b"}
+    told = make_event(
+        "memory", HOUR_MS, content="out of date", expires_at=HOUR_MS, relations=[relation("a", "old", "b")]
+    )
+    log = [make_event("graph.edges", HOUR_MS, edges=[ends | edge for edge in edges]), told]
+    found = asked(run_flow, log, make_event, entities=["entity:a"], include_history=True)
+    assert {one["type"]: one["marks"] for one in found["facts"]} == {
+        "now": [],
+        "sealed": ["archived"],
+        "gone": ["expired"],
+        "past": ["expired"],
+        "ahead": ["not_yet_valid"],
+        "old": ["expired"],
+    }
+    assert [one["type"] for one in asked(run_flow, log, make_event, entities=["a"])["facts"]] == ["now"]
+
+
+def test_facts_are_ranked_alike_whatever_the_limit(
+    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    every = triples(asked(run_flow, log, make_event, include_history=True))
+    assert len(every) == 5
+    assert triples(asked(run_flow, log, make_event, include_history=True, limit=2)) == every[:2]
+
+
+def test_what_is_too_much_to_look_at_is_said(
+    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts_module, "OPENED", 1)
+    assert not asked(run_flow, log, make_event)["complete"]
+    assert not asked(run_flow, log, make_event, entities=["Ann", "Bob"])["complete"]
+    assert asked(run_flow, log, make_event, entities=["Ann"])["complete"]
+
+
+def test_an_entity_that_is_not_there_is_named(
+    log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    query = make_event("graph.facts", entities=["Ann", "nobody"])
+    (answer,) = run_flow([*log, query]).responses
+    assert (answer["error"]["code"], [one["field"] for one in answer["error"]["fields"]]) == (
+        "not_found",
+        ["entities.1"],
+    )
+
+
+def test_nobody_has_no_facts(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    (answer,) = run_flow([make_event("graph.facts", query="who sails")]).responses
+    assert answer["graph_facts"] == {"facts": [], "complete": True}
