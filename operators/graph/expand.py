@@ -1,9 +1,10 @@
 """What the graph adds to an answer: memories behind the ranked ones, or boosts for the ranking."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from recallflow.operators.graph.paths import SHARED_NODE, Reached, Walk
+from recallflow.operators.graph.paths import SHARED_NODE, Reached, Walk, Way
 from recallflow.operators.graph.reader import Caps, Scope
 from recallflow.state.graph_codec import NodeKey
 
@@ -37,7 +38,7 @@ def expand(walk: Walk, limit: int = EXPANSION_K, besides: Collection[int] = ()) 
         if len(items) == limit:
             break
         if (own := walk.scope.own_key(found.seq)) is not None:
-            items.append(Related(found.seq, own.text, found.score, _why(found, own)))
+            items.append(Related(found.seq, own.text, found.score, _why(found, own, walk.scope)))
     return Expansion(tuple(items), len(others), walk.around.caps)
 
 
@@ -68,8 +69,8 @@ def _order(scope: Scope, found: Reached) -> tuple[float, int, float, str, int]:
     return score, hops, -scope.prefer(found.seq), node, -found.seq
 
 
-def _why(found: Reached, own: NodeKey) -> dict[str, Any]:
-    """The path to an expanded memory."""
+def _why(found: Reached, own: NodeKey, scope: Scope) -> dict[str, Any]:
+    """The path to an expanded memory: the edge that gives the score, and every step from the seed on."""
     edge = found.edge
     kind = edge.type if edge else SHARED_NODE
     return {
@@ -85,4 +86,18 @@ def _why(found: Reached, own: NodeKey) -> dict[str, Any]:
             "weight": edge.weight if edge else 1.0,
             "confidence": edge.confidence if edge else 1.0,
         },
+        "path": [*_steps(found.way, scope)],
     }
+
+
+def _steps(way: Way, scope: Scope) -> Iterator[dict[str, Any]]:
+    """Each step of a way, in the order in which it is gone."""
+    keys = [str(scope.graph.links(one)[0][0] if isinstance(one, int) else one) for one in way.vertices]
+    for (source, target), edge in zip(pairwise(keys), way.edges, strict=True):
+        yield {
+            "source": source,
+            "target": target,
+            "type": edge.type if edge else SHARED_NODE,
+            "weight": edge.weight if edge else 1.0,
+            "confidence": edge.confidence if edge else 1.0,
+        }

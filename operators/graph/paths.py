@@ -38,9 +38,20 @@ Seeds: TypeAlias = Mapping[int, str]
 """`seq` → id of the memories that paths begin with, best first."""
 
 
+class Way(NamedTuple):
+    """The vertices from a seed on, and between each two of them the edge that joins them (None: a link)."""
+
+    vertices: tuple[Vertex, ...]
+    edges: tuple[Edge | None, ...] = ()
+
+    def to(self, vertex: Vertex, edge: Edge | None) -> "Way":
+        """The way with one more vertex."""
+        return Way((*self.vertices, vertex), (*self.edges, edge))
+
+
 class Reached(NamedTuple):
     """A memory at the end of a path: `seed` is the id of where the path begins, `node` the vertex before the memory,
-    and `edge` the one that gives the score (None: a link)."""
+    and `edge` the one that gives the score (None: a link). `way`: the whole path."""
 
     seq: int
     score: float
@@ -48,6 +59,7 @@ class Reached(NamedTuple):
     seed: str
     node: NodeKey
     edge: Edge | None
+    way: Way
 
     @property
     def order(self) -> tuple[float, int, str]:
@@ -67,25 +79,25 @@ class Step(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """The vertices from a seed to the last of them. `second`: another path to that one, through another last but one.
-    `edge`: the one that led to it, if it is a shared node, from another node."""
+    """The way from a seed to a vertex. `second`: another way to that one, through another last but one. `edge`: the one
+    that led to it, if it is a shared node, from another node."""
 
-    vertices: tuple[Vertex, ...]
-    second: tuple[Vertex, ...] | None = None
+    way: Way
+    second: Way | None = None
     edge: Edge | None = None
 
-    def avoiding(self, vertex: Vertex) -> tuple[Vertex, ...] | None:
-        """The better of both paths that does not pass a vertex."""
-        if vertex not in self.vertices:
-            return self.vertices
-        return self.second if self.second is not None and vertex not in self.second else None
+    def avoiding(self, vertex: Vertex) -> Way | None:
+        """The better of both ways that does not pass a vertex."""
+        if vertex not in self.way.vertices:
+            return self.way
+        return self.second if self.second is not None and vertex not in self.second.vertices else None
 
     def merged(self, other: "_Path", better: bool) -> "_Path":
         """With another path to the same vertex, which goes first if it is better."""
         if better:
-            return other._replace(second=self.vertices)
-        if self.second is None and self.vertices[-2] != other.vertices[-2]:
-            return self._replace(second=other.vertices)
+            return other._replace(second=self.way)
+        if self.second is None and self.way.vertices[-2] != other.way.vertices[-2]:
+            return self._replace(second=other.way)
         return self
 
 
@@ -106,7 +118,7 @@ class Walk:
         self.best: dict[int, Reached] = {}
         self._ids: Mapping[Any, str] = seeds
         self._strongest: dict[NodeKey, float] = {}  # strength / hops of the paths extended from a node
-        memories = {seq: _Path((seq,)) for seq in seeds}
+        memories = {seq: _Path(Way((seq,))) for seq in seeds}
         nodes: dict[NodeKey, _Path] = {}
         for hop in range(1, self.around.hops + 1):
             memories, nodes = self._run_hop(hop, memories, nodes)
@@ -142,11 +154,12 @@ class Walk:
                 elif isinstance(other, int):
                     by = edge or path.edge
                     score = strength(by) / hops
-                    found = Reached(other, score, hops, self._ids[before[0]], self.around.opened[vertex], by)
-                    outcome = self._keep(found, _Path((*before, other)), memories)
+                    way, node = before.to(other, edge), self.around.opened[vertex]
+                    found = Reached(other, score, hops, self._ids[before.vertices[0]], node, by, way)
+                    outcome = self._keep(found, _Path(way), memories)
                 else:
                     outcome = "followed"
-                    longer = _Path((*before, other), edge=edge if isinstance(vertex, NodeKey) else None)
+                    longer = _Path(before.to(other, edge), edge=edge if isinstance(vertex, NodeKey) else None)
                     known = nodes.get(other)
                     nodes[other] = (
                         known.merged(longer, strength(longer.edge) > strength(known.edge)) if known else longer

@@ -77,7 +77,10 @@ def test_rollout_alarms_lead_to_what_shares_their_topic(
     (reason,) = added["why"]
     assert reason["text"] == "shares topic:dashboard with “Rollout alarms go to the on-call phone”"
     assert reason["neighbour"] == {"id": "alarm", "quote": "Rollout alarms go to the on-call phone"}
-    assert (reason["code"], reason["edge"]) == (
+    edge = dict(reason["edge"])
+    steps = [(step["source"], step["type"], step["target"]) for step in edge.pop("path")]
+    assert steps == [("alarm", "shared_node", "topic:dashboard"), ("topic:dashboard", "shared_node", "red")]
+    assert (reason["code"], edge) == (
         "linked",
         {
             "from": "alarm",

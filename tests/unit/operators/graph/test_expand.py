@@ -103,6 +103,12 @@ def test_an_edge_from_a_memory_to_a_condition_is_like_a_link() -> None:
 # ── paths ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def step(
+    source: str, target: str, kind: str = "shared_node", weight: float = 1.0, confidence: float = 1.0
+) -> dict[str, object]:
+    return {"source": source, "target": target, "type": kind, "weight": weight, "confidence": confidence}
+
+
 def test_the_path_is_told() -> None:
     graph = StubGraph({"m0": ["topic:dashboard"], "m1": ["topic:dashboard"]})
     (item,) = expand(walk(graph, "m0", hops=1)).items
@@ -113,6 +119,7 @@ def test_the_path_is_told() -> None:
         "edge_type": "shared_node",
         "hops": 1,
         "edge": {"source": "topic:dashboard", "target": "m1", "type": "shared_node", "weight": 1.0, "confidence": 1.0},
+        "path": [step("m0", "topic:dashboard"), step("topic:dashboard", "m1")],
     }
 
 
@@ -127,6 +134,7 @@ def test_a_longer_path_is_told_from_its_seed_on() -> None:
         "edge_type": "caused_by",
         "hops": 2,
         "edge": {"source": "m2", "target": "m1", "type": "caused_by", "weight": 0.9, "confidence": 0.8},
+        "path": [step("m0", "tag:tea"), step("tag:tea", "m1"), step("m1", "m2", "caused_by", 0.9, 0.8)],
     }
 
 
