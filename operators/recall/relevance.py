@@ -36,7 +36,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from recallflow.operators.recall.bm25 import K1, counted
-from recallflow.operators.recall.columns import NEAR_DATE, Columns
+from recallflow.operators.recall.columns import SAME_DATE, Columns
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, Basis, Ground, Table, Talk
 from recallflow.operators.recall.weights import chat_of
@@ -153,7 +153,7 @@ class Judge:
             "lent": by_token * columns.absolute("word_before", places),
             "cosine": columns.absolute("dense", places),
             "said": 2 * columns.one("speaker", places, absent=0.5) - 1,
-            "dated": columns.one("date", places, absent=0.0) / NEAR_DATE,
+            "dated": columns.one("date", places, absent=0.0) / SAME_DATE,
             "length": np.log1p(words),
             "user": users * 1.0,
         }

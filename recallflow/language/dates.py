@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from itertools import islice, product
 
 import regex
@@ -26,6 +27,11 @@ class DateMention:
     year: int | None
     month: int | None
     day: int | None
+
+    def holds(self, day: date) -> bool:
+        """Whether it is a day of this date."""
+        parts = (self.year, day.year), (self.month, day.month), (self.day, day.day)
+        return all(asked is None or asked == own for asked, own in parts)
 
 
 def find_dates(text: str, table: Table, at_most: int) -> tuple[DateMention, ...]:
