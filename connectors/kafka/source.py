@@ -74,6 +74,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         *,
         parts: int,
         begin: Mapping[str, int],
+        sent: Mapping[str, int] | None = None,
         rewind: Mapping[str, int] | None = None,
         given_up: Mapping[str, int] | None = None,
         progress: Progress | None = None,
@@ -86,9 +87,10 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         """Without a resume state, memories are read from the beginning, and queries from where `begin` says, by part,
         that the topic ended when the state directory was new; a partition that is not in it came later.
 
-        `rewind`: per `topic:partition`, an offset below the resume state to read from again, to rebuild state that was
-        lost: those records come out silent. `given_up`: by part, up to where queries that are gone from the topic are
-        done without. `wake` and `failure`: see `Hub`."""
+        `sent`: per `topic:partition`, the offset below which another directory sent what comes of records; `rewind`: an
+        offset below the resume state to read from again, to rebuild state that was lost: those records come out silent.
+        `given_up`: by part, up to where queries that are gone from the topic are done without. `wake` and `failure`:
+        see `Hub`."""
         self.topics = (memory_topic, query_topic)
         self.memory_topic = memory_topic
         self.query_topic = query_topic
@@ -99,6 +101,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset of this run
         self._options = options
         self._begin = begin
+        self._sent = sent or {}
         self._rewind = rewind or {}
         self._given_up = given_up or {}
         self._parts = parts
@@ -201,7 +204,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
             )
         self.first_offsets[source] = wanted
         _log.info("%s: reads on from offset %d of %d", source, wanted, high)
-        return Lane(topic, number, wanted, high, max(answered_from, resumed or 0))
+        return Lane(topic, number, wanted, high, max(answered_from, resumed or 0, self._sent.get(source, 0)))
 
 
 class KafkaPart(StatefulSourcePartition[Record, Offsets]):

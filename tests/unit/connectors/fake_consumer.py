@@ -23,6 +23,7 @@ class Message:
     append_ms: int = 0
     logged: bool = True
     failed: KafkaError | None = None
+    headed: tuple[tuple[str, bytes], ...] = ()
 
     def topic(self) -> str:
         return self.of_topic
@@ -42,8 +43,8 @@ class Message:
     def timestamp(self) -> tuple[int, int]:
         return TIMESTAMP_LOG_APPEND_TIME if self.logged else TIMESTAMP_CREATE_TIME, self.append_ms
 
-    def headers(self) -> None:
-        return None
+    def headers(self) -> list[tuple[str, bytes]] | None:
+        return [*self.headed] or None
 
     def error(self) -> KafkaError | None:
         return self.failed

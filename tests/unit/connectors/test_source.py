@@ -237,3 +237,13 @@ def test_an_owner_who_changes_partition_keeps_the_order_of_the_log(kafka: FakeKa
         kafka.append(MEMORIES, partition, name, b"acme/mover", append_ms=append_ms)
     flows.append(flow := Flow(kafka).start())
     assert names(flow.taken()) == ["1", "2", "3", "4"]
+
+
+def test_what_another_directory_sent_outputs_for_comes_out_silent(kafka: FakeKafka, flows: list[Flow]) -> None:
+    for number in range(6):
+        kafka.append(MEMORIES, number % 2, b"%d" % number, append_ms=number)
+    flows.append(Flow(kafka, sent={f"{MEMORIES}:0": 2}).start())
+    taken = flows[-1].taken()
+    assert [record.silent for record in taken] == [record.value in (b"0", b"2") for record in taken]
+    flows.append(Flow(kafka).start(flows[-1].snapshots()))  # a snapshot keeps it
+    assert all(part.snapshot()[f"{MEMORIES}:0"] == (3, 3) for part in flows[-1].parts[:1])
