@@ -16,7 +16,7 @@ from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.hub import Hub, Reader, gone
-from recallflow.connectors.kafka.messages import headers_of, time_ms
+from recallflow.connectors.kafka.messages import headers_of, size_bytes, time_ms
 from recallflow.connectors.kafka.order import Lane, Order
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
@@ -26,6 +26,7 @@ from recallflow.records import Position, Record
 _log = logging.getLogger(__name__)
 
 QUERIES_MAX = 1_000
+BATCH_BYTES = 4 * 1024 * 1024
 AT_ONCE = datetime.fromtimestamp(0, UTC)
 
 
@@ -267,9 +268,10 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
 
 
 def _records(lane: Lane, most: int) -> list[Record]:
-    """The next records of a lane, at most so many."""
+    """The next records of a lane, at most so many, and no more of large ones than fit into a batch."""
     records: list[Record] = []
-    while lane.queue and len(records) < most:
+    end_bytes = lane.given_bytes + BATCH_BYTES
+    while lane.queue and len(records) < most and lane.given_bytes < end_bytes:
         records.append(_record(lane, lane.queue.popleft()))
     return records
 
@@ -277,6 +279,7 @@ def _records(lane: Lane, most: int) -> list[Record]:
 def _record(lane: Lane, message: Any) -> Record:
     offset: int = message.offset()
     lane.next_offset = offset + 1
+    lane.given_bytes += size_bytes(message)
     return Record(
         position=Position(message.topic(), message.partition(), offset),
         value=message.value() or b"",

@@ -115,6 +115,7 @@ class FakeConsumer:
     def __init__(self, kafka: FakeKafka, options: Mapping[str, object]) -> None:
         self.options = options
         self.closed = False
+        self.most = 1_000_000  # so many come at once
         self.given: dict[tuple[str, int], int] | None = None  # the place in each log, once something is assigned
         self.paused: set[tuple[str, int]] = set()
         self._kafka = kafka
@@ -156,7 +157,7 @@ class FakeConsumer:
     def consume(self, count: int, timeout: float) -> list[Message]:  # noqa: ARG002
         with self._kafka.changed:
             found: list[Message] = []
-            while len(found) < count and (message := self._next()) is not None:
+            while len(found) < min(count, self.most) and (message := self._next()) is not None:
                 found.append(message)
             return found
 
