@@ -35,7 +35,7 @@ def client() -> Iterator[RecallClient]:
     ("arguments", "error", "said"),
     [
         ({"tenant_id": ""}, InvalidRecord, "tenant_id: .*at least 1 character"),
-        ({"environment": "a\nb"}, InvalidRecord, "environment: holds a control character"),
+        ({"environment": "a\nb"}, InvalidRecord, "environment: is blank, or holds a control character"),
         ({"timeout_s": 0}, UsageError, "timeout_s must be a number of seconds above 0, .* not 0"),
         ({"timeout_s": float("nan")}, UsageError, "timeout_s must be a number of seconds .* not nan"),
         ({"timeout_s": float("inf")}, UsageError, "timeout_s must be a number of seconds .* not inf"),
