@@ -2,8 +2,9 @@
 
 The signal compares an owner's memories with each other: its best one is the best of what there is, be it ever so far
 from the question. What is here is absolute: a figure is made of the question and of one memory with its neighbours
-alone. So a `relevance` depends on neither k, nor the query beside it, nor how many other memories there are. What
-`answerable` is made of are the figures of the memories that fit best, and how many there were to choose from.
+alone. So a `relevance` depends on neither k, nor the query beside it. Other memories bear on it only by how many hold a
+word of the question, by whose names they bring, and by what kind of chat they are of. What `answerable` is made of are
+the figures of the memories that fit best, and how many there were to choose from.
 
 A content word of the question, participants' names apart, is worth its rarity, in nats: longer words are rarer, as far
 as is known before a memory is read, and a word is the less rare, the more memories hold it beside a first one.
