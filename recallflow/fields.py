@@ -33,6 +33,8 @@ def parse_time(value: object) -> int:
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
+            if ":60" in value:
+                raise ValueError("is in a leap second; give the second before or after it") from None
             raise ValueError(f"not a time; give {_TIMES}") from None
         value = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
     if isinstance(value, bool) or not isinstance(value, int | float):

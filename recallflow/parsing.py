@@ -19,7 +19,7 @@ from recallflow.events import Event, MemoryEvent
 from recallflow.fields import NOT_BLANK
 from recallflow.queries import QueryEvent
 
-MAX_DEPTH = 200  # the JSON parser's own
+MAX_DEPTH = 201  # the JSON parser's own
 UNKNOWN_REPORTED = 1_000  # fields that nobody reads, in the life of a process
 _MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -214,6 +214,8 @@ def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknow
 def _unreadable(message: str) -> str:
     if "recursion limit" in message:  # the parser's own words name neither the limit nor what to do
         return f"nested more than {MAX_DEPTH} levels deep; flatten it, or store it as text"
+    if "surrogate" in message or "end of hex escape" in message:
+        return f"half a character (a lone surrogate, \\ud800 to \\udfff): send text as UTF-8 ({message})"
     return message
 
 

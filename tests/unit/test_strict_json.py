@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.errors import InvalidRecord
-from recallflow.parsing import parse, parse_control
+from recallflow.parsing import MAX_DEPTH, parse, parse_control
 
 OWNER: dict[str, Any] = {"tenant_id": "acme", "user_id": "ann"}
 MEMORY = OWNER | {"type": "memory", "content": "Tea."}
@@ -64,3 +64,17 @@ def test_the_same_name_in_two_objects_is_no_second_one() -> None:
 def test_a_name_of_blanks_names_nobody(field: str, blank: str) -> None:
     assert "is blank" in refused(orjson.dumps(MEMORY | {field: blank}))[field]
     parse(orjson.dumps(MEMORY | {field: f"{blank}x{blank}"}))
+
+
+def test_half_a_character_and_a_leap_second_are_told_as_that() -> None:
+    assert "lone surrogate" in refused(orjson.dumps(MEMORY).replace(b"Tea.", b"\\ud83d"))[""]
+    assert "leap second" in refused(orjson.dumps(MEMORY | {"timestamp": "2026-06-30T23:59:60Z"}))["timestamp"]
+
+
+def test_the_deepest_that_is_said_to_be_taken_is() -> None:
+    def nested(levels: int) -> bytes:  # the event and its metadata are two of them
+        lists = b"[" * (levels - 2) + b"]" * (levels - 2)
+        return orjson.dumps(MEMORY | {"metadata": {"a": "HERE"}}).replace(b'"HERE"', lists)
+
+    parse(nested(MAX_DEPTH))
+    assert f"more than {MAX_DEPTH} levels" in refused(nested(MAX_DEPTH + 1))[""]
