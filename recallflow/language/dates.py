@@ -13,7 +13,8 @@ from recallflow.language.tables import ENGLISH, Table
 
 _BESIDE = 32  # characters before and behind a month's name: more than any day there takes
 _ISO_DATE = regex.compile(r"\b((?:19|20)\d\d)-(\d\d)-(\d\d)\b", regex.ASCII)
-_YEAR = regex.compile(r"\b((?:19|20)\d\d)\b", regex.ASCII)
+# Of numbers whose order the language does not tell, the year alone says less than was meant.
+_YEAR = regex.compile(r"(?<!\b\d{1,2}[./-] ?)\b((?:19|20)\d\d)\b(?![./-]\d{1,2}[./-]\d)", regex.ASCII)
 _NUMERIC = {
     "dmy": regex.compile(r"\b(?P<day>\d{1,2})[./-] ?(?P<month>\d{1,2})[./-] ?(?P<year>(?:19|20)\d\d)\b", regex.ASCII),
     "ymd": regex.compile(r"\b(?P<year>(?:19|20)\d\d)[./-] ?(?P<month>\d{1,2})[./-] ?(?P<day>\d{1,2})\b", regex.ASCII),
