@@ -148,8 +148,8 @@ class Judge:
         conversation, columns = self.index.conversation, self.columns
         counts, around = self._counts(places)
         words = self.index.words.lengths()[conversation.slots[places]]
-        told, length = self._best_passages(places, counts, words)
-        covered, match = self._covered(told, length)
+        held, length = self._best_passages(places, counts, words)
+        covered, match = self._covered(held, length)
         # By spelling, units weigh what the owner's other memories make of them.
         by_token = float(self.ground[0] in ("static", "contextual"))
         users = conversation.facts["role"][places] == self.index.names.known("user")
