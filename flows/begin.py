@@ -1,6 +1,7 @@
 """Where a state directory began to read and write, from before the first record on: a first run that is killed before
 its first snapshot has no other memory of it."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -9,26 +10,38 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 from recallflow.errors import StateError, UsageError
+from recallflow.flows.sent import sent_before
 from recallflow.flows.topics import Topics
 from recallflow.parsing import asks
 from recallflow.state.directory import BEGIN
 from recallflow.state.files import read_checked, write_checked
 
+_log = logging.getLogger(__name__)
+
 
 class Begin(NamedTuple):
-    """Offsets by part (`part_name`): where the output topics and the query topic ended, and up to where queries that
-    are gone from their topic were given up."""
+    """Offsets by part (`part_name`): from where outputs are known by what their topics hold, where the query topic
+    ended, and up to where queries that are gone from their topic were given up. `sent`: by `topic:partition`, up to
+    where another directory sent what comes of memories."""
 
     outputs: dict[str, int]
     queries: dict[str, int]
     given_up: dict[str, int]
+    sent: dict[str, int] = {}
 
     @classmethod
     def now(cls, options: KafkaOptions, topics: Topics) -> "Begin":
         """What a new state directory begins with. Raises SourceError, and UsageError where the memory topic is one of
         queries."""
         _check_memories(options, topics.memory)
-        return cls(ends(options, topics.written(), UNCOMMITTED), ends(options, (topics.queries,)), {})
+        outputs = ends(options, topics.written(), UNCOMMITTED)
+        queries = ends(options, (topics.queries,))
+        sent = sent_before(options, topics)
+        for source, offset in sent.below.items():
+            _log.info(
+                "%s: what comes of records below offset %d was sent before, and is not sent again", source, offset
+            )
+        return cls(outputs | sent.tails, queries, {}, sent.below)
 
     @classmethod
     def read(cls, state_dir: Path) -> "Begin | None":

@@ -1,6 +1,7 @@
 """Whether the next start of a state directory would succeed: what is there beside its state partitions, and whether it
 fits them."""
 
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,14 +13,14 @@ from bytewax.recovery import RecoveryConfig
 from bytewax.run import cli_main
 from bytewax.testing import TestingSink, TestingSource
 
-from recallflow.errors import StateError, StateInUse, StorageError
+from recallflow.errors import DiskFull, StateError, StateInUse, StorageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.engine import FLOW_ID
 from recallflow.flows.rebuild import behind, check_store, lack
 from recallflow.flows.recovery import check_snapshots
 from recallflow.state.checkpoint import copy_sqlite
 from recallflow.state.directory import RECOVERY
-from recallflow.state.files import read_checked
+from recallflow.state.files import check_room, read_checked
 
 
 def start_problems(state_dir: Path) -> Iterator[str]:
@@ -28,7 +29,7 @@ def start_problems(state_dir: Path) -> Iterator[str]:
     for look in (Begin.read, _check_small_files, _check_recovery, _check_behind):
         try:
             look(state_dir)
-        except StateInUse:
+        except (StateInUse, DiskFull):
             raise
         except StateError as error:
             if str(error) not in found:
@@ -59,12 +60,17 @@ def _resume_a_copy(state_dir: Path) -> None:
     op.output("out", op.input("in", flow, TestingSource([])), TestingSink([]))
     with tempfile.TemporaryDirectory(prefix="recallflow-") as folder:
         for file in (state_dir / RECOVERY).glob("*.sqlite3"):
-            copy_sqlite(file, Path(folder) / file.name)
+            try:
+                copy_sqlite(file, Path(folder) / file.name)
+            except sqlite3.Error as error:
+                check_room(Path(folder), error)
+                raise StorageError(f"{file} cannot be copied to {folder}: {error}") from error
         try:
             cli_main(flow, recovery_config=RecoveryConfig(folder, timedelta(0)))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a Rust panic, which is no Exception
+            check_room(Path(folder), error)
             raise StorageError(
                 f"the recovery store in {state_dir / RECOVERY} cannot be resumed ({error}): restore a checkpoint"
             ) from error

@@ -137,6 +137,7 @@ class KafkaFlow:
             self.topics.queries,
             parts=known.parts,
             begin=begin.queries,
+            sent=begin.sent,
             rewind=rewind,
             given_up=begin.given_up,
             catch_up=catch_up,

@@ -8,7 +8,7 @@ again. Up to where it was, that changes the state and gives no outputs: those we
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from recallflow.errors import StateBehind, StateError, StorageError
+from recallflow.errors import DiskFull, StateBehind, StateError, StorageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.engine import FLOW_ID, LINES_FLOW_ID
 from recallflow.flows.recovery import GIVE_UP, committed, has_store
@@ -109,6 +109,8 @@ def _open(directory: StateDirectory) -> None:
         if folder.is_dir():
             try:
                 directory.partition(number)
+            except DiskFull:
+                raise
             except StorageError as error:
                 raise StorageError(f"{error}. Move {folder} away, and run recallflow state rebuild again") from error
 

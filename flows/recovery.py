@@ -18,7 +18,7 @@ from bytewax.recovery import RecoveryConfig, init_db_dir
 from recallflow.checked import unpickled
 from recallflow.errors import StorageError
 from recallflow.state.directory import RECOVERY
-from recallflow.state.files import sync, sync_tree
+from recallflow.state.files import check_room, sync, sync_tree
 
 GIVE_UP = "--give-up-unanswered"
 
@@ -37,6 +37,7 @@ def recovery_store(state_dir: Path) -> RecoveryConfig:
             _create(store)
         _drop_uncommitted(store)
     except (OSError, RuntimeError, sqlite3.Error) as error:
+        check_room(state_dir, error)
         raise StorageError(f"the recovery store in {store} cannot be used: {error}") from error
     check_snapshots(state_dir)
     return RecoveryConfig(store, timedelta(0))
@@ -52,6 +53,7 @@ def _create(store: Path) -> None:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a Rust panic, which is no Exception
+        check_room(store.parent, error)
         raise StorageError(f"{aside} cannot be made: {error}") from error
     sync_tree(aside)
     aside.rename(store)
@@ -112,6 +114,7 @@ def _reading(state_dir: Path) -> Iterator[list[sqlite3.Connection]]:
             found = sorted((state_dir / RECOVERY).glob("*.sqlite3"))
             yield [stack.enter_context(contextlib.closing(sqlite3.connect(file))) for file in found]
         except (OSError, sqlite3.Error, StorageError) as error:
+            check_room(state_dir, error)
             raise StorageError(
                 f"the recovery store in {state_dir / RECOVERY} cannot be read ({error}): restore a checkpoint, or move "
                 f"it away and see recallflow state rebuild {GIVE_UP}"

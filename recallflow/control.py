@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 from recallflow import limits
-from recallflow.fields import AS_WHOLE, JSON_INT_MAX, Identifier, Model, Name, Timestamp
+from recallflow.fields import AS_WHOLE, JSON_INT_MAX, AnyJson, Identifier, Model, Name, Timestamp
 from recallflow.queries import WEIGHTS, Decay, Weight, check_all, unknown_factors
 
 RECALL_SETTINGS = "recall"
@@ -42,7 +42,7 @@ class TenantSettings(Control):
     """Settings that override the deployment's for one tenant. Those of the name `recall` are `RecallSettings`."""
 
     type: Literal["tenant.settings"]
-    settings: dict[str, Any]
+    settings: AnyJson
 
     @field_validator("settings")
     @classmethod

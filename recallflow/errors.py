@@ -17,6 +17,7 @@
     │   ├── OutputsGone          outputs would be sent again: restore a newer checkpoint, or accept it
     │   ├── StateBehind          older than the recovery store: rebuild
     │   └── StorageError         disk full or corrupt: nothing was acknowledged that is not stored
+    │       └── DiskFull             nothing is wrong but that there is no room: free some
     ├── DeliveryFailed       the client: Kafka did not acknowledge a record in time: it may still be stored
     ├── QueryFailed          the client: the engine answered with an error
     └── QueryTimeout         the client: no response in time (a TimeoutError too)
@@ -134,6 +135,10 @@ class StateBehind(StateError):
 
 class StorageError(StateError):
     """RocksDB could not read or write: disk full, permission, corruption."""
+
+
+class DiskFull(StorageError):
+    """There is no room for what opening or writing needs. Nothing is damaged."""
 
 
 class DeliveryFailed(RecallflowError):

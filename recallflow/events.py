@@ -8,6 +8,7 @@ from recallflow import limits
 from recallflow.fields import (
     AS_WHOLE,
     INT32_MAX,
+    AnyJson,
     Embedding,
     Identifier,
     Layer,
@@ -72,7 +73,7 @@ class Message(Event):
     role: Role = "user"
     content: str | Annotated[list[ContentPart], Field(max_length=limits.PARTS_MAX)] | None
     name: Name | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: AnyJson | None = None
     embedding: Embedding | None = None
 
     def text(self) -> str:
@@ -118,7 +119,7 @@ class Relation(_Held):
     target: Name
     weight: Share | None = None
     confidence: Share | None = None
-    properties: dict[str, Any] | None = None
+    properties: AnyJson | None = None
     archived: bool = False
 
 
@@ -139,7 +140,7 @@ class MemoryFields(Model):
     valid_from: Timestamp | None = None
     valid_to: Timestamp | None = None
     expires_at: Timestamp | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: AnyJson | None = None
 
     def given(self) -> dict[str, Any]:
         """Field → value for the fields that the event names, nulls included."""

@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated, Literal
+from math import isfinite
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -32,6 +33,8 @@ def parse_time(value: object) -> int:
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
+            if ":60" in value:
+                raise ValueError("is in a leap second; give the second before or after it") from None
             raise ValueError(f"not a time; give {_TIMES}") from None
         value = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -70,9 +73,25 @@ def _fits_float32(vector: list[float]) -> list[float]:
     return vector
 
 
-# No control characters: they have no place in a name and break every line-based tool downstream.
-Name = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
-Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+def _finite(given: Any) -> Any:
+    """What others put into an event goes out as JSON, which knows neither NaN nor Infinity."""
+    ahead = [given]
+    while ahead:
+        match ahead.pop():
+            case float() as number if not isfinite(number):
+                raise ValueError("holds NaN, Infinity or a number beyond all bounds, which JSON does not have")
+            case dict() as fields:
+                ahead += fields.values()
+            case list() as items:
+                ahead += items
+    return given
+
+
+# No control characters: they have no place in a name and break every line-based tool downstream. And something to see.
+_NAMED = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
+Name = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=_NAMED)]
+Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=_NAMED)]
+AnyJson = Annotated[dict[str, Any], AfterValidator(_finite)]
 Timestamp = Annotated[
     int,
     BeforeValidator(parse_time),

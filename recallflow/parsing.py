@@ -4,6 +4,7 @@ Whatever is wrong with an event is named at once, field by field, in an InvalidR
 """
 
 import codecs
+import json
 import logging
 import re
 from typing import Annotated, Any, get_args
@@ -18,7 +19,7 @@ from recallflow.events import Event, MemoryEvent
 from recallflow.fields import NOT_BLANK
 from recallflow.queries import QueryEvent
 
-MAX_DEPTH = 200  # the JSON parser's own
+MAX_DEPTH = 201  # the JSON parser's own
 UNKNOWN_REPORTED = 1_000  # fields that nobody reads, in the life of a process
 _MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -32,6 +33,7 @@ _TYPES = {  # of pydantic's errors → what to do
     "int_from_float": "not a whole number; give one",
     "int_type": "not a whole number; give one, without quotes",
 }
+_FIELD_NAME = re.compile(rb'"([\w\\]+)"\s*:')
 _FRAME_BYTES = 5  # a schema registry's: a zero byte, and the schema's id in four
 
 _log = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ def parse(value: bytes) -> Event:
         event = _EVENT.validate_json(value)
     except ValidationError as error:
         raise _invalid(value, error, EVENT_TYPES, "unknown_type") from None
+    _check_names(value)
     if event.model_extra:
         for field in unknown_fields(event):
             _report_once(type(event).__name__, field)
@@ -70,9 +73,11 @@ def parse(value: bytes) -> Event:
 def parse_control(value: bytes) -> Control:
     """JSON of any control event → its model. Raises InvalidRecord."""
     try:
-        return _CONTROL.validate_json(unmarked(value))
+        event = _CONTROL.validate_json(unmarked(value))
     except ValidationError as error:
         raise _invalid(value, error, _CONTROL_TYPES, "invalid_event") from None
+    _check_names(unmarked(value))
+    return event
 
 
 def unknown_fields(event: Event) -> list[str]:
@@ -139,6 +144,21 @@ def _check_size(value: bytes) -> None:
         raise _refusal("invalid_event", problem, field)
 
 
+def _check_names(value: bytes) -> None:
+    """Refuses JSON that gives a field twice: which of them the sender means, nobody can know."""
+    names = _FIELD_NAME.findall(value)
+    if len({*names}) < len(names) or any(b"\\" in name for name in names):  # of several objects it may still be right
+        json.loads(value, object_pairs_hook=_once_each, parse_int=len, parse_float=len)
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> None:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise _refusal("invalid_event", "is given twice; give it once", name)
+        seen.add(name)
+
+
 def _values(held: object) -> int:
     """How many values there are in a value, itself included; no more are counted than an event may hold."""
     count, ahead = 0, [held]
@@ -194,6 +214,8 @@ def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknow
 def _unreadable(message: str) -> str:
     if "recursion limit" in message:  # the parser's own words name neither the limit nor what to do
         return f"nested more than {MAX_DEPTH} levels deep; flatten it, or store it as text"
+    if "surrogate" in message or "end of hex escape" in message:
+        return f"half a character (a lone surrogate, \\ud800 to \\udfff): send text as UTF-8 ({message})"
     return message
 
 
@@ -203,7 +225,7 @@ def _problem(error: ErrorDetails, types: frozenset[str]) -> tuple[str, str]:
     if error["type"] in _TYPES:
         return field, _TYPES[error["type"]]
     if error["type"] == "string_pattern_mismatch":
-        return field, "is blank" if message.endswith(f"'{NOT_BLANK}'") else "holds a control character"
+        return field, "is blank" if message.endswith(f"'{NOT_BLANK}'") else "is blank, or holds a control character"
     if error["type"] == "too_short":
         return field, "is empty; give at least one, or leave it out"
     limit = error.get("ctx", {}).get("max_length")

@@ -64,6 +64,9 @@ def restore(source: Path, state_dir: Path) -> None:
     """
     fingerprint, secret = describe(source)
     _check_whole(source, fingerprint)
+    here, there = source.resolve(), state_dir.resolve()
+    if here in there.parents or there in here.parents:
+        raise StateError(f"{state_dir} and {source} lie within each other: give a folder beside the checkpoint")
     if not (state_dir / LOCK).exists():  # else it is a state directory, and whoever holds it is named first
         _check_empty(state_dir)
     with _unused(source, fingerprint), _writing(state_dir):

@@ -1,16 +1,20 @@
 """Small files that are either not there or whole."""
 
+import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from recallflow.errors import StateError
+from recallflow.errors import DiskFull, StateError
 
 CHECKSUM = "checksum"
+ROOM_BYTES = 1024 * 1024  # below so much, what cannot be written is put down to it
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "disk is full")  # the system's words, and SQLite's
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -61,3 +65,18 @@ def sync(path: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def says_full(error: BaseException) -> bool:
+    """Whether an error names a full disk as its cause."""
+    return any(words in str(error) for words in _FULL)
+
+
+def check_room(path: Path, error: BaseException) -> None:
+    """Raises DiskFull where an error comes of a full disk, whoever it comes from: to open a database is to write, and
+    one that cannot be opened for want of room is not broken. Some libraries only say that something cannot be done."""
+    if says_full(error) or shutil.disk_usage(path).free < ROOM_BYTES:
+        raise DiskFull(
+            f"the disk that holds {path} is full ({str(error).strip().splitlines()[0]}): free space and do the same "
+            "again. Nothing is damaged"
+        ) from error

@@ -23,6 +23,7 @@ from rocksdict import (
 from recallflow.errors import StateError, StateFormatError, StateInUse, StorageError
 from recallflow.records import Position
 from recallflow.state import keys
+from recallflow.state.files import check_room, says_full
 from recallflow.state.keyring import Keyring
 
 LOCK_RETRY_S = 0.05
@@ -344,7 +345,8 @@ def _open(path: Path, options: Options, lock_wait_s: float) -> Rdict:
         try:
             return Rdict(str(path), options)
         except Exception as error:
-            if "/LOCK:" not in str(error):
+            if "/LOCK:" not in str(error) or says_full(error):
+                check_room(path.parent, error)
                 raise StorageError(
                     f"cannot open {path}: {error}. Restore a checkpoint (recallflow state restore), or move the folder "
                     "away and have it read again from the log (recallflow state rebuild)"

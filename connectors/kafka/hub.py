@@ -17,13 +17,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import Complaints, denies, passes
+from recallflow.connectors.kafka.messages import size_bytes
 from recallflow.connectors.kafka.order import Lane, Order
 from recallflow.connectors.kafka.topic_reader import NewConsumer
 from recallflow.errors import SourceError
 
 WAIT_S = 0.005
 POLL_S = 0.1
-READ_AHEAD = 2_000
+READ_AHEAD = 2_000  # records, by each reader …
+READ_AHEAD_BYTES = 32 * 1024 * 1024  # … or of large ones so much
 READ_BATCH = 500
 BUDGET_S = 0.005
 BATCH_MAX = 500
@@ -130,14 +132,15 @@ class Reader:
         """Whether enough is read. Not while a lane runs dry that others have to wait for: then those that are full are
         paused, so that it alone is read on."""
         lanes = self.lanes.values()
-        enough = sum(lane.held() for lane in lanes) >= READ_AHEAD
+        enough = _fills(sum(lane.held() for lane in lanes), sum(lane.held_bytes() for lane in lanes))
         if enough and not (self._order is not None and any(not lane.held() and lane.behind() for lane in lanes)):
             return True
         for part, lane in self.lanes.items():
-            if enough and not lane.paused and lane.held() >= READ_AHEAD:
+            held, weight = lane.held(), lane.held_bytes() * len(lanes)  # bytes are shared: partitions may be many
+            if enough and not lane.paused and _fills(held, weight):
                 self._consumer.pause([TopicPartition(*part)])
                 lane.paused = True
-            elif lane.paused and lane.held() < READ_AHEAD // 2:
+            elif lane.paused and not _fills(2 * held, 2 * weight):
                 self._consumer.resume([TopicPartition(*part)])
                 lane.paused = False
         return False
@@ -156,6 +159,7 @@ class Reader:
             error = message.error()
             if error is None:
                 lane = self.lanes[message.topic(), message.partition()]
+                lane.read_bytes += size_bytes(message)
                 lane.read.append(message)
                 lane.reached = message.offset() + 1
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -176,6 +180,10 @@ class Reader:
             raise SourceError(f"{where}: cannot be read: {error.str()}")
         self.retried += 1
         _log.warning("%s: %s; retrying", where, error.str())
+
+
+def _fills(records: int, size: int) -> bool:
+    return records >= READ_AHEAD or size >= READ_AHEAD_BYTES
 
 
 class Hub:

@@ -22,3 +22,8 @@ def time_ms(message: Any) -> int:
     the year 9999 is none: it becomes 1970-01-01, so that no clock that runs forward is carried away by it."""
     at_ms: int = message.timestamp()[1]
     return at_ms if 0 <= at_ms <= EPOCH_MS_MAX else NO_TIME_MS
+
+
+def size_bytes(message: Any) -> int:
+    """What a message takes in memory, as far as its key and its value do."""
+    return len(message.key() or b"") + len(message.value() or b"")

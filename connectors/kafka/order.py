@@ -34,6 +34,9 @@ class Lane:
     reached: int = -1  # the offset after the last record read
     read: Queue = field(default_factory=deque)
     queue: Queue = field(default_factory=deque)
+    # Two counters that only grow: one thread reads, another gives.
+    read_bytes: int = 0
+    given_bytes: int = 0
     paused: bool = False
     ended: int = -1  # the reported end of what can be read: what is beyond belongs to an open transaction
     noted: int = -1  # the end known before the last read …
@@ -62,6 +65,10 @@ class Lane:
     def held(self) -> int:
         """Records that are read and not given to the dataflow yet."""
         return len(self.queue) if self.read is self.queue else len(self.read) + len(self.queue)
+
+    def held_bytes(self) -> int:
+        """The size of those records."""
+        return self.read_bytes - self.given_bytes
 
 
 class Order:

@@ -222,11 +222,11 @@ def read_tail(
         begin = max(offset, low)
         if begin >= high:
             return [], high
-        found = [identity for message in reader.read_to_end(topic, number, begin) for identity in _identity(message)]
+        found = [identity for message in reader.read_to_end(topic, number, begin) for identity in identity_of(message)]
         return found, reader.ends[number]
 
 
-def _identity(message: Any) -> list[Identity]:
+def identity_of(message: Any) -> list[Identity]:
     """The identity of an output; none of another's record."""
     headers = dict(headers_of(message) or ())
     source, number = headers.get(SOURCE_HEADER), headers.get(NUMBER_HEADER)

@@ -16,7 +16,7 @@ from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.hub import Hub, Reader, gone
-from recallflow.connectors.kafka.messages import headers_of, time_ms
+from recallflow.connectors.kafka.messages import headers_of, size_bytes, time_ms
 from recallflow.connectors.kafka.order import Lane, Order
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
@@ -26,6 +26,7 @@ from recallflow.records import Position, Record
 _log = logging.getLogger(__name__)
 
 QUERIES_MAX = 1_000
+BATCH_BYTES = 4 * 1024 * 1024
 AT_ONCE = datetime.fromtimestamp(0, UTC)
 
 
@@ -74,6 +75,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         *,
         parts: int,
         begin: Mapping[str, int],
+        sent: Mapping[str, int] | None = None,
         rewind: Mapping[str, int] | None = None,
         given_up: Mapping[str, int] | None = None,
         progress: Progress | None = None,
@@ -86,9 +88,10 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         """Without a resume state, memories are read from the beginning, and queries from where `begin` says, by part,
         that the topic ended when the state directory was new; a partition that is not in it came later.
 
-        `rewind`: per `topic:partition`, an offset below the resume state to read from again, to rebuild state that was
-        lost: those records come out silent. `given_up`: by part, up to where queries that are gone from the topic are
-        done without. `wake` and `failure`: see `Hub`."""
+        `sent`: per `topic:partition`, the offset below which another directory sent what comes of records; `rewind`: an
+        offset below the resume state to read from again, to rebuild state that was lost: those records come out silent.
+        `given_up`: by part, up to where queries that are gone from the topic are done without. `wake` and `failure`:
+        see `Hub`."""
         self.topics = (memory_topic, query_topic)
         self.memory_topic = memory_topic
         self.query_topic = query_topic
@@ -99,6 +102,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset of this run
         self._options = options
         self._begin = begin
+        self._sent = sent or {}
         self._rewind = rewind or {}
         self._given_up = given_up or {}
         self._parts = parts
@@ -201,7 +205,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
             )
         self.first_offsets[source] = wanted
         _log.info("%s: reads on from offset %d of %d", source, wanted, high)
-        return Lane(topic, number, wanted, high, max(answered_from, resumed or 0))
+        return Lane(topic, number, wanted, high, max(answered_from, resumed or 0, self._sent.get(source, 0)))
 
 
 class KafkaPart(StatefulSourcePartition[Record, Offsets]):
@@ -264,9 +268,10 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
 
 
 def _records(lane: Lane, most: int) -> list[Record]:
-    """The next records of a lane, at most so many."""
+    """The next records of a lane, at most so many, and no more of large ones than fit into a batch."""
     records: list[Record] = []
-    while lane.queue and len(records) < most:
+    end_bytes = lane.given_bytes + BATCH_BYTES
+    while lane.queue and len(records) < most and lane.given_bytes < end_bytes:
         records.append(_record(lane, lane.queue.popleft()))
     return records
 
@@ -274,6 +279,7 @@ def _records(lane: Lane, most: int) -> list[Record]:
 def _record(lane: Lane, message: Any) -> Record:
     offset: int = message.offset()
     lane.next_offset = offset + 1
+    lane.given_bytes += size_bytes(message)
     return Record(
         position=Position(message.topic(), message.partition(), offset),
         value=message.value() or b"",

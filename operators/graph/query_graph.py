@@ -94,11 +94,13 @@ class QueryGraph:
 
         return self._guarded(known, "what it knows of entities") or []
 
-    def names(self, urns: Sequence[str], question: str) -> list[str]:
-        """The names of the entities that the query gives or names."""
+    def names(self, urns: Sequence[str], question: str, seq: int | None = None) -> list[str]:
+        """The names of the entities that the query gives or names; of those alone that a memory is linked to."""
 
         def known() -> list[str]:
-            nodes = [self._reader.node(key) for key in self._about(urns, question)]
+            linked = None if seq is None else {key for key, _ in self._reader.links(seq)}
+            about = [key for key in self._about(urns, question) if linked is None or key in linked]
+            nodes = [self._reader.node(key) for key in about]
             return [node.name for node in nodes if node is not None]
 
         return self._guarded(known, "the names of entities") or []

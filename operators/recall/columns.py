@@ -51,7 +51,8 @@ AROUND = (2, 4)  # places
 STANDS_IN = 0.5  # of what late interaction weighs: the cosine's part in choosing what to work it out for
 NEAR_DAYS = 2
 BRIEF = 10  # words of an answer that rests on the question alone
-NEAR_DATE = 2.0  # what the date column is at most
+SAME_DATE = 2.0  # what the date column is at most
+NEAR_DATE = 1.5
 
 
 class Cut(NamedTuple):
@@ -203,24 +204,18 @@ def _facts(index: OwnerIndex, question: Question) -> dict[str, Column]:
 
 
 def _speaker(index: OwnerIndex, question: Question) -> Column | None:
-    """Whose memories the question is about: those of the one participant it names; or, where it names none and says I,
-    of the one user of a chat with an assistant."""
-    facts = index.conversation.facts
-    if len(question.named) == 1:
-        (name,) = question.named
-        return people.theirs(index, people.said_by(index, name), name)
-    if question.named or not question.first_person:
+    """Whose memories the question is about, where it is about one's alone."""
+    about = people.asked_about(index, question)
+    if len(about) != 1:
         return None
-    users = facts["role"] == index.names.known("user")
-    authors = np.unique(facts["author"][users])
-    if len(authors) != 1 or users[facts["author"] >= 0].all():
-        return None
-    return people.theirs(index, users, index.names.strings[authors[0]])
+    (name,) = about
+    said = people.said_by(index, name) if question.named else people.users(index)
+    return people.theirs(index, said, name)
 
 
 def date_column(created_ms: npt.NDArray[np.int64], dates: tuple[DateMention, ...]) -> Column:
-    """How well each event time (UTC) fits the best of the dates: 2 for the month and within 2 days, 1 for the month,
-    0.3 for a year alone."""
+    """How well each event time (UTC) fits the best of the dates: 2 for the day, 1.5 for the month and within 2 days,
+    which is when people tell of a day, 1 for the month, 0.3 for a year alone."""
     days = created_ms.astype("datetime64[ms]").astype("datetime64[D]")
     months = days.astype("datetime64[M]")
     year = months.astype("datetime64[Y]").astype(np.int64) + 1970
@@ -233,6 +228,10 @@ def date_column(created_ms: npt.NDArray[np.int64], dates: tuple[DateMention, ...
             best = np.maximum(best, 0.3 * fits)
             continue
         fits &= month == date.month
-        near = fits & (np.abs(day - date.day) <= NEAR_DAYS) if date.day is not None else np.zeros_like(fits)
-        best = np.maximum(best, 1.0 * fits + near)
+        fit = 1.0 * fits
+        if date.day is not None:
+            apart = np.abs(day - date.day)
+            fit[fits & (apart <= NEAR_DAYS)] = NEAR_DATE
+            fit[fits & (apart == 0)] = SAME_DATE
+        best = np.maximum(best, fit)
     return best

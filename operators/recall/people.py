@@ -4,11 +4,30 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from recallflow.language import ENGLISH, read_question
+from recallflow.language import ENGLISH, read_question, table_of
 from recallflow.limits import NAMED_MAX
+from recallflow.operators.recall.question import Question, named_in
 from recallflow.state.arrays import Column, Mask
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import LANGUAGE_SHIFT
+
+
+def asked_about(index: OwnerIndex, question: Question) -> tuple[str, ...]:
+    """Whom a question is about: the participants it names; or, where it names none and says I, the one user of a chat
+    with an assistant."""
+    if question.named or not question.first_person:
+        return question.named
+    written, said = index.conversation.facts["author"], users(index)
+    authors = np.unique(written[said])
+    if len(authors) != 1 or said[written >= 0].all():
+        return ()
+    return (index.names.strings[authors[0]],)
+
+
+def users(index: OwnerIndex) -> Mask:
+    """(n,) whether a user said it."""
+    mask: Mask = index.conversation.facts["role"] == index.names.known("user")
+    return mask
 
 
 def said_by(index: OwnerIndex, name: str) -> Mask:
@@ -29,6 +48,14 @@ def theirs(index: OwnerIndex, said: Mask, name: str) -> Column:
     for one in sorted({*participants, name}, key=lambda other: other == name):  # theirs is the last word
         column[~authored & _naming(index, one, participants)] = one == name
     return column
+
+
+def whose(index: OwnerIndex, names: Sequence[str], author: str | None, text: str, language: int) -> str | None:
+    """Which of the participants wrote a memory; or, where nobody did, which of them its text names first."""
+    if author is not None:
+        return author if author in names else None
+    known = named_in(text, {*_participants(index), *names}, table_of(text, [language]))
+    return next((name for name in known if name in names), None)
 
 
 def nearness(index: OwnerIndex, names: Sequence[str], proximity: Column) -> Column:

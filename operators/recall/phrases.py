@@ -13,7 +13,7 @@ from recallflow.state.rows import MemoryRow
 WORDS_MOST, PLACES_MOST = 6, 5  # of a reason, and of a word
 QUOTE_CHARACTERS = 80
 _LEAD_CHARACTERS = 30  # of a long sentence, before the word it is quoted for
-_READ_CHARACTERS = 2_000  # of a neighbour's text, for the sentence to quote
+_READ_CHARACTERS = 2_000  # of a neighbour's text, around what is quoted
 _ASKS = ("?", "？", "؟")
 _MONTHS = (
     "January", "February", "March", "April", "May", "June",
@@ -46,7 +46,7 @@ PLAIN: Mapping[str, str] = MappingProxyType(
         "recalled": "recalled before",
         "liked": "like what was found useful",
         "session": "recalled before in this session",
-        "related": "related to another memory that fits",
+        "related": "linked in the graph to one of the memories nearest to the question",
         "episode": "from a conversation that fits",
         "sealed": "fits, but its text cannot be opened to show where",
         "filler": "nothing speaks for it: it fills up the answer",
@@ -65,15 +65,15 @@ def words(content: str, places: Mapping[str, Sequence[tuple[int, int]]]) -> Reas
     return {"code": "words", "text": f"says {_listed([one['word'] for one in found])}", "words": found}
 
 
-def nearby(offset: int, neighbour: MemoryRow | None, stems: Sequence[str]) -> Reason:
-    """Words of the question, with these stems, stand in a neighbour. It is None where it cannot be quoted."""
+def nearby(offset: int, neighbour: MemoryRow | None, span: tuple[int, int]) -> Reason:
+    """A word of the question stands there in a neighbour. That is None where it cannot be quoted."""
     if offset < 0:
         where = "right after" if offset == -1 else "soon after"
     else:
         where = "right before" if offset == 1 else "soon before"
     if neighbour is None:
         return {"code": "nearby", "text": f"said {where} words that are asked for"}
-    quoted = _quoted(neighbour, stems)
+    quoted: Neighbour = {"id": neighbour.id, "quote": short(neighbour.content, *span)}
     return {"code": "nearby", "text": f"said {where} “{quoted['quote']}”", "neighbour": quoted}
 
 
@@ -82,22 +82,31 @@ def answers(neighbour: MemoryRow | None) -> Reason:
     if neighbour is None:
         return {"code": "answers", "text": "answers a question like it"}
     asked = [one for one in sentences(neighbour.content[:_READ_CHARACTERS]) if one.endswith(_ASKS)]
-    quoted: Neighbour = {"id": neighbour.id, "quote": short(asked[-1])} if asked else _quoted(neighbour)
+    quoted: Neighbour = {"id": neighbour.id, "quote": short(asked[-1] if asked else neighbour.content)}
     return {"code": "answers", "text": f"answers: “{quoted['quote']}”", "neighbour": quoted}
 
 
-def person(row: MemoryRow, named: str | None) -> Reason:
-    """It is theirs whom the question names, or, where it says I, theirs who asks: said by them; or, where nobody said
-    it, about them."""
-    who = named or row.name or "the one who asks"
-    whose = "the one who asks" if named is None else named
-    return {"code": "person", "text": f"said by {whose}" if row.author else f"about {whose}", "person": who}
+def person(row: MemoryRow, who: str, *, asks: bool) -> Reason:
+    """It is theirs, said by them or, where nobody said it, about them: whom the question names, or who asks it."""
+    whose = "the one who asks" if asks else who
+    said = row.name or "the one who asks" if asks and row.author else who
+    return {"code": "person", "text": f"said by {whose}" if row.author else f"about {whose}", "person": said}
 
 
 def date(at_ms: int) -> Reason:
-    """The date that is asked about."""
-    day = _day(at_ms)
+    """It is of the date that is asked about."""
+    day = day_of(at_ms)
     return {"code": "date", "text": f"from {_written(day)}", "date": day.date().isoformat()}
+
+
+def near_date(at_ms: int) -> Reason:
+    """It is of the same month as a day that is asked about."""
+    day = day_of(at_ms)
+    return {
+        "code": "near_date",
+        "text": f"from {_written(day)}, near a date asked about",
+        "date": day.date().isoformat(),
+    }
 
 
 def newest(rank: int, row: MemoryRow | None) -> Reason:
@@ -105,15 +114,15 @@ def newest(rank: int, row: MemoryRow | None) -> Reason:
     text = "the newest" if rank == 1 else f"the {_ordinal(rank)} newest"
     if row is None:
         return {"code": "newest", "text": text}
-    day = _day(row.created_ms)
+    day = day_of(row.created_ms)
     return {"code": "newest", "text": f"{text}, from {_written(day)}", "date": day.date().isoformat()}
 
 
 def entity(names: Sequence[str], hops: int) -> Reason:
-    """It is near an entity that is asked about."""
-    which = _listed(names, "or") if names else "what is asked about"
+    """It is linked to these entities that are asked about, or so many steps from one of these."""
     steps = "one step" if hops == 1 else f"{hops} steps"
-    return {"code": "entity", "text": f"about {which}" if not hops else f"{steps} from {which} in the graph"}
+    which = _listed(names, "or" if hops else "and") if names else "what is asked about"
+    return {"code": "entity", "text": f"{steps} from {which} in the graph" if hops else f"linked to {which}"}
 
 
 def reranked(model: str, rank: int, before: int) -> Reason:
@@ -143,32 +152,32 @@ def linked(own_id: str, path: Mapping[str, Any], seed: MemoryRow | None) -> Reas
 # ---------------------------------------------------------------------- parts
 
 
-def short(text: str, stems: Sequence[str] = ()) -> str:
-    """As much of the text as a quotation holds: of the sentence where a stem shows, or of the first one."""
-    text = " ".join(text[:_READ_CHARACTERS].split()) if len(text) > QUOTE_CHARACTERS else " ".join(text.split())
-    if len(text) <= QUOTE_CHARACTERS:
-        return text
-    lowered = text.lower()
-    at = next((at for stem in stems if (at := lowered.find(stem[:-1] if len(stem) > 3 else stem)) >= 0), 0)
-    sentence, begin = text, 0
-    for one in sentences(text):
-        begin = text.find(one, begin)
+def short(text: str, start: int = 0, end: int = 0) -> str:
+    """As much of the text as a quotation holds: of the sentence in which a word stands, with that, or of the first."""
+    first = max(start - _READ_CHARACTERS // 2, 0)
+    # Blanks go: what is before the word tells where it stands then.
+    before = " ".join(f"{text[first:start]}|".split())[:-1]
+    word = " ".join(text[start:end].split())
+    whole = before + " ".join(f"{text[start : first + _READ_CHARACTERS]}".split())
+    if len(whole) <= QUOTE_CHARACTERS and not first:
+        return whole
+    sentence, at, begin = whole, len(before), 0
+    for one in sentences(whole):
+        begin = whole.find(one, begin)
         if begin + len(one) > at:
             sentence, at = one, at - begin
             break
     if len(sentence) <= QUOTE_CHARACTERS:
         return sentence
-    start = 0 if at < QUOTE_CHARACTERS - _LEAD_CHARACTERS else sentence.rfind(" ", 0, at - _LEAD_CHARACTERS) + 1
-    start = start or max(at - _LEAD_CHARACTERS, 0) if at >= QUOTE_CHARACTERS - _LEAD_CHARACTERS else 0
-    part = sentence[start : start + QUOTE_CHARACTERS]
-    if start + QUOTE_CHARACTERS < len(sentence):
-        blank = part.rfind(" ", QUOTE_CHARACTERS // 2)
+    behind = at + len(word)
+    lead = 0 if behind <= QUOTE_CHARACTERS // 2 else max(at - _LEAD_CHARACTERS, 0)
+    if lead and (blank := sentence.find(" ", lead, at)) >= 0:
+        lead = blank + 1
+    part = sentence[lead : lead + QUOTE_CHARACTERS]
+    if lead + QUOTE_CHARACTERS < len(sentence):
+        blank = part.rfind(" ", max(QUOTE_CHARACTERS // 2, behind - lead))
         part = part[: blank if blank > 0 else None].rstrip() + " …"
-    return f"… {part}" if start else part
-
-
-def _quoted(row: MemoryRow, stems: Sequence[str] = ()) -> Neighbour:
-    return {"id": row.id, "quote": short(row.content, stems)}
+    return f"… {part}" if lead else part
 
 
 def _matched(content: str, spans: Sequence[tuple[int, int]]) -> Matched:
@@ -181,7 +190,7 @@ def _listed(texts: Sequence[str], last: str = "and") -> str:
     return f"{', '.join(quoted[:-1])} {last} {quoted[-1]}" if len(quoted) > 1 else quoted[0]
 
 
-def _day(at_ms: int) -> datetime:
+def day_of(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms // 1000, UTC)
 
 

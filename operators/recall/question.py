@@ -56,7 +56,7 @@ class Question:
 def understand(text: str, participants: Iterable[str], vocabulary: Vocabulary = ANYTHING) -> Question:
     """Reads a question about conversations between `participants`."""
     table = table_of(text, vocabulary.languages)
-    named = _named(text, participants, table)
+    named = named_in(text, participants, table)
     own_words = bare = text
     for spelling in named.values():
         own_words = _whole(spelling).sub(table.i, _whole(spelling, r"['’]s\b").sub(table.my, own_words))
@@ -89,7 +89,7 @@ def _held(alternatives: tuple[str, ...], vocabulary: Vocabulary) -> Sequence[str
     return [stem for stem in alternatives if vocabulary.holds(stem)] or alternatives[:1]
 
 
-def _named(text: str, participants: Iterable[str], table: Table) -> dict[str, str]:
+def named_in(text: str, participants: Iterable[str], table: Table) -> dict[str, str]:
     """Participant → the spelling found in the text: the full name, or the first one where only one bears it. In the
     order in which they are named."""
     spellings: dict[str, list[str]] = {}

@@ -2,8 +2,9 @@
 
 The signal compares an owner's memories with each other: its best one is the best of what there is, be it ever so far
 from the question. What is here is absolute: a figure is made of the question and of one memory with its neighbours
-alone. So a `relevance` depends on neither k, nor the query beside it, nor how many other memories there are. What
-`answerable` is made of are the figures of the memories that fit best, and how many there were to choose from.
+alone. So a `relevance` depends on neither k, nor the query beside it. Other memories bear on it only by how many hold a
+word of the question, by whose names they bring, and by what kind of chat they are of. What `answerable` is made of are
+the figures of the memories that fit best, and how many there were to choose from.
 
 A content word of the question, participants' names apart, is worth its rarity, in nats: longer words are rarer, as far
 as is known before a memory is read, and a word is the less rare, the more memories hold it beside a first one.
@@ -21,6 +22,9 @@ as is known before a memory is read, and a word is the less rare, the more memor
 | dated | how well its time fits a date in the question, 0 to 1 |
 | length, user | ln(1 + words); 1 for what a user said to an assistant |
 
+Of a long text `covered`, `match` and `length` are those of its best passage: the one that covers most, and among equals
+matches best. What stands beside it in the text makes an answer no worse.
+
 A logit is Σ weight · figure · setting, where settings are what of the question and its owner bears on the figures'
 worth, and a probability is 1 / (1 + exp(-logit)). The weights differ by what was compared (`Basis`), and by whether
 people talk to each other, or a user to an assistant, or in a script whose words are read as pairs of characters, which
@@ -36,7 +40,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from recallflow.operators.recall.bm25 import K1, counted
-from recallflow.operators.recall.columns import NEAR_DATE, Columns
+from recallflow.operators.recall.columns import SAME_DATE, Columns
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, Basis, Ground, Table, Talk
 from recallflow.operators.recall.weights import chat_of
@@ -50,6 +54,9 @@ MATCH_B, MEAN_LENGTH = 0.75, 30.0
 NEAREST = 50  # memories that `answerable` looks at
 UNANSWERABLE = 0.2  # the warning `nothing_relevant` begins below it
 SEVERAL_WORDS = 3  # of which memories that tell of it would hold one
+TWO_WORDS = 2  # one of which they would hold, or one spelt a little like it
+SPELT_ALIKE = 0.4
+UNLIKE = 0.15  # a cosine of texts that have nothing in common, of models where such texts stand apart
 TOGETHER = 5  # of them, which may hold the answer between them
 
 FIGURES = ("one", "covered", "around", "match", "alike", "lent", "cosine", "said", "dated", "length", "user")
@@ -98,12 +105,13 @@ class Figures(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """One question to an owner's memories. `ground`: whose weights count. `rarities`: (stems,) of its content words;
+    """One question to an owner's memories. `ground`: whose weights count. `stems`, `rarities`: of its content words;
     `holding`: the places that hold each, as often as they do; `settings`: in the order of `SETTINGS`."""
 
     index: OwnerIndex
     columns: Columns
     ground: Ground
+    stems: Sequence[str]
     rarities: Floats
     holding: Sequence[Places]
     settings: Floats
@@ -129,6 +137,7 @@ class Judge:
             index,
             columns,
             (basis, _talk(index, question)),
+            [*standing],
             rarities,
             [found.places for found in standing.values()],
             np.array([settings[name] for name in SETTINGS]),
@@ -139,25 +148,59 @@ class Judge:
         conversation, columns = self.index.conversation, self.columns
         counts, around = self._counts(places)
         words = self.index.words.lengths()[conversation.slots[places]]
-        norms = K1 * (1 - MATCH_B + MATCH_B * words / MEAN_LENGTH)
-        shares = self.rarities / max(self.rarities.sum(), 1e-9)
+        held, length = self._best_passages(places, counts, words)
+        covered, match = self._covered(held, length)
         # By spelling, units weigh what the owner's other memories make of them.
         by_token = float(self.ground[0] in ("static", "contextual"))
         users = conversation.facts["role"][places] == self.index.names.known("user")
         values = {
             "one": np.ones(len(places)),
-            "covered": shares @ (counts > 0),
-            "around": shares @ around,
-            "match": shares @ (counts * (K1 + 1) / (counts + norms)),
+            "covered": covered,
+            "around": self._shares @ around,
+            "match": match,
             "alike": by_token * columns.absolute("word", places),
             "lent": by_token * columns.absolute("word_before", places),
             "cosine": columns.absolute("dense", places),
             "said": 2 * columns.one("speaker", places, absent=0.5) - 1,
-            "dated": columns.one("date", places, absent=0.0) / NEAR_DATE,
-            "length": np.log1p(words),
+            "dated": columns.one("date", places, absent=0.0) / SAME_DATE,
+            "length": np.log1p(length),
             "user": users * 1.0,
         }
         return Figures(np.array([values[name] for name in FIGURES]), counts > 0)
+
+    @property
+    def _shares(self) -> Floats:
+        """What each stem is of the question's rarity."""
+        shares: Floats = self.rarities / max(self.rarities.sum(), 1e-9)
+        return shares
+
+    def _covered(self, counts: Ints, words: Ints) -> tuple[Column, Column]:
+        """`covered` and `match` of texts with so many words, which hold each stem so often: (stems, texts)."""
+        norms = K1 * (1 - MATCH_B + MATCH_B * words / MEAN_LENGTH)
+        return self._shares @ (counts > 0), self._shares @ (counts * (K1 + 1) / (counts + norms))
+
+    def _best_passages(self, places: Places, counts: Ints, words: Ints) -> tuple[Ints, Ints]:
+        """How often each stem stands in the best passage at each place, and how many words that has. `counts`,
+        `words`: of the whole texts."""
+        index = self.index
+        slots = index.conversation.slots[places]
+        if not index.words.divided or not len(self.rarities):
+            return counts, words
+        parts = index.words.parts()
+        several = parts.counts(slots) > 1
+        if not several.any():
+            return counts, words
+        sizes = parts.counts(slots[several])
+        looked_at = ranges(parts.firsts[slots[several]], sizes)
+        held = [index.words.part_occurrences(stem) for stem in self.stems]
+        own, length = counted(held, looked_at, len(parts.starts)), parts.lengths[looked_at]
+        covered, match = self._covered(own, length)
+        of = np.repeat(np.arange(len(sizes)), sizes)
+        order = np.lexsort((-match, -covered, of))
+        best = order[np.cumsum(sizes) - sizes]
+        counts, words = counts.copy(), words.copy()
+        counts[:, several], words[several] = own[:, best], length[best]
+        return counts, words
 
     def _counts(self, places: Places) -> tuple[Ints, Mask]:
         """How often each stem stands at each place; whether it stands there or beside it. (stems, places) both."""
@@ -176,7 +219,7 @@ class Judge:
     def evidence(self, nearest: Figures) -> Floats:
         """What tells whether the memories hold an answer, in the order of `EVIDENCE`. `nearest`: by the signal, the
         nearest first."""
-        shares = self.rarities / max(self.rarities.sum(), 1e-9)
+        shares = self._shares
         best = np.argsort(-nearest.of("covered"), kind="stable")[:TOGETHER]
         unheard = np.array([not len(held) for held in self.holding], np.bool_)
         values = nearest.values
@@ -191,11 +234,25 @@ class Judge:
         return likely
 
     def hopeless(self, nearest: Figures, answerable: float) -> bool:
-        """Whether there is hardly an answer; or, where words alone can tell, none of the question's several words near
-        the nearest, and nobody whom it names said any. Of a question without words of its own it cannot be told."""
-        by_words = self.ground[0] in ("spelling", "words") and len(self.holding) >= SEVERAL_WORDS
-        apart = by_words and not (nearest.of("around").any() or (nearest.of("said") > 0).any())
-        return bool(self.holding) and (apart or answerable < UNANSWERABLE)
+        """Whether there is hardly an answer; or none of the question's words stands near the nearest, nobody whom it
+        names said any, and it has several words, where words alone can tell, or is like none of them. Of a question
+        without words of its own it cannot be told, and of one with a single word only by `answerable`: it is often
+        told in others."""
+        if not self.holding or answerable < UNANSWERABLE:
+            return bool(self.holding)
+        basis, count = self.ground[0], len(self.holding)
+        if count < TWO_WORDS or nearest.of("around").any() or (nearest.of("said") > 0).any():
+            return False
+        if basis in ("spelling", "contextual") and nearest.of("cosine").max(initial=0.0) < UNLIKE:
+            return True
+        by_words = basis in ("spelling", "words")
+        return by_words and (count >= SEVERAL_WORDS or not self._spelt_alike())
+
+    def _spelt_alike(self) -> bool:
+        """Whether any memory has a word spelt like one of the question's."""
+        slots = np.sort(self.index.conversation.slots)
+        found = self.index.words.closest(self.stems, slots, np.ones(len(self.stems)))
+        return bool((found > SPELT_ALIKE).any())
 
     def answerable(self, nearest: Figures) -> float:
         """The probability that the memories hold an answer; `nearest` as for `evidence`."""

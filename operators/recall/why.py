@@ -14,7 +14,7 @@ import numpy as np
 from recallflow.embedder import Kind
 from recallflow.language import find_stems
 from recallflow.operators.graph.expand import Related
-from recallflow.operators.recall import phrases
+from recallflow.operators.recall import people, phrases
 from recallflow.operators.recall.bm25 import counted, idf
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.reasons import ALIKE, ALIKE_NEAR, WORDS, WORDS_NEAR, Strengths, strengths
@@ -36,11 +36,20 @@ Words = dict[str, list[tuple[int, int]]]  # stem → where its words stand
 
 class Lender(NamedTuple):
     """A neighbour that holds words of the question which the memory lacks: its place, how far it is from the memory,
-    and its share of what both hold, by rarity."""
+    its share of what both hold, by rarity, and the stems of those words."""
 
     place: int
     offset: int
     share: float
+    stems: frozenset[str]
+
+
+class Before(NamedTuple):
+    """Of what stands before a memory in its episode: whether there is anything; whether it asks something like the
+    question, and may be in the answer."""
+
+    any: bool
+    asks: bool
 
 
 def why(
@@ -50,23 +59,29 @@ def why(
     columns: Columns,
     kind: Kind,
     read: RowsReader,
-    entities: Callable[[], list[str]],
+    entities: Callable[[int | None], list[str]],
 ) -> list[list[Reason]]:
     """The reasons of each ranked memory, at least one. `read`: rows by slot; `entities`: the names of those that the
-    question is about."""
+    question is about and a memory (`seq`) is linked to, or, for -1, of all that it is about."""
     if scene.tuning.mode == "recency":
         return [[phrases.newest(rank, row)] for rank, row in enumerate(rows, 1)]
     if not rows:
         return []
     places, cases = ranking.places, list[_Case]()
-    texts = zip(places.tolist(), rows, _words(scene, ranking, rows), strict=True)
-    neighbours = zip(_lenders(scene, places), _answering(scene, places), strict=True)
+    asked_about = people.asked_about(scene.index, scene.question)
+    languages = (scene.fact("flags", places) >> LANGUAGE_SHIFT).tolist()
+    texts = zip(places.tolist(), rows, languages, _words(scene, rows, languages), strict=True)
+    neighbours = zip(_lenders(scene, places), _before(scene, places, kind), strict=True)
     speaking = strengths(scene, ranking, columns)
-    for (place, row, words), (lender, answers), own in zip(texts, neighbours, speaking, strict=True):
-        if not answers:
-            own.pop("answers", None)
-        found = _by_code(own, row, words, lender, kind, scene.question.named)
-        cases.append(_Case(place, row, words, lender, _strongest(found)))
+    for (place, row, language, words), (lender, before), own in zip(texts, neighbours, speaking, strict=True):
+        person = None
+        if asked_about and is_readable(row):
+            text = row.content[:SEARCHED_CHARACTERS]
+            person = people.whose(scene.index, asked_about, row.author, text, language)
+        if row is not None and not any(one.holds(phrases.day_of(row.created_ms)) for one in scene.question.dates):
+            own["near_date"] = own.pop("date", 0.0)
+        found = _by_code(own, row, words, lender, before, person, kind)
+        cases.append(_Case(place, row, words, lender, person, _strongest(found)))
     quoted = _neighbours(scene, rows, cases, read)
     return [_reasons(scene, one, quoted, entities) for one in cases]
 
@@ -89,12 +104,14 @@ def say_reranked(reasons: list[list[Reason]], model: str, before: Sequence[int])
 
 
 class _Case(NamedTuple):
-    """What the reasons of a memory are made of: its place and row, the question's words in it, and the codes."""
+    """What the reasons of a memory are made of: its place and row, the question's words in it, whose it is of those
+    whom the question is about, and the codes."""
 
     place: int
     row: MemoryRow | None
     words: Words
     lender: Lender | None
+    person: str | None
     codes: list[str]
 
     @property
@@ -104,20 +121,31 @@ class _Case(NamedTuple):
         return [*nearby, self.place - 1] if "answers" in self.codes else nearby
 
 
-def _words(scene: Scene, ranking: Ranking, rows: Rows) -> list[Words]:
+def _words(scene: Scene, rows: Rows, languages: Sequence[int]) -> list[Words]:
     """The question's words in the text of each memory that can be opened."""
     found: list[Words] = [{} for _ in rows]
     asked, by_language = frozenset(scene.question.stems), defaultdict[int, list[tuple[int, str]]](list)
-    languages = (scene.fact("flags", ranking.places) >> LANGUAGE_SHIFT).tolist()
     for at, (row, language) in enumerate(zip(rows, languages, strict=True)):
         if asked and is_readable(row):
             by_language[language].append((at, row.content))
     for language, texts in by_language.items():
-        searched = find_stems([text[:SEARCHED_CHARACTERS] for _, text in texts], asked, language)
-        for (at, text), places in zip(texts, searched, strict=True):
-            for stem, start, end in places:
-                if end < SEARCHED_CHARACTERS or end == len(text):  # there a word may be cut in two
-                    found[at].setdefault(stem, []).append((start, end))
+        searched = _standing([text for _, text in texts], asked, language)
+        for (at, _), words in zip(texts, searched, strict=True):
+            found[at] = words
+    return found
+
+
+def _standing(texts: Sequence[str], asked: frozenset[str], language: int) -> list[Words]:
+    """Where words with these stems stand in each text: at its beginning, or else, where none does, anywhere."""
+    found: list[Words] = [{} for _ in texts]
+    searched = find_stems([text[:SEARCHED_CHARACTERS] for text in texts], asked, language)
+    for text, words, places in zip(texts, found, searched, strict=True):
+        for stem, start, end in places:
+            if end < SEARCHED_CHARACTERS or end == len(text):  # there a word may be cut in two
+                words.setdefault(stem, []).append((start, end))
+        if not words and len(text) > SEARCHED_CHARACTERS:
+            for stem, start, end in find_stems([text], asked, language)[0]:
+                words.setdefault(stem, []).append((start, end))
     return found
 
 
@@ -126,15 +154,21 @@ def _by_code(
     row: MemoryRow | None,
     words: Words,
     lender: Lender | None,
+    before: Before,
+    person: str | None,
     kind: Kind,
-    named: tuple[str, ...],
 ) -> dict[str, float]:
-    """Strengths by the code of a reason. What columns say of a memory and its neighbours together is told apart."""
+    """Strengths by the code of a reason. What columns say of a memory and its neighbours together is told apart, and
+    what is not so of this memory is left out."""
+    if not before.asks:
+        found.pop("answers", None)
+    if person is None:
+        found.pop("person", None)
     alike, alike_near = found.pop(ALIKE, 0.0), found.pop(ALIKE_NEAR, 0.0)
     near, share = found.pop(WORDS_NEAR, 0.0), lender.share if lender else 0.0
     lent, own = (near + alike_near) * share, found.pop(WORDS, 0.0) + near * (1 - share)
     likeness = "wording" if kind == "spelling" else "meaning"
-    if alike > 0:
+    if alike > 0 or not before.any:
         alike += alike_near * (1 - share)
     else:
         found[f"{likeness}_before"] = alike_near * (1 - share)
@@ -147,7 +181,7 @@ def _by_code(
         own, alike = own + alike, 0.0
     if words:
         found["words"] = own
-    elif row.author in named:
+    elif person is not None:
         found["person"] = found.get("person", 0.0) + own
     return found | {"nearby": lent, likeness: alike}
 
@@ -171,19 +205,26 @@ def _permitted(scene: Scene, places: Places) -> Places:
     return found
 
 
-def _answering(scene: Scene, places: Places) -> list[bool]:
-    """Whether what stands before each place asks something, and may be in the answer."""
-    conversation, before = scene.index.conversation, places - 1
+def _before(scene: Scene, places: Places, kind: Kind) -> list[Before]:
+    """What stands before each place. By spelling, where every text is a little like every other, only what has a word
+    in common is like the question."""
+    index, conversation, before = scene.index, scene.index.conversation, places - 1
     joined = conversation.windows[BEFORE][0].take(places) < places  # else it is the first of its episode
-    found: list[bool] = (joined & scene.index.asking[before] & _permitted(scene, before)).tolist()
-    return found
+    asks = joined & index.answering.take(places) & _permitted(scene, before)
+    if kind == "spelling":
+        held = np.zeros(conversation.size, np.bool_)
+        for stem in scene.question.stems:
+            held[index.standing[stem].places] = True
+        asks &= held[before]
+    return [*map(Before._make, zip(joined.tolist(), asks.tolist(), strict=True))]
 
 
 def _lenders(scene: Scene, places: Places) -> list[Lender | None]:
     """Of each place, the neighbour that lends it most of the words it lacks, if one does; the first among equals."""
     index, conversation = scene.index, scene.index.conversation
-    asked = map(index.standing.__getitem__, dict.fromkeys(scene.question.bare_stems))
-    standing = [found for found in asked if found.holders]
+    asked = {stem: index.standing[stem] for stem in dict.fromkeys(scene.question.bare_stems)}
+    stems = [stem for stem, found in asked.items() if found.holders]
+    standing = [asked[stem] for stem in stems]
     low, high = (bound.take(places).tolist() for bound in conversation.windows[BEFORE])
     nearby = [
         (place, [place + offset for offset in _OFFSETS if first <= place + offset < end])
@@ -206,7 +247,11 @@ def _lenders(scene: Scene, places: Places) -> list[Lender | None]:
         for other in others:
             if (words := held.get(other)) and permitted[other] and (lent := worth(words - own)) > most:
                 lender, most = other, lent
-        found.append(None if lender is None else Lender(lender, lender - place, most / (most + worth(own))))
+        if lender is None:
+            found.append(None)
+        else:
+            lent_stems = frozenset(stems[word] for word in held[lender] - own)
+            found.append(Lender(lender, lender - place, most / (most + worth(own)), lent_stems))
     return found
 
 
@@ -223,8 +268,29 @@ def _neighbours(scene: Scene, rows: Rows, cases: list[_Case], read: RowsReader) 
 # ---------------------------------------------------------------------- in words
 
 
+def _nearby(scene: Scene, lender: Lender, neighbour: MemoryRow | None) -> Reason | None:
+    """What a neighbour lends, as it says it; none where its text does not show it, as where a word is cut in two."""
+    span = (0, 0)
+    if neighbour is not None:
+        language = int(scene.fact("flags", np.array([lender.place]))[0]) >> LANGUAGE_SHIFT
+        (words,) = _standing([neighbour.content], lender.stems, language)
+        if not words:
+            return None
+        span = min(spans[0] for spans in words.values())
+    return phrases.nearby(lender.offset, neighbour, span)
+
+
+def _entity(scene: Scene, case: _Case, entities: Callable[[int | None], list[str]]) -> Reason | None:
+    """Which of the entities it is near, and how near; none where its text names nobody after all."""
+    hops = 0 if scene.proximity is None else round(1 / float(scene.proximity[case.place]) - 1)
+    names = entities(None if hops else int(scene.fact("seq", np.array([case.place]))[0]))
+    if not hops and case.row is not None and case.row.author is None and case.person is not None:
+        names = [*names, case.person]
+    return phrases.entity([*dict.fromkeys(names)], hops) if hops or names else None
+
+
 def _reasons(
-    scene: Scene, case: _Case, neighbours: dict[int, MemoryRow], entities: Callable[[], list[str]]
+    scene: Scene, case: _Case, neighbours: dict[int, MemoryRow], entities: Callable[[int | None], list[str]]
 ) -> list[Reason]:
     row, found = case.row, []
     if row is None:  # it is not shown
@@ -234,17 +300,19 @@ def _reasons(
             case "words":
                 found.append(phrases.words(row.content, case.words))
             case "nearby" if case.lender is not None:
-                neighbour = neighbours.get(case.lender.place)
-                found.append(phrases.nearby(case.lender.offset, neighbour, scene.question.bare_stems))
+                if (lent := _nearby(scene, case.lender, neighbours.get(case.lender.place))) is not None:
+                    found.append(lent)
             case "answers":
                 found.append(phrases.answers(neighbours.get(case.place - 1)))
-            case "person":
-                found.append(phrases.person(row, next(iter(scene.question.named), None)))
+            case "person" if case.person is not None:
+                found.append(phrases.person(row, case.person, asks=not scene.question.named))
             case "date":
                 found.append(phrases.date(row.created_ms))
+            case "near_date":
+                found.append(phrases.near_date(row.created_ms))
             case "entity":
-                proximity = 0.0 if scene.proximity is None else float(scene.proximity[case.place])
-                found.append(phrases.entity(entities(), round(1 / proximity - 1)))
+                if (near := _entity(scene, case, entities)) is not None:
+                    found.append(near)
             case _:
                 found.append(phrases.plain(code))
     if not found:

@@ -101,6 +101,9 @@ class KafkaOptions:
             "socket.nagle.disable": True,
             "fetch.queue.backoff.ms": 2,
             "queued.min.messages": 5_000,
+            # What librdkafka reads ahead, and what one fetch may bring: records may be large.
+            "queued.max.messages.kbytes": 16 * 1024,
+            "fetch.max.bytes": 16 * 1024 * 1024,
             **self.librdkafka,
             "logger": ClientLog(),
             "bootstrap.servers": self.bootstrap_servers,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from itertools import islice, product
 
 import regex
@@ -12,7 +13,8 @@ from recallflow.language.tables import ENGLISH, Table
 
 _BESIDE = 32  # characters before and behind a month's name: more than any day there takes
 _ISO_DATE = regex.compile(r"\b((?:19|20)\d\d)-(\d\d)-(\d\d)\b", regex.ASCII)
-_YEAR = regex.compile(r"\b((?:19|20)\d\d)\b", regex.ASCII)
+# Of numbers whose order the language does not tell, the year alone says less than was meant.
+_YEAR = regex.compile(r"(?<!\b\d{1,2}[./-] ?)\b((?:19|20)\d\d)\b(?![./-]\d{1,2}[./-]\d)", regex.ASCII)
 _NUMERIC = {
     "dmy": regex.compile(r"\b(?P<day>\d{1,2})[./-] ?(?P<month>\d{1,2})[./-] ?(?P<year>(?:19|20)\d\d)\b", regex.ASCII),
     "ymd": regex.compile(r"\b(?P<year>(?:19|20)\d\d)[./-] ?(?P<month>\d{1,2})[./-] ?(?P<day>\d{1,2})\b", regex.ASCII),
@@ -26,6 +28,11 @@ class DateMention:
     year: int | None
     month: int | None
     day: int | None
+
+    def holds(self, day: date) -> bool:
+        """Whether it is a day of this date."""
+        parts = (self.year, day.year), (self.month, day.month), (self.day, day.day)
+        return all(asked is None or asked == own for asked, own in parts)
 
 
 def find_dates(text: str, table: Table, at_most: int) -> tuple[DateMention, ...]:

@@ -74,7 +74,7 @@ def test_a_log_is_sent_once_however_often_the_command_runs(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["log.jsonl", "log.jsonl.rejects.jsonl", "state-home"]
     elsewhere = command("replay", log, *at, "--memory-topic", topics("query.events"))
     assert f"20 events sent to {topics('query.events')}; 1 refused" in elsewhere.stdout
-    (reject, _) = map(orjson.loads, (tmp_path / "log.jsonl.rejects.jsonl").read_bytes().splitlines())
+    (reject,) = map(orjson.loads, (tmp_path / "log.jsonl.rejects.jsonl").read_bytes().splitlines())
     assert (reject["line"], reject["record"]) == (11, "{broken")
 
 

@@ -125,6 +125,33 @@ def test_lost_partitions_are_read_again(
     assert deployment.hash() == undisturbed(deployment, topics, tmp_path / "other")
 
 
+def test_a_new_directory_sends_nothing_a_second_time(deployment: Deployment, tmp_path: Path) -> None:
+    refuse(deployment, 5)
+    deployment.send(60)
+    assert deployment.ends(kill_after=40)[0] == -signal.SIGKILL  # some of its last outputs were sent, and others not
+    named = ("--deployment", tmp_path.name)  # that of the killed one is held until its session has run out
+    for number in range(2):  # the second one finds what two have sent
+        new = replace(deployment, state_dir=tmp_path / f"new{number}", flags=named)
+        with new.running():
+            new.send(20)
+            refuse(new, 5)
+            letters = 5 * (number + 2)
+            assert [*new.outputs(new.topics.receipts, new.sent).values()] == [1] * new.sent
+            assert [*new.outputs(new.topics.dead_letters, letters).values()] == [1] * letters
+        deployment.sent = new.sent
+        assert [*new.outputs(new.topics.receipts).values()] == [1] * new.sent
+        assert [*new.outputs(new.topics.responses).values()] == [1] * new.asked
+        assert verify(new.state_dir).problems == []
+
+
+def refuse(deployment: Deployment, count: int) -> None:
+    """Produces memory events that are refused."""
+    producer = Producer({"bootstrap.servers": deployment.broker.bootstrap_servers})
+    for number in range(count):
+        producer.produce(deployment.topics.memory, b"{", f"acme/{USERS[number]}".encode(), number % LOG_PARTITIONS)
+    assert producer.flush(GIVE_UP_S) == 0
+
+
 def test_a_rebuild_that_was_killed_can_be_asked_for_again(
     deployment: Deployment, topics: Names, tmp_path: Path
 ) -> None:

@@ -35,7 +35,7 @@ def client() -> Iterator[RecallClient]:
     ("arguments", "error", "said"),
     [
         ({"tenant_id": ""}, InvalidRecord, "tenant_id: .*at least 1 character"),
-        ({"environment": "a\nb"}, InvalidRecord, "environment: holds a control character"),
+        ({"environment": "a\nb"}, InvalidRecord, "environment: is blank, or holds a control character"),
         ({"timeout_s": 0}, UsageError, "timeout_s must be a number of seconds above 0, .* not 0"),
         ({"timeout_s": float("nan")}, UsageError, "timeout_s must be a number of seconds .* not nan"),
         ({"timeout_s": float("inf")}, UsageError, "timeout_s must be a number of seconds .* not inf"),
@@ -78,7 +78,7 @@ def test_what_no_call_could_succeed_with_is_refused(arguments: Any, error: type[
         (lambda c: c.remember("ann", "x", metadata={"a": [NAN]}), UsageError, r"metadata\.a\.0: nan is no number"),
         (lambda c: c.remember("ann", "x", metadata={"a": 2**64}), UsageError, r"metadata\.a: .* beyond 64 bits"),
         (lambda c: c.remember("ann", "x", metadata={5: "a"}), UsageError, "metadata: the key 5 is no text"),
-        (lambda c: c.remember("ann", "x", metadata={"a": nested(300)}), UsageError, "metadata.*more than 200 levels"),
+        (lambda c: c.remember("ann", "x", metadata={"a": nested(300)}), UsageError, "metadata.*more than 201 levels"),
         (lambda c: c.remember("ann", "x", tags={"a"}), UsageError, "tags: set cannot be sent; give text"),
         (
             lambda c: c.remember("ann", b"x", tags=[b"y"]),

@@ -23,6 +23,7 @@ class Message:
     append_ms: int = 0
     logged: bool = True
     failed: KafkaError | None = None
+    headed: tuple[tuple[str, bytes], ...] = ()
 
     def topic(self) -> str:
         return self.of_topic
@@ -42,8 +43,8 @@ class Message:
     def timestamp(self) -> tuple[int, int]:
         return TIMESTAMP_LOG_APPEND_TIME if self.logged else TIMESTAMP_CREATE_TIME, self.append_ms
 
-    def headers(self) -> None:
-        return None
+    def headers(self) -> list[tuple[str, bytes]] | None:
+        return [*self.headed] or None
 
     def error(self) -> KafkaError | None:
         return self.failed
@@ -114,6 +115,7 @@ class FakeConsumer:
     def __init__(self, kafka: FakeKafka, options: Mapping[str, object]) -> None:
         self.options = options
         self.closed = False
+        self.most = 1_000_000  # so many come at once
         self.given: dict[tuple[str, int], int] | None = None  # the place in each log, once something is assigned
         self.paused: set[tuple[str, int]] = set()
         self._kafka = kafka
@@ -155,7 +157,7 @@ class FakeConsumer:
     def consume(self, count: int, timeout: float) -> list[Message]:  # noqa: ARG002
         with self._kafka.changed:
             found: list[Message] = []
-            while len(found) < count and (message := self._next()) is not None:
+            while len(found) < min(count, self.most) and (message := self._next()) is not None:
                 found.append(message)
             return found
 

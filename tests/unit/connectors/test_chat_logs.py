@@ -317,7 +317,7 @@ def test_nesting_deeper_than_can_be_written_is_refused_as_that(write: Callable[[
     (event,) = events(path)
     assert (event["id"], event["role"], event["content"]) == ("conversation-1-1", "user", "x")
     (value,) = read_log(path, SCOPE)
-    with pytest.raises(InvalidRecord, match="nested more than 200 levels deep"):
+    with pytest.raises(InvalidRecord, match="nested more than 201 levels deep"):
         parse(value)
 
 

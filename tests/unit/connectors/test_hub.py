@@ -13,6 +13,7 @@ from recallflow.connectors.kafka.hub import (
     BUDGET_S,
     IN_FLIGHT_MAX,
     READ_AHEAD,
+    READ_AHEAD_BYTES,
     READ_BATCH,
     STARVED_S,
     Hub,
@@ -218,6 +219,29 @@ def test_a_lane_that_others_wait_for_is_read_on_and_the_full_ones_are_paused() -
     read_until_full(one)
     assert kafka.consumers[0].paused == set()
     assert late.held() >= READ_AHEAD
+    one.stop()
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.parametrize("in_order", [False, True])
+def test_of_large_records_fewer_are_read_ahead(partitions: int, in_order: bool) -> None:
+    large = b"x" * (READ_AHEAD_BYTES // 50)
+    kafka = FakeKafka(events=partitions + 1)
+    for number in range(200):
+        kafka.append("events", number % partitions, large, b"key", append_ms=1_000)
+    order = Order(lambda: 0) if in_order else None
+    one = reader(kafka, order)
+    kafka.consumers[0].most = 5  # librdkafka has its own bound of what it holds
+    lanes = [add(one, "events", number, 200) for number in range(partitions)]
+    if in_order:
+        add(one, "events", partitions, 1)  # is waited for, and nothing comes
+    read_until_full(one)
+    assert READ_AHEAD_BYTES <= sum(lane.held_bytes() for lane in lanes) <= READ_AHEAD_BYTES * 2
+    for lane in lanes:
+        lane.read.clear()
+        lane.given_bytes = lane.read_bytes
+    read_until_full(one)
+    assert sum(lane.held_bytes() for lane in lanes) >= READ_AHEAD_BYTES
     one.stop()
 
 

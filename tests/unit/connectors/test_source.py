@@ -10,7 +10,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, Hub
-from recallflow.connectors.kafka.source import KafkaPart, KafkaSource, Offsets, Progress
+from recallflow.connectors.kafka.source import BATCH_BYTES, KafkaPart, KafkaSource, Offsets, Progress
 from recallflow.errors import SourceError
 from recallflow.records import Record
 from tests.unit.connectors.fake_consumer import FakeKafka
@@ -237,3 +237,29 @@ def test_an_owner_who_changes_partition_keeps_the_order_of_the_log(kafka: FakeKa
         kafka.append(MEMORIES, partition, name, b"acme/mover", append_ms=append_ms)
     flows.append(flow := Flow(kafka).start())
     assert names(flow.taken()) == ["1", "2", "3", "4"]
+
+
+def test_what_another_directory_sent_outputs_for_comes_out_silent(kafka: FakeKafka, flows: list[Flow]) -> None:
+    for number in range(6):
+        kafka.append(MEMORIES, number % 2, b"%d" % number, append_ms=number)
+    flows.append(Flow(kafka, sent={f"{MEMORIES}:0": 2}).start())
+    taken = flows[-1].taken()
+    assert [record.silent for record in taken] == [record.value in (b"0", b"2") for record in taken]
+    flows.append(Flow(kafka).start(flows[-1].snapshots()))  # a snapshot keeps it
+    assert all(part.snapshot()[f"{MEMORIES}:0"] == (3, 3) for part in flows[-1].parts[:1])
+
+
+@pytest.mark.parametrize("topic", [MEMORIES, QUERIES])
+def test_a_batch_of_large_records_is_short(kafka: FakeKafka, flows: list[Flow], topic: str) -> None:
+    for _ in range(9):
+        kafka.append(topic, 0, b"x" * (BATCH_BYTES // 3))
+    flows.append(Flow(kafka).start())
+    flow = flows[-1]
+    lane = next(one.lanes[topic, 0] for one in flow.source.readers() if (topic, 0) in one.lanes)
+    kafka.await_(lambda: lane.held() == 9)
+    sizes: list[int] = []
+    while sum(sizes) < 9:
+        if batch := flow.batch(flow.parts[0]):
+            sizes.append(len(batch))
+    assert max(sizes) <= 4
+    assert lane.held_bytes() == 0

@@ -341,10 +341,10 @@ def times(*written: str) -> npt.NDArray[np.int64]:
         #                          30 Apr 23:59:59.999, 1 May 0:00, 10 May, 12 May 23:59:59.999, 13 May, 31 May, 1 June
         (DateMention(2023, 5, None), [0, 1, 1, 1, 1, 1, 0]),
         (DateMention(None, 5, None), [0, 1, 1, 1, 1, 1, 0]),
-        (DateMention(2023, 5, 10), [0, 1, 2, 2, 1, 1, 0]),
+        (DateMention(2023, 5, 10), [0, 1, 2, 1.5, 1, 1, 0]),
         (DateMention(2023, 5, 1), [0, 2, 1, 1, 1, 1, 0]),  # 30 April is near, but another month
         (DateMention(2023, 5, 31), [0, 1, 1, 1, 1, 2, 0]),
-        (DateMention(2023, 4, 29), [2, 0, 0, 0, 0, 0, 0]),
+        (DateMention(2023, 4, 29), [1.5, 0, 0, 0, 0, 0, 0]),
         (DateMention(2023, None, None), [0.3] * 7),
         (DateMention(2022, None, None), [0] * 7),
         (DateMention(2022, 5, 10), [0] * 7),
@@ -376,7 +376,7 @@ def test_dates_before_1970_leap_days_and_year_edges() -> None:
 def test_the_best_of_several_dates_counts() -> None:
     created_ms = times("2023-05-10", "2023-06-10", "2022-07-01")
     mentions = (DateMention(2023, 5, 9), DateMention(None, 6, None), DateMention(2022, None, None))
-    assert_column(date_column(created_ms, mentions), [2, 1, 0.3])
+    assert_column(date_column(created_ms, mentions), [1.5, 1, 0.3])
 
 
 @given(
@@ -398,13 +398,14 @@ def test_the_date_column_agrees_with_the_calendar(
         expected = 0.3 * fits
     else:
         fits = fits and month == its_month
-        expected = fits + (fits and day is not None and abs(day - its_day) <= 2)
+        apart = 31 if day is None else abs(day - its_day)
+        expected = fits * (2.0 if apart == 0 else 1.5 if apart <= 2 else 1.0)
     assert date_column(np.array([created_ms]), (DateMention(year, month, day),))[0] == expected
 
 
 def test_a_date_in_the_question_weighs_event_times(make_entry: MakeEntry) -> None:
     entries = [make_entry(n, episode=0, created_ms=int(at)) for n, at in enumerate(times("2023-05-08", "2023-06-08"))]
-    assert_column(columns_of(indexed(entries), "What was on May 9th 2023?")["date"], [2, 0])
+    assert_column(columns_of(indexed(entries), "What was on May 9th 2023?")["date"], [1.5, 0])
     assert "date" not in columns_of(indexed(entries), "What was that?")
 
 

@@ -186,6 +186,16 @@ def test_what_only_looks_like_a_date_is_none(text: str) -> None:
     assert dates(text) == ()
 
 
+@pytest.mark.parametrize("text", ["What was on 12.03.2026?", "And on 04/05/2026?", "What was on 2026/03/12?"])
+def test_numbers_whose_order_is_not_known_give_not_even_a_year(text: str) -> None:
+    assert dates(text) == ()
+
+
+def test_seasons_and_spans_of_years_are_years() -> None:
+    assert dates("How was the season 2019/20?") == (date(2019),)
+    assert dates("What was in 2019-2021?") == (date(2019), date(2021))
+
+
 def test_an_iso_date_is_exact() -> None:
     assert dates("What was on 2023-05-08?") == (date(2023, 5, 8),)
     assert dates("Between 2023-05-08 and 2024-01-31?") == (date(2023, 5, 8), date(2024, 1, 31))

@@ -222,7 +222,23 @@ def test_what_is_less_relevant_than_asked_for_is_left_out(ask: Ask) -> None:
 def test_by_words_alone_a_question_that_shares_none_finds_nothing(ask: Ask) -> None:
     assert codes(ask("Which volcano erupted over Sicily?")) == ["nothing_relevant"]
     assert codes(ask("Which kettle erupted over Sicily?")) == []
+    assert codes(ask("Which volcano erupted?")) == ["nothing_relevant"]  # no word is spelt like these two
     assert codes(ask("Where do I live?")) == []  # one word: it is often told in others
+
+
+@pytest.mark.parametrize("others", [10, 50, 100])
+def test_a_long_answer_that_tells_in_one_passage_is_relevant(
+    make_event: MakeEvent, run_flow: RunFlow, others: int
+) -> None:
+    filling = "The museum opens early and closes late. Bring comfortable shoes and enough water. " * (others // 2)
+    told = f"{filling}The night bus back to the hostel leaves from platform 14 at 23:40. {filling}"
+    chat = [("user", "Tell me everything about the trip, please"), ("assistant", told)]
+    said = [make_event("message", n, id=role, role=role, content=text) for n, (role, text) in enumerate(chat)]
+    asked = make_event("recall", 9, query="When does the night bus to the hostel leave?")
+    (response,) = run_flow([*said, asked]).responses
+    found = relevance_of(response)
+    assert found["assistant"] > 0.3 > found["user"]
+    assert "nothing_relevant" not in codes(response)
 
 
 def test_where_nothing_is_left_the_answer_says_so(ask: Ask) -> None:

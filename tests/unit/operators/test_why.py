@@ -126,6 +126,23 @@ def test_a_date_asked_about_is_told(make_event: MakeEvent, run_flow: RunFlow) ->
     assert "date" not in of(response, "m2")
 
 
+def test_the_day_asked_about_comes_first_and_its_neighbours_are_not_of_it(
+    make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    begin_ms = 1_772_366_400_000  # 1 March 2026, 12:00
+    said = [
+        make_event("message", begin_ms + n * DAY_MS, id=f"{n + 1}", session_id=f"s{n}", name="Ann", content=text)
+        for n, text in enumerate(["We watered plants and read a book."] * 40)
+    ]
+    (response,) = run_flow(
+        [*said, make_event("recall", begin_ms + 60 * DAY_MS, query="What was on March 12?")]
+    ).responses
+    assert response["memories"][0]["id"] == "12"
+    assert of(response, "12")["date"]["date"] == "2026-03-12"
+    assert [memory["id"] for memory in response["memories"] if "date" in of(response, memory["id"])] == ["12"]
+    assert of(response, "13")["near_date"]["text"] == "from 13 March 2026, near a date asked about"
+
+
 # ── neighbours ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -140,6 +157,23 @@ def test_words_that_a_neighbour_lends_are_its_own(ask: Ask) -> None:
     assert found["nearby"]["neighbour"]["id"] == "move"
     assert found["nearby"]["text"].startswith("said right before “I moved to Porto")
     assert "words" not in found
+
+
+def test_a_word_far_behind_the_beginning_of_a_text_is_shown_and_quoted(
+    make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    long = (
+        "Rain fell all day and nobody went out. " * 150
+        + "The night bus leaves from platform 14. "
+        + "It rained. " * 200
+    )
+    told = [("Ann", "long", long), ("Bo", "short", "Good to know, thanks.")]
+    said = [make_event("message", n, id=id_, name=name, content=text) for n, (name, id_, text) in enumerate(told)]
+    (response,) = run_flow([*said, make_event("recall", DAY_MS, query="When does the night bus leave?")]).responses
+    (place,) = of(response, "long")["words"]["words"][0]["places"]
+    assert long[place["start"] : place["end"]] == "night"
+    quote = "The night bus leaves from platform 14."
+    assert of(response, "short")["nearby"]["text"] == f"said right after “{quote}”"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +220,8 @@ def test_what_cannot_be_opened_is_neither_searched_nor_quoted(
 
 def test_a_long_text_is_quoted_where_the_word_stands() -> None:
     text = "It rained all day and nobody went anywhere. " * 5 + "In the end we took the ferry to Porto and " + "x " * 99
-    quote = short(text, ["porto"])
+    at = text.index("Porto")
+    quote = short(text, at, at + len("Porto"))
     assert "Porto" in quote
     assert len(quote) <= QUOTE_CHARACTERS + 4
     assert short("word" * 100).endswith("…")
@@ -228,7 +263,7 @@ def test_nearness_to_an_entity_names_it(make_event: MakeEvent, run_flow: RunFlow
     ]
     asked = make_event("recall", DAY_MS, query="anything", mode="entity_focused", entity_urns=["Porto"])
     (response,) = run_flow([*told, asked]).responses
-    assert of(response, "near")["entity"] == {"code": "entity", "text": "about “Porto”"}
+    assert of(response, "near")["entity"] == {"code": "entity", "text": "linked to “Porto”"}
     assert "entity" not in of(response, "far")
 
 

@@ -155,3 +155,14 @@ def test_the_commands_say_what_they_did(state_dir: Path, tmp_path: Path, capfd: 
     assert "rebuild first" in err
     assert not (tmp_path / "lame").exists()
     assert (tmp_path / "copy" / DESCRIPTION).exists()
+
+
+@pytest.mark.parametrize(("target", "source"), [("copy/inner", "copy"), ("", "copy")])
+def test_a_directory_and_its_checkpoint_never_lie_within_each_other(
+    state_dir: Path, tmp_path: Path, target: str, source: str
+) -> None:
+    checkpoint(state_dir, tmp_path / "copy")
+    before = hash_of(tmp_path / "copy")
+    with pytest.raises(StateError, match="lie within each other"):
+        restore(tmp_path / source, tmp_path / target)
+    assert hash_of(tmp_path / "copy") == before

@@ -1,0 +1,83 @@
+"""What was sent for the memory topic before a state directory began.
+
+A new directory reads memories from their beginning, and another one may have sent what comes of them long ago: then its
+records change the state, and give no outputs. Near the last of them that is not known of all: a run that was killed had
+sent some of its last outputs and not others. There each output is compared with those that are in its topic.
+"""
+
+from collections import defaultdict, deque
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.messages import time_ms
+from recallflow.connectors.kafka.partitions import part_name
+from recallflow.connectors.kafka.sink import identity_of
+from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, NewConsumer, TopicReader
+from recallflow.flows.topics import Topics
+from recallflow.records import Position
+
+COMPARED = 20_000  # records before the last one that anything was sent for
+
+
+class Sent(NamedTuple):
+    """`below`: per source (`topic:partition`), up to where everything was sent. `tails`: per part of an output topic,
+    from where its outputs are compared one by one."""
+
+    below: dict[str, int]
+    tails: dict[str, int]
+
+
+class _Source(NamedTuple):
+    """A partition of the memory topic as it is now: what begins before it, in time or in place, was another one's."""
+
+    low: int
+    high: int
+    begins_ms: int
+
+
+def sent_before(options: KafkaOptions, topics: Topics, new_consumer: NewConsumer = Consumer) -> Sent:
+    """Reads the topics of receipts and dead letters. Raises SourceError."""
+    places: dict[str, dict[str, deque[tuple[int, int]]]] = {}  # part → source → offsets of a record, and its output
+    last: dict[str, int] = defaultdict(lambda: -1)
+    with TopicReader(options, UNCOMMITTED, new_consumer=new_consumer) as reader:
+        sources = _sources(reader, topics.memory)
+        for (topic, number), (low, high) in reader.spans((topics.receipts, topics.dead_letters)).items():
+            if not sources or low >= high:
+                continue
+            found = places.setdefault(part_name(topic, number), defaultdict(lambda: deque(maxlen=COMPARED)))
+            for message in reader.read_to_end(topic, number, low):
+                if (position := _source_of(message, sources)) is not None:
+                    found[position.source].append((position.offset, message.offset()))
+                    last[position.source] = max(last[position.source], position.offset)
+    below = {source: max(0, offset + 1 - COMPARED) for source, offset in last.items()}
+    tails: dict[str, int] = {}
+    for part, by_source in places.items():
+        compared = [at for source, pairs in by_source.items() for offset, at in pairs if offset >= below[source]]
+        if compared:
+            tails[part] = min(compared)
+    return Sent(below, tails)
+
+
+def _sources(reader: TopicReader, topic: str) -> dict[str, _Source]:
+    """The partitions of a topic that hold anything."""
+    found = {}
+    for (_, number), (low, high) in reader.spans((topic,)).items():
+        first = next(reader.read_to_end(topic, number, low), None) if low < high else None
+        if first is not None:
+            found[f"{topic}:{number}"] = _Source(low, high, time_ms(first))
+    return found
+
+
+def _source_of(message: Any, sources: dict[str, _Source]) -> Position | None:
+    """The record that an output came of, where that is one of the sources' still."""
+    for source, _ in identity_of(message):
+        try:
+            position = Position.parse(source.decode())
+        except ValueError:  # of somebody else's making
+            return None
+        known = sources.get(position.source)
+        if known and known.low <= position.offset < known.high and known.begins_ms <= time_ms(message):
+            return position
+    return None

@@ -1,0 +1,62 @@
+"""What a new state directory finds of outputs that another one sent."""
+
+import pytest
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.flows import sent
+from recallflow.flows.sent import Sent, sent_before
+from recallflow.flows.topics import Topics
+from tests.unit.connectors.fake_consumer import FakeKafka
+
+TOPICS = Topics(memory="memories", receipts="receipts", dead_letters="letters")
+RECEIPTS, LETTERS = "receipts:00000", "letters:00000"
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
+    """Ten memories in each of two partitions, appended at 100 ms and later."""
+    monkeypatch.setattr(sent, "COMPARED", 3)
+    made = FakeKafka(memories=2, receipts=1, letters=1)
+    for number in range(20):
+        made.append("memories", number % 2, b"{}", append_ms=100 + number)
+    return made
+
+
+def put(kafka: FakeKafka, topic: str, source: str, at_ms: int = 500) -> None:
+    headers = Outgoing(source, 0, None, None).all_headers
+    kafka.append(topic, 0, b"{}", append_ms=at_ms, headed=tuple((name, value or b"") for name, value in headers))
+
+
+def found(kafka: FakeKafka) -> Sent:
+    return sent_before(KafkaOptions("nowhere:1"), TOPICS, kafka.consumer)
+
+
+def test_of_topics_that_hold_nothing_nothing_was_sent(kafka: FakeKafka) -> None:
+    assert found(kafka) == Sent({}, {})
+
+
+def test_below_the_last_ones_all_was_sent_and_those_are_compared(kafka: FakeKafka) -> None:
+    for offset in range(8):
+        put(kafka, "receipts", f"memories:0:{offset}")
+    put(kafka, "letters", "memories:1:0")
+    put(kafka, "letters", "memories:0:9")
+    # Of 0:7, 0:8 and 0:9 each is compared, and of partition 1 all that there is.
+    assert found(kafka) == Sent({"memories:0": 7, "memories:1": 0}, {RECEIPTS: 7, LETTERS: 0})
+
+
+@pytest.mark.parametrize(
+    ("source", "at_ms"),
+    [
+        ("memories:0:3", 99),  # sent before the first record was there: of a topic that was deleted
+        ("memories:0:10", 500),  # of a record that is not there
+        ("memories:7:0", 500),
+        ("queries:0:3", 500),
+        ("nonsense", 500),
+        ("memories:\u0663:1:x", 500),
+    ],
+)
+def test_outputs_of_other_records_say_nothing(kafka: FakeKafka, source: str, at_ms: int) -> None:
+    put(kafka, "receipts", source, at_ms)
+    kafka.append("receipts", 0, b"somebody else's", append_ms=500)
+    assert found(kafka) == Sent({}, {})
