@@ -1,10 +1,11 @@
 """What a question says, by rules: whom it names, which dates, what it asks for."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
+
+import regex
 
 from recallflow import limits
 from recallflow.caching import Kept
@@ -32,8 +33,8 @@ class Vocabulary(NamedTuple):
 ANYTHING = Vocabulary()
 
 _LETTER = rf"[^\W{ADJOINING}]"  # beside which no name begins or ends
-_OF_WORD = re.compile(_LETTER)
-_WORD = re.compile(r"[^\W\d_]+")
+_OF_WORD = regex.compile(_LETTER)
+_WORD = regex.compile(r"[^\W\d_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +148,20 @@ def _is_of_word(character: str) -> bool:
 def _spelled(name: str, text: str, table: Table) -> str | None:
     """The name as the text writes it. An ordinary word is a name only with a capital (a Will is not every will)."""
     ordinary = table.blanks and (name.lower() in table.function_words or name.lower() in table.months)
-    found = [match[0] for match in _whole(name, flags=re.IGNORECASE).finditer(text)]
+    found = [match[0] for match in _whole(name, flags=regex.IGNORECASE).finditer(text)]
     if ordinary:
         found = [spelling for spelling in found if spelling[0].isupper()]
     return name if name in found else next(iter(found), None)
 
 
-def _whole(name: str, behind: str = "", flags: int = 0) -> re.Pattern[str]:
+def _whole(name: str, behind: str = "", flags: int = 0) -> regex.Pattern[str]:
     """A pattern for the name as a word of its own, whatever characters it begins and ends with, and what is behind."""
     return _patterns[name, behind, flags]
 
 
-def _pattern(wanted: tuple[str, str, int]) -> re.Pattern[str]:
-    name, behind, flags = wanted
-    return re.compile(rf"(?<!{_LETTER}){re.escape(name)}(?!{_LETTER}){behind}", flags)
+def _pattern(wanted: tuple[str, str, int]) -> regex.Pattern[str]:
+    name, behind, flags = wanted  # the standard library takes twenty times as long to compile it
+    return regex.compile(rf"(?<!{_LETTER}){regex.escape(name)}(?!{_LETTER}){behind}", flags)
 
 
 _patterns = Kept(_pattern, 4 * 1024 * 1024)  # the same names are asked about over and over
