@@ -187,13 +187,10 @@ def _mentions(scene: Scene, places: Places) -> Column:
     memories that mention it). In a chat between two, each one's name stands at half of all messages: it says next to
     nothing, and what the question is about says a lot."""
     conversation = scene.index.conversation
-    stems = [*dict.fromkeys(scene.question.stems)]
-    known, counts = [], np.zeros((len(stems), len(places)))
-    for row, stem in enumerate(stems):  # one at a time: together they would be as many numbers as memories times words
-        (everywhere,) = scene.index.words.counts([stem])
-        mentioned = everywhere[conversation.slots]
-        known.append(np.count_nonzero(mentioned))
-        counts[row] = mentioned[places]
+    standing = [scene.index.standing[stem] for stem in dict.fromkeys(scene.question.stems)]
+    known, counts = [found.holders for found in standing], np.zeros((len(standing), len(places)))
+    for row, found in enumerate(standing):  # one at a time: together they would be as many as memories times words
+        counts[row] = np.bincount(found.places, minlength=conversation.size)[places]
     rarity = np.log1p(conversation.size / np.maximum(known, 1))
     mentions: Column = rarity @ counts
     return mentions
