@@ -67,9 +67,7 @@ def ends(options: KafkaOptions, topics: tuple[str, ...], chosen: Mapping[str, ob
 def _check_memories(options: KafkaOptions, topic: str) -> None:
     """A topic of queries that is read as one of memories would have all of them answered a second time."""
     with TopicReader(options) as reader:
-        spans = reader.spans((topic,))
-        firsts = [next(reader.read_to_end(topic, number, low), None) for (_, number), (low, _) in spans.items()]
-    values = [first.value() or b"" for first in firsts if first is not None]
+        values = [first.value() or b"" for first in reader.firsts(reader.spans((topic,))).values()]
     if values and all(map(asks, values)):
         raise UsageError(
             f"{topic} begins with queries in each partition, and is given as --memory-topic: give the topic of memory "

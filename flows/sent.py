@@ -62,12 +62,9 @@ def sent_before(options: KafkaOptions, topics: Topics, new_consumer: NewConsumer
 
 def _sources(reader: TopicReader, topic: str) -> dict[str, _Source]:
     """The partitions of a topic that hold anything."""
-    found = {}
-    for (_, number), (low, high) in reader.spans((topic,)).items():
-        first = next(reader.read_to_end(topic, number, low), None) if low < high else None
-        if first is not None:
-            found[f"{topic}:{number}"] = _Source(low, high, time_ms(first))
-    return found
+    spans = reader.spans((topic,))
+    firsts = reader.firsts(spans).items()
+    return {f"{topic}:{number}": _Source(*spans[topic, number], time_ms(first)) for (_, number), first in firsts}
 
 
 def _source_of(message: Any, sources: dict[str, _Source]) -> Position | None:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from recallflow.caching import Kept
 from recallflow.language import grams, is_character
-from recallflow.state.arrays import Array, Column, Floats, GrowingArray, Ints, Unsigned, best_part, ranges
+from recallflow.state.arrays import Array, Column, GrowingArray, Ints, Unsigned, best_part, ranges
 from recallflow.state.segment import Words
 
 FEATURES = 1 << 16
@@ -287,12 +287,6 @@ class LexicalIndex:
         sharing = np.zeros(len(self._numbers), np.bool_)
         sharing[self._words_alike(stem).words] = True
         return sharing
-
-    def counts(self, stems: Iterable[str]) -> Floats:
-        """How often each stem stands in each slot: (stems, slots)."""
-        slots = len(self.lengths())
-        found = [np.bincount(self.occurrences(stem), minlength=slots) for stem in stems]
-        return np.array(found, np.float64).reshape(len(found), slots)
 
     def closest(self, stems: Sequence[str], slots: Ints, weights: Column) -> npt.NDArray[np.float32]:
         """For each stem and slot, the spelling similarity of the closest word of the slot's best part: (stems, slots),

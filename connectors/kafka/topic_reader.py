@@ -76,6 +76,12 @@ class TopicReader:
         found = self.partitions(topics)
         return {(topic, number): self.span(topic, number) for topic, numbers in found.items() for number in numbers}
 
+    def firsts(self, spans: Mapping[tuple[str, int], tuple[int, int]]) -> dict[tuple[str, int], Any]:
+        """(topic, partition) → its first record, of those whose span holds any."""
+        held = {part: low for part, (low, high) in spans.items() if low < high}
+        firsts = {part: next(self.read_to_end(*part, low), None) for part, low in held.items()}
+        return {part: first for part, first in firsts.items() if first is not None}
+
     def cluster_id(self) -> str:
         """What the cluster calls itself."""
         found: str = self.ask(lambda: self.consumer.list_topics(timeout=ASK_S).cluster_id)

@@ -217,7 +217,7 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
         "clusters": index.clusters.cosines(np.arange(conversation.size)).tolist(),
         "centroids": index.clusters.centroids(np.arange(len(conversation.starts))).tolist(),
         "lengths": index.words.lengths()[slots].tolist(),
-        "counts": index.words.counts(WORDS)[:, slots].tolist(),
+        "counts": [(index.words.occurrences(word) == slots[:, np.newaxis]).sum(axis=1).tolist() for word in WORDS],
         "standing": [(sorted((at := index.standing[word]).places.tolist()), at.holders) for word in WORDS],
         "asking": index.asking.tolist(),
         "answering": index.answering.tolist(),
