@@ -137,20 +137,20 @@ def run_flow() -> Callable[..., Processed]:
     return run
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """A command sets logging up for its process."""
+    """A command sets logging up for its process, and `pipe` keeps warnings off its stderr: no other test notices."""
     root, ours = logging.getLogger(), logging.getLogger("recallflow")
     handlers, levels = root.handlers[:], (root.level, ours.level)
     yield
     root.handlers[:] = handlers
     root.setLevel(levels[0])
     ours.setLevel(levels[1])
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture
 def cli(
-    logging_as_before: None,  # noqa: ARG001
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., subprocess.CompletedProcess[str]]:

@@ -35,7 +35,6 @@ def test_a_collector_gets_one_object_a_line_also_of_a_traceback() -> None:
     assert told == {"time": "2026-01-01T00:00:00.123Z", "level": "error", "logger": "connectors.kafka.source"}
 
 
-@pytest.mark.usefixtures("logging_as_before")
 def test_others_are_heard_only_where_something_is_wrong(capfd: pytest.CaptureFixture[str]) -> None:
     set_up("text")
     logging.getLogger("recallflow.flows.kafka").info("ours")
