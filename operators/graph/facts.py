@@ -13,6 +13,7 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
 from recallflow.graphs import Evidence, Fact, Facts, Mark
 from recallflow.language import FUNCTION_WORDS, stems
+from recallflow.language.places import find_stems
 from recallflow.operators.graph import entities
 from recallflow.operators.graph.reader import has_weight, is_form, marks, read_once
 from recallflow.operators.graph.superseded import superseded
@@ -195,11 +196,17 @@ class FactSearch:
             expires_at=_time(edge.expires_ms),
             ingested_at=format_time(edge.ingested_ms),
             properties=edge.properties,
-            evidence=[Evidence(id=row.id, quote=short(row.content, wanted)) for row in rows if is_readable(row)],
+            evidence=[Evidence(id=row.id, quote=_quote(row.content, wanted)) for row in rows if is_readable(row)],
             evidence_count=len(edge.evidence),
             score=found.score,
             marks=found.marks,
         )
+
+
+def _quote(content: str, wanted: Sequence[str]) -> str:
+    """Of the sentence in which a word of the question stands first, or of the first."""
+    (found,) = find_stems([content], wanted, 0)
+    return short(content, *found[0][1:]) if found else short(content)
 
 
 def _time(at_ms: int | None) -> str | None:

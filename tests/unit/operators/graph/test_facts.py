@@ -59,6 +59,15 @@ def test_facts_are_found_by_words_with_the_memories_that_state_them(
     assert (sails["type"], sails["score"], [one["id"] for one in sails["evidence"]]) == ("sails_on", 1.0, ["m2"])
 
 
+def test_a_long_memory_is_quoted_where_a_word_of_the_question_stands(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    before = "The morning was grey and nobody wanted to go out before the rain had stopped. " * 4
+    content = before + "Dora repairs clocks for the town hall."
+    stated = [relation("Dora", "works_for", "the town hall")]
+    log = [make_event("memory", HOUR_MS, id="m1", content=content, relations=stated)]
+    (fact,) = asked(run_flow, log, make_event, query="Whose clocks are repaired?")["facts"]
+    assert fact["evidence"] == [{"id": "m1", "quote": "Dora repairs clocks for the town hall."}]
+
+
 def test_what_only_superseded_memories_state_is_told_when_asked_for(
     log: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
 ) -> None:
