@@ -27,6 +27,7 @@ _LESS = {  # part of an answer → what a query asks for less of it with
     "memories": "a lower k",
     "context": "a lower max_tokens",
     "episodes": "a lower limit",
+    "graph_facts": "a lower limit",
     "graph_trace": "a lower k or traversal_depth",
     "subgraph": "lower hops or fewer nodes",
 }

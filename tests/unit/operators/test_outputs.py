@@ -142,10 +142,11 @@ ASKED: dict[str, dict[str, Any]] = {
     "graph.status": {},
     "graph.trace": {"query": "walnut"},
     "graph.explore": {},
+    "graph.facts": {},
     "user.stats": {},
 }
-LESS = {"recall": {"k", "max_tokens"}, "episodes.list": {"limit"}, "graph.trace": {"k", "traversal_depth"},
-        "graph.explore": {"hops", "nodes"}}  # fmt: skip
+LESS = {"recall": {"k", "max_tokens"}, "episodes.list": {"limit"}, "graph.facts": {"limit"},
+        "graph.trace": {"k", "traversal_depth"}, "graph.explore": {"hops", "nodes"}}  # fmt: skip
 
 
 def test_what_to_ask_less_of_are_fields_of_the_query(tmp_path: Path, make_event: Callable[..., dict[str, Any]]) -> None:
