@@ -6,7 +6,8 @@ from pydantic import Field, StringConstraints, ValidationInfo, ValidatorFunction
 
 from recallflow import limits
 from recallflow.fields import AS_WHOLE, JSON_INT_MAX, AnyJson, Identifier, Model, Name, Timestamp
-from recallflow.queries import WEIGHTS, Decay, Weight, check_all, unknown_factors
+from recallflow.parts import Part, check_all
+from recallflow.queries import WEIGHTS, Decay, Weight, unknown_factors
 
 RECALL_SETTINGS = "recall"
 Text = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
@@ -23,7 +24,7 @@ class Control(Model):
     why: Text | None = None
 
 
-class RecallSettings(Model):
+class RecallSettings(Part):
     """What a tenant sets of its rankings: weights by mode and factor, and how age lowers recency. A query's own come
     first, and what neither gives is the default."""
 

@@ -20,6 +20,7 @@ from recallflow.fields import (
     Timestamp,
 )
 from recallflow.owner import Owner
+from recallflow.parts import Part
 
 Labels = Annotated[list[Name], Field(max_length=limits.LABELS_MAX)]
 Summary = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
@@ -185,7 +186,7 @@ class MemoryUpdate(Event, MemoryFields):
         return self
 
 
-class ForgetFilter(Model):
+class ForgetFilter(Part):
     """Which memories to forget: all conditions given must hold."""
 
     session_id: Identifier | None = None

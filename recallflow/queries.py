@@ -8,17 +8,17 @@ from pydantic import (
     AfterValidator,
     Field,
     StringConstraints,
-    ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails
 
 from recallflow import limits
 from recallflow.events import Event
-from recallflow.fields import AS_WHOLE, INT32_MAX, Identifier, Layer, Model, Name, NonEmpty, Role, Share, Timestamp
+from recallflow.fields import AS_WHOLE, INT32_MAX, Identifier, Layer, Name, NonEmpty, Role, Share, Timestamp
+from recallflow.parts import Part, check_all, nearest, no_such
 from recallflow.records import Position
 
 Mode = Literal["recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto"]
@@ -62,29 +62,18 @@ def _position(text: str) -> str:
     return text
 
 
-def unknown_factors(mode: Mode, weights: object, *where: str) -> list[InitErrorDetails]:
-    """One problem for each name that is no factor of the mode; in `auto`, of none that it may choose."""
-    modes = WEIGHTS if mode == "auto" else {mode: WEIGHTS.get(mode, {})}
+def unknown_factors(mode: Mode | None, weights: object, *where: str) -> list[InitErrorDetails]:
+    """One problem for each name that is no factor of the mode; in `auto`, of none that it may choose.
+    Without a mode, as it is wrong itself, any may be meant."""
+    modes = WEIGHTS if mode in (None, "auto") else {mode: WEIGHTS.get(mode, {})}
     known = sorted({name for factors in modes.values() for name in factors})
-    fix = f"{mode} weighs {', '.join(known) or 'nothing'}"
+    what = f"{mode or 'a mode'} weighs {', '.join(known) or 'nothing'}"
     unknown = [name for name in weights if name not in known] if isinstance(weights, dict) else []
-    problem = PydanticCustomError("unknown_factor", "no such factor; {fix}", {"fix": fix})
-    return [InitErrorDetails(type=problem, loc=(*where, name), input=name) for name in unknown]
-
-
-def check_all(given: object, check: ValidatorFunctionWrapHandler, problems: list[InitErrorDetails]) -> Any:
-    """What `check` makes of a value. Raises ValidationError with these problems and with all that `check` refuses."""
-    try:
-        checked = check(given)
-    except ValidationError as error:
-        more = error.errors(include_url=False)
-        problems = problems + [
-            InitErrorDetails(type=one["type"], loc=one["loc"], input=one["input"], ctx=one.get("ctx", {}))
-            for one in more
-        ]
-    if problems:
-        raise ValidationError.from_exception_data("weights", problems)
-    return checked
+    found = []
+    for count, name in enumerate(unknown):
+        similar = nearest(name, known) if count < limits.PROBLEMS_MAX else None
+        found.append(no_such("factor", (*where, name), f"did you mean {similar}? {what}" if similar else what))
+    return found
 
 
 PositionText = Annotated[str, StringConstraints(max_length=512), AfterValidator(_position)]
@@ -93,7 +82,7 @@ PositionText = Annotated[str, StringConstraints(max_length=512), AfterValidator(
 Values = Field(min_length=1, max_length=limits.FILTER_VALUES_MAX)
 
 
-class Decay(Model):
+class Decay(Part):
     """How age lowers a memory's recency. Only the parameter of the chosen function counts; all in days."""
 
     function: DecayFunction = "exponential"
@@ -103,7 +92,7 @@ class Decay(Model):
     decay_days: Days = 30.0
 
 
-class Filters(Model):
+class Filters(Part):
     """Which memories may be in the answer. All that is given must hold; within a list any value will do."""
 
     categories: Annotated[list[Name], Values] | None = None
@@ -119,7 +108,7 @@ class Filters(Model):
     min_confidence: Share | None = None
 
 
-class AsOf(Model):
+class AsOf(Part):
     """A point in time: `event_time` for what had happened by then, `ingestion_time` for what was known by then."""
 
     event_time: Timestamp | None = None
@@ -132,7 +121,7 @@ class AsOf(Model):
         return self
 
 
-class ReplyTo(Model):
+class ReplyTo(Part):
     """Another response topic, out of the list in the settings."""
 
     topic: Name
@@ -167,8 +156,7 @@ class Recall(Event):
     @field_validator("weights", mode="wrap")
     @classmethod
     def _known_factors(cls, given: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        mode = info.data.get("mode")  # it is not there where it is wrong itself
-        return check_all(given, check, unknown_factors(mode, given) if mode else [])
+        return check_all(given, check, unknown_factors(info.data.get("mode"), given))
 
     @field_validator("min_relevance")
     @classmethod

@@ -54,6 +54,7 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
         "no_memories": Meaning(False, "nothing is remembered, or nothing that the filters let through"),
         "nothing_relevant": Meaning(False, "most likely no memory tells, or none is as relevant as `min_relevance`"),
         "query_cut": Meaning(False, "only the first 8,000 characters of the question were read"),
+        "unknown_entity": Meaning(False, "nothing that is remembered has this URN or name of `entity_urns`"),
         "unknown_field": Meaning(False, "a field that nobody reads, probably misspelt"),
     }
 )

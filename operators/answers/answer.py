@@ -19,7 +19,7 @@ from recallflow.operators.recall.moment import Moment, graph_at, index_at
 from recallflow.operators.recall.pipeline import Effects, Engine, Recalled, recall, to_rerank
 from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.shared import Shared
-from recallflow.operators.recall.tuning import tenant_settings
+from recallflow.operators.recall.tuning import tenant_settings, unread
 from recallflow.queries import (
     K_MAX,
     EpisodesList,
@@ -77,7 +77,8 @@ class Answerer:
         if isinstance(query, Recall):
             found = self._recall(query, request, scored)
             return found.response, found.effects
-        return self._look_up(query, request), None
+        response, warnings = self._look_up(query, request), unread(query)
+        return response.model_copy(update={"warnings": [*response.warnings, *warnings]}), None
 
     def to_rerank(self, ask: Ask) -> list[Text]:
         """The texts that a reranker is to read before a query is answered."""
@@ -99,6 +100,7 @@ class Answerer:
             tenant_id=query.tenant_id,
             user_id=query.user_id,
             environment=query.environment,
+            project_id=query.project_id,
             timestamp=query.timestamp,
             query=query.query,
             k=query.k,

@@ -73,6 +73,15 @@ class QueryGraph:
 
         return self._guarded(near, "nearness to entities")
 
+    def warn_of_unknown(self, urns: Sequence[str]) -> None:
+        """Warns of those URNs of a query that stand for nothing: they cannot change the answer."""
+
+        def unknown() -> list[str]:
+            return [urn for urn in urns if not entities.given(self._reader, [urn])]
+
+        if found := self._guarded(unknown, "a look at its entities"):
+            self.warnings.append(Warn(code="unknown_entity", detail=f"entity_urns: nobody knows {', '.join(found)}"))
+
     def boosts(self, hops: int) -> dict[int, float]:
         """What edges add to scores, by place: to those of the memories that fit best by the signal alone, and to those
         of their neighbours. Only a query that asks for more than one hop has any."""

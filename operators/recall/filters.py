@@ -13,12 +13,20 @@ from recallflow.state.index import OwnerIndex
 def allowed(index: OwnerIndex, filters: Filters, moment: Moment) -> Mask:
     """(n,) in conversation order: valid and not expired at the moment, unless history is asked for; happened by then;
     and within every filter given."""
-    slots, facts, now_ms = index.conversation.slots, index.conversation.facts, moment.now_ms
-    mask: Mask = np.ones(len(slots), np.bool_)
+    facts, now_ms = index.conversation.facts, moment.now_ms
+    mask: Mask = np.ones(index.conversation.size, np.bool_)
     if index.conversation.limited and not moment.history:
         mask &= (facts["valid_from_ms"] <= now_ms) & (now_ms < facts["valid_to_ms"]) & (now_ms < facts["expires_ms"])
     if moment.happened_by_ms is not None:
         mask &= facts["created_ms"] <= moment.happened_by_ms
+    mask &= within(index, filters)
+    return mask
+
+
+def within(index: OwnerIndex, filters: Filters) -> Mask:
+    """(n,) in conversation order: which memories are within every filter given."""
+    slots, facts = index.conversation.slots, index.conversation.facts
+    mask: Mask = np.ones(len(slots), np.bool_)
     for column, wanted in (
         ("category", filters.categories),
         ("kind", filters.kinds),

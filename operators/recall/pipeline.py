@@ -24,7 +24,7 @@ from recallflow.operators.recall import compose, people, rerank, signal, why
 from recallflow.operators.recall.context import About, context
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Laps, Step, tier_of
 from recallflow.operators.recall.excerpt import excerpts
-from recallflow.operators.recall.filters import allowed, superseded
+from recallflow.operators.recall.filters import allowed, superseded, within
 from recallflow.operators.recall.intent import intent_of, mode_for
 from recallflow.operators.recall.modes import rank
 from recallflow.operators.recall.moment import Moment, graph_at, index_at
@@ -36,7 +36,7 @@ from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.tuning import Tuning, tuned, validate
-from recallflow.queries import Recall
+from recallflow.queries import Filters, Recall
 from recallflow.responses import RecalledMemory, Response, Warn, status_of
 from recallflow.state.arrays import Column, Places
 from recallflow.state.graph import OwnerGraph
@@ -229,6 +229,8 @@ def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
 def _find_candidates(asked: Asked, understood: Understood) -> Candidates:
     index, shared, question = asked.index, asked.engine.shared, understood.question
     mask = allowed(index, asked.query.filters, asked.moment)
+    if (project := asked.query.project_id) is not None:
+        mask &= within(index, Filters(project_id=project))
     if (out := superseded(asked.graph, index, asked.moment)) is not None:
         mask &= ~out
     permitted = mask.nonzero()[0]
@@ -258,6 +260,7 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least
         expansions=asked.engine.expansions,
         request=asked.request,
     )
+    graph.warn_of_unknown(query.entity_urns)
     session_id = query.session_id if moment.is_now else None
     scene = Scene(
         index=index,

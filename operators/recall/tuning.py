@@ -8,7 +8,8 @@ from recallflow.control import RECALL_SETTINGS, RecallSettings, TenantSettings
 from recallflow.decisions import History
 from recallflow.limits import QUERY_CHARACTERS
 from recallflow.parsing import unknown_fields
-from recallflow.queries import HOPS_MAX, HOPS_MIN, K_MAX, K_MIN, WEIGHTS, Decay, Mode, Recall
+from recallflow.parts import nearest
+from recallflow.queries import HOPS_MAX, HOPS_MIN, K_MAX, K_MIN, WEIGHTS, Decay, GraphTrace, Mode, QueryEvent, Recall
 from recallflow.responses import Warn
 
 DECAYED_K = 20
@@ -49,10 +50,20 @@ def validate(query: Recall) -> list[Warn]:
         warnings.append(Warn(code="depth_clamped", detail=detail))
     if len(query.query.strip()) > QUERY_CHARACTERS:
         warnings.append(Warn(code="query_cut", detail=f"only the first {QUERY_CHARACTERS} characters were read"))
-    parts = {"as_of": query.as_of, "decay": query.decay, "filters": query.filters, "reply_to": query.reply_to}
-    unknown = unknown_fields(query)
-    unknown += [f"{part}.{name}" for part, given in parts.items() if given for name in given.model_extra or {}]
-    return warnings + [Warn(code="unknown_field", detail=f"{name} is not read") for name in unknown]
+    return warnings + unread(query)
+
+
+def unread(query: QueryEvent) -> list[Warn]:
+    """Warnings of the fields that the sender gave and that nobody reads."""
+    warnings = []
+    for name in unknown_fields(query):
+        similar = nearest(name, type(query).model_fields)
+        asks = f"; did you mean {similar}?" if similar else ""
+        warnings.append(Warn(code="unknown_field", detail=f"{name} is not read{asks}"))
+    if query.project_id is not None and not isinstance(query, Recall | GraphTrace):
+        detail = f"project_id is not read: {query.type} is about all projects"
+        warnings.append(Warn(code="unknown_field", detail=detail))
+    return warnings
 
 
 def tenant_settings(decisions: History, tenant_id: str, at_ms: int) -> RecallSettings:

@@ -146,7 +146,7 @@ def test_every_wrong_weight_is_told_with_whatever_else_is_wrong() -> None:
     found = problems(weights={"recency": -0.1, "usage": "a lot", "vibes": 1, "aura": "x", "quality": 1001}, k="many")
     wrong = {f"weights.{name}" for name in ("recency", "usage", "vibes", "aura", "quality")}
     assert {field for field, _ in found} == {*wrong, "k"}
-    assert {field for field, _ in problems(mode="best", weights={"vibes": 1})} == {"mode"}
+    assert {field for field, _ in problems(mode="best", weights={"vibes": 1})} == {"mode", "weights.vibes"}
 
 
 # ── through the flow ──────────────────────────────────────────────────────────────────────────────────────────────

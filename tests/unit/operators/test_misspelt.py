@@ -1,0 +1,159 @@
+"""What a caller cannot tell: a misspelt condition is refused and named, and what is asked for and not there is told."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from recallflow.errors import InvalidRecord
+from recallflow.flows.embedded import Processed
+from recallflow.limits import PROBLEMS_MAX
+from recallflow.parsing import parse, parse_control
+from recallflow.queries import QueryEvent
+
+MakeEvent = Callable[..., dict[str, Any]]
+Run = Callable[..., Processed]
+
+WHO = {"tenant_id": "acme", "user_id": "ann"}
+
+
+def problems(event: dict[str, Any]) -> dict[str, str]:
+    """What is wrong with an event, by field."""
+    with pytest.raises(InvalidRecord) as refused:
+        parse(orjson.dumps(WHO | event))
+    return {one.field: one.problem for one in refused.value.fields}
+
+
+def wrong(**fields: Any) -> dict[str, str]:
+    return problems({"type": "recall", "query": "tea"} | fields)
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "meant"),
+    [
+        ({"as_of": {"eventTime": "2024-05-02T00:00:00Z"}}, "as_of.eventTime", "event_time"),
+        ({"as_of": {"event_time": 1, "ingested": 2}}, "as_of.ingested", "ingestion_time"),
+        ({"filters": {"tag": "a"}}, "filters.tag", "tags"),
+        ({"filters": {"createdAfter": 1}}, "filters.createdAfter", "created_after"),
+        ({"decay": {"tau": 1}}, "decay.tau", "tau_days"),
+        ({"weights": {"sematic": 1}}, "weights.sematic", "semantic"),
+        ({"reply_to": {"topic": "a", "partitions": 1}}, "reply_to.partitions", "partition"),
+    ],
+)
+def test_a_misspelt_name_is_refused_with_what_was_probably_meant(given: dict[str, Any], field: str, meant: str) -> None:
+    found = wrong(**given)
+    assert found.keys() == {field}
+    assert f"did you mean {meant}?" in found[field]
+
+
+def test_a_name_like_none_is_refused_with_those_that_there_are() -> None:
+    assert wrong(decay={"half_life": 3})["decay.half_life"].endswith(
+        "there are decay_days, function, max_age_days, tau_days, threshold_days"
+    )
+
+
+def test_every_wrong_name_and_value_is_named_at_once() -> None:
+    found = wrong(
+        mode="best",
+        filters={"tag": "a", "layers": ["attic"], "zz": 1},
+        as_of={"eventTime": 0},
+        decay={"tau": 1, "function": "cliff"},
+        weights={"sematic": 1, "recency": -1},
+    )
+    assert found.keys() == {
+        "mode", "filters.tag", "filters.layers.0", "filters.zz", "as_of.eventTime",
+        "decay.tau", "decay.function", "weights.sematic", "weights.recency",
+    }  # fmt: skip
+
+
+def nested_names() -> list[tuple[str, str]]:
+    """Every part of a query that is an object with fields of its own, by the query's type."""
+    found = []
+    for query in QueryEvent.__origin__.__args__:  # type: ignore[attr-defined]
+        schema = query.model_json_schema()
+        for name, field in schema["properties"].items():
+            arms = [field, *field.get("anyOf", [])]
+            if any("$ref" in arm for arm in arms):
+                found.append((schema["properties"]["type"]["const"], name))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "part"), nested_names())
+def test_no_part_of_any_query_passes_over_a_name(kind: str, part: str) -> None:
+    needed = {"query": "tea", "memory_id": "m"}
+    assert f"{part}.zebra" in problems({"type": kind, part: {"zebra": 1}} | needed)
+
+
+def test_what_is_forgotten_is_not_widened_by_a_misspelt_condition() -> None:
+    found = problems({"type": "memory.forget", "filter": {"session_id": "s", "older": 5}})
+    assert found == {"filter.older": "no such field; did you mean older_than?"}
+
+
+def test_a_tenant_s_settings_are_refused_like_a_query_s() -> None:
+    event = {"type": "tenant.settings", "tenant_id": "acme", "name": "recall", "settings": {"decay": {"tau": 1}}}
+    with pytest.raises(InvalidRecord) as refused:
+        parse_control(orjson.dumps(event))
+    assert "settings.decay.tau: no such field; did you mean tau_days?" in str(refused.value)
+
+
+def test_of_very_many_wrong_names_a_bounded_number_is_named_and_looked_at() -> None:
+    found = wrong(filters={f"{'x' * 100}{n}": 1 for n in range(9_000)})
+    assert len(found) == PROBLEMS_MAX + 1
+    assert found[""] == "and 8980 more"
+
+
+# ── told, and not refused ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def warned(response: dict[str, Any]) -> dict[str, str]:
+    return {warning["code"]: warning["detail"] for warning in response["warnings"]}
+
+
+def test_an_entity_that_nobody_knows_is_told(make_event: MakeEvent, run_flow: Run) -> None:
+    told = make_event("memory", 1, content="Maria likes tea", entities=[{"name": "Maria", "urn": "urn:p:1"}])
+    asked = [
+        make_event("recall", 2, query="tea", mode=mode, entity_urns=urns)
+        for mode in ("hybrid", "relevance")
+        for urns in (["urn:p:1"], ["Maria"], ["urn:p:1", "urn:p:2", "Mario"])
+    ]
+    for answer, query in zip(run_flow([told, *asked]).responses, asked, strict=True):
+        unknown = warned(answer).get("unknown_entity")
+        assert unknown == ("entity_urns: nobody knows urn:p:2, Mario" if "Mario" in query["entity_urns"] else None)
+        assert answer["status"] == "ok"
+
+
+def test_a_field_at_the_top_that_nobody_reads_is_told_with_what_was_meant(make_event: MakeEvent, run_flow: Run) -> None:
+    told = make_event("memory", 1, id="m", content="tea")
+    asked = [
+        make_event("recall", 2, query="tea", asOf={"event_time": 1}),
+        make_event("memory.get", 2, memory_id="m", zebra=1),
+        make_event("episodes.list", 2, project_id="p"),
+    ]
+    recalled, got, listed = run_flow([told, *asked]).responses
+    assert warned(recalled)["unknown_field"] == "asOf is not read; did you mean as_of?"
+    assert warned(got)["unknown_field"] == "zebra is not read"
+    assert warned(listed)["unknown_field"] == "project_id is not read: episodes.list is about all projects"
+
+
+# ── project_id ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_project_at_the_top_filters_and_meets_what_the_filters_say(make_event: MakeEvent, run_flow: Run) -> None:
+    told = [
+        make_event("memory", n, id=f"m{n}", content=f"tea number {n}", kind=kind, project_id=project)
+        for n, (kind, project) in enumerate([("fact", "p"), ("rule", "p"), ("fact", "q"), ("rule", None)])
+    ]
+    asked: list[tuple[dict[str, Any], set[str]]] = [
+        ({}, {"m0", "m1", "m2", "m3"}),
+        ({"project_id": "p"}, {"m0", "m1"}),
+        ({"project_id": "p", "filters": {"kinds": ["rule"]}}, {"m1"}),
+        ({"project_id": "p", "filters": {"project_id": "q"}}, set()),
+        ({"project_id": "nowhere"}, set()),
+    ]
+    queries = [make_event("recall", 9, query="tea", k=50, **fields) for fields, _ in asked]
+    trace = make_event("graph.trace", 9, query="tea", k=50, project_id="p")
+    *answers, traced = run_flow([*told, *queries, trace]).responses
+    for answer, (_, expected) in zip(answers, asked, strict=True):
+        assert {memory["id"] for memory in answer["memories"]} == expected
+    assert {seed["id"] for seed in traced["graph_trace"]["seeds"]} == {"m0", "m1"}
