@@ -186,6 +186,13 @@ class OwnerGraph:
 
     # ------------------------------------------------------------------ everything
 
+    def entities(self) -> Iterator[NodeKey]:
+        """Every node that is no memory, once or more often, in no particular order."""
+        for _, value in self._scan(keys.NODE):
+            key = NodeRow.decode(value).key
+            if not key.memory:
+                yield self._called(key)
+
     def nodes(self) -> Iterator[Node]:
         """Every node, in no particular order."""
         archived = set()

@@ -95,6 +95,14 @@ class PastGraph(OwnerGraph):
             )
         return super().node(key) if there else None
 
+    def entities(self) -> Iterator[NodeKey]:
+        """Those of now, and those that are gone."""
+        yield from super().entities()
+        for _, value in self._scan(keys.PAST_NODE):
+            _, stored = orjson.loads(value)
+            if stored is not None and not (key := NodeKey(*stored[0])).memory:
+                yield self._called(key)
+
     def members(self, key: NodeKey, limit: int) -> list[int]:
         """The `seq` of memories that were linked to the node, newest first; of a memory, its own."""
         if key.memory:

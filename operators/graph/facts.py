@@ -1,8 +1,8 @@
 """Search over relations: the stated edges around some nodes and memories, with the memories that state them.
 
-Without an entity, what lies at the newest memories is searched, and what lies at those that fit the words best. A
-fact's score is the share of the question's content words that it has: in its ends, type and properties they count
-whole, in its evidence half.
+Without an entity, what lies at the memories that fit the words best is searched, what lies at the newest, and then what
+lies at any entity. A fact's score is the share of the question's content words that it has: in its ends, type and
+properties they count whole, in its evidence half.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -105,12 +105,13 @@ class FactSearch:
         return found
 
     def _around(self, named: Sequence[NodeKey], seqs: dict[int, None]) -> Iterator[NodeKey]:
-        """The entities named, and each memory with what it is linked to."""
+        """The entities named, each memory with what it is linked to, and the entities that no memory is linked to."""
         yield from named
         for seq in seqs:
             for key, _ in self._graph.links(seq):
                 if not is_form(key):
                     yield key
+        yield from self._graph.entities()
 
     def _candidates(self, begin: Iterator[NodeKey]) -> list[Edge]:
         """The edges at the nodes, each once, within the bounds."""

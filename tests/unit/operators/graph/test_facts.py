@@ -153,3 +153,28 @@ def test_an_entity_that_is_not_there_is_named(
 def test_nobody_has_no_facts(make_event: MakeEvent, run_flow: RunFlow) -> None:
     (answer,) = run_flow([make_event("graph.facts", query="who sails")]).responses
     assert answer["graph_facts"] == {"facts": [], "complete": True}
+
+
+def test_edges_that_no_memory_states_are_found_without_their_entities(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    given = [{"source": "entity:mill", "target": "entity:river", "type": "stands_at"}]
+    memory = make_event("memory", HOUR_MS, id="m1", content="It rains.")
+    log = [memory, make_event("graph.edges", 2 * HOUR_MS, edges=given)]
+    for fields in ({}, {"query": "what stands there?"}, {"types": ["stands_at"]}):
+        found = asked(run_flow, log, make_event, **fields)
+        assert (triples(found), found["complete"]) == ([("mill", "stands_at", "river")], True)
+
+
+def test_a_fact_about_one_of_several_names_is_a_fact_about_the_thing(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    robert = [{"name": "Robert", "aliases": ["Bob"]}]
+    log = [
+        make_event("memory", HOUR_MS, id="m1", content="Bob sails.", relations=[relation("Bob", "owns", "Petrel")]),
+        make_event("memory", 2 * HOUR_MS, id="m2", content="Robert it is.", entities=robert),
+        make_event(
+            "memory", 3 * HOUR_MS, id="m3", content="So he does.", relations=[relation("Robert", "owns", "Petrel")]
+        ),
+    ]
+    for fields in ({}, {"entities": ["Bob"]}, {"entities": ["Robert"]}, {"query": "What does Bob own?"}):
+        (fact,) = asked(run_flow, log, make_event, **fields)["facts"]
+        assert (fact["source_name"], fact["target_name"], fact["evidence_count"]) == ("Robert", "Petrel", 2)
+    before = asked(run_flow, log, make_event, as_of={"ingestion_time": HOUR_MS})
+    assert [(one["source_name"], one["evidence_count"]) for one in before["facts"]] == [("Bob", 1)]
