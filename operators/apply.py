@@ -25,7 +25,7 @@ from recallflow.events import (
 from recallflow.fields import Model
 from recallflow.language import read, stems
 from recallflow.limits import READ_CHARACTERS
-from recallflow.operators.episodes import end, join_or_open
+from recallflow.operators.episodes import end, join_or_open, joins_episode
 from recallflow.operators.events import Analysis, Write, event_time, unsupported
 from recallflow.operators.graph.archive import archive
 from recallflow.operators.graph.given import check_relations, relate
@@ -125,7 +125,7 @@ def _create(view: View, write: Write, event: Message | Memory, memory_id: str, d
     row = _row(view, event, memory_id, event_time(write))
     check_relations(row)
     analysis = _in_own_language(view, write.analysis or Analysis("", 0, None), row.content)
-    episode = _join_episode(view, row, rules) if isinstance(event, Message) else NO_EPISODE
+    episode = _join_episode(view, row, rules) if joins_episode(event) else NO_EPISODE
     view.put(row, _entry(row, episode, analysis), _vectors(analysis, rules), digest)
     return "created"
 
@@ -157,9 +157,10 @@ def _row(view: View, event: Message | Memory, memory_id: str, created: tuple[int
     return replace(row, **dict(_columns(event))) if isinstance(event, Memory) else row
 
 
-def _join_episode(view: View, message: MemoryRow, rules: Rules) -> int:
-    joined = join_or_open(view.episodes(message.session_id), view.owner, message, rules.episode_gap_ms)
-    view.put_episodes(message.session_id, joined.changed)
+def _join_episode(view: View, row: MemoryRow, rules: Rules) -> int:
+    joined = join_or_open(view.episodes(row.session_id), view.owner, row, rules.episode_gap_ms)
+    if joined.changed:
+        view.put_episodes(row.session_id, joined.changed)
     return joined.episode.number
 
 

@@ -4,6 +4,10 @@ A message joins the episode of its session whose span, widened by the gap to bot
 that is true of two, the message bridges them: they become one, under the id of the one applied first. An explicit
 end keeps later messages out, whatever the gap; a late message from before the end still finds its episode. Open or
 closed is no state: it follows from the asking time.
+
+A fact told of a session belongs to an episode too, and shapes none: most are read out of a conversation when it is long
+over. It joins the episode in whose reach it is, or else the last that had begun by then, or else the first. Facts of a
+session in which nothing was said yet wait together, in an episode that its first message takes over.
 """
 
 import hashlib
@@ -15,24 +19,35 @@ from typing import NamedTuple
 
 import orjson
 
+from recallflow.events import Event, Memory, Message
 from recallflow.owner import Owner
 from recallflow.state.rows import Entry, Episode, MemoryRow
 
 
+def joins_episode(event: Event) -> bool:
+    """Whether an event brings a memory that belongs to an episode: all that was said, and facts told of a session."""
+    return isinstance(event, Message) or (isinstance(event, Memory) and event.session_id is not None)
+
+
 class Joined(NamedTuple):
-    """The episode that a message joined, and every episode the joining changed (itself included)."""
+    """The episode that a memory joined, and every episode that the joining changed."""
 
     episode: Episode
     changed: list[Episode]
 
 
 def join(episodes: Sequence[Episode], opened: Episode, gap_ms: int) -> Joined:
-    """Finds the message's episode among the session's standing ones, sorted by time.
+    """Finds the memory's episode among the session's standing ones, sorted by time.
 
     `opened` is the episode it would open: a span of just its event time, numbered by its own sequence number. It needs
     no id yet.
     """
     at_ms = opened.start_ms
+    if opened.of_facts:
+        return _join_fact(episodes, opened, gap_ms)
+    if episodes and episodes[0].of_facts:  # the only one there is
+        taken = episodes[0]._replace(start_ms=at_ms, last_ms=at_ms, logged=opened.logged, of_facts=False)
+        return Joined(taken, [taken])
     earlier, later = _around(episodes, at_ms, gap_ms)
     if earlier is not None and later is not None:
         first, second = sorted((_widen(earlier, opened), later), key=lambda e: e.number)
@@ -48,34 +63,42 @@ def join(episodes: Sequence[Episode], opened: Episode, gap_ms: int) -> Joined:
     return Joined(episode, [episode])
 
 
+def _join_fact(episodes: Sequence[Episode], opened: Episode, gap_ms: int) -> Joined:
+    if not episodes or episodes[0].of_facts:
+        waiting = _widen(episodes[0], opened) if episodes else opened
+        return Joined(waiting, [waiting])
+    earlier, later = _around(episodes, opened.start_ms, gap_ms)
+    return Joined(earlier or later or episodes[max(_begun(episodes, opened.start_ms) - 1, 0)], [])
+
+
 def end(episodes: Sequence[Episode], at_ms: int, gap_ms: int) -> Episode | None:
     """The episode that an explicit end at `at_ms` closes, closed; None where none is open then."""
     begun = (episodes[place] for place in range(_begun(episodes, at_ms) - 1, -1, -1))
     # Of those behind one that was over by then, each was over before.
     for episode in takewhile(lambda one: at_ms <= one.last_ms + gap_ms, begun):
-        if episode.ended_ms is None:
+        if episode.ended_ms is None and not episode.of_facts:
             return episode._replace(ended_ms=max(at_ms, episode.last_ms))
     return None
 
 
-def opening(owner: Owner, message: Entry | MemoryRow) -> Episode:
-    """The episode that a message opens where it joins none: a span of just its event time."""
-    return _moment(message)._replace(id=episode_id(owner, message.session_id, message.id))
+def opening(owner: Owner, memory: Entry | MemoryRow) -> Episode:
+    """The episode that a memory opens where it joins none: a span of just its event time."""
+    return _moment(memory)._replace(id=episode_id(owner, memory.session_id, memory.id))
 
 
-def join_or_open(standing: Sequence[Episode], owner: Owner, message: Entry | MemoryRow, gap_ms: int) -> Joined:
-    """The message's episode among the session's standing ones, or the one it opens."""
-    joined = join(standing, _moment(message), gap_ms)
-    if joined.episode.number != message.seq:
+def join_or_open(standing: Sequence[Episode], owner: Owner, memory: Entry | MemoryRow, gap_ms: int) -> Joined:
+    """The memory's episode among the session's standing ones, or the one it opens."""
+    joined = join(standing, _moment(memory), gap_ms)
+    if joined.episode.number != memory.seq:
         return joined
-    opened = opening(owner, message)
+    opened = opening(owner, memory)
     return Joined(opened, [opened])
 
 
-def _moment(message: Entry | MemoryRow) -> Episode:
-    """The span of just a message's event time, still without an id: few messages open an episode."""
-    at_ms = message.created_ms
-    return Episode(message.seq, "", message.session_id, at_ms, at_ms, logged=message.created_logged)
+def _moment(memory: Entry | MemoryRow) -> Episode:
+    """The span of just a memory's event time, still without an id: few memories open an episode."""
+    at_ms, of_facts = memory.created_ms, memory.role is None
+    return Episode(memory.seq, "", memory.session_id, at_ms, at_ms, logged=memory.created_logged, of_facts=of_facts)
 
 
 def is_open(episode: Episode, now_ms: int, gap_ms: int) -> bool:
@@ -84,7 +107,7 @@ def is_open(episode: Episode, now_ms: int, gap_ms: int) -> bool:
 
 
 def episode_id(owner: Owner, session_id: str | None, opener_id: str) -> str:
-    """The same log gives the same ids: an episode is named after the message that opened it."""
+    """The same log gives the same ids: an episode is named after the memory that opened it."""
     named = orjson.dumps([*owner, session_id, opener_id])
     return "ep_" + hashlib.blake2b(named, digest_size=8).hexdigest()
 
@@ -121,4 +144,5 @@ def _widen(episode: Episode, opened: Episode) -> Episode:
         episode.ended_ms,
         episode.merged_into,
         episode.logged and opened.logged,
+        episode.of_facts,
     )

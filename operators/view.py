@@ -135,7 +135,7 @@ class View:
 
     def forget(self, entry: Entry) -> None:
         """Removes every version of a memory. Its id leads to a tombstone, so that a replay does not bring it back, and
-        a message leaves its place in time behind: later messages joined an episode because of it."""
+        a member of an episode leaves its place in time behind: later ones joined it because of it."""
         key, name, current = self._hot.key, self._hot.name(entry.id), self.current(entry.id)
         if current is None:
             raise KeyError(f"no id leads to memory {entry.seq}")

@@ -135,7 +135,8 @@ class Entry(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """The messages of one session up to an inactivity gap.
+    """The messages of one session up to an inactivity gap, and the facts told of them; the span is of the messages.
+    `of_facts`: of a session in which nothing was said yet, facts alone.
 
     `ended_ms` is set by an explicit end; whether an episode without one is open is a question of the asking time.
     An episode that was merged into another keeps its record, which names the other: no member has to be rewritten.
@@ -149,6 +150,7 @@ class Episode(NamedTuple):
     ended_ms: int | None = None
     merged_into: int | None = None
     logged: bool = True
+    of_facts: bool = False
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self))
@@ -170,7 +172,8 @@ class Episode(NamedTuple):
         return fields
 
 
-_STANDING = (b",null,true]", b",null,false]")  # how an episode ends that was not merged
+# How an episode ends that was not merged.
+_STANDING = (b",null,true,false]", b",null,true,true]", b",null,false,false]", b",null,false,true]")
 
 
 class Current(NamedTuple):
@@ -190,7 +193,7 @@ class Current(NamedTuple):
 
 
 class EpisodeMark(NamedTuple):
-    """What shaped an owner's episodes and stands in no entry: an explicit end at `ended_ms`, or a forgotten message, as
+    """What shaped an owner's episodes and stands in no entry: an explicit end at `ended_ms`, or a forgotten member, as
     the episode that it would have opened."""
 
     change: int

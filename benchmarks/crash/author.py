@@ -90,7 +90,8 @@ class Author:
 
     def _memory(self, owner: Fields) -> None:
         kind, tags = self._draw.choice(["fact", "rule"]), self._draw.sample(["a", "b", "c"], 2)
-        self._create("memory", owner, content=self._text(), kind=kind, tags=tags)
+        session = {"session_id": f"s{self._draw.randint(1, 3)}"} if self._draw.random() < 0.5 else {}
+        self._create("memory", owner, content=self._text(), kind=kind, tags=tags, **session)
 
     def _create(self, kind: str, owner: Fields, /, **fields: Any) -> None:
         named = {"id": self._id()} if self._draw.random() < 0.8 else {}

@@ -23,7 +23,7 @@ of the texts of `bm25.py`, s/(s + 5) or a logarithm of it.
 | date, when | it fits a date in the question; the question asks when, and the memory names a time |
 | opens | first message of the episode |
 
-Whose a memory is, `people.py` tells. What a memory outside any episode (a fact, say) cannot have, `answers`,
+Whose a memory is, `people.py` tells. What a memory outside any episode (a fact of no session) cannot have, `answers`,
 `borrowed`, `around` and `opens`, stands at its mean: it counts neither for nor against it.
 """
 

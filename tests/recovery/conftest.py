@@ -143,6 +143,7 @@ class Author:
             "relations": [{"source": "Cleo Marsh", "target": self._draw.choice(PLACES), "type": "likes"}],
             "importance": round(self._draw.random(), 2),
             "expires_at": self._now_ms + self._draw.randint(1, 300) * DAY_MS,
+            "session_id": f"s{self._draw.randint(1, 3)}",
         }
         chosen = self._draw.sample(list(fields), self._draw.randint(0, len(fields)))
         if self._draw.random() < 0.05:

@@ -536,5 +536,5 @@ def test_the_index_entry_of_a_memory_says_what_its_row_says(tmp_path: Path, make
     same = {column.name for column in fields(MemoryRow)} & {*Entry._fields}
     assert {name: getattr(entry, name) for name in same} == {name: getattr(row, name) for name in same}
     assert len(same) == len(Entry._fields) - len(("episode", "flags", "author", "author_stems", "stems"))
-    assert (entry.episode, entry.author, entry.author_stems, entry.stems) == (-1, "Ann", "ann", "tea")
+    assert (entry.episode, entry.author, entry.author_stems, entry.stems) == (row.seq, "Ann", "ann", "tea")
     assert (entry.importance, entry.confidence, entry.category) == (0.25, 0.75, "c")

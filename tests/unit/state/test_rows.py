@@ -93,6 +93,7 @@ EPISODE_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "ended_ms": st.none() | TIME,
     "merged_into": st.none() | SEQ,
     "logged": st.booleans(),
+    "of_facts": st.booleans(),
 }
 ROWS = st.builds(MemoryRow, **ROW_FIELDS)
 EPISODES = st.builds(Episode, **EPISODE_FIELDS)
