@@ -104,16 +104,16 @@ class LineSource(FixedPartitionedSource[Record, Offsets]):
         open_feed: Callable[[int], Feed],
         floor: int,
         clock_ms: Callable[[], int],
-        asks: Callable[[bytes], bool],
+        ends_turn: Callable[[bytes], bool],
     ) -> None:
         """`open_feed(offset)` gives the lines from that offset on; `floor` is the lowest offset to begin at;
-        `clock_ms` stamps the records. After a line that `asks`, none is taken before its outputs are handed over:
+        `clock_ms` stamps the records. After a line that `ends_turn`, none is taken before its outputs are handed over:
         what an answer changes (a verdict on the graph) holds for the next line, however many come at once."""
         self._topic = topic
         self._open_feed = open_feed
         self._floor = floor
         self._clock_ms = clock_ms
-        self._asks = asks
+        self._ends_turn = ends_turn
         self.first_offset = floor
         self.delivered = floor  # all outputs of the records before this offset are handed over
 
@@ -124,28 +124,28 @@ class LineSource(FixedPartitionedSource[Record, Offsets]):
         resumed = resume_state or Offsets()
         self.first_offset = max(resumed.get(self._topic, 0), self._floor)
         self.delivered = self.first_offset
-        feed = Turns(self._open_feed(self.first_offset), self._asks)
+        feed = Turns(self._open_feed(self.first_offset), self._ends_turn)
         offsets = Offsets({**resumed, self._topic: self.first_offset})
         return LinePart(self._topic, feed, self._clock_ms, offsets, lambda: self.delivered)
 
 
 class Turns:
-    """The lines of a feed in batches that end with a line that asks."""
+    """The lines of a feed in batches: each ends with a line that ends a turn."""
 
-    def __init__(self, feed: Feed, asks: Callable[[bytes], bool]) -> None:
+    def __init__(self, feed: Feed, ends_turn: Callable[[bytes], bool]) -> None:
         self._feed = feed
-        self._asks = asks
+        self._ends_turn = ends_turn
         self._held: deque[bytes] = deque()
-        self.asked = False  # whether the last batch ended with a line that asks
+        self.ended = False  # whether the last batch ended a turn
 
     def take(self) -> list[bytes]:
         if not self._held:
             self._held.extend(self._feed.take())
         batch: list[bytes] = []
-        self.asked = False
-        while self._held and not self.asked:
+        self.ended = False
+        while self._held and not self.ended:
             batch.append(self._held.popleft())
-            self.asked = self._asks(batch[-1])
+            self.ended = self._ends_turn(batch[-1])
         return batch
 
 
@@ -179,8 +179,8 @@ class LinePart(StatefulSourcePartition[Record, Offsets]):
         return AT_ONCE if self._waits() else None  # an answer takes about as long as Bytewax would rest
 
     def _waits(self) -> bool:
-        """Whether the last line asked, and is not through."""
-        return self._feed.asked and self._delivered() < self._offsets[self._topic]
+        """Whether the last line ended a turn, and is not through."""
+        return self._feed.ended and self._delivered() < self._offsets[self._topic]
 
     def snapshot(self) -> Offsets:
         return Offsets(self._offsets)

@@ -29,7 +29,7 @@ from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
 from recallflow.operators.answers.scoring import Scorer
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
-from recallflow.parsing import asks
+from recallflow.parsing import ends_turn
 from recallflow.responses import ErrorBody
 from recallflow.state.directory import StateDirectory
 
@@ -121,7 +121,7 @@ class Embedded:
         ever brings new lines: they are numbered behind everything that was applied.
         """
         floor = 0 if rewinds else self._next_offset(f"{topic}:0")
-        source = LineSource(topic, open_feed, floor, clock_ms, asks)
+        source = LineSource(topic, open_feed, floor, clock_ms, ends_turn)
         flow = Dataflow(LINES_FLOW_ID)
         rules = self.settings.rules(self.embedder, decisions=self.decisions)
         outputs = build(flow, source, self.directory, self.embedder, rules, scorer=self.scorer)

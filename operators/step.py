@@ -65,7 +65,7 @@ class StateStep:
         self._hot_owners = directory.hot_owners()
         owners = self._hot_owners.of(self._partition)
         self._embedder = shared.questions.embedder
-        expansions = Expansions(rules.decisions, resumed.partition, enabled=rules.graph_enabled)
+        expansions = Expansions(rules.decisions, shared.gates, enabled=rules.graph_enabled)
         self._writes = Writes(self._partition, owners, rules, expansions)
         reranks = scorer is not None
         answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions, reranks=reranks)

@@ -18,13 +18,25 @@ class RolloutState(Model):
     why: str | None
 
 
-class GateState(Model):
-    """The tenant's quality gates: the names of those that block, and the figures of the one that answers, that of its
-    state partition (null: too little was seen)."""
+class TypeFigures(Model):
+    """What edges of one type give: `answers` of the window that have any of it, and the mean relevance to their
+    questions, in the window and before it (null: too little was seen)."""
 
-    blocked_by: list[str]
-    name: str
+    answers: int
+    relevance: float | None
+    before: float | None
+
+
+class GateState(Model):
+    """The tenant's quality gate: the verdict that holds, since when, by whom and why (null: there was none yet), and
+    the figures of all state partitions of the engine that answers (null: too little was seen)."""
+
+    blocked: bool
+    since: str | None
+    by: str | None
+    why: str | None
     windows: dict[str, int | float | None]
+    edge_types: dict[str, TypeFigures]
 
 
 class GraphFailure(Cuttable):

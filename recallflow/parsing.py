@@ -48,7 +48,11 @@ def _types(union: Any) -> frozenset[str]:
 QUERY_TYPES = _types(QueryEvent)
 EVENT_TYPES = _types(MemoryEvent) | QUERY_TYPES
 _CONTROL_TYPES = _types(ControlEvent)
-_QUERY_NAME = re.compile("|".join(f'"{re.escape(kind)}"' for kind in sorted(QUERY_TYPES)).encode())
+_TURN_TYPES = QUERY_TYPES | {"memory.feedback"}
+_QUERY_NAME, _TURN_NAME = (
+    re.compile("|".join(f'"{re.escape(kind)}"' for kind in sorted(types)).encode())
+    for types in (QUERY_TYPES, _TURN_TYPES)
+)
 
 
 def parse(value: bytes) -> Event:
@@ -92,13 +96,25 @@ def asks(value: bytes) -> bool:
     return raw_query(value) is not None
 
 
+def ends_turn(value: bytes) -> bool:
+    """Whether what comes behind bytes is to wait until they are through: answers, and what users say of answers, make
+    up the verdicts that the next answers depend on, also those of other owners. Cheap where they are not."""
+    if _TURN_NAME.search(value) is None and b"\\u" not in value:
+        return False
+    return _raw(value, _TURN_TYPES) is not None
+
+
 def raw_query(value: bytes) -> dict[str, Any] | None:
     """The fields of what is recognisably a query, right or wrong."""
+    return _raw(value, QUERY_TYPES)
+
+
+def _raw(value: bytes, types: frozenset[str]) -> dict[str, Any] | None:
     try:
         raw = from_json(unmarked(value))
     except ValueError:
         return None
-    if not isinstance(raw, dict) or not isinstance(kind := raw.get("type"), str) or kind not in QUERY_TYPES:
+    if not isinstance(raw, dict) or not isinstance(kind := raw.get("type"), str) or kind not in types:
         return None
     return raw
 

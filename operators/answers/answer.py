@@ -76,6 +76,9 @@ class Answerer:
         query, request = ask.query, _request(ask)
         if isinstance(query, Recall):
             found = self._recall(query, request, scored)
+            memories = [memory.id for memory in found.response.memories or ()]
+            ranked, added = [one for one in memories if one not in found.added], [*found.added.intersection(memories)]
+            self._expansions.answered(request, ranked, added)
             return found.response, found.effects
         response, warnings = self._look_up(query, request), unread(query)
         return response.model_copy(update={"warnings": [*response.warnings, *warnings]}), None

@@ -175,7 +175,7 @@ class Queries:
                 once(STEP, record.position, self._stage_effects, ask, effects, undo=drop)
         if not isinstance(ask.query, Recall) or ask.query.strategy != "hybrid_graph":
             return [answer]
-        verdict = self._expansions.verdict(ask.owner.tenant_id, record.append_ms)
+        verdict = self._expansions.verdict(ask.owner.tenant_id)
         return [answer] if verdict is None else [answer, Verdict(record.position, 2, record.append_ms, verdict)]
 
     def _respond(

@@ -114,10 +114,12 @@ class QueryGraph:
 
         return self._guarded(known, "the names of entities") or []
 
-    def expand(self, ranked: Places, hops: int, *, late: bool) -> tuple[Applied, Places]:
-        """What goes behind the ranked memories, as far as the rollout lets it, and the places of that. `late`: whether
-        the query has no time for it."""
-        applied = self.expansions.run(self.request, partial(self.measured, ranked, hops), late)
+    def expand(
+        self, ranked: Places, hops: int, *, no_time: bool, is_late: Callable[[], bool]
+    ) -> tuple[Applied, Places]:
+        """What goes behind the ranked memories, as far as the rollout lets it, and the places of that. `no_time`:
+        whether the query has none for it; `is_late`: whether the answer is, by now."""
+        applied = self.expansions.run(self.request, partial(self.measured, ranked, hops), no_time, is_late)
         self.warnings += applied.warnings
         self.ran |= applied.ran
         return applied, self._places(applied.items)
@@ -132,7 +134,10 @@ class QueryGraph:
         answered[seqs[ranked]] = True
         expansion = expand(self._walk(self.seeds(ranked), hops, steps), besides={*seqs[ranked].tolist()})
         left_out = self.permitted[~answered[seqs[self.permitted]]]
-        return expansion, compare(self.semantic, left_out, self._places(expansion.items))
+        added = self._places(expansion.items)
+        types = [item.why["edge_type"] for item in expansion.items]
+        words = self.index.words.lengths()[self.index.conversation.slots[added]]
+        return expansion, compare(self.semantic, left_out, added, types, words)
 
     def _places(self, items: Sequence[Related]) -> Places:
         return np.array([self._place[item.seq] for item in items], np.int64)

@@ -5,6 +5,7 @@ from itertools import islice
 
 from recallflow.fields import format_time
 from recallflow.graphs import GateState, GraphFailure, GraphReport, RolloutState
+from recallflow.operators.graph.gates import Watched, blocks
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.state.graph import OwnerGraph
 
@@ -22,13 +23,23 @@ def status(graph: OwnerGraph, expansions: Expansions, tenant_id: str, at_ms: int
         edges=dict(sorted(edges.items())),
         complete=max(nodes.total(), edges.total()) < COUNTED,
         rollout=_rollout(expansions, tenant_id, at_ms),
-        gate=GateState(
-            blocked_by=expansions.blocked_by(tenant_id, at_ms), name=expansions.name, windows=watched.gate.figures()
-        ),
+        gate=_gate(expansions, watched, tenant_id, at_ms),
         failures=[
             GraphFailure(at=format_time(failure.at_ms), query_id=failure.query_id, error=failure.error)
             for failure in watched.failures
         ],
+    )
+
+
+def _gate(expansions: Expansions, watched: Watched, tenant_id: str, at_ms: int) -> GateState:
+    held = expansions.verdict_held(tenant_id, at_ms)
+    return GateState(
+        blocked=blocks(held),
+        since=None if held is None else format_time(held.append_ms),
+        by=None if held is None else held.event.by,
+        why=None if held is None else held.event.why,
+        windows=watched.figures,
+        edge_types=watched.types,
     )
 
 

@@ -75,12 +75,14 @@ class Effects(NamedTuple):
 
 
 class Recalled(NamedTuple):
-    """An answer; its effects, none where it was about another moment than now; and what it was ranked from."""
+    """An answer; its effects, none where it was about another moment than now; what it was ranked from; and the ids of
+    the memories that the graph added."""
 
     response: Response
     effects: Effects | None
     ranking: Ranking
     graph: QueryGraph
+    added: frozenset[str]
 
 
 # ---------------------------------------------------------------------- what each step gives
@@ -179,7 +181,8 @@ def recall(
     if moment.is_now:
         seqs = zip(ranked.scene.fact("seq", expanded.places).tolist(), expanded.rows, strict=True)
         effects = Effects(tuple(seq for seq, row in seqs if row is not None), query.session_id, asked_ms)
-    return Recalled(response, effects, ranked.ranking, ranked.graph)
+    added = frozenset(item.id for item in expanded.applied.items) if expanded.applied is not None else frozenset()
+    return Recalled(response, effects, ranked.ranking, ranked.graph, added)
 
 
 def to_rerank(
@@ -317,8 +320,9 @@ def _expand(asked: Asked, understood: Understood, ranked: Ranked) -> Expanded:
     query, places, applied = asked.query, ranked.ranking.places, None
     relevance = ranked.judged.relevance
     if query.strategy == "hybrid_graph":
-        late = "graph" in understood.dropped
-        applied, added = ranked.graph.expand(places, query.traversal_depth, late=late)
+        applied, added = ranked.graph.expand(
+            places, query.traversal_depth, no_time="graph" in understood.dropped, is_late=partial(_is_late, asked)
+        )
         if relevance is not None:
             found = ranked.judged.of(added)
             if query.min_relevance is not None:
@@ -332,6 +336,12 @@ def _expand(asked: Asked, understood: Understood, ranked: Ranked) -> Expanded:
     rows = asked.rows(asked.index.conversation.slots[places].tolist())
     asked.laps.lap("fetch")
     return Expanded(places, relevance, rows, applied)
+
+
+def _is_late(asked: Asked) -> bool:
+    """Whether the time that the query gave is over."""
+    target_ms = asked.query.sla_target_ms
+    return target_ms is not None and asked.laps.elapsed_ms() > target_ms
 
 
 def _compose(

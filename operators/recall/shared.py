@@ -1,4 +1,5 @@
-"""What recall shares between all state partitions of a process: caches, the model for questions, the costs of steps.
+"""What recall shares between all state partitions of a process: caches, the model for questions, the costs of steps,
+the graph's quality gates.
 
 None of it is state: a query has the same answer with other caches. A vector depends on the model and the text alone, so
 that a cached one is the one the model would give again.
@@ -18,6 +19,7 @@ from weakref import ref
 import numpy as np
 
 from recallflow.embedder import NO_FLOATS, Embedder, Matrix, QuestionEmbedder, TextVectors, TokenCounter, TokenEmbedder
+from recallflow.operators.graph.gates import Gates
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.context import token_counter
 from recallflow.operators.recall.deadline import Costs
@@ -188,6 +190,7 @@ class Shared:
     candidates: CandidatesCache
     tokens: Callable[[], TokenCounter]
     costs: Costs
+    gates: Gates
 
     @classmethod
     def of(
@@ -201,4 +204,5 @@ class Shared:
         itself. `exact_tokens`: loads the counter to prefer to the embedder's, if there is one."""
         other = None if fallback is None or fallback.name == embedder.name else fallback
         questions = QuestionVectors(embedder, other, timer)
-        return cls(questions, CandidatesCache(), cache(lambda: token_counter(exact_tokens(), embedder)), Costs())
+        counter = cache(lambda: token_counter(exact_tokens(), embedder))
+        return cls(questions, CandidatesCache(), counter, Costs(), Gates())

@@ -15,7 +15,7 @@ MakeEvent = Callable[..., dict[str, Any]]
 RunFlow = Callable[..., Processed]
 DAY_MS = 86_400_000
 TIMES = ("processing_time_ms", "sla_target_ms", "sla_met", "computation_tier", "routing_info", "fallback", "query_id")
-GOOD, BAD = Compared(0.0, 0.9, 0.8), Compared(0.0, 0.9, 0.1)
+GOOD, BAD = Compared(0.0, {}, 30), Compared(0.0, {}, 30_000)
 
 
 def rolled_out(mode: str = "canary") -> History:
@@ -195,9 +195,9 @@ def test_a_planted_regression_blocks_the_tenant_and_recovery_frees_it(
     with monkeypatch.context() as planted:
         planted.setattr(query_graph, "compare", lambda *_: BAD)
         run_flow([*memories, *queries], decisions=history)
-    verdict = history.as_of("acme", "gate.verdict", "0", 2**62)
+    verdict = history.as_of("acme", "gate.verdict", "default", 2**62)
     assert isinstance(verdict, GateVerdict)
-    assert (verdict.blocked, verdict.why) == (True, "relevance_loss 0.89")
+    assert (verdict.blocked, verdict.why) == (True, "added_words 30000")
     # Another run begins with empty windows, and with what was decided.
     monkeypatch.setattr(query_graph, "compare", lambda *_: GOOD)
     recovered = run_flow([*memories, *queries], decisions=history).responses
@@ -212,10 +212,12 @@ def test_feedback_on_what_the_graph_added_reaches_the_gate(
     events = [
         ask(make_event, "rollout alarms"),
         make_event("memory.feedback", DAY_MS, memory_id="red", useful=False),
-        make_event("memory.feedback", DAY_MS, memory_id="alarm", useful=False),
+        make_event("memory.feedback", DAY_MS, memory_id="red", useful=False),
+        make_event("memory.feedback", DAY_MS, memory_id="x39", useful=False),  # in no answer
         make_event("graph.status"),
     ]
-    *_, status = run_flow([*memories, *events], decisions=rolled_out()).responses
+    answer, status = run_flow([*memories, *events], decisions=rolled_out()).responses
+    assert "x39" not in ids(answer)
     assert status["graph_status"]["gate"]["windows"]["feedback"] == 1
 
 

@@ -1,15 +1,18 @@
 """What the quality gate makes of what it sees, and how it goes back and forth."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.graph.gate import BOUNDS, Compared, Gate, Outcome, Seen, Window, compare
+from recallflow.operators.graph.gate import BOUNDS, TYPES_MOST, Compared, Gate, Outcome, Seen, Window, compare
 
 SPAN_MS = 1_000
 WINDOW = Window(span_ms=SPAN_MS, most=100, answers=10, feedback=4)
-GOOD, BAD = Compared(0.2, 0.9, 0.8), Compared(0.0, 0.9, 0.1)
+GOOD, BAD = Compared(0.2, {"similar_to": 0.8}, 30), Compared(0.0, {"similar_to": 0.1}, 30)
+HUGE = Compared(0.0, {}, 5_000)
 
 
 def gate(*outcomes: tuple[int, Outcome], compared: Compared | None = None) -> Gate:
@@ -26,21 +29,26 @@ def gate(*outcomes: tuple[int, Outcome], compared: Compared | None = None) -> Ga
 
 def test_figures() -> None:
     watching = gate((15, "expanded"), compared=GOOD)
-    for outcome in ("failed", "stopped", "stopped", "stopped", "expanded"):
+    for outcome in ("failed", "stopped", "stopped", "late", "expanded"):
         watching.observe(Seen(0, outcome))
-    for useful in (True, False, True, True):
-        watching.feedback(0, useful)
+    for part, said in (("added", "1011"), ("beside", "1111"), ("without", "1110")):
+        for useful in said:
+            watching.feedback(0, useful == "1", part)  # type: ignore[arg-type]
     assert watching.figures() == {
         "answers": 20,
-        "feedback": 4,
+        "feedback": 12,
         "error_rate": 0.05,
         "fallback_rate": 0.2,
         "overlap": 0.2,
-        "baseline_relevance": 0.9,
-        "expanded_relevance": 0.8,
-        "relevance_loss": 0.111111,
-        "not_useful_rate": 0.25,
+        "added_words": 30,
+        "relevance_loss": None,
+        "useful_added": 0.75,
+        "useful_with": 0.875,
+        "useful_without": 0.75,
+        "useful_loss": 0.0,
+        "harm_rate": 0.0,
     }
+    assert {kind: of.relevance for kind, of in watching.types().items()} == {"similar_to": 0.8}
 
 
 def test_too_little_is_unknown() -> None:
@@ -73,9 +81,10 @@ def test_only_the_last_ones_are_kept() -> None:
 @pytest.mark.parametrize(
     ("watching", "reason"),
     [
-        (gate((18, "expanded"), (2, "failed")), "error_rate 0.10"),
-        (gate((14, "expanded"), (6, "stopped")), "fallback_rate 0.30"),
-        (gate((20, "expanded"), compared=BAD), "relevance_loss 0.89"),
+        (gate((18, "expanded"), (2, "failed")), "error_rate 0.1"),
+        (gate((14, "expanded"), (6, "stopped")), "fallback_rate 0.3"),
+        (gate((14, "expanded"), (6, "late")), "fallback_rate 0.3"),
+        (gate((20, "expanded"), compared=HUGE), "added_words 5000"),
     ],
 )
 def test_a_regression_blocks(watching: Gate, reason: str) -> None:
@@ -83,16 +92,104 @@ def test_a_regression_blocks(watching: Gate, reason: str) -> None:
     assert watching.reason(False) == reason
 
 
+def test_what_fits_no_word_of_the_questions_is_no_regression() -> None:
+    watching = gate((100, "expanded"), compared=Compared(0.0, {"caused_by": 0.0}, 30))
+    for _ in range(200):
+        watching.observe(Seen(0, "expanded", Compared(0.0, {"caused_by": 0.0}, 30)))
+    assert watching.figures()["relevance_loss"] == 0
+    assert not watching.blocks(False)
+
+
+def test_a_type_of_edge_is_held_against_what_it_gave_before() -> None:
+    watching = gate((100, "expanded"), compared=GOOD)
+    for _ in range(100):
+        watching.observe(Seen(0, "expanded", Compared(0.0, {"similar_to": 0.1, "caused_by": 0.1}, 30)))
+    assert watching.blocks(False)
+    assert watching.reason(False) == "relevance_loss 0.7 (similar_to)"
+    told = {kind: (of.answers, of.relevance, of.before) for kind, of in watching.types().items()}
+    assert told == {"caused_by": (100, 0.1, None), "similar_to": (100, 0.1, 0.8)}
+
+
+def test_what_was_seen_while_blocked_is_no_measure_for_later() -> None:
+    watching = gate((100, "expanded"), compared=GOOD)
+    for _ in range(100):
+        watching.observe(Seen(0, "expanded", BAD))
+    for _ in range(1_000):
+        watching.observe(Seen(0, "expanded", BAD), blocked=True)
+        assert watching.blocks(True)
+    for _ in range(100):
+        watching.observe(Seen(0, "expanded", GOOD), blocked=True)
+    assert not watching.blocks(True)
+
+
+def test_only_so_many_types_of_edges_are_remembered() -> None:
+    watching = Gate(WINDOW)
+    for number in range(10 * TYPES_MOST):
+        watching.observe(Seen(0, "expanded", Compared(0.0, {f"type {number}": 0.5}, 1)))
+    assert len(watching.types()) == WINDOW.most + TYPES_MOST
+
+
+# ── feedback ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def told(**said: str) -> Gate:
+    """A gate that saw enough answers, and heard so much: 1 for useful, 0 for not."""
+    watching = gate((20, "expanded"), compared=GOOD)
+    for part, word in said.items():
+        for useful in word:
+            watching.feedback(0, useful == "1", part)  # type: ignore[arg-type]
+    return watching
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"added": "0001"}, "harm_rate 0.75"),
+        ({"added": "0001", "without": "0111"}, "useful_loss 0.5, harm_rate 0.75"),
+        ({"beside": "0011", "without": "1111"}, "useful_loss 0.5"),  # what is added spoils the rest
+    ],
+)
+def test_what_users_say_blocks(said: dict[str, str], reason: str) -> None:
+    assert told(**said).blocks(False)
+    assert told(**said).reason(False) == reason
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"added": "0011"},  # as much use as harm
+        {"added": "0001", "without": "0001"},  # who only ever complains does so of any answer
+        {"added": "0001", "without": "0000"},
+        {"added": "1111", "beside": "1111", "without": "0000"},
+        {"beside": "0000"},  # of ranked memories alone, and nothing to hold it against
+        {"added": "000", "without": "1111"},  # too little
+    ],
+)
+def test_what_users_say_of_any_answer_does_not_speak_against_what_is_added(said: dict[str, str]) -> None:
+    assert not told(**said).blocks(False)
+
+
 def test_feedback_blocks_and_time_frees() -> None:
-    watching = gate((20, "expanded"))
-    for _ in range(4):
-        watching.feedback(0, False)
+    watching = told(added="0000")
     assert watching.blocks(False)
     assert watching.blocks(True)
     for at_ms in range(SPAN_MS - 10, SPAN_MS + 10):
         watching.observe(Seen(at_ms, "expanded"))
     assert not watching.blocks(True)
     assert watching.reason(True) == "recovered"
+
+
+def test_a_restart_forgets_and_counts_from_then_on() -> None:
+    watching = told(added="0000")
+    watching.restart(500)
+    watching.observe(Seen(499, "failed"))
+    watching.feedback(499, False, "added")
+    assert (watching.figures()["answers"], watching.figures()["feedback"]) == (0, 0)
+    watching.observe(Seen(500, "failed"))
+    assert watching.figures()["answers"] == 1
+
+
+# ── back and forth ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("failed", [4, 5])
@@ -103,7 +200,7 @@ def test_between_the_bounds_what_holds_goes_on(failed: int) -> None:
 
 
 def test_recovery_frees() -> None:
-    watching = gate((20, "expanded"), compared=BAD)
+    watching = gate((20, "expanded"), compared=HUGE)
     assert watching.blocks(True)
     for _ in range(80):
         watching.observe(Seen(0, "expanded", GOOD))
@@ -115,8 +212,8 @@ def test_recovery_frees() -> None:
         st.builds(
             Seen,
             st.integers(0, 3 * SPAN_MS),
-            st.sampled_from(["expanded", "failed", "stopped"]),
-            st.sampled_from([None, GOOD, BAD]),
+            st.sampled_from(["expanded", "failed", "stopped", "late"]),
+            st.sampled_from([None, GOOD, BAD, HUGE]),
         ),
         max_size=60,
     )
@@ -139,21 +236,30 @@ SIGNAL = np.array([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0])
 LEFT_OUT = np.arange(2, 10)  # the first two were answered
 
 
-def test_what_the_baseline_ranks_next_loses_nothing() -> None:
-    assert compare(SIGNAL, LEFT_OUT, np.array([2, 3])) == Compared(1.0, 0.875, 0.875)
+def compared(*expanded: int, signal: np.ndarray[Any, np.dtype[np.float64]] = SIGNAL) -> Compared | None:
+    return compare(signal, LEFT_OUT, np.array(expanded, np.int64), ["t"] * len(expanded), [7] * len(expanded))
 
 
-def test_the_worst_of_all_lose_all() -> None:
-    assert compare(SIGNAL, LEFT_OUT, np.array([8, 9])) == Compared(0.0, 0.875, 0.125)
+def test_what_the_baseline_ranks_next_is_the_most_relevant() -> None:
+    assert compared(2, 3) == Compared(1.0, {"t": 0.875}, 14)
+
+
+def test_the_worst_of_all_is_the_least() -> None:
+    assert compared(8, 9) == Compared(0.0, {"t": 0.125}, 14)
 
 
 def test_all_that_is_left_is_as_good_as_by_lot() -> None:
-    assert compare(SIGNAL, LEFT_OUT, LEFT_OUT) == Compared(1.0, 0.5, 0.5)
+    assert compared(*range(2, 10)) == Compared(1.0, {"t": 0.5}, 56)
 
 
-def test_without_a_signal_nothing_is_lost() -> None:
-    assert compare(np.zeros(10), LEFT_OUT, np.array([9])) == Compared(1.0, 0.5, 0.5)
+def test_without_a_signal_all_are_alike() -> None:
+    assert compared(9, signal=np.zeros(10)) == Compared(1.0, {"t": 0.5}, 7)
+
+
+def test_each_type_of_edge_has_the_relevance_of_its_own() -> None:
+    found = compare(SIGNAL, LEFT_OUT, np.array([2, 9, 3]), ["a", "b", "a"], [1, 2, 3])
+    assert found == Compared(2 / 3, {"a": 0.875, "b": 0.0625}, 6)
 
 
 def test_nothing_expanded_is_not_compared() -> None:
-    assert compare(SIGNAL, LEFT_OUT, np.array([], np.int64)) is None
+    assert compared() is None

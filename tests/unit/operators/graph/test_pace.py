@@ -17,7 +17,7 @@ from recallflow.operators.graph.gate import Compared
 from recallflow.outputs import Answer
 
 DAY_MS = 86_400_000
-BAD = Compared(0.0, 0.9, 0.1)
+BAD = Compared(0.0, {}, 30_000)
 TIMES = ("processing_time_ms", "sla_target_ms", "sla_met", "routing_info")
 
 MakeEvent = Callable[..., dict[str, Any]]
@@ -40,7 +40,7 @@ class Chunks:
         return next(self._chunks)
 
 
-def answered(lines: list[bytes], sizes: list[int]) -> list[dict[str, Any]]:
+def answered(lines: list[bytes], sizes: list[int], partitions: int = 1) -> list[dict[str, Any]]:
     history = History()
     history.add(0, Rollout(type="graph.rollout", tenant_id="acme", name="default", mode="canary"))
     found: list[dict[str, Any]] = []
@@ -48,7 +48,7 @@ def answered(lines: list[bytes], sizes: list[int]) -> list[dict[str, Any]]:
     def deliver(_: int, outputs: list[Any]) -> None:
         found.extend(orjson.loads(output.body) for output in outputs if isinstance(output, Answer))
 
-    with Embedded.open(Settings(partitions=1), None, history) as embedded:
+    with Embedded.open(Settings(partitions=partitions), None, history) as embedded:
         embedded.run("lines", lambda _: Chunks(lines, sizes), deliver, rewinds=False, clock_ms=lambda: DAY_MS)
     return [{name: value for name, value in one.items() if name not in TIMES} for one in found]
 
@@ -83,3 +83,24 @@ def test_the_same_lines_give_the_same_answers_at_any_pace(lines: list[bytes], si
     stale = [one["query_id"] for one in one_by_one if "stale_read" in [w["code"] for w in one.get("warnings", [])]]
     assert stale == [f"q{n}" for n in range(30) if n % 5 == 3]
     assert [one["query_id"] for one in one_by_one] == [f"q{n}" for n in range(30)]
+
+
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(0, 30), max_size=12))
+def test_what_users_say_in_any_partition_is_heard_at_the_same_line_at_any_pace(
+    make_event: MakeEvent, sizes: list[int]
+) -> None:
+    users = [{"user_id": f"user-{number}"} for number in range(8)]
+    lines = [
+        make_event("memory", n, id=id_, content=text, topics=["dashboard"], **user)
+        for n, (id_, text) in enumerate([("alarm", "Rollout alarms page us"), ("red", "Grafana turns pale")])
+        for user in users
+    ]
+    for number in range(40):
+        user = users[number * 3 % 8]
+        lines.append(make_event("recall", DAY_MS, query="rollout alarms", k=1, strategy="hybrid_graph", **user))
+        lines.append(make_event("memory.feedback", DAY_MS, memory_id="red", useful=number % 8 == 0, **user))
+    encoded = [orjson.dumps(line) for line in lines]
+    one_by_one = answered(encoded, [1] * len(encoded), 8)
+    assert {None, "quality_gate_blocked"} <= {one["fallback"] for one in one_by_one}
+    assert answered(encoded, sizes, 8) == one_by_one

@@ -1,6 +1,7 @@
 """When what the graph adds is in an answer, and what the answer says where it is not."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -8,16 +9,18 @@ from recallflow.control import GateVerdict, Rollout
 from recallflow.decisions import History
 from recallflow.errors import StorageError
 from recallflow.operators.events import Request
+from recallflow.operators.graph import rollout
 from recallflow.operators.graph.expand import Expansion, Related
 from recallflow.operators.graph.gate import Compared, Window
+from recallflow.operators.graph.gates import DEFAULT, REPEAT_MS, Gates
 from recallflow.operators.graph.reader import Caps
-from recallflow.operators.graph.rollout import REPEAT_MS, Applied, Expansions, Fallback
+from recallflow.operators.graph.rollout import Applied, Expansions, Fallback
 from recallflow.owner import Owner
 from recallflow.records import Position
 
 TENANT, OTHER = "acme", "other"
 ADDED = Related(7, "m7", 0.25, {"reason": "graph_expansion"})
-GOOD, BAD = Compared(0.0, 0.9, 0.8), Compared(0.0, 0.9, 0.1)
+GOOD, BAD = Compared(0.0, {"caused_by": 0.1}, 30), Compared(0.0, {"caused_by": 0.1}, 30_000)
 WINDOW = Window(span_ms=1_000, most=100, answers=10, feedback=3)
 
 
@@ -27,8 +30,14 @@ def rolled_out(mode: str, history: History | None = None, at_ms: int = 0, tenant
     return decisions
 
 
-def blocking(history: History, name: str, blocked: bool, at_ms: int) -> None:
-    history.add(at_ms, GateVerdict(type="gate.verdict", tenant_id=TENANT, name=name, blocked=blocked))
+def decided(history: History, blocked: bool, at_ms: int, name: str = DEFAULT) -> None:
+    """By an operator."""
+    history.add(at_ms, GateVerdict(type="gate.verdict", tenant_id=TENANT, name=name, blocked=blocked, by="ops"))
+
+
+def expansions_of(history: History, gates: Gates | None = None, *, enabled: bool = True) -> Expansions:
+    """Those of a state partition; of several of one process with the same gates."""
+    return Expansions(history, gates or Gates(WINDOW), enabled=enabled)
 
 
 def request(at_ms: int = 0, tenant_id: str = TENANT, user_id: str = "ann") -> Request:
@@ -49,34 +58,35 @@ def run(
     *,
     expand: Callable[[], Expansion] | None = None,
     compared: Compared = GOOD,
-    late: bool = False,
+    no_time: bool = False,
+    is_late: bool = False,
     tenant_id: str = TENANT,
 ) -> Applied:
     work = expand or found()
-    return expansions.run(request(at_ms, tenant_id), lambda: (work(), compared), late)
+    return expansions.run(request(at_ms, tenant_id), lambda: (work(), compared), no_time, lambda: is_late)
 
 
 # ── modes and reasons ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_canary_applies() -> None:
-    applied = run(Expansions(rolled_out("canary"), 0))
+    applied = run(expansions_of(rolled_out("canary")))
     assert applied == Applied((ADDED,), None, (), {"reached": 3, "caps": {}})
 
 
 def test_a_bound_that_was_met_is_told() -> None:
-    applied = run(Expansions(rolled_out("canary"), 0), expand=found(Caps(["topic:tea"], ["type:fact"], 2)))
+    applied = run(expansions_of(rolled_out("canary")), expand=found(Caps(["topic:tea"], ["type:fact"], 2)))
     assert applied.routing == {"reached": 3, "caps": {"fan_out": 1, "common": 1, "visited_at_hop": 2}}
 
 
 @pytest.mark.parametrize(
     ("expansions", "fallback"),
     [
-        (Expansions(rolled_out("canary"), 0, enabled=False), "feature_flag_disabled"),
-        (Expansions(History(), 0), "rollout_off"),
-        (Expansions(rolled_out("off"), 0), "rollout_off"),
-        (Expansions(rolled_out("canary", tenant_id=OTHER), 0), "rollout_off"),
-        (Expansions(rolled_out("shadow"), 0), "shadow_mode"),
+        (expansions_of(rolled_out("canary"), enabled=False), "feature_flag_disabled"),
+        (expansions_of(History()), "rollout_off"),
+        (expansions_of(rolled_out("off")), "rollout_off"),
+        (expansions_of(rolled_out("canary", tenant_id=OTHER)), "rollout_off"),
+        (expansions_of(rolled_out("shadow")), "shadow_mode"),
     ],
 )
 def test_what_is_not_rolled_out_is_not_applied(expansions: Expansions, fallback: Fallback) -> None:
@@ -86,13 +96,13 @@ def test_what_is_not_rolled_out_is_not_applied(expansions: Expansions, fallback:
 @pytest.mark.parametrize("mode", ["off", "feature"])
 def test_nothing_is_expanded_where_nothing_is_rolled_out(mode: str) -> None:
     decisions = History() if mode == "off" else rolled_out("canary")
-    expansions = Expansions(decisions, 0, enabled=mode == "off")
+    expansions = expansions_of(decisions, enabled=mode == "off")
     run(expansions, expand=fails)
-    assert expansions.watched(TENANT).gate.figures()["answers"] == 0
+    assert expansions.watched(TENANT).figures["answers"] == 0
 
 
 def test_the_mode_is_that_of_the_querys_append_time() -> None:
-    expansions = Expansions(rolled_out("off", rolled_out("canary", at_ms=100), at_ms=200), 0)
+    expansions = expansions_of(rolled_out("off", rolled_out("canary", at_ms=100), at_ms=200))
     assert [run(expansions, at_ms).fallback for at_ms in (99, 100, 199, 200)] == [
         "rollout_off",
         None,
@@ -102,7 +112,7 @@ def test_the_mode_is_that_of_the_querys_append_time() -> None:
 
 
 def test_a_failed_expansion_falls_back_with_a_warning() -> None:
-    expansions = Expansions(rolled_out("canary"), 0)
+    expansions = expansions_of(rolled_out("canary"))
     applied = run(expansions, 5, expand=fails)
     assert (applied.items, applied.fallback) == ((), "graph_expansion_error")
     assert [warning.code for warning in applied.warnings] == ["graph_expansion_error"]
@@ -113,7 +123,7 @@ def test_a_failed_expansion_falls_back_with_a_warning() -> None:
 
 
 def test_only_the_last_failures_are_kept() -> None:
-    expansions = Expansions(rolled_out("canary"), 0)
+    expansions = expansions_of(rolled_out("canary"))
     for at_ms in range(20):
         run(expansions, at_ms, expand=fails)
     assert [failure.at_ms for failure in expansions.watched(TENANT).failures] == [*range(10, 20)]
@@ -124,19 +134,19 @@ def test_a_storage_error_is_no_fallback() -> None:
         raise StorageError("disk")
 
     with pytest.raises(StorageError):
-        run(Expansions(rolled_out("shadow"), 0), expand=unreadable)
+        run(expansions_of(rolled_out("shadow")), expand=unreadable)
 
 
 def test_a_query_out_of_time_goes_without() -> None:
-    expansions = Expansions(rolled_out("canary"), 0)
-    assert run(expansions, expand=fails, late=True) == Applied((), "rollout_guardrail")
+    expansions = expansions_of(rolled_out("canary"))
+    assert run(expansions, expand=fails, no_time=True) == Applied((), "rollout_guardrail")
 
 
 def test_shadow_says_the_same_whatever_happens() -> None:
-    expansions = Expansions(rolled_out("shadow"), 0)
+    expansions = expansions_of(rolled_out("shadow"))
     assert run(expansions) == Applied((), "shadow_mode")
     assert run(expansions, expand=fails) == Applied((), "shadow_mode")
-    assert run(expansions, late=True) == Applied((), "shadow_mode")
+    assert run(expansions, no_time=True) == Applied((), "shadow_mode")
 
 
 # ── the gate ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +157,7 @@ def play(expansions: Expansions, history: History, times: range, compared: Compa
     said = []
     for at_ms in times:
         run(expansions, at_ms, compared=compared)
-        if (verdict := expansions.verdict(TENANT, at_ms)) is not None:
+        if (verdict := expansions.verdict(TENANT)) is not None:
             history.add(at_ms, verdict)
             said.append((at_ms, verdict.blocked))
     return said
@@ -155,11 +165,10 @@ def play(expansions: Expansions, history: History, times: range, compared: Compa
 
 def test_a_planted_regression_blocks_and_recovery_frees() -> None:
     history = rolled_out("canary")
-    expansions = Expansions(history, 3, window=WINDOW)
+    expansions = expansions_of(history)
     assert play(expansions, history, range(20), GOOD) == []
-    assert play(expansions, history, range(20, 120), BAD) == [(102, True)]
+    assert play(expansions, history, range(20, 120), BAD) == [(21, True)]
     assert run(expansions, 120, compared=BAD) == Applied((), "quality_gate_blocked")
-    assert expansions.blocked_by(TENANT, 120) == ["3"]
     # Blocked, it is measured all the same: that is how it comes back.
     ((freed_at_ms, blocked),) = play(expansions, history, range(121, 400), GOOD)
     assert not blocked
@@ -167,87 +176,166 @@ def test_a_planted_regression_blocks_and_recovery_frees() -> None:
 
 
 def test_a_verdict_says_who_why_and_by_which_figures() -> None:
-    expansions = Expansions(rolled_out("canary"), 3, window=WINDOW)
+    expansions = expansions_of(rolled_out("canary"))
     for _ in range(10):
         run(expansions, 50, compared=BAD)
-    verdict = expansions.verdict(TENANT, 50)
+    verdict = expansions.verdict(TENANT)
     assert verdict is not None
-    assert (verdict.tenant_id, verdict.name, verdict.blocked, verdict.timestamp) == (TENANT, "3", True, 50)
-    assert (verdict.by, verdict.why) == ("quality gate", "relevance_loss 0.89")
+    assert (verdict.tenant_id, verdict.name, verdict.blocked, verdict.timestamp) == (TENANT, "default", True, 50)
+    assert (verdict.by, verdict.why) == ("quality gate", "added_words 30000")
     assert verdict.windows["answers"] == 10
 
 
 def test_a_verdict_on_its_way_is_not_said_again_before_its_time() -> None:
-    expansions = Expansions(rolled_out("canary"), 0, window=WINDOW)
+    expansions = expansions_of(rolled_out("canary"))
+    said = []
+    for at_ms in [*range(10), REPEAT_MS + 8, *(REPEAT_MS + 9 for _ in range(10))]:
+        run(expansions, at_ms, compared=BAD)
+        if expansions.verdict(TENANT) is not None:
+            said.append(at_ms)
+    assert said == [9, REPEAT_MS + 9]
+
+
+def test_an_answer_that_the_graph_made_late_counts_as_one_without_time() -> None:
+    expansions = expansions_of(rolled_out("canary"))
     for _ in range(10):
-        run(expansions, compared=BAD)
-    assert expansions.verdict(TENANT, 0) is not None
-    assert expansions.verdict(TENANT, REPEAT_MS - 1) is None
-    assert expansions.verdict(TENANT, REPEAT_MS) is not None
+        assert run(expansions, is_late=True).items == (ADDED,)
+    assert expansions.watched(TENANT).figures["fallback_rate"] == 1
 
 
-def test_any_partitions_gate_blocks_and_only_itself_frees() -> None:
-    history = rolled_out("canary")
-    here, there = Expansions(history, 0, window=WINDOW), Expansions(history, 1, window=WINDOW)
-    play(here, history, range(10), BAD)
-    assert play(there, history, range(10, 100), GOOD) == []
-    assert run(there, 100).fallback == "quality_gate_blocked"
-    play(here, history, range(100, 200), GOOD)
-    assert run(there, 200).fallback is None
+# ── one gate for a tenant, over all state partitions ──────────────────────────────────────────────────────────────
+
+
+def test_what_no_partition_sees_enough_of_all_together_do() -> None:
+    history, gates = rolled_out("canary"), Gates(WINDOW)
+    partitions = [expansions_of(history, gates) for _ in range(5)]
+    said = [play(one, history, range(2 * n, 2 * n + 2), BAD) for n, one in enumerate(partitions)]
+    assert said == [[], [], [], [], [(9, True)]]
+    assert {run(one, 10).fallback for one in partitions} == {"quality_gate_blocked"}
+
+
+def test_no_single_partition_blocks_a_tenant() -> None:
+    """One that fails at all of its few expansions is no regression of a tenant with many."""
+    history, gates = rolled_out("canary"), Gates(WINDOW)
+    few, many = expansions_of(history, gates), expansions_of(history, gates)
+    assert play(many, history, range(80), GOOD) == []
+    for at_ms in range(80, 84):
+        run(few, at_ms, expand=fails)
+    assert few.verdict(TENANT) is None
+    assert few.watched(TENANT) == many.watched(TENANT)
+    assert few.watched(TENANT).figures["error_rate"] == pytest.approx(4 / 84, abs=1e-6)
+
+
+def test_feedback_in_one_partition_is_heard_in_another() -> None:
+    history, gates = rolled_out("canary"), Gates(WINDOW)
+    here, there = expansions_of(history, gates), expansions_of(history, gates)
+    for at_ms in range(10):
+        run(here, at_ms)
+        here.answered(request(at_ms), [], ["m7"])
+        here.feedback(request().owner, "m7", False, at_ms)
+    run(there, 10)
+    verdict = there.verdict(TENANT)
+    assert verdict is not None
+    assert verdict.why == "harm_rate 1"
+
+
+def test_partitions_that_lag_behind_judge_by_what_is_decided_by_now() -> None:
+    history, gates = rolled_out("canary"), Gates(WINDOW)
+    ahead, behind = expansions_of(history, gates), expansions_of(history, gates)
+    assert play(ahead, history, range(500, 520), BAD) == [(509, True)]
+    assert play(behind, history, range(400, 420), BAD) == []
 
 
 def test_after_a_start_the_verdict_holds_until_enough_was_seen() -> None:
     history = rolled_out("canary")
-    play(Expansions(history, 0, window=WINDOW), history, range(10), BAD)
-    started = Expansions(history, 0, window=WINDOW)
+    play(expansions_of(history), history, range(10), BAD)
+    started = expansions_of(history)
     assert play(started, history, range(10, 19), GOOD) == []
     assert run(started, 18).fallback == "quality_gate_blocked"
     assert play(started, history, range(19, 30), GOOD) == [(19, False)]
 
 
-def test_an_operator_can_free_what_a_gate_blocks() -> None:
+def test_what_an_operator_frees_is_judged_by_what_comes_after_it() -> None:
     history = rolled_out("canary")
-    expansions = Expansions(history, 0, window=WINDOW)
+    expansions = expansions_of(history)
     play(expansions, history, range(10), BAD)
-    blocking(history, "0", False, 20)
-    assert run(expansions, 20).fallback is None
+    decided(history, False, 20)
+    assert play(expansions, history, range(20, 29), BAD) == []
+    assert run(expansions, 29).fallback is None
+    assert play(expansions, history, range(30, 40), BAD) == [(30, True)]
+
+
+def test_what_an_operator_blocks_only_an_operator_frees() -> None:
+    history = rolled_out("canary")
+    expansions = expansions_of(history)
+    decided(history, True, 0)
+    assert play(expansions, history, range(100), GOOD) == []
+    assert run(expansions, 100).fallback == "quality_gate_blocked"
+    decided(history, False, 101)
+    assert run(expansions, 101).fallback is None
+
+
+def test_a_verdict_of_a_single_partition_is_none_of_the_tenants() -> None:
+    """As they were given before."""
+    history = rolled_out("canary")
+    decided(history, True, 0, name="3")
+    assert run(expansions_of(history), 1).fallback is None
 
 
 def test_tenants_do_not_share_a_gate() -> None:
     history = rolled_out("canary", rolled_out("canary", tenant_id=OTHER))
-    expansions = Expansions(history, 0, window=WINDOW)
+    expansions = expansions_of(history)
     play(expansions, history, range(10), BAD)
     assert run(expansions, 20, tenant_id=OTHER).fallback is None
-    assert expansions.verdict(OTHER, 20) is None
+    assert expansions.verdict(OTHER) is None
 
 
 # ── feedback ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_feedback_on_added_memories_counts_once() -> None:
-    expansions = Expansions(rolled_out("canary"), 0, window=WINDOW)
+def heard(expansions: Expansions) -> dict[str, Any]:
+    figures = expansions.watched(TENANT).figures
+    return {name: figures[name] for name in ("feedback", "useful_added", "useful_with", "useful_without")}
+
+
+def test_feedback_counts_for_the_last_answer_that_had_the_memory_once() -> None:
+    expansions = Expansions(rolled_out("canary"), Gates(Window(feedback=1)))
     owner = request().owner
-    run(expansions)
-    expansions.feedback(owner, "m7", False, 1)
-    expansions.feedback(owner, "m7", False, 1)  # once for one answer
-    expansions.feedback(owner, "m1", False, 1)  # ranked, not added
-    expansions.feedback(request(user_id="bob").owner, "m7", False, 1)  # another's
-    assert expansions.watched(TENANT).gate.figures()["feedback"] == 1
+    expansions.answered(request(), ["m1", "m7"], [])
+    expansions.answered(request(), ["m2", "m3"], ["m7"])
+    for memory_id, useful in (("m7", False), ("m7", False), ("m2", True), ("m1", False), ("m9", False)):
+        expansions.feedback(owner, memory_id, useful, 1)
+    expansions.feedback(request(user_id="bob").owner, "m3", False, 1)  # another's
+    assert heard(expansions) == {"feedback": 3, "useful_added": 0, "useful_with": 0.5, "useful_without": 0}
 
 
-def test_bad_feedback_blocks() -> None:
+def test_answers_without_are_what_answers_with_are_held_against() -> None:
     history = rolled_out("canary")
-    expansions = Expansions(history, 0, window=WINDOW)
+    expansions = expansions_of(history)
     for at_ms in range(10):
         run(expansions, at_ms)
-        expansions.feedback(request().owner, "m7", False, at_ms)
-    verdict = expansions.verdict(TENANT, 10)
+        expansions.answered(request(at_ms), ["m1"], ["m7"])
+        expansions.feedback(request().owner, "m7", at_ms % 2 == 0, at_ms)
+        expansions.answered(request(at_ms), ["m1"], [])
+        expansions.feedback(request().owner, "m1", True, at_ms)
+    verdict = expansions.verdict(TENANT)
     assert verdict is not None
-    assert verdict.why == "not_useful_rate 1.00"
+    assert verdict.why == "useful_loss 0.5"
 
 
-def test_what_was_only_measured_gets_no_feedback() -> None:
-    expansions = Expansions(rolled_out("shadow"), 0, window=WINDOW)
-    run(expansions)
-    expansions.feedback(request().owner, "m7", False, 1)
-    assert expansions.watched(TENANT).gate.figures()["feedback"] == 0
+@pytest.mark.parametrize("mode", ["off", "shadow", "canary"])
+def test_answers_are_compared_where_a_rollout_is_on(mode: str) -> None:
+    expansions = expansions_of(rolled_out(mode))
+    expansions.answered(request(), ["m1"], [])
+    expansions.feedback(request().owner, "m1", False, 1)
+    assert heard(expansions)["feedback"] == (0 if mode == "off" else 1)
+
+
+def test_feedback_is_waited_for_on_so_many_memories(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout, "FEEDBACK_MAX", 3)
+    expansions = expansions_of(rolled_out("canary"))
+    expansions.answered(request(), ["m1", "m2"], [])
+    expansions.answered(request(), ["m3", "m1", "m4"], [])
+    for memory_id in ("m1", "m2", "m3", "m4"):
+        expansions.feedback(request().owner, memory_id, True, 1)
+    assert heard(expansions)["feedback"] == 3
