@@ -158,13 +158,6 @@ class Recall(Event):
     def _known_factors(cls, given: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         return check_all(given, check, unknown_factors(info.data.get("mode"), given))
 
-    @field_validator("min_relevance")
-    @classmethod
-    def _told_by_mode(cls, least: float | None, info: ValidationInfo) -> float | None:
-        if least is not None and info.data.get("mode") == "recency":
-            raise ValueError("the mode recency does not look at what memories say; take another")
-        return least
-
 
 class MemoryGet(Event):
     """Asks for one memory by its id."""

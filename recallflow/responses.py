@@ -121,8 +121,8 @@ class Reason(TypedDict):
 
 class RecalledMemory(Cuttable):
     """One memory of an answer. Times are RFC 3339 in UTC; `rank` starts at 1; `relevance`: the probability to be
-    evidence for the question, by itself, null where the mode does not look at what memories say; `why`: at least one
-    reason, the strongest first; `excerpt`: of a long text the passage that fits the question best."""
+    evidence for the question, by itself; `why`: at least one reason, the strongest first; `excerpt`: of a long text the
+    passage that fits the question best."""
 
     id: str
     content: str
@@ -139,7 +139,7 @@ class RecalledMemory(Cuttable):
     confidence: float
     score: float
     rank: int
-    relevance: float | None = None
+    relevance: float
     why: SkipValidation[list[Reason]]  # made of parts that are checked already
     excerpt: Span | None = None
     conflicts_with: list[str] | None = None

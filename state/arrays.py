@@ -16,6 +16,7 @@ Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]  # (n,): of memories, in conversation order
 Column = npt.NDArray[np.floating[Any]]  # (n,): a value for each place, or (rows, n)
 Mask = npt.NDArray[np.bool_]  # (n,)
+Chosen = Mask | Ints | slice  # of (n,)
 Codes = npt.NDArray[np.uint8]  # (rows, bytes of a row)
 Bytes = npt.NDArray[np.int8]  # (tokens, dimension): unit vectors, 127 stands for 1
 

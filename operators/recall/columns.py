@@ -111,6 +111,11 @@ class Columns:
         return zip(weights, self.values[name].take(places).tolist(), strict=True)
 
 
+def known(index: OwnerIndex, question: Question) -> Columns:
+    """The columns that rest on neither words nor vectors, for what they say: nothing is ranked by them."""
+    return Columns(_facts(index, question), {})
+
+
 def compute(
     index: OwnerIndex,
     question: Question,

@@ -35,14 +35,14 @@ def ranked(
     rows: Rows,
     shown: Sequence[Span | None],
     reasons: Sequence[list[Reason]],
-    relevance: Column | None,
+    relevance: Column,
     rerank_scores: Mapping[str, float],
 ) -> list[RecalledMemory]:
-    """The ranked memories, each with its reasons, its relevance, where the mode told any, and, by id, what a reranker
+    """The ranked memories, each with its reasons, its relevance, and, by id, what a reranker
     gave it; those whose text could not be opened come last, and one whose row is gone (a deletion in flight) is left
     out."""
     found: list[RecalledMemory] = []
-    facts = zip(_episode_ids(index, ranking.places), shown, _relevances(relevance, rows), reasons, strict=True)
+    facts = zip(_episode_ids(index, ranking.places), shown, relevance.round(6).tolist(), reasons, strict=True)
     parts = zip(rows, ranking.scores.tolist(), facts, strict=True)
     for row, score, of_it in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
         if row is not None:
@@ -60,21 +60,15 @@ def added(
     rows: Rows,
     shown: Sequence[Span | None],
     reasons: Sequence[list[Reason]],
-    relevance: Column | None,
+    relevance: Column,
     behind: int,
 ) -> list[RecalledMemory]:
     """What the graph adds, ranked behind so many memories; one whose row is gone is left out."""
     found: list[RecalledMemory] = []
-    facts = zip(_episode_ids(index, places), shown, _relevances(relevance, rows), reasons, strict=True)
+    facts = zip(_episode_ids(index, places), shown, relevance.round(6).tolist(), reasons, strict=True)
     for row, item, of_it in zip(rows, items, facts, strict=True):
         if row is not None:
             found.append(_memory(row, *of_it, score=item.score, rank=behind + len(found) + 1))
-    return found
-
-
-def _relevances(relevance: Column | None, rows: Rows) -> Sequence[float | None]:
-    """What a response shows of them, one for each row."""
-    found: Sequence[float | None] = [None] * len(rows) if relevance is None else relevance.round(6).tolist()
     return found
 
 
@@ -88,13 +82,12 @@ def _memory(
     row: MemoryRow,
     episode_id: str | None,
     excerpt: Span | None,
-    relevance: float | None,
+    relevance: float,
     why: list[Reason],
     *,
     score: float,
     rank: int,
 ) -> RecalledMemory:
-    optional: dict[str, Any] = {} if relevance is None else {"relevance": relevance}  # else the response is without
     return RecalledMemory(
         id=row.id,
         content=row.content,
@@ -113,7 +106,7 @@ def _memory(
         rank=rank,
         why=why,
         excerpt=excerpt,
-        **optional,
+        relevance=relevance,
     )
 
 

@@ -2,13 +2,13 @@
 
 | factor | value |
 |---|---|
-| semantic | the signal of `columns.py` (log-odds), stretched over the best candidates |
+| semantic | the signal of `columns.py` (log-odds): 1 for the best, 0 for the last of the best candidates |
 | cluster | cosine to the centroid of the memory's episode |
 | recency | the decay function asked for, of age |
 | importance | as given with the memory |
 | usage | ln(1 + times returned) / (1 + days since it was last returned / 30) |
 | quality | (2 · confidence + useful) / (2 + useful + not useful): confidence, tempered by feedback |
-| decay | 1 / (1 + age / decay_days) |
+| decay | 1 / (1 + age / decay_days); 30 days, unless the query or the tenant asks for hyperbolic decay |
 | proximity | 1 / (1 + hops) to the entities asked for, 0 where there is no way |
 
 | boost | worth |
@@ -35,6 +35,7 @@ WHOLE_RANGE = 0.5  # what a factor has to vary by over the batch to span 0..1: o
 # Of a batch that spans no more than this (eight days, as it is set), none is newer: what was said there fits together.
 ABOUT_AS_OLD = {"recency": 0.25, "decay": 0.25}
 USAGE_DAYS = 30.0
+DECAY_DAYS = 30.0
 CONFIDENCE_VOICES = 2.0  # how many voices of feedback count as much as the confidence given
 PERSONALISATION = 0.10
 LIKED_MOST = 100
@@ -54,7 +55,7 @@ def raw(scene: Scene, places: Places) -> dict[str, Column]:
         "importance": scene.fact("importance", places),
         "usage": np.zeros(len(places)) if used is None else usage(used, scene.now_ms),
         "quality": confidence if used is None else quality(confidence, used),
-        "decay": hyperbolic(ages, scene.tuning.decay.decay_days),
+        "decay": hyperbolic(ages, _own_days(scene.tuning.decay)),
     }
 
 
@@ -73,6 +74,11 @@ def recency(age_days: Column, decay: Decay) -> Column:
         case "hyperbolic":
             factor = hyperbolic(age_days, decay.decay_days)
     return factor
+
+
+def _own_days(decay: Decay) -> float:
+    """The days that the factor `decay` counts by: those given are the parameter of hyperbolic decay alone."""
+    return decay.decay_days if decay.function == "hyperbolic" else DECAY_DAYS
 
 
 def hyperbolic(age_days: Column, decay_days: float) -> Column:
@@ -101,11 +107,11 @@ def proximity(scene: Scene, places: Places) -> Column:
 
 
 def semantic(scene: Scene, places: Places, best: Places) -> tuple[Column, float]:
-    """The signal of `places`, stretched so that `best` (best first) spans 0..1, or less where it spans less than one
+    """The signal of `places`, stretched so that `best` (best first) spans 1 to 0, or less where it spans less than one
     unit of log-odds; and the width of that span. What lies below all of `best` is at 0."""
-    lowest = scene.semantic[best[-1]]
-    spread = max(float(scene.semantic[best[0]] - lowest), LOG_ODDS_UNIT)
-    factor: Column = np.maximum(scene.semantic[places] - lowest, 0.0) / spread
+    highest = float(scene.semantic[best[0]])
+    spread = max(highest - float(scene.semantic[best[-1]]), LOG_ODDS_UNIT)
+    factor: Column = np.maximum(1 - (highest - scene.semantic[places]) / spread, 0.0)
     return factor, spread
 
 

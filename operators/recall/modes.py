@@ -19,12 +19,11 @@ from recallflow.operators.recall.factors import (
     semantic,
 )
 from recallflow.operators.recall.scene import Ranking, Scene
-from recallflow.queries import Mode
+from recallflow.queries import K_MAX, Mode
 from recallflow.state.arrays import Column, Places
 
 TIE_FLOOR = 0.02  # scores that deviate less, of a range of 1, are ordered by the tie-break chain
-CANDIDATES_PER_K = 4
-CANDIDATES_MIN = 40
+CANDIDATES = 4 * K_MAX  # that each way of finding them brings, so that no score depends on k
 DECAYED_CONFIDENCE = 0.6
 EPISODES = 3  # at least, and as many as it needs for k memories
 CENTROID_WEIGHT = 0.25
@@ -37,9 +36,9 @@ def rank(scene: Scene) -> Ranking:
 
 def relevance(scene: Scene) -> Ranking:
     """By the semantic signal alone."""
-    places = scene.best(scene.tuning.k)
-    factor = min_max(scene.semantic[places])
-    return Ranking(places, factor, {"semantic": factor}, {"semantic": 1.0})
+    best = scene.best(CANDIDATES)
+    factor, spread = semantic(scene, places := best[: scene.tuning.k], best)
+    return Ranking(places, factor, {"semantic": factor}, {"semantic": 1.0}, unit=1 / spread)
 
 
 def by_recency(scene: Scene) -> Ranking:
@@ -54,7 +53,7 @@ def by_recency(scene: Scene) -> Ranking:
 def hybrid(scene: Scene) -> Ranking:
     """Seven factors, weighted: meaning, and among memories that fit alike, how recent, important and trusted one is.
     Nearness to entities joins them where it is asked for, and then counts as much as meaning does."""
-    best = scene.best(_channel(scene))
+    best = scene.best(CANDIDATES)
     places = _joined(scene, best, _near(scene))
     meaning, spread = semantic(scene, places, best)
     others = raw(scene, places)
@@ -68,34 +67,36 @@ def hybrid(scene: Scene) -> Ranking:
     weights = {
         name: weight * worth.get(name, scale) for name, weight in scene.tuning.weights.items() if name in factors
     }
-    return _weighed(scene, places, factors, weights, boosts(scene, places))
+    return _weighed(scene, places, factors, weights, boosts(scene, places), spread)
 
 
 def balanced(scene: Scene) -> Ranking:
     """Recency, meaning and nearness to entities, each for what it is worth by itself: the freshest and the nearest
     memories are looked at beside those that fit best."""
-    best = scene.best(_channel(scene))
+    best = scene.best(CANDIDATES)
     by_age = np.argsort(-scene.fact("created_ms", scene.allowed), kind="stable")
     places = _joined(scene, best, scene.allowed[by_age[: len(best)]], _near(scene))
+    meaning, spread = semantic(scene, places, best)
     factors = {
         "recency": recency(scene.age_days(places), scene.tuning.decay),
-        "semantic": semantic(scene, places, best)[0],
+        "semantic": meaning,
         "proximity": proximity(scene, places),
     }
-    return _weighed(scene, places, factors, dict(scene.tuning.weights), boosts(scene, places))
+    return _weighed(scene, places, factors, dict(scene.tuning.weights), boosts(scene, places), spread)
 
 
 def entity_focused(scene: Scene) -> Ranking:
     """The memories nearest to the entities, and among those equally near the ones that fit best."""
-    best = scene.best(_channel(scene))
+    best = scene.best(CANDIDATES)
     places = _joined(scene, best, _near(scene))
-    factors = {"proximity": proximity(scene, places), "semantic": semantic(scene, places, best)[0]}
-    return _weighed(scene, places, factors, dict(scene.tuning.weights), {})
+    meaning, spread = semantic(scene, places, best)
+    factors = {"proximity": proximity(scene, places), "semantic": meaning}
+    return _weighed(scene, places, factors, dict(scene.tuning.weights), {}, spread)
 
 
 def decayed(scene: Scene) -> Ranking:
-    """confidence · 1/(1 + age/decay_days) · similarity, of memories trusted enough. The signal is log-odds, so the
-    similarity is exp(signal - best signal): a memory's odds of being evidence beside the best one's."""
+    """confidence · 1/(1 + age/decay_days) · similarity, of memories trusted enough. The similarity is a memory's
+    relevance: what has nothing to do with the question has next to none, whatever else is remembered."""
     given = scene.query.filters.min_confidence
     least = DECAYED_CONFIDENCE if given is None else given
     places = scene.allowed[scene.fact("confidence", scene.allowed) >= least]
@@ -103,7 +104,7 @@ def decayed(scene: Scene) -> Ranking:
     factors: dict[str, Column] = {
         "confidence": scene.fact("confidence", places),
         "decay": hyperbolic(scene.age_days(places), scene.tuning.decay.decay_days),
-        "similarity": np.exp(signal - signal.max(initial=-np.inf)),
+        "similarity": scene.relevance(places),
     }
     scores = np.prod([*factors.values()], axis=0)
     cut = np.lexsort((places, -signal, -scores))[: scene.tuning.k]
@@ -136,17 +137,12 @@ MODES: Mapping[Mode, Callable[[Scene], Ranking]] = MappingProxyType(
 # ---------------------------------------------------------------------- candidates
 
 
-def _channel(scene: Scene) -> int:
-    """How many candidates each way of finding them brings."""
-    return max(CANDIDATES_PER_K * scene.tuning.k, CANDIDATES_MIN)
-
-
 def _near(scene: Scene) -> Places:
     """The memories nearest to the entities asked for, where they are asked for."""
     if scene.proximity is None or not scene.tuning.wants_proximity:
         return scene.allowed[:0]
     near = scene.allowed[scene.proximity[scene.allowed] > 0]
-    return near[np.lexsort((near, -scene.semantic[near], -scene.proximity[near]))][: _channel(scene)]
+    return near[np.lexsort((near, -scene.semantic[near], -scene.proximity[near]))][:CANDIDATES]
 
 
 def _joined(scene: Scene, *found: Places) -> Places:
@@ -197,15 +193,22 @@ def _mentions(scene: Scene, places: Places) -> Column:
 
 
 def _weighed(
-    scene: Scene, places: Places, factors: dict[str, Column], weights: dict[str, float], extra: dict[str, Column]
+    scene: Scene,
+    places: Places,
+    factors: dict[str, Column],
+    weights: dict[str, float],
+    extra: dict[str, Column],
+    spread: float,
 ) -> Ranking:
     """Best first by Σ weight · factor + Σ boosts. Where the sums before the boosts hardly differ they count as equal:
-    then by boosts, semantic, importance, recency, score and id, all descending."""
-    scores: Column = np.array([weights[name] for name in factors]) @ np.array([*factors.values()])
+    then by boosts, semantic, importance, recency, score and id, all descending. `spread`: the signal's, to which the
+    semantic factor is stretched."""
+    values = np.array([*factors.values()])
+    scores: Column = np.array([weights[name] for name in factors]) @ values
     boost: Column = sum(extra.values(), np.zeros(len(places)))
     signal, total = scene.semantic[places], scores + boost
     apart = scores - scores.sum() / max(len(scores), 1)
-    tied = len(scores) > 1 and math.sqrt(apart @ apart / len(scores)) < TIE_FLOOR * sum(weights.values())
+    tied = len(scores) > 1 and math.sqrt(apart @ apart / len(scores)) <= TIE_FLOOR * sum(weights.values())
     if tied:
         fresh, important = recency(scene.age_days(places), scene.tuning.decay), scene.fact("importance", places)
         order = np.lexsort((-_by_id(scene, places), -scores, -fresh, -important, -signal, -boost))
@@ -215,10 +218,12 @@ def _weighed(
     return Ranking(
         places[cut],
         total[cut],
-        {name: values[cut] for name, values in factors.items()},
+        {name: column[cut] for name, column in factors.items()},
         weights,
-        {name: values[cut] for name, values in extra.items()},
+        {name: column[cut] for name, column in extra.items()},
         tied,
+        dict(zip(factors, np.partition(values, len(places) // 2)[:, len(places) // 2].tolist(), strict=True)),
+        weights["semantic"] / spread,
     )
 
 

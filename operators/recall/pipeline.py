@@ -21,15 +21,16 @@ from recallflow.operators.events import Request
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Applied, Expansions
 from recallflow.operators.recall import compose, people, rerank, signal, why
+from recallflow.operators.recall.columns import known
 from recallflow.operators.recall.context import About, context
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Laps, Step, tier_of
 from recallflow.operators.recall.excerpt import excerpts
 from recallflow.operators.recall.filters import allowed, superseded, within
 from recallflow.operators.recall.intent import intent_of, mode_for
-from recallflow.operators.recall.modes import rank
+from recallflow.operators.recall.modes import CANDIDATES, rank
 from recallflow.operators.recall.moment import Moment, graph_at, index_at
 from recallflow.operators.recall.question import Question, Vocabulary, understand
-from recallflow.operators.recall.relevance import NEAREST, UNJUDGED, Judge, Judged
+from recallflow.operators.recall.relevance import NEAREST, Judge, Judged
 from recallflow.operators.recall.relevance_weights import Basis
 from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
@@ -142,7 +143,7 @@ class Expanded(NamedTuple):
     rows, opened."""
 
     places: Places
-    relevance: Column | None
+    relevance: Column
     rows: list[MemoryRow | None]
     applied: Applied | None
 
@@ -252,7 +253,7 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least
     query, moment, index, hot = asked.query, asked.moment, asked.index, asked.hot
     permitted, columns, tuning = candidates.permitted, candidates.signal.columns, understood.tuning
     scores = {} if asked.scored is None else asked.scored.scores
-    most = max(at_least, rerank.BEST if scores else 0)
+    most = max(at_least, rerank.BEST if scores else 0, CANDIDATES if query.min_relevance is not None else 0)
     semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
     graph = QueryGraph(
         graph=asked.graph,
@@ -265,6 +266,7 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least
     )
     graph.warn_of_unknown(query.entity_urns)
     session_id = query.session_id if moment.is_now else None
+    judge = _judge(asked, understood, candidates)
     scene = Scene(
         index=index,
         question=understood.question,
@@ -273,6 +275,7 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least
         semantic=semantic,
         allowed=permitted,
         tuning=replace(tuning, k=most) if most > tuning.k else tuning,
+        relevance=judge.at,
         vector=candidates.signal.vector,
         proximity=_proximity(graph, query, understood),
         relationship=graph.boosts(query.traversal_depth),
@@ -283,26 +286,34 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least
     before: list[int] = []
     if scores:
         ids = [index.ids[slot] for slot in index.conversation.slots[ranking.places].tolist()]
-        ranking, before = rerank.reordered(ranking, ids, scores, tuning.k)
+        ranking, before = rerank.reordered(ranking, ids, scores, scene.tuning.k)
     asked.laps.lap("rank")
-    judged = _judge(asked, candidates, scene, ranking)
-    if (least := query.min_relevance) is not None and judged.relevance is not None:
+    judged = _judged(judge, scene, ranking)
+    if (least := query.min_relevance) is not None:
         enough = judged.relevance >= least
         ranking, judged = ranking.only(enough), judged.only(enough)
         before = [*compress(before, enough.tolist())]
+    cut = slice(max(at_least, tuning.k))
+    ranking, judged, before = ranking.only(cut), judged.only(cut), before[cut]
     asked.laps.lap("judge")
     return Ranked(scene, ranking, graph, before, judged)
 
 
-def _judge(asked: Asked, candidates: Candidates, scene: Scene, ranking: Ranking) -> Judged:
+def _judge(asked: Asked, understood: Understood, candidates: Candidates) -> Judge:
+    """Who tells how relevant memories are. Without the question's vector, words alone were compared, whatever the
+    model; in the mode `recency`, nothing was."""
+    found, question = candidates.signal, understood.question
+    basis: Basis = asked.engine.embedder.kind if found.vector is not None else "words"
+    columns = found.columns if found.columns.values else known(asked.index, question)
+    return Judge.of(asked.index, question, columns, basis, len(candidates.permitted))
+
+
+def _judged(judge: Judge, scene: Scene, ranking: Ranking) -> Judged:
     """How relevant the ranked memories are, and whether those permitted hold an answer."""
     if scene.tuning.mode == "recency":
-        return UNJUDGED
+        return Judged(judge, None, judge.at(ranking.places))
     if not len(scene.allowed):
-        return Judged(None, 0.0, np.zeros(0))
-    # Without the question's vector, words alone were compared, whatever the model.
-    basis: Basis = asked.engine.embedder.kind if candidates.signal.vector is not None else "words"
-    judge = Judge.of(scene.index, scene.question, candidates.signal.columns, basis, len(scene.allowed))
+        return Judged(judge, 0.0, np.zeros(0))
     places = scene.best(NEAREST)
     figures = judge.figures(np.concatenate([places, ranking.places]))
     nearest, ranked = figures.only(slice(len(places))), figures.only(slice(len(places), None))
@@ -323,12 +334,11 @@ def _expand(asked: Asked, understood: Understood, ranked: Ranked) -> Expanded:
         applied, added = ranked.graph.expand(
             places, query.traversal_depth, no_time="graph" in understood.dropped, is_late=partial(_is_late, asked)
         )
-        if relevance is not None:
-            found = ranked.judged.of(added)
-            if query.min_relevance is not None:
-                enough = found >= query.min_relevance
-                applied, added, found = applied.only(enough.tolist()), added[enough], found[enough]
-            relevance = np.concatenate([relevance, found])
+        found = ranked.judged.judge.at(added)
+        if query.min_relevance is not None:
+            enough = found >= query.min_relevance
+            applied, added, found = applied.only(enough.tolist()), added[enough], found[enough]
+        relevance = np.concatenate([relevance, found])
         places = np.concatenate([places, added])
         took_ms = asked.laps.lap("expand")
         if applied.ran:
@@ -366,7 +376,7 @@ def _compose(
         why.say_reranked(reasons, asked.scored.model, ranked.before)
     scores = {} if asked.scored is None else asked.scored.scores
     relevance = expanded.relevance
-    of_ranked, of_added = (None, None) if relevance is None else (relevance[:count], relevance[count:])
+    of_ranked, of_added = relevance[:count], relevance[count:]
     memories = compose.ranked(index, ranking, rows, shown[:count], reasons, of_ranked, scores)
     if expanded.applied is not None:
         added, items = expanded.places[count:], expanded.applied.items

@@ -1,8 +1,9 @@
 """How much each reason speaks for a memory: out of the columns of the signal, the factors and the boosts.
 
 A column speaks for a memory where it has a value above 0, which for a z-score is the owner's mean, and a weight above
-0; a factor where its value is above the middle of the answer's, for it lifts nobody whom it lifts with all others. All
-of it is counted in the unit of the ranking's scores. What the reasons rest on, and how they are said, is in `why.py`.
+0; a factor where its value is above the middle of all that was looked at, for it lifts nobody whom it lifts with all
+others. All of it is counted in the unit of the ranking's scores. What the reasons rest on, and how they are said, is in
+`why.py`.
 """
 
 from collections.abc import Mapping
@@ -67,32 +68,19 @@ def strengths(scene: Scene, ranking: Ranking, columns: Columns) -> list[Strength
     """How much each thing speaks for each ranked memory. They are few: plain numbers cost less than arrays of them."""
     found: list[Strengths] = [{} for _ in ranking.places]
     if columns.values and scene.tuning.mode != "episode":  # its order is by mentions
-        worth = _worth(scene, ranking)
         for name in columns.values:
             if (says := COLUMNS[name]) is not None:
                 # Whose a memory is that can be nobody's stands at the mean, which says nothing of it.
                 least = 1.0 if says == "person" else 0.0
                 for own, (weight, value) in zip(found, columns.at(name, ranking.places), strict=True):
-                    gain = value * weight * worth if weight > 0 and value >= least else 0.0
+                    gain = value * weight * ranking.unit if weight > 0 and value >= least else 0.0
                     own[says] = own.get(says, 0.0) + gain
     for name, weight in ranking.weights.items():
         if (says := FACTORS[name]) is not None:
-            values = ranking.factors[name].tolist()
-            middle = sorted(values)[len(values) // 2] if says in COMPARED else 0.0
-            for own, value in zip(found, values, strict=True):
+            middle = ranking.middles[name] if says in COMPARED else 0.0
+            for own, value in zip(found, ranking.factors[name].tolist(), strict=True):
                 own[says] = own.get(says, 0.0) + max(value - middle, 0.0) * weight
     for boost, gains in ranking.boosts.items():
         for own, gain in zip(found, gains.tolist(), strict=True):
             own[BOOSTS[boost]] = own.get(BOOSTS[boost], 0.0) + gain
     return found
-
-
-def _worth(scene: Scene, ranking: Ranking) -> float:
-    """What one unit of log-odds adds to a score."""
-    if not ranking.weights:
-        return 1.0
-    signal, factor = scene.semantic[ranking.places].tolist(), ranking.factors["semantic"].tolist()
-    high, low = signal.index(max(signal)), signal.index(min(signal))
-    span = signal[high] - signal[low]
-    slope = (factor[high] - factor[low]) / span if span > 0 else 1.0
-    return float(ranking.weights["semantic"] * slope)

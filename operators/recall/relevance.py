@@ -44,7 +44,7 @@ from recallflow.operators.recall.columns import SAME_DATE, Columns
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.relevance_weights import ANSWERABLE, GROUNDS, RELEVANCE, Basis, Ground, Table, Talk
 from recallflow.operators.recall.weights import chat_of
-from recallflow.state.arrays import Column, Floats, Ints, Mask, Places, ranges
+from recallflow.state.arrays import Chosen, Column, Floats, Ints, Mask, Places, ranges
 from recallflow.state.index import WINDOW, OwnerIndex
 
 RARITY, RARITY_OF_A_LETTER, RAREST = 4.0, 0.5, 7.5
@@ -233,6 +233,10 @@ class Judge:
         likely: Column = probability(self.settings @ _RELEVANCE[self.ground] @ figures.values)
         return likely
 
+    def at(self, places: Places) -> Column:
+        """The relevance of the memories at these places."""
+        return self.relevance(self.figures(places))
+
     def hopeless(self, nearest: Figures, answerable: float) -> bool:
         """Whether there is hardly an answer; or none of the question's words stands near the nearest, nobody whom it
         names said any, and it has several words, where words alone can tell, or is like none of them. Of a question
@@ -260,24 +264,17 @@ class Judge:
 
 
 class Judged(NamedTuple):
-    """What was found: whether the memories hold an answer, the relevance of each that was ranked, and who tells that of
-    others; nothing where the mode does not look at what memories say. `hopeless`: no memory may be worth a look."""
+    """What was found: whether the memories hold an answer, None where the mode does not look at what they say; the
+    relevance of each that was ranked, and who tells that of others. `hopeless`: no memory may be worth a look."""
 
-    judge: Judge | None
+    judge: Judge
     answerable: float | None
-    relevance: Column | None
+    relevance: Column
     hopeless: bool = False
 
-    def only(self, chosen: Mask) -> "Judged":
+    def only(self, chosen: Chosen) -> "Judged":
         """With the relevance of the chosen memories alone."""
-        return self._replace(relevance=None if self.relevance is None else self.relevance[chosen])
-
-    def of(self, places: Places) -> Column:
-        """The relevance of other memories."""
-        return np.zeros(len(places)) if self.judge is None else self.judge.relevance(self.judge.figures(places))
-
-
-UNJUDGED = Judged(None, None, None)
+        return self._replace(relevance=self.relevance[chosen])
 
 
 def _talk(index: OwnerIndex, question: Question) -> Talk:

@@ -69,12 +69,4 @@ def reordered(ranking: Ranking, ids: Sequence[str], scores: Mapping[str, float],
     the order they had."""
     by_score = sorted(range(len(ids)), key=lambda at: (ids[at] not in scores, -scores.get(ids[at], 0.0), at))
     order = np.array(by_score[:k], np.int64)
-    reranked = Ranking(
-        ranking.places[order],
-        ranking.scores[order],
-        {name: values[order] for name, values in ranking.factors.items()},
-        ranking.weights,
-        {name: values[order] for name, values in ranking.boosts.items()},
-        ranking.tiebreak_applied,
-    )
-    return reranked, [at + 1 for at in by_score[:k]]
+    return ranking.only(order), [at + 1 for at in by_score[:k]]

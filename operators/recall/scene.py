@@ -1,6 +1,6 @@
 """What a mode ranks, and what comes of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +12,7 @@ from recallflow.embedder import Matrix
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.tuning import Tuning
 from recallflow.queries import Recall
-from recallflow.state.arrays import Column, Mask, Places
+from recallflow.state.arrays import Chosen, Column, Places
 from recallflow.state.index import OwnerIndex
 from recallflow.state.usage import OwnerUsage
 
@@ -23,7 +23,10 @@ NO_SEQS: Places = np.zeros(0, np.int64)
 @dataclass(slots=True)
 class Ranking:
     """Places best first, with their scores and what the scores are made of (all arrays in the order of `places`):
-    Σ weight · factor + Σ boosts; without weights, the product of the factors."""
+    Σ weight · factor + Σ boosts; without weights, the product of the factors.
+
+    Of all that was looked at, not of what is answered alone: `middles`, of each factor; and `unit`, what one unit of
+    the signal's log-odds adds to a score."""
 
     places: Places
     scores: Column
@@ -31,9 +34,11 @@ class Ranking:
     weights: dict[str, float] = field(default_factory=dict)
     boosts: dict[str, Column] = field(default_factory=dict)
     tiebreak_applied: bool = False
+    middles: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    unit: float = 1.0
 
-    def only(self, chosen: Mask) -> "Ranking":
-        """The chosen places, (places,), alone."""
+    def only(self, chosen: Chosen) -> "Ranking":
+        """The chosen places alone, in the order chosen."""
         factors, boosts = (
             {name: values[chosen] for name, values in parts.items()} for parts in (self.factors, self.boosts)
         )
@@ -45,10 +50,10 @@ class Scene:
     """What a mode ranks: one owner's memories, the question, and the time it is asked at. A place is a memory's in
     conversation order (see `Conversation`).
 
-    `semantic`: (n,) log-odds per place; `allowed`: places that may be in the answer; `vector`: (dimension,) of the
-    question, L2-normalised, where it was embedded; `proximity`: (n,) 1/(1 + hops) to
-    the entities asked for, 0 where there is no way, None without a graph; `relationship`: what edges between candidates
-    add to the score of a place; `usage`: what queries and feedback made of the memories, None where the answer is about
+    `semantic`: (n,) log-odds per place; `allowed`: places that may be in the answer; `relevance`: that of places;
+    `vector`: (dimension,) of the question, L2-normalised, where it was embedded; `proximity`: (n,) 1/(1 + hops) to the
+    entities asked for, 0 where there is no way, None without a graph; `relationship`: what edges between candidates add
+    to the score of a place; `usage`: what queries and feedback made of the memories, None where the answer is about
     another moment than now; `returned`: `seq` of what was returned earlier in the query's session.
     """
 
@@ -59,6 +64,7 @@ class Scene:
     semantic: Column
     allowed: Places
     tuning: Tuning
+    relevance: Callable[[Places], Column]
     vector: Matrix | None = None
     proximity: Column | None = None
     relationship: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))

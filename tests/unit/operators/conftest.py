@@ -36,6 +36,7 @@ def make_scene() -> Callable[..., Scene]:
         relationship: Mapping[int, float] | None = None,
         usage: Mapping[int, Usage] | None = None,
         returned: Sequence[int] = (),
+        relevance: Sequence[float] | None = None,
         tenant: RecallSettings | None = None,
         **query: Any,
     ) -> Scene:
@@ -53,6 +54,7 @@ def make_scene() -> Callable[..., Scene]:
             semantic=np.array([*semantic], np.float64),
             allowed=np.arange(len(entries)) if allowed is None else np.array(allowed),
             tuning=tuned(recall, mode, tenant or RecallSettings()),
+            relevance=np.ones(len(entries)).take if relevance is None else np.array(relevance).take,
             vector=None if asked is None else np.array(asked, np.float32),
             proximity=None if proximity is None else np.array(proximity, np.float64),
             relationship=relationship or {},

@@ -56,11 +56,13 @@ def test_about_another_moment_neither_use_nor_feedback_counts(make_entry: MakeEn
     assert raw(then, np.arange(2))["quality"].tolist() == [0.5, 0.5]
 
 
-def test_decay_follows_the_days_asked_for(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+@pytest.mark.parametrize(("function", "expected"), [("hyperbolic", 0.25), ("exponential", 0.5), ("linear", 0.5)])
+def test_the_days_of_hyperbolic_decay_count_where_it_is_chosen(
+    make_entry: MakeEntry, make_scene: MakeScene, function: str, expected: float
+) -> None:
     entries = [make_entry(0, episode=0, created_ms=NOW_MS - 30 * DAY_MS)]
-    for days, expected in ((30, 0.5), (10, 0.25)):
-        scene = make_scene("hybrid", entries, [0], now_ms=NOW_MS, decay={"decay_days": days})
-        assert raw(scene, np.arange(1))["decay"].tolist() == [expected]
+    scene = make_scene("hybrid", entries, [0], now_ms=NOW_MS, decay={"function": function, "decay_days": 10})
+    assert raw(scene, np.arange(1))["decay"].tolist() == [expected]
 
 
 @pytest.mark.parametrize(("spread", "factor"), [(0.0, 0.0), (0.25, 0.0), (0.375, 0.5), (0.5, 1.0), (0.9, 1.0)])

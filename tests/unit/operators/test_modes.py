@@ -66,9 +66,15 @@ def test_relevance_is_by_the_signal_alone(make_entry: MakeEntry, ask: Ask, ids_o
     np.testing.assert_allclose(ranking.scores, [1, 0.5, 0.25, 0])  # min-max over -1 to 7
 
 
-def test_relevance_scores_span_what_is_answered(make_entry: MakeEntry, ask: Ask) -> None:
-    asked = ask("relevance", episode_of(make_entry, 4), [-1.0, 3.0, 1.0, 7.0], k=3)
-    np.testing.assert_allclose(rank(asked).scores, [1, 1 / 3, 0])
+def test_relevance_scores_span_all_candidates_whatever_k(make_entry: MakeEntry, ask: Ask) -> None:
+    for k in (1, 3, 4):
+        asked = ask("relevance", episode_of(make_entry, 4), [-1.0, 3.0, 1.0, 7.0], k=k)
+        np.testing.assert_allclose(rank(asked).scores, [1, 0.5, 0.25, 0][:k])
+
+
+@pytest.mark.parametrize("signal", [[-9.0], [3.0, 3.0]])
+def test_what_fits_best_never_scores_nothing(make_entry: MakeEntry, ask: Ask, signal: list[float]) -> None:
+    assert rank(ask("relevance", episode_of(make_entry, len(signal)), signal)).scores.tolist() == [1.0] * len(signal)
 
 
 def test_equal_signals_come_in_conversation_order(make_entry: MakeEntry, ask: Ask, answer: Answer) -> None:
@@ -195,10 +201,10 @@ def test_a_hybrid_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) 
 
 def test_a_signal_within_one_unit_of_log_odds_is_not_stretched(make_entry: MakeEntry, ask: Ask) -> None:
     ranking = rank(ask("hybrid", episode_of(make_entry, 3), [0.5, 0.25, 0.0]))
-    np.testing.assert_allclose(ranking.factors["semantic"], [0.5, 0.25, 0])
+    np.testing.assert_allclose(ranking.factors["semantic"], [1, 0.75, 0.5])
     seven = {name: weight for name, weight in WEIGHTS["hybrid"].items() if name != "proximity"}
     assert ranking.weights == pytest.approx({n: w if n == "semantic" else w / 10 for n, w in seven.items()})
-    np.testing.assert_allclose(ranking.scores, [0.225, 0.1125, 0])
+    np.testing.assert_allclose(ranking.scores, [0.45, 0.3375, 0.225])
 
 
 def test_the_range_of_another_factor_is_worth_a_tenth_of_a_unit_of_log_odds(
@@ -235,8 +241,8 @@ def test_of_months_the_newer_of_what_fits_alike_comes_first(make_entry: MakeEntr
 
 
 def test_hybrid_looks_at_more_candidates_than_it_answers(make_entry: MakeEntry, ask: Ask, answer: Answer) -> None:
-    # The 40 best by signal are looked at, or 4·k where that is more. One memory is the most important, trusted and
-    # recent by far, worth a tenth of 1.3 in all; a step of the signal costs 0.45/1000.
+    # The 200 best by signal are looked at, whatever k is. One memory is the most important, trusted and recent by far,
+    # worth a tenth of 1.3 in all; a step of the signal costs 0.45/1000.
     def first(rank_of_best: int, k: int) -> list[str]:
         entries = [
             make_entry(n, episode=0, created_ms=ago(1000), importance=0.0, confidence=0.0)
@@ -247,22 +253,21 @@ def test_hybrid_looks_at_more_candidates_than_it_answers(make_entry: MakeEntry, 
         order = sorted(entries, key=lambda entry: (entry.episode, entry.seq))
         return answer(ask("hybrid", order, [1 - entry.seq / 1000 for entry in order], k=k, weights={"importance": 1.0}))
 
-    assert first(39, k=1) == ["m39"]
-    assert first(40, k=1) == ["m0"]
-    assert first(199, k=50)[0] == "m199"
-    assert "m200" not in first(200, k=50)
+    for k in (1, 50):
+        assert first(199, k)[0] == "m199"
+        assert first(200, k)[0] == "m0"
 
 
 def test_what_the_graph_relates_is_looked_at_however_little_it_fits(
     make_entry: MakeEntry, ask: Ask, ids_of: IdsOf
 ) -> None:
-    # m39 is the last that is looked at for its signal; an edge leads to m60.
-    signal = [10 - n / 10 for n in range(70)]
-    asked = ask("hybrid", episode_of(make_entry, 70), signal, k=10, relationship={60: 1.0})
+    # m199 is the last that is looked at for its signal; an edge leads to m260.
+    signal = [30 - n / 10 for n in range(270)]
+    asked = ask("hybrid", episode_of(make_entry, 270), signal, k=10, relationship={260: 1.0})
     ranking = rank(asked)
-    assert ids_of(asked, ranking)[:2] == ["m60", "m0"]
-    # It lies below what the stretch spans, which stays what it is without it: 3.9 units of log-odds.
-    np.testing.assert_allclose(ranking.factors["semantic"][:3], [0, 1, 1 - 0.1 / 3.9])
+    assert ids_of(asked, ranking)[:2] == ["m260", "m0"]
+    # It lies below what the stretch spans, which stays what it is without it: 19.9 units of log-odds.
+    np.testing.assert_allclose(ranking.factors["semantic"][:3], [0, 1, 1 - 0.1 / 19.9])
     assert ranking.scores[0] == pytest.approx(1.0)
 
 
@@ -328,9 +333,9 @@ def test_a_tie_break_can_turn_the_order_of_the_scores_around(make_entry: MakeEnt
     # Importance 1 would win by 0.01 over 0.45·0.02 of signal, were the scores of the batch not all so close:
     # eighteen others between them hold the deviation down.
     entries = [make_entry(n, episode=0, importance=1.0 if n == 19 else 0.0) for n in range(20)]
-    ranking = rank(asked := ask("hybrid", entries, [0.05] + [0.04] * 18 + [0.03]))
+    ranking = rank(asked := ask("hybrid", entries, [0.05] + [0.04] * 18 + [0.03], k=20))
     assert ranking.tiebreak_applied
-    assert ranking.scores[0] < 0.01
+    assert ranking.scores[0] < max(ranking.scores)
     assert ids_of(asked, ranking)[0] == "m0"
 
 
@@ -344,15 +349,25 @@ def test_in_a_tie_boosts_come_before_the_chain(make_entry: MakeEntry, ask: Ask, 
 def test_a_single_memory_is_no_tie(make_entry: MakeEntry, ask: Ask) -> None:
     ranking = rank(ask("hybrid", episode_of(make_entry, 1), [3.0]))
     assert not ranking.tiebreak_applied
-    assert ranking.scores.tolist() == [0]
+    assert ranking.scores.tolist() == [0.45]
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "balanced", "entity_focused"])
+def test_without_any_weight_the_chain_decides(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf, mode: Mode) -> None:
+    entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([0.1, 0.9, 0.5])]
+    nothing = dict.fromkeys(WEIGHTS[mode], 0.0)
+    ranking = rank(asked := ask(mode, entries, [1.0, 1.0, 2.0], weights=nothing))
+    assert ranking.tiebreak_applied
+    assert ranking.scores.tolist() == [0, 0, 0]
+    assert ids_of(asked, ranking) == ["m2", "m1", "m0"]
 
 
 def test_equal_scores_without_a_tie_go_to_the_better_signal(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
-    # 0.45·(1/45) of signal against 0.01·1 of importance: 0.235 each, beside one far behind.
+    # 0.45·(1/45) of signal against 0.01·1 of importance: 0.45 each, beside two half a unit behind.
     entries = [make_entry(n, episode=0, importance=i) for n, i in enumerate([1.0, 0.0, 0.0, 0.0])]
     ranking = rank(asked := ask("hybrid", entries, [0.5, 0.5 + 0.01 / 0.45, 0.0, 0.0]))
     assert not ranking.tiebreak_applied
-    np.testing.assert_allclose(ranking.scores, [0.235, 0.235, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(ranking.scores, [0.45, 0.45, 0.215, 0.215], atol=1e-12)
     assert ids_of(asked, ranking)[2:] == ["m2", "m3"]
 
 
@@ -413,19 +428,17 @@ def test_whatever_a_memory_means_the_nearer_comes_first(
 
 
 def test_a_decayed_score_by_hand(make_entry: MakeEntry, ask: Ask, ids_of: IdsOf) -> None:
-    # confidence · 1/(1 + t/30) · exp(signal - 3): 1 · 0.25 · 1; 0.8 · 1 · exp(-1); 0.6 · 0.5 · exp(-3)
+    # confidence · 1/(1 + t/30) · relevance: 1 · 0.25 · 0.9; 0.8 · 1 · 0.5; 0.6 · 0.5 · 0.01
     entries = [
         make_entry(0, episode=0, created_ms=ago(90), confidence=1.0),
         make_entry(1, episode=0, created_ms=ago(0), confidence=0.8),
         make_entry(2, episode=0, created_ms=ago(-1), confidence=0.59),
         make_entry(3, episode=3, created_ms=ago(30), confidence=0.6),
     ]
-    ranking = rank(asked := ask("decayed", entries, [3.0, 2.0, 9.0, 0.0]))
+    ranking = rank(asked := ask("decayed", entries, [3.0, 2.0, 9.0, 0.0], relevance=[0.9, 0.5, 1.0, 0.01]))
     assert ids_of(asked, ranking) == ["m1", "m0", "m3"]
-    assert_factors(
-        ranking, {"confidence": [0.8, 1, 0.6], "decay": [1, 0.25, 0.5], "similarity": [0.36787944, 1, 0.04978707]}
-    )
-    np.testing.assert_allclose(ranking.scores, [0.294303553, 0.25, 0.014936121], rtol=1e-6)
+    assert_factors(ranking, {"confidence": [0.8, 1, 0.6], "decay": [1, 0.25, 0.5], "similarity": [0.5, 0.9, 0.01]})
+    np.testing.assert_allclose(ranking.scores, [0.4, 0.225, 0.003])
     assert ranking.weights == {}
 
 

@@ -247,12 +247,28 @@ def test_where_nothing_is_left_the_answer_says_so(ask: Ask) -> None:
     assert "none of 6 memories has a relevance of 1" in found["warnings"][0]["detail"]
 
 
-def test_by_recency_nothing_is_judged(ask: Ask) -> None:
+def test_by_recency_memories_are_judged_by_words_alone(ask: Ask) -> None:
     found = ask(HERE, mode="recency")
-    assert found["answerable"] is None
-    assert set(relevance_of(found).values()) == {None}
-    refused = ask(HERE, mode="recency", min_relevance=0.5)
-    assert [field["field"] for field in refused["error"]["fields"]] == ["min_relevance"]
+    assert (found["answerable"], found["computation_tier"]) == (None, "fast")
+    likely = relevance_of(found)
+    best = relevance_of(ask(HERE, mode="relevance", k=1))
+    assert max(likely, key=lambda memory_id: likely[memory_id]) == next(iter(best))
+    assert sorted(likely.values())[-2] < 0.5 < max(likely.values())
+    assert relevance_of(ask(HERE, mode="recency", min_relevance=0.5)).keys() == best.keys()
+
+
+def test_decayed_gives_what_has_nothing_to_do_with_the_question_next_to_nothing(ask: Ask) -> None:
+    found = ask(ELSEWHERE, mode="decayed")
+    assert found["memories"]
+    for memory in found["memories"]:
+        assert found["explanations"][memory["id"]]["factors"]["similarity"] == memory["relevance"] < 0.3
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "relevance", "decayed", "recency"])
+def test_how_relevant_a_memory_has_to_be_leaves_out_memories_and_not_places_of_the_answer(ask: Ask, mode: str) -> None:
+    few, many = (relevance_of(ask(HERE, mode=mode, k=k, min_relevance=0.22)) for k in (1, 6))
+    assert [*few] == [*many][:1]
+    assert min(many.values()) >= 0.22
 
 
 @pytest.mark.parametrize("least", [-0.1, 1.1, "x"])
