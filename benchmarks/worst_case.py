@@ -269,6 +269,11 @@ def questions(memories: int) -> Iterator[tuple[str, list[Event]]]:
         recall(entity_urns=[f"urn:e:{n}" for n in range(limits.URNS_MAX)], mode="entity_focused"),
     )
     yield "graph expansion", recall(strategy="hybrid_graph", traversal_depth=3)
+    yield "graph expansion around a hub", recall("@everybody", strategy="hybrid_graph", traversal_depth=3, k=50)
+    yield (
+        "graph expansion around a hub, of then",
+        recall("@everybody", strategy="hybrid_graph", traversal_depth=3, as_of={"ingestion_time": BEGIN_MS + memories}),
+    )
     yield "a context", recall(max_tokens=1_000_000, k=50)
     yield "as of an event time", recall(as_of={"event_time": now - memories * MINUTE_MS // 2})
     yield "as of an ingestion time", recall(as_of={"ingestion_time": BEGIN_MS + memories // 2})

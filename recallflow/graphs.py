@@ -95,7 +95,7 @@ class Trace(Cuttable):
 
 class ExploredNode(Cuttable):
     """A node; of a memory the key is its id, as `memory:…` where that begins like another node's key. `expanded`:
-    whether what lies behind it was loaded; a bound, or its being archived or too common, keeps it closed. `hops`: the
+    whether what lies behind it was loaded; a bound, or its being archived, keeps it closed. `hops`: the
     fewest from the nodes asked for. `centrality`: its closeness to all others of the subgraph, 0 to 1 (they are its
     neighbours). `aliases`: other names of an entity."""
 

@@ -78,6 +78,11 @@ class Edge(NamedTuple):
     valid_to_ms: int | None = None
     said_ms: int = EPOCH_MS_MIN
 
+    @property
+    def is_stated(self) -> bool:
+        """Whether somebody stated it: that memories are alike is worked out, unless an event says so too."""
+        return self.type != SIMILAR_TO or self.said_ms != EPOCH_MS_MIN
+
 
 class OwnerGraph:
     """One owner's graph. Orders do not depend on the state directory: equal logs give equal lists, cut or whole."""

@@ -79,6 +79,7 @@ def _why(found: Reached, own: NodeKey, scope: Scope) -> dict[str, Any]:
         "node": str(found.node),
         "edge_type": kind,
         "hops": found.hops,
+        "fit": round(found.fit, 6),
         "edge": {
             "source": str(edge.source if edge else found.node),
             "target": str(edge.target if edge else own),

@@ -35,7 +35,7 @@ def explore(
 
     now_ms = moment.now_ms
     begin = _begin(graph, index, wanted)
-    scope = Scope(graph, len(index), allowed=lambda seq: slot_of(seq) is not None, bounds=BOUNDS)
+    scope = Scope(graph, allowed=lambda seq: slot_of(seq) is not None, bounds=BOUNDS)
     around = Neighbourhood(scope, begin, hops)
     slots = {seq: slot for seq in around.out if isinstance(seq, int) and (slot := slot_of(seq)) is not None}
     own = {seq: NodeKey(index.ids[slot], memory=True) for seq, slot in slots.items()}

@@ -5,12 +5,9 @@ that a query begins with: memory → shared node → memory is one hop, an edge 
 edge between two shared nodes. An edge between a memory and a shared node (`conditional_on` to `time:morning`) counts
 like a link.
 
-A vertex is open if its links and edges were loaded. A bound may keep it from that, or one of these:
-
-- It is archived.
-- It is a shared node with more memories than `Bounds.members` allows. What most memories share, such as the
-  participants of a chat between two, does not distinguish any two of them.
-- It is `type:…`, which says what form a memory has and not what it is about.
+A vertex is open if its edges and links were loaded; of a shared node with many memories, links to those that the
+question prefers. A bound may keep it from that, or that it is archived, or that it is `type:…`, which says what form a
+memory has and not what it is about.
 
 Edges that do not hold are loaded too, since a trace and an explorer show them, but nothing is loaded behind them.
 """
@@ -29,8 +26,8 @@ Adjacency: TypeAlias = dict[Vertex, dict[Vertex, dict[str, Edge | None]]]
 
 
 class Neighbourhood:
-    """What lies within 1 to 3 hops of the vertices to begin with, in the order in which it was found. A shared node to
-    begin with is opened even if it is common.
+    """What lies within 1 to 3 hops of the vertices to begin with, in the order in which it was found. A form to begin
+    with is opened.
 
     `out` and `into` have every vertex as a key, and hold each edge and link once, at its source and at its target.
     `opened` has the key of each open vertex, `closed` says why a vertex is not open where no bound is the reason.
@@ -44,7 +41,6 @@ class Neighbourhood:
         self.caps = Caps()
         self.hops = min(max(hops, HOPS_MIN), HOPS_MAX)
         self._scope, self._graph, self._bounds = scope, scope.graph, scope.bounds
-        self._most_members = scope.bounds.members(scope.memories)
         self._begin = frozenset(begin)
         self._queued: set[Vertex] = set()
         self._reads = 0
@@ -81,7 +77,7 @@ class Neighbourhood:
             self.closed[seq] = "archived node"
             return
         self.opened[seq] = own
-        for key in self._newest(own, shared):
+        for key in self._first(own, shared):
             if self._add(key, nodes):
                 self._join(seq, key, "", None)
         self._add_edges(seq, own, memories, nodes)
@@ -95,20 +91,15 @@ class Neighbourhood:
         if is_form(key) and key not in self._begin:
             self.closed[key] = "node of a form"
             return
-        members = self._graph.members(key, max(self._most_members, self._bounds.fan_out) + 1)
-        if len(members) > self._most_members and key not in self._begin:
-            self.closed[key] = "node too common"
-            self.caps.common.append(str(key))
-            return
         self.opened[key] = key
-        for seq in self._newest(key, members):
+        for seq in self._first(key, self._scope.linked(key)):
             if self._add(seq, memories):
                 self._join(seq, key, "", None)
         self._add_edges(key, key, memories, nodes)
 
     def _add_edges(self, vertex: Vertex, own: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
         """Adds the edges of a vertex and what they lead to. Only what edges that hold lead to is to be opened."""
-        for edge in self._newest(own, self._graph.edges(own, self._bounds.fan_out + 1)):
+        for edge in self._first(own, self._graph.edges(own, self._bounds.fan_out + 1)):
             other = other_end(edge, own)
             queue: list[Any] = memories if other.memory else nodes
             found: list[Vertex] = [*self._graph.members(other, 1)] if other.memory else [other]
@@ -135,7 +126,7 @@ class Neighbourhood:
         queue.append(vertex)
         return True
 
-    def _newest(self, own: NodeKey, found: list[Any]) -> list[Any]:
+    def _first(self, own: NodeKey, found: list[Any]) -> list[Any]:
         """As many links or edges of a vertex as the fan-out allows."""
         if len(found) > self._bounds.fan_out and str(own) not in self.caps.fan_out[-1:]:
             self.caps.fan_out.append(str(own))

@@ -1,9 +1,11 @@
 """Paths from seed memories along the edges, and the score of each memory that one of them reaches.
 
-    score = type weight · weight · confidence / hops
+    score = type weight · weight · confidence / hops · fit
 
 of the last edge. Where a memory is linked to a shared node, the last edge is the one that led from another node to that
-node; without such an edge it is the link itself, of type `shared_node` and with weight and confidence 1.
+node; without such an edge it is the link itself, of type `shared_node` and with weight and confidence 1. `fit` is 1
+for an edge that somebody stated, whatever it leads to; what links and likeness lead to counts as far as it fits the
+question.
 
 Each hop extends the paths that reached a vertex in the hop before, at first or, at a shared node, with a stronger edge.
 Of several the best is extended, and the next best to what the best has passed, as no path passes a vertex twice. Of all
@@ -51,10 +53,11 @@ class Way(NamedTuple):
 
 class Reached(NamedTuple):
     """A memory at the end of a path: `seed` is the id of where the path begins, `node` the vertex before the memory,
-    and `edge` the one that gives the score (None: a link). `way`: the whole path."""
+    and `edge` the one that gives the score (None: a link). `way`: the whole path. `score` has `fit` in it."""
 
     seq: int
     score: float
+    fit: float
     hops: int
     seed: str
     node: NodeKey
@@ -86,6 +89,11 @@ class _Path(NamedTuple):
     second: Way | None = None
     edge: Edge | None = None
 
+    @property
+    def strength(self) -> tuple[float, bool]:
+        """Orders paths to a shared node: of equal strength, one by a stated edge is the better."""
+        return strength(self.edge), is_stated(self.edge)
+
     def avoiding(self, vertex: Vertex) -> Way | None:
         """The better of both ways that does not pass a vertex."""
         if vertex not in self.way.vertices:
@@ -99,6 +107,11 @@ class _Path(NamedTuple):
         if self.second is None and self.way.vertices[-2] != other.way.vertices[-2]:
             return self._replace(second=other.way)
         return self
+
+
+def is_stated(edge: Edge | None) -> bool:
+    """Whether somebody stated what joins two vertices: links and likeness are worked out."""
+    return edge is not None and edge.is_stated
 
 
 def strength(edge: Edge | None) -> float:
@@ -117,7 +130,8 @@ class Walk:
         self.around = Neighbourhood(scope, seeds.keys(), hops)
         self.best: dict[int, Reached] = {}
         self._ids: Mapping[Any, str] = seeds
-        self._strongest: dict[NodeKey, float] = {}  # strength / hops of the paths extended from a node
+        # Strength / hops of the paths extended from a node, by whether a stated edge led to it.
+        self._strongest: dict[tuple[NodeKey, bool], float] = {}
         memories = {seq: _Path(Way((seq,))) for seq in seeds}
         nodes: dict[NodeKey, _Path] = {}
         for hop in range(1, self.around.hops + 1):
@@ -134,9 +148,11 @@ class Walk:
             if seq in self.around.opened:
                 self._extend(hops, seq, path, found, nodes)
         for key, path in nodes.items():
-            value = strength(path.edge) / hops
-            if key in self.around.opened and value > self._strongest.get(key, 0.0):
-                self._strongest[key] = value
+            value, stated = strength(path.edge) / hops, is_stated(path.edge)
+            # What a stated edge leads to may score more than what a link of more strength does.
+            before = max(self._strongest.get((key, by), 0.0) for by in {True, stated})
+            if key in self.around.opened and value > before:
+                self._strongest[key, stated] = value
                 self._extend(hops, key, path, found, beyond)
         return dict(sorted(found.items(), key=lambda item: self.best[item[0]].order)), beyond
 
@@ -153,17 +169,16 @@ class Walk:
                     outcome = "already on the path"
                 elif isinstance(other, int):
                     by = edge or path.edge
-                    score = strength(by) / hops
+                    fit = 1.0 if is_stated(by) else self.scope.fit(other)
+                    score = strength(by) / hops * fit
                     way, node = before.to(other, edge), self.around.opened[vertex]
-                    found = Reached(other, score, hops, self._ids[before.vertices[0]], node, by, way)
+                    found = Reached(other, score, fit, hops, self._ids[before.vertices[0]], node, by, way)
                     outcome = self._keep(found, _Path(way), memories)
                 else:
                     outcome = "followed"
                     longer = _Path(before.to(other, edge), edge=edge if isinstance(vertex, NodeKey) else None)
                     known = nodes.get(other)
-                    nodes[other] = (
-                        known.merged(longer, strength(longer.edge) > strength(known.edge)) if known else longer
-                    )
+                    nodes[other] = known.merged(longer, longer.strength > known.strength) if known else longer
             if self._steps is not None:
                 self._steps.append(Step(vertex, other, edge, hops, score, outcome))
 

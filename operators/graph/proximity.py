@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recallflow.operators.graph.reader import Bounds, is_form, is_live, other_end
-from recallflow.state.graph import OwnerGraph
+from recallflow.operators.graph.reader import Scope, is_form, other_end
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
 
@@ -15,17 +14,15 @@ HOPS = 3
 MEMBERS = 2_000  # memories of one entity, the newest first; those before them do not count as near
 # A mode that asks for nearness pays for it with every query. The entities' own memories and relations are read first,
 # so that what lies farthest is not.
-BOUNDS = Bounds(opened=16)
+OPENED = 16
 
 
-def proximity(
-    graph: OwnerGraph, index: OwnerIndex, entities: Sequence[NodeKey], now_ms: int
-) -> npt.NDArray[np.floating[Any]]:
+def proximity(scope: Scope, index: OwnerIndex, entities: Sequence[NodeKey]) -> npt.NDArray[np.floating[Any]]:
     """(n,) in conversation order: 1 / (1 + hops), hops 0 for a memory linked to one of the entities itself; 0 beyond
     three hops, and beyond what the bounds let be read."""
     seqs = index.conversation.facts["seq"]
     near = np.zeros(int(seqs.max(initial=-1)) + 1)
-    for seq, hops in _Search(graph, BOUNDS.members(len(index)), now_ms).hops(entities).items():
+    for seq, hops in _Search(scope).hops(entities).items():
         if seq < len(near):  # an index of an earlier moment has fewer
             near[seq] = 1 / (1 + hops)
     found: npt.NDArray[np.floating[Any]] = near[seqs]
@@ -35,8 +32,8 @@ def proximity(
 class _Search:
     """Counts hops as `neighbourhood` does. Here a path begins with a shared node, and only its length matters."""
 
-    def __init__(self, graph: OwnerGraph, most_members: int, now_ms: int) -> None:
-        self._graph, self._most_members, self._now_ms = graph, most_members, now_ms
+    def __init__(self, scope: Scope) -> None:
+        self._scope, self._graph = scope, scope.graph
         self._reads = 0
         self._hops: dict[int, int] = {}
         self._nodes: set[NodeKey] = set()
@@ -63,13 +60,12 @@ class _Search:
     def _members(self, key: NodeKey, hop: int) -> list[int]:
         if hop == 0:
             return self._graph.members(key, MEMBERS)
-        found = self._graph.members(key, self._most_members + 1)
-        return found[: BOUNDS.fan_out] if len(found) <= self._most_members else []
+        return self._scope.linked(key)[: self._scope.bounds.fan_out]
 
     def _add_edges(self, hop: int, own: NodeKey, memories: list[int], nodes: list[NodeKey]) -> None:
         """Adds what the edges of a vertex lead to."""
-        edges = self._graph.edges(own, BOUNDS.fan_out)
-        others = [other_end(edge, own) for edge in edges if is_live(edge, self._now_ms)]
+        edges = self._graph.edges(own, self._scope.bounds.fan_out)
+        others = [other_end(edge, own) for edge in edges if self._scope.holds(edge)]
         self._add_memories(hop, [seq for key in others if key.memory for seq in self._graph.members(key, 1)], memories)
         self._add_nodes(others, nodes)
 
@@ -89,4 +85,4 @@ class _Search:
 
     def _may_read(self) -> bool:
         self._reads += 1
-        return self._reads <= BOUNDS.opened
+        return self._reads <= OPENED

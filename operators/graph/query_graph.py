@@ -6,8 +6,9 @@ error is no such failure; it stops the flow, as everywhere.
 The ranking names a memory by its place (in conversation order), the graph by its `seq`; both meet here.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -37,6 +38,7 @@ SEEDS = 10
 # one's. What is not about the question leads to more of that.
 SEED_ODDS = 3.0
 BOOSTED_MAX = 50  # neighbours of the seeds that edges add to the scores of
+LOOKED_AT = 100  # memories that fit best, whose links are read for those of common nodes
 
 T = TypeVar("T")
 
@@ -59,7 +61,6 @@ class QueryGraph:
     request: Request
     warnings: list[Warn] = field(default_factory=list)
     ran: bool = False
-    _walks: dict[tuple[tuple[int, ...], int], Walk] = field(default_factory=dict)
     _entities: list[NodeKey] | None = None
 
     # ------------------------------------------------------------------ what a recall query asks
@@ -69,7 +70,7 @@ class QueryGraph:
         None where the graph is off or failed."""
 
         def near() -> Column:
-            return proximity(self._reader, self.index, self._about(urns, question), self.now_ms)
+            return proximity(self._scope, self.index, self._about(urns, question))
 
         return self._guarded(near, "nearness to entities")
 
@@ -89,7 +90,7 @@ class QueryGraph:
             return {}
 
         def near() -> dict[int, float]:
-            return boosts(self._walk(self.seeds(_best(self.semantic, self.permitted)), hops), BOOSTED_MAX)
+            return boosts(Walk(self._scope, self.seeds(_best(self.semantic, self.permitted, SEEDS)), hops), BOOSTED_MAX)
 
         found = self._guarded(near, "neighbours of the candidates")
         self.ran |= found is not None
@@ -132,7 +133,8 @@ class QueryGraph:
         seqs = self.index.conversation.facts["seq"]
         answered = np.zeros(len(self._place), np.bool_)
         answered[seqs[ranked]] = True
-        expansion = expand(self._walk(self.seeds(ranked), hops, steps), besides={*seqs[ranked].tolist()})
+        scope = replace(self._scope, fit=self._fit)
+        expansion = expand(Walk(scope, self.seeds(ranked), hops, steps), besides={*seqs[ranked].tolist()})
         left_out = self.permitted[~answered[seqs[self.permitted]]]
         added = self._places(expansion.items)
         types = [item.why["edge_type"] for item in expansion.items]
@@ -148,13 +150,6 @@ class QueryGraph:
         near = near[np.lexsort((near, -self.semantic[near]))]
         seqs, slots = self.index.conversation.facts["seq"][near], self.index.conversation.slots[near]
         return {int(seq): self.index.ids[slot] for seq, slot in zip(seqs, slots, strict=True)}
-
-    def _walk(self, seeds: Seeds, hops: int, steps: list[Step] | None = None) -> Walk:
-        """The walk from the seeds, kept for whoever asks for the same without its steps."""
-        begin = tuple(seeds), hops
-        if steps is not None or begin not in self._walks:
-            self._walks[begin] = Walk(self._scope, seeds, hops, steps)
-        return self._walks[begin]
 
     def _about(self, urns: Sequence[str], question: str) -> list[NodeKey]:
         """The entities that the query's URNs stand for, and those that its words name."""
@@ -186,20 +181,44 @@ class QueryGraph:
 
     @cached_property
     def _scope(self) -> Scope:
-        place, semantic = self._place, self.semantic
         return Scope(
             graph=self._reader,
-            memories=len(self.index),
             now_ms=self.now_ms,
-            allowed=lambda seq: seq < len(place) and place[seq] != NOWHERE,
-            prefer=lambda seq: float(semantic[place[seq]]),
+            allowed=lambda seq: self._place_of(seq) != NOWHERE,
+            prefer=self._preference,
+            best=lambda key: self._best_linked.get(key, ()),
         )
 
+    def _place_of(self, seq: int) -> int:
+        return int(self._place[seq]) if seq < len(self._place) else NOWHERE
 
-def _best(signal: Column, places: Places) -> Places:
-    """At least as many of the places as there are seeds, those with the highest signal, best first."""
+    def _preference(self, seq: int) -> float:
+        place = self._place_of(seq)
+        return -np.inf if place == NOWHERE else float(self.semantic[place])
+
+    def _fit(self, seq: int) -> float:
+        """The odds of a permitted memory to be evidence, beside the best one's."""
+        return math.exp(self._preference(seq) - self._highest)
+
+    @cached_property
+    def _highest(self) -> float:
+        return float(self.semantic[self.permitted].max())
+
+    @cached_property
+    def _best_linked(self) -> dict[NodeKey, list[int]]:
+        """Of the memories that fit the question best, those linked to each shared node."""
+        linked: dict[NodeKey, list[int]] = {}
+        best = _best(self.semantic, self.permitted, LOOKED_AT)
+        for seq in self.index.conversation.facts["seq"][best].tolist():
+            for key, _ in self._reader.links(seq)[1:]:
+                linked.setdefault(key, []).append(seq)
+        return linked
+
+
+def _best(signal: Column, places: Places, count: int) -> Places:
+    """So many of the places, those with the highest signal, best first; earlier places first among equals."""
     values = signal[places]
     # Not all are sorted: an owner may have very many.
-    floor = np.partition(values, -SEEDS)[-SEEDS] if len(values) > SEEDS else -np.inf
+    floor = np.partition(values, -count)[-count] if len(values) > count else -np.inf
     fit = places[values >= floor]
-    return fit[np.argsort(-signal[fit], kind="stable")]
+    return fit[np.argsort(-signal[fit], kind="stable")][:count]

@@ -1,6 +1,6 @@
 """What one query may read of an owner's stored graph, and how much of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,49 +20,53 @@ def read_once(graph: OwnerGraph) -> OwnerGraph:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much one query loads. `fan_out`: links, and edges, of one vertex, the newest first. `visited`: vertices.
-    `opened`: vertices whose links and edges are read, the nearest first, the best seed's before the others'. A shared
-    node is opened if it has at most `few` memories, or at most a `share` of all memories and no more than `many`."""
+    """How much one query loads. `fan_out`: links, and edges, of one vertex. `linked`: memories of a shared node that
+    are looked at for these links, the newest, beside those that fit the question best. `visited`: vertices. `opened`:
+    vertices whose links and edges are read, the nearest first, the best seed's before the others'."""
 
     fan_out: int = 24
+    linked: int = 100
     visited: int = 512
     opened: int = 48
-    few: int = 8
-    share: float = 0.1
-    many: int = 100
-
-    def members(self, memories: int) -> int:
-        """The most memories that a shared node may have, where the owner has so many."""
-        return max(self.few, min(int(self.share * memories), self.many))
 
 
 @dataclass(slots=True)
 class Caps:
-    """The bounds that were reached. `fan_out`: vertices with more links or edges than were loaded. `common`: nodes that
-    too many memories share. `visited_at_hop`: the hop (from 1) at which `visited` or `opened` was reached, if any."""
+    """The bounds that were reached. `fan_out`: vertices with more links or edges than were loaded. `visited_at_hop`:
+    the hop (from 1) at which `visited` or `opened` was reached, if any."""
 
     fan_out: list[str] = field(default_factory=list)
-    common: list[str] = field(default_factory=list)
     visited_at_hop: int | None = None
 
     def counts(self) -> dict[str, int]:
         """The bounds reached, with how many vertices reached each."""
-        reached = {"fan_out": len(self.fan_out), "common": len(self.common), "visited_at_hop": self.visited_at_hop}
+        reached = {"fan_out": len(self.fan_out), "visited_at_hop": self.visited_at_hop}
         return {name: value for name, value in reached.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The part of a graph that one query may walk through: memories that are `allowed` (by `seq`), and edges that hold
-    at `now_ms` (epoch ms; None: at any time). `memories`: how many the owner has.
-    `prefer` orders memories of equal scores, the highest first."""
+    at `now_ms` (epoch ms; None: at any time).
+
+    `prefer` orders memories, the highest first, where scores are equal or not all can be taken. `best`: those of a
+    shared node's memories that fit the question best of all. `fit`: what a path to a memory counts that nobody stated,
+    0 to 1."""
 
     graph: OwnerGraph
-    memories: int
     now_ms: int | None = None
     allowed: Callable[[int], bool] = lambda _: True
     prefer: Callable[[int], float] = lambda _: 0.0
+    best: Callable[[NodeKey], Sequence[int]] = lambda _: ()
+    fit: Callable[[int], float] = lambda _: 1.0
     bounds: Bounds = Bounds()
+
+    def linked(self, key: NodeKey) -> list[int]:
+        """The memories of a shared node that paths go to, the preferred first; of a common one those looked at."""
+        found = self.graph.members(key, self.bounds.linked)
+        if len(found) == self.bounds.linked:
+            found = [*dict.fromkeys([*found, *self.best(key)])]
+        return sorted(found, key=lambda seq: (-self.prefer(seq), -seq))
 
     def holds(self, edge: Edge) -> bool:
         """Whether a path may go along an edge. One without weight leads nowhere."""

@@ -96,8 +96,8 @@ class StubGraph(OwnerGraph):
 
 
 def scope(graph: StubGraph, **fields: Any) -> Scope:
-    """All of a graph, at `NOW_MS`, of an owner with many more memories than the graph shows."""
-    given: dict[str, Any] = {"memories": 1_000, "now_ms": NOW_MS}
+    """All of a graph, at `NOW_MS`."""
+    given: dict[str, Any] = {"now_ms": NOW_MS}
     return Scope(graph, **given | fields)
 
 

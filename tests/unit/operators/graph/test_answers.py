@@ -73,12 +73,14 @@ def test_rollout_alarms_lead_to_what_shares_their_topic(
     assert "red" not in ids(baseline)
     (added,) = [memory for memory in answer["memories"] if memory["id"] == "red"]
     assert added["rank"] == 4
-    assert added["score"] == 0.25
     (reason,) = added["why"]
+    assert added["score"] == pytest.approx(0.25 * reason["edge"]["fit"], abs=1e-6)
+    assert 0 < reason["edge"]["fit"] < 0.01  # it has no word of the question
     assert reason["text"] == "shares topic:dashboard with “Rollout alarms go to the on-call phone”"
     assert reason["neighbour"] == {"id": "alarm", "quote": "Rollout alarms go to the on-call phone"}
     edge = dict(reason["edge"])
     steps = [(step["source"], step["type"], step["target"]) for step in edge.pop("path")]
+    edge.pop("fit")
     assert steps == [("alarm", "shared_node", "topic:dashboard"), ("topic:dashboard", "shared_node", "red")]
     assert (reason["code"], edge) == (
         "linked",
@@ -112,6 +114,25 @@ def test_hybrid_strategy_leads_to_the_decision_and_the_rule_behind_it(
         ("why", f"{chosen} is caused by it", 1.35),  # 1.5 · 0.9
         ("must", f"{chosen} depends on it", 0.9),
     ]
+
+
+def test_of_what_all_memories_share_those_come_that_fit_the_question_best(
+    make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    """However old they are, and however many there are; what is stated comes before."""
+    told = [
+        make_event("memory", n, id=f"x{n}", content=f"the crate number {n} is in shelf {n % 7}", topics=["stock"])
+        for n in range(300)
+    ]
+    for n, text in ((3, "the blue kite flew"), (40, "a kite of blue paper flew high"), (41, "a kite")):
+        told[n]["content"] = text
+    given = make_event("graph.edges", 400, edges=[{"source": "x3", "target": "x299", "type": "works_with"}])
+    asked = ask(make_event, "Who flew the blue kite?", k=1)
+    (answer,) = run_flow([*told, given, asked], decisions=rolled_out(), similarity_max_per_memory=0).responses
+    assert ids(answer)[:4] == ["x3", "x299", "x40", "x41"]
+    added = answer["memories"][1:]
+    assert [memory["score"] for memory in added] == sorted((memory["score"] for memory in added), reverse=True)
+    assert [memory["why"][0]["edge"]["fit"] == 1 for memory in added] == [True, *[False] * 4]
 
 
 def test_what_the_graph_adds_is_as_relevant_as_by_itself(
@@ -314,5 +335,5 @@ def test_a_trace_tells_every_step(memories: list[dict[str, Any]], make_event: Ma
     assert outcomes["hybrid", "type:fact", "shared_node"] == "node of a form"
     assert [memory["id"] for memory in trace["expanded"]] == ["why", "must"]
     assert trace["expanded"][0]["why"]["edge_type"] == "caused_by"
-    assert trace["caps"] == {"fan_out": [], "common": [], "visited_at_hop": None}
+    assert trace["caps"] == {"fan_out": [], "visited_at_hop": None}
     assert (trace["fallback"], trace["left_out"]) == ("rollout_off", 0)

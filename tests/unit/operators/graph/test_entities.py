@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 
 from recallflow.operators.graph import entities
 from recallflow.operators.graph.entities import CONTEXT_ENTRIES, context
-from recallflow.operators.graph.proximity import BOUNDS, proximity
+from recallflow.operators.graph.proximity import OPENED, proximity
 from recallflow.state.graph import Edge
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry
 from tests.unit.operators.graph.reference import ANY_EDGES, LINKS, MEMORIES, NODES, reference
-from tests.unit.operators.graph.stub import NOW_MS, StubGraph, edge
+from tests.unit.operators.graph.stub import NOW_MS, StubGraph, edge, scope
 
 MakeEntry = Callable[..., Entry]
 
@@ -126,11 +126,11 @@ def test_context_is_bounded() -> None:
 # ── proximity ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def near(make_entry: MakeEntry, graph: StubGraph, memories: int, *entities: str, now_ms: int = NOW_MS) -> list[float]:
+def near(make_entry: MakeEntry, graph: StubGraph, memories: int, *entities: str, **fields: Any) -> list[float]:
     index = OwnerIndex("model", 2)
     # In conversation order the later ones come first.
     index.add([make_entry(seq, episode=0, created_ms=-seq) for seq in range(memories)], {})
-    found = proximity(graph, index, [NodeKey(entity) for entity in entities], now_ms)
+    found = proximity(scope(graph, **fields), index, [NodeKey(entity) for entity in entities])
     assert found.shape == (memories,)
     return [round(float(value), 6) for value in found[::-1]]
 
@@ -187,9 +187,11 @@ def test_what_does_not_hold_brings_nothing_near(make_entry: MakeEntry) -> None:
     assert near(make_entry, graph, 4, "entity:ann", now_ms=NOW_MS - 1) == [1, 0.5, 0, 0]
 
 
-def test_what_most_memories_share_brings_nothing_near(make_entry: MakeEntry) -> None:
+def test_what_most_memories_share_brings_some_of_them_near(make_entry: MakeEntry) -> None:
     graph = StubGraph({f"m{n}": ["topic:all", *(["entity:ann"] if n < 2 else [])] for n in range(30)})
-    assert near(make_entry, graph, 30, "entity:ann") == [1, 1, *[0] * 28]
+    assert near(make_entry, graph, 30, "entity:ann") == [1, 1, *[0] * 4, *[0.5] * 24]
+    wanted = near(make_entry, graph, 30, "entity:ann", prefer=lambda seq: -float(seq))
+    assert wanted == [1, 1, *[0.5] * 22, *[0] * 6]  # of the 24, two are Ann's own
 
 
 def test_what_only_has_the_same_form_is_not_near(make_entry: MakeEntry) -> None:
@@ -201,7 +203,7 @@ def test_proximity_to_the_entity_of_all_memories_is_bounded(make_entry: MakeEntr
     graph = StubGraph({f"m{n}": ["entity:ann", f"tag:{n // 5}"] for n in range(5_000)})
     found = near(make_entry, graph, 5_000, "entity:ann")
     assert found == [*[0] * 3_000, *[1] * 2_000]
-    assert len(graph.read) < 5 * BOUNDS.opened
+    assert len(graph.read) < 5 * OPENED
 
 
 def test_an_index_of_an_earlier_moment_has_fewer_memories(make_entry: MakeEntry) -> None:

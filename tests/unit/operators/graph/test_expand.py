@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recallflow.operators.graph.expand import BOOST_MOST, boosts, expand
-from recallflow.operators.graph.paths import strength
+from recallflow.operators.graph.paths import SHARED_NODE, TYPE_WEIGHTS, strength
 from recallflow.operators.graph.reader import Bounds
 from recallflow.state.graph import Edge
+from recallflow.state.graph_codec import NodeKey
 from tests.unit.operators.graph.reference import ANY_EDGES, LINKS, MEMORIES, MEMORY, NODES, edges_between, reference
 from tests.unit.operators.graph.stub import NOW_MS, StubGraph, edge, walk
 
@@ -100,6 +101,44 @@ def test_an_edge_from_a_memory_to_a_condition_is_like_a_link() -> None:
     assert scores(graph, "m0", hops=1) == {"m1": 0.3}  # 0.6 · 1 · 0.5 / 1
 
 
+# ── what nobody stated counts as far as it fits ───────────────────────────────────────────────────────────────────
+
+
+def half(_: int) -> float:
+    return 0.5
+
+
+def test_what_is_stated_counts_whatever_it_leads_to_and_the_rest_as_far_as_it_fits() -> None:
+    edges = [
+        edge("m0", "depends_on", "m1"),
+        edge("m0", "similar_to", "m2"),
+        edge("m0", "similar_to", "m3", said_ms=0),
+        edge("m0", "x", "tag:b"),
+        edge("tag:a", "specializes", "tag:c"),
+    ]
+    links = {"m0": ["tag:a"], "m1": [], "m2": [], "m3": [], "m4": ["tag:a"], "m5": ["tag:b"], "m6": ["tag:c"]}
+    found = scores(StubGraph(links, edges), "m0", hops=2, fit=half)
+    assert found == {"m3": 1.0, "m1": 0.9, "m2": 0.5, "m6": 0.35, "m4": 0.125, "m5": 0.125}
+
+
+def test_where_a_link_leads_to_what_hardly_fits_a_stated_edge_to_the_same_node_counts() -> None:
+    graph = StubGraph({"m0": ["tag:a", "tag:b"], "m1": ["tag:b"]}, [edge("tag:a", "x", "tag:b")])
+    assert scores(graph, "m0", hops=2, fit=lambda _: 0.01) == {"m1": 0.125}  # 0.25 / 2, and not 0.25 · 0.01
+
+
+@given(LINKS, ANY_EDGES, st.integers(1, 3), st.floats(0, 1))
+def test_the_score_is_what_the_path_that_is_told_makes_it(
+    links: dict[str, list[str]], edges: list[Edge], hops: int, fit: float
+) -> None:
+    expansion = expand(walk(StubGraph(links, edges), "m0", hops=hops, fit=lambda _: fit), 100)
+    assert [item.score for item in expansion.items] == sorted((item.score for item in expansion.items), reverse=True)
+    for item in expansion.items:
+        by = item.why["edge"]
+        worth = TYPE_WEIGHTS.get(by["type"], TYPE_WEIGHTS[SHARED_NODE]) * by["weight"] * by["confidence"]
+        assert item.score == pytest.approx(worth / item.why["hops"] * item.why["fit"], abs=1e-5)
+        assert item.why["fit"] in (round(fit, 6) if by["type"] in (SHARED_NODE, "similar_to") else 1, 1)
+
+
 # ── paths ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -118,6 +157,7 @@ def test_the_path_is_told() -> None:
         "node": "topic:dashboard",
         "edge_type": "shared_node",
         "hops": 1,
+        "fit": 1.0,
         "edge": {"source": "topic:dashboard", "target": "m1", "type": "shared_node", "weight": 1.0, "confidence": 1.0},
         "path": [step("m0", "topic:dashboard"), step("topic:dashboard", "m1")],
     }
@@ -133,6 +173,7 @@ def test_a_longer_path_is_told_from_its_seed_on() -> None:
         "node": "m1",
         "edge_type": "caused_by",
         "hops": 2,
+        "fit": 1.0,
         "edge": {"source": "m2", "target": "m1", "type": "caused_by", "weight": 0.9, "confidence": 0.8},
         "path": [step("m0", "tag:tea"), step("tag:tea", "m1"), step("m1", "m2", "caused_by", 0.9, 0.8)],
     }
@@ -222,20 +263,52 @@ def test_a_node_with_many_memories_is_cut_to_its_newest_and_told() -> None:
     assert (expansion.considered, expansion.caps.fan_out) == (24, ["topic:tea"])
 
 
-@pytest.mark.parametrize("memories", [50_000, 100_000_000])
-def test_a_hub_is_not_followed_and_told(memories: int) -> None:
-    """What thousands of memories share tells none of them from another."""
-    graph = StubGraph({f"m{n}": ["topic:all", *(["tag:tea"] if n < 2 else [])] for n in range(50_000)})
-    expansion = expand(walk(graph, "m0", hops=3, memories=memories))
-    assert [item.seq for item in expansion.items] == [1]
-    assert expansion.caps.common == ["topic:all"]
+@given(st.integers(2, 300))
+def test_one_memory_more_closes_no_node(memories: int) -> None:
+    """What leads to some memories leads to no fewer where there are more of them."""
+    graph = StubGraph({f"m{n}": ["entity:ann"] for n in range(memories)})
+    assert len(scores(graph, "m0")) in (min(memories - 1, 23), min(memories - 1, 24))  # one of the 24 may be the seed
+
+
+@pytest.mark.parametrize("memories", [8, 9, 30, 50_000])
+def test_edges_given_are_followed_however_many_memories_a_node_has(memories: int) -> None:
+    edges = [edge("entity:ann", "works_at", "entity:acme"), edge("entity:ann", "caused_by", f"m{memories}")]
+    links = {f"m{n}": ["entity:ann"] for n in range(memories)} | {f"m{memories}": [], "m99999": ["entity:acme"]}
+    found = scores(StubGraph(links, edges), "m0", hops=2)
+    assert {memory: found[memory] for memory in (f"m{memories}", "m99999")} == {f"m{memories}": 1.5, "m99999": 0.125}
+
+
+def test_of_a_common_node_the_memories_that_fit_the_question_best_are_followed() -> None:
+    """Of the newest hundred, and of those that fit best of all the owner has, which only the caller knows."""
+    graph = StubGraph({f"m{n}": ["topic:all"] for n in range(50_000)})
+    wanted = {49_950, 7, 8}
+    found = expand(
+        walk(graph, "m0", prefer=lambda seq: float(seq in wanted), best=lambda key: [7] if "all" in key.text else []), 2
+    )
+    assert [item.seq for item in found.items] == [49_950, 7]
+    assert (found.considered, found.caps.fan_out) == (24, ["topic:all"])
+
+
+@pytest.mark.parametrize("hops", [1, 2, 3])
+def test_a_hub_is_not_read_beyond_its_newest(hops: int) -> None:
+    class Counted(StubGraph):
+        most = 0
+
+        def members(self, key: NodeKey, limit: int) -> list[int]:
+            found = super().members(key, limit)
+            self.most = max(self.most, len(found))
+            return found
+
+    graph = Counted({f"m{n}": ["topic:all", f"tag:{n % 5}"] for n in range(50_000)})
+    assert len(scores(graph, "m0", hops=hops)) >= 24
+    assert graph.most == Bounds().linked
 
 
 def test_hubs_of_edges_and_links_are_bounded_and_told() -> None:
     """50,000 memories around one: each both linked to a topic of some hundred, and tied to it by an edge."""
     hub = [edge("m0", "caused_by", f"m{n}") for n in range(1, 50_000)]
     graph = StubGraph({f"m{n}": [f"topic:{n % 600}"] for n in range(50_000)}, hub)
-    expansion = expand(walk(graph, "m0", hops=3, memories=50_000), 1_000)
+    expansion = expand(walk(graph, "m0", hops=3), 1_000)
     assert {"m0", "topic:0"} <= {*expansion.caps.fan_out}
     assert expansion.caps.visited_at_hop == 2
     assert expansion.considered < Bounds().visited
@@ -245,11 +318,6 @@ def test_hubs_of_edges_and_links_are_bounded_and_told() -> None:
 def test_a_form_leads_nowhere() -> None:
     graph = StubGraph({"m0": ["type:fact"], "m1": ["type:fact"]})
     assert scores(graph, "m0", hops=3) == {}
-
-
-def test_a_node_of_few_memories_is_followed_however_few_there_are_in_all() -> None:
-    graph = StubGraph({f"m{n}": ["topic:all"] for n in range(8)})
-    assert len(scores(graph, "m0", memories=8)) == 7
 
 
 def test_a_hub_of_edges_is_cut_and_told() -> None:

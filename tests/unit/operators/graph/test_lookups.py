@@ -110,7 +110,7 @@ def test_a_subgraph_has_nodes_links_and_the_memories_linked(make_event: MakeEven
         ("r", ROLLOUT["content"]),
         ("d", DASHBOARD["content"]),
     ]
-    assert found["caps"] == {"fan_out": [], "common": [], "visited_at_hop": None}
+    assert found["caps"] == {"fan_out": [], "visited_at_hop": None}
 
 
 def test_an_edge_is_told_with_all_that_is_known_of_it(make_event: MakeEvent, run_flow: RunFlow) -> None:
