@@ -1,9 +1,11 @@
 """What the memory graph costs a write, in time and bytes on disk; and what it costs and brings a query.
 
-    python -m benchmarks.graph [--part write|read] [--memories N] [--quick] [--json FILE]
+    python -m benchmarks.graph [--part write|read|worth] [--memories N] [--embedder hash|static|minilm]
+        [--kinds locomo,assistant,…] [--quick] [--json FILE]
 
 Writing: the same messages go through the flow twice, with `similar_to` edges and without. Rates count from the first
-record taken in to the last one through; bytes are those of the closed databases. Reading: see `graph_read.py`.
+record taken in to the last one through; bytes are those of the closed databases. Reading: see `graph_read.py`; what it
+brings: `graph_worth.py`.
 """
 
 import argparse
@@ -16,8 +18,10 @@ from typing import Any
 
 import orjson
 
-from benchmarks import graph_read
+from benchmarks import graph_read, graph_worth
+from benchmarks.conversation_events import EMBEDDERS, model_path
 from benchmarks.engine import events
+from benchmarks.kinds import KINDS
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
@@ -29,6 +33,7 @@ from recallflow.state.graph_check import TABLES
 from recallflow.state.graph_codec import decode_neighbours
 
 USERS = 20
+PARTS = ("write", "read", "worth")
 
 
 def write(lines: list[bytes], settings: Settings) -> dict[str, Any]:
@@ -76,19 +81,25 @@ def _content(directory: StateDirectory) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=["write", "read"], help="one of the two (default: both)")
+    parser.add_argument("--part", choices=PARTS, help="one of the three (default: all)")
     parser.add_argument(
         "--memories", type=int, default=100_000, metavar="N", help="messages written (default: 100,000)"
     )
-    parser.add_argument("--quick", action="store_true", help="the same work with 10,000 messages")
+    parser.add_argument("--embedder", choices=EMBEDDERS, default="hash", help="of what is asked of conversations")
+    parser.add_argument("--kinds", default=",".join(KINDS), help=f"of chat, of {','.join(KINDS)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="10,000 messages, and one kind of chat")
     parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
     conversations = load(shared("data", "locomo_dev.json"))
     figures: dict[str, Any] = {}
-    if chosen.part != "read":
+    if chosen.part in (None, "write"):
         figures |= _write(conversations, chosen)
-    if chosen.part != "write":
+    if chosen.part in (None, "read"):
         figures |= graph_read.read(conversations, 5_000 if chosen.quick else graph_read.LINKS)
+    if chosen.part in (None, "worth"):
+        model = model_path(chosen.embedder, None)
+        settings = Settings(partitions=1, embedder=chosen.embedder, model_path=model)
+        figures |= graph_worth.worth(chosen.kinds.split(",")[: 1 if chosen.quick else None], settings)
     if chosen.json:
         chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
 
