@@ -38,6 +38,7 @@ from recallflow.operators.view import View
 from recallflow.operators.work import Work, to_forget
 from recallflow.records import Position
 from recallflow.responses import Outcome, Receipt
+from recallflow.state.labels import metadata_labels
 from recallflow.state.rows import LANGUAGE_SHIFT, Current, Entry, MemoryRow, Vectors
 
 NO_EPISODE = -1
@@ -319,6 +320,7 @@ def _entry(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
         row.valid_from_ms,
         row.valid_to_ms,
         row.expires_ms,
+        metadata_labels(row.metadata),
     )
 
 

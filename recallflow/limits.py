@@ -17,6 +17,11 @@ DESCRIBERS_MAX = 250  # memories that are looked through for the next descriptio
 SUMMARY_CHARACTERS = 20_000
 EVIDENCE_CHARACTERS = 2_000
 FILTER_VALUES_MAX = 200  # of one filter of a question
+FILTER_LEVELS_MAX = 8  # of filters within each other
+FILTER_CONDITIONS_MAX = 100  # of a question's filters, at every level
+FILTER_FIELDS_MAX = 20  # of metadata, of one filter
+# Memories of the entities that a question's filters name, the newest; of those of a past moment each takes longer.
+FILTER_MEMBERS_MAX, FILTER_PAST_MEMBERS_MAX = 50_000, 2_000
 URNS_MAX = 50
 FACT_ENTITIES_MAX = 20  # of one `graph.facts`
 POSITIONS_MAX = 100  # that a question waits for
@@ -25,6 +30,8 @@ USERS_MAX = 10_000  # that an API key may act for; projects and environments too
 # Of a text that is longer the rest is stored and shown, and not read: its words are in no index.
 READ_CHARACTERS = 32_768
 QUERY_CHARACTERS = 8_000
+METADATA_VALUES_MAX = 64  # of one memory, that filters know
+METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS = 128, 512  # longer ones they do not
 QUERY_WORDS = 100  # content words that are looked up
 QUERY_DATES = 16
 PARTICIPANTS_MAX = 1_000  # whose names a question is read for, those who wrote the most

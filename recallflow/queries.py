@@ -6,10 +6,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
+    ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -92,8 +98,32 @@ class Decay(Part):
     decay_days: Days = 30.0
 
 
+def _known_to_filters(given: object, check: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return check(given)
+    except ValidationError:
+        most = limits.METADATA_TEXT_CHARACTERS
+        what = f"a text of up to {most} characters, a number, true or false"
+        raise ValueError(f"give {what}, or a list of up to {limits.FILTER_VALUES_MAX} such values") from None
+
+
+MetadataText = Annotated[str, StringConstraints(max_length=limits.METADATA_TEXT_CHARACTERS)]
+MetadataValue = MetadataText | bool | int | Annotated[float, Field(allow_inf_nan=False)]
+MetadataName = Annotated[str, StringConstraints(min_length=1, max_length=limits.METADATA_NAME_CHARACTERS)]
+MetadataValues = Annotated[MetadataValue | Annotated[list[MetadataValue], Values], WrapValidator(_known_to_filters)]
+Nested = Annotated[list["Filters"], Field(min_length=1)]
+
+
+def _one_or_several(given: object) -> str:
+    return "[several]" if isinstance(given, list) else "[one]"
+
+
 class Filters(Part):
-    """Which memories may be in the answer. All that is given must hold; within a list any value will do."""
+    """Which memories may be in the answer. All that is given must hold; within a list any value will do. Filters nest:
+    `all` of them must hold, `any` one of them, and `not` one of them may."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+    ALSO = MappingProxyType({"AND": "all", "OR": "any", "NOT": "not", "$and": "all", "$or": "any", "$not": "not"})
 
     categories: Annotated[list[Name], Values] | None = None
     tags: Annotated[list[Name], Values] | None = None
@@ -106,6 +136,50 @@ class Filters(Part):
     created_after: Timestamp | None = None
     created_before: Timestamp | None = None
     min_confidence: Share | None = None
+    min_importance: Share | None = None
+    all_tags: Annotated[list[Name], Values] | None = None
+    entities: Annotated[list[Name], Field(min_length=1, max_length=limits.URNS_MAX)] | None = None
+    metadata: (
+        Annotated[dict[MetadataName, MetadataValues], Field(min_length=1, max_length=limits.FILTER_FIELDS_MAX)] | None
+    ) = None
+    all: Nested | None = None
+    any: Nested | None = None
+    not_: (
+        Annotated[
+            Annotated["Filters", Tag("[one]")] | Annotated[Nested, Tag("[several]")], Discriminator(_one_or_several)
+        ]
+        | None
+    ) = Field(default=None, alias="not")
+
+    @property
+    def none_of(self) -> "list[Filters]":
+        """What must not hold."""
+        return self.not_ if isinstance(self.not_, list) else [] if self.not_ is None else [self.not_]
+
+
+def _of_bounded_size(given: Any) -> Any:
+    """Looks at filters before they are read, as far as they nest: very many could take very long to answer."""
+    conditions, level, ahead = 0, 0, [given]
+    while ahead:
+        level += 1
+        if level > limits.FILTER_LEVELS_MAX:
+            raise ValueError(f"nests more than {limits.FILTER_LEVELS_MAX} levels deep; flatten it")
+        inner = []
+        for one in ahead:
+            fields = one.model_dump(exclude_unset=True) if isinstance(one, Filters) else one
+            if not isinstance(fields, dict):
+                continue
+            conditions += len(fields)
+            for name in ("all", "any", "not"):
+                nested = fields.get(name, [])
+                inner += nested if isinstance(nested, list) else [nested]
+        ahead = inner
+    if conditions > limits.FILTER_CONDITIONS_MAX:
+        raise ValueError(f"has {conditions:,} conditions, at every level; it may have {limits.FILTER_CONDITIONS_MAX}")
+    return given
+
+
+Conditions = Annotated[Filters, BeforeValidator(_of_bounded_size)]
 
 
 class AsOf(Part):
@@ -139,7 +213,7 @@ class Recall(Event):
     traversal_depth: Clamped = 1
     decay: Decay = Decay()
     weights: dict[str, Weight] | None = None
-    filters: Filters = Filters()
+    filters: Conditions = Filters()
     min_relevance: Share | None = None
     entity_urns: Annotated[list[Name], Field(max_length=limits.URNS_MAX)] = []
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_MAX), AS_WHOLE] | None = None
@@ -197,7 +271,7 @@ class GraphTrace(Event):
     query: NonEmpty
     k: Annotated[int, Field(ge=K_MIN, le=K_MAX), AS_WHOLE] = 10
     mode: Mode = "hybrid"
-    filters: Filters = Filters()
+    filters: Conditions = Filters()
     traversal_depth: Hops = 1
     as_of: AsOf | None = None
     reply_to: ReplyTo | None = None

@@ -46,6 +46,7 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
         "stale_read": Meaning(True, "the answer was given before all of `wait_for` was applied"),
         "wrong_dimension": Meaning(True, "the model gave a vector of another size: as `embedding_fallback`"),
         "depth_clamped": Meaning(False, "`traversal_depth` is outside 1 to 3; the nearer bound was taken"),
+        "filter_cut": Meaning(True, "of an entity that `filters` name only the newest memories were looked at"),
         "future_timestamp": Meaning(False, "some memories lie after the query's time; they count as now"),
         "graph_failed": Meaning(True, "the graph failed: the answer goes without what the detail names"),
         "k_clamped": Meaning(False, "`k` is outside 1 to 50; the nearer bound was taken"),
@@ -54,7 +55,7 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
         "no_memories": Meaning(False, "nothing is remembered, or nothing that the filters let through"),
         "nothing_relevant": Meaning(False, "most likely no memory tells, or none is as relevant as `min_relevance`"),
         "query_cut": Meaning(False, "only the first 8,000 characters of the question were read"),
-        "unknown_entity": Meaning(False, "nothing that is remembered has this URN or name of `entity_urns`"),
+        "unknown_entity": Meaning(False, "nothing that is remembered has this URN or name"),
         "unknown_field": Meaning(False, "a field that nobody reads, probably misspelt"),
     }
 )

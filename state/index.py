@@ -8,13 +8,13 @@ from weakref import proxy
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from recallflow.caching import Kept
 from recallflow.embedder import Matrix
 from recallflow.state.arrays import Array, Floats, GrowingArray, Ints, JoinedArray, Mask, Places, Texts
 from recallflow.state.chats import people, with_assistant
 from recallflow.state.interner import Interner
+from recallflow.state.labels import Labels
 from recallflow.state.lexical import LexicalIndex
 from recallflow.state.rows import ENDS_ASKING, HAS_QUESTION, PASSAGE_END, Entry, Episode, Vectors
 from recallflow.state.segment import FACTS, NAMED, Segment
@@ -27,18 +27,10 @@ WINDOW = 2  # memories to each side
 WINDOWS = (0, WINDOW, 2 * WINDOW)
 MEASURED = (0, WINDOW)  # windows that are texts to BM25
 _FACTS_BYTES = sum(np.dtype(kind).itemsize for kind in FACTS.values())
-_TAGGED_BYTES = 200
 _STANDING_BYTES = 1024 * 1024  # of an owner's index
 _NO_TOKENS = Tokens()
 _NOT_IN = -1  # where a slot would be
 _FIELDS = {"session": "session_id", "project": "project_id"}  # of an entry, where a column's name is shorter
-
-
-class Tags(dict[int, list[str]]):
-    """Tags by slot, of those that have any."""
-
-    def __missing__(self, slot: int) -> list[str]:
-        return []
 
 
 class Columns(Mapping[str, Array]):
@@ -193,8 +185,8 @@ class OwnerIndex:
         self._read_vectors = read_vectors
         self.facts = Columns()
         self.ids = Texts()
-        self._tags = Tags()
-        self._packed_tags: list[tuple[int, bytes]] = []  # of segments, by their first slot
+        self.tags = Labels()
+        self.metadata = Labels()
         self.names = Interner()
         self.words = LexicalIndex()
         self.vectors = VectorIndex(dimension)
@@ -226,7 +218,8 @@ class OwnerIndex:
                 episodes[episodes == number] = self._merged[number]
         self._enter(segment.facts["seq"].astype(np.int64), first)
         self.ids.append(segment.ids, segment.id_ends)
-        self._packed_tags.append((first, segment.tags))
+        self.tags.append(first, segment.tags)
+        self.metadata.append(first, segment.metadata)
         self.words.append(segment.words)
         self.vectors.append(segment.rows, first)
         self.tokens.defer(segment.size, segment.token_dimension)
@@ -237,9 +230,9 @@ class OwnerIndex:
         from which no memory was removed."""
         ids, id_ends = self.ids.packed()
         rows, words = self.vectors.packed(), self.words.packed()
-        tags = orjson.dumps([*self.tags.items()])
+        tags, metadata = self.tags.packed(), self.metadata.packed()
         names, dimension = self.names.strings, self.tokens.dimension
-        return Segment(end, len(self), self.facts, names, ids, id_ends, tags, words, rows, dimension)
+        return Segment(end, len(self), self.facts, names, ids, id_ends, tags, metadata, words, rows, dimension)
 
     def reserve(self, memories: int) -> None:
         """Makes room for so many more memories."""
@@ -264,7 +257,8 @@ class OwnerIndex:
             self.vectors.add(np.array(slots, np.int64), np.concatenate(rows))
         self.tokens.add(tokens)
         self.ids.add(entry.id for entry in entries)
-        self._tags.update((first + at, entry.tags) for at, entry in enumerate(entries) if entry.tags)
+        self.tags.add(first, (entry.tags for entry in entries))
+        self.metadata.add(first, (entry.metadata for entry in entries))
         parts = {at: _part_sizes(entry) for at, entry in enumerate(entries) if PASSAGE_END in entry.stems}
         self.words.add((f"{entry.author_stems} {entry.stems}".split() for entry in entries), parts)
         self._changed()
@@ -366,13 +360,6 @@ class OwnerIndex:
         slot = int(self._slot_of_seq.view[seq]) if seq < len(self._slot_of_seq) else _NOT_IN
         return None if slot == _NOT_IN else slot
 
-    @property
-    def tags(self) -> Tags:
-        for first, packed in self._packed_tags:
-            self._tags.update((first + place, tags) for place, tags in orjson.loads(packed))
-        self._packed_tags.clear()
-        return self._tags
-
     @cached_property
     def conversation(self) -> Conversation:
         return Conversation(self.facts)
@@ -469,5 +456,5 @@ class OwnerIndex:
         arrays = (
             self.facts.nbytes + self.words.nbytes + self.vectors.nbytes + self.tokens.nbytes + self._slot_of_seq.nbytes
         )
-        tags = _TAGGED_BYTES * len(self._tags) + sum(len(packed) for _, packed in self._packed_tags)
-        return arrays + self.ids.nbytes + tags + self.standing.size_bytes
+        labels = self.tags.size_bytes() + self.metadata.size_bytes()
+        return arrays + self.ids.nbytes + labels + self.standing.size_bytes

@@ -94,7 +94,7 @@ class Entry(NamedTuple):
     """Index entry of a memory's current version: all that ranking and filtering read, so that building an owner's
     indexes touches no row. `episode` is the number of the episode joined, -1 for none. Stems are in text order,
     separated by blanks, those of two passages by a line's end; the author's apart, as neighbouring words they are
-    not."""
+    not. `metadata`: what filters know of it (state/labels.py)."""
 
     seq: int
     version: int
@@ -120,6 +120,7 @@ class Entry(NamedTuple):
     valid_from_ms: int | None
     valid_to_ms: int | None
     expires_ms: int | None
+    metadata: list[str]
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self))

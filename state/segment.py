@@ -43,7 +43,7 @@ NAMED = ("author", "kind", "layer", "role", "session", "project", "category")
 
 # Segments are made again where this changes. It stands for all that shapes them: what is in an array, identities and
 # spelling features of stems (state/lexical.py), vectors in bytes (state/vectors.py).
-VERSION = zlib.crc32(repr((5, [*FACTS])).encode())
+VERSION = zlib.crc32(repr((6, [*FACTS])).encode())
 _FRAME = struct.Struct("<IIQ")  # version, bytes of the header, sum
 _LIMITS = [np.iinfo(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4")]
 _ALIGNED = 8  # bytes: of what is summed up, and of where an array begins
@@ -76,7 +76,8 @@ class Rows(NamedTuple):
 class Segment(NamedTuple):
     """`end`: before which sequence number its memories are; `size`: how many they are; `facts`: by column of `FACTS`,
     (size,) or (1,) where all are equal, all live; `names`: what their numbers stand for; `ids`: the bytes of all;
-    `id_ends`: where each one ends; `tags`: JSON of [place, tags] of those that have any; `token_dimension`: numbers per
+    `id_ends`: where each one ends; `tags`,
+    `metadata`: JSON of [place, labels] of those that have any; `token_dimension`: numbers per
     token vector, 0 where no memory has any."""
 
     end: int
@@ -86,6 +87,7 @@ class Segment(NamedTuple):
     ids: Array
     id_ends: Array
     tags: bytes
+    metadata: bytes
     words: Words
     rows: Rows
     token_dimension: int
@@ -97,9 +99,9 @@ class Segment(NamedTuple):
 
     def encode(self, model: str) -> bytes:
         facts = [_narrow(column[:1] if (column == column[:1]).all() else column) for column in self.facts.values()]
-        rows, tags = self.rows, np.frombuffer(self.tags, np.uint8)
+        rows, labels = self.rows, [np.frombuffer(packed, np.uint8) for packed in (self.tags, self.metadata)]
         narrow = map(_narrow, (self.id_ends, *self.words[1:], rows.places))
-        arrays = [*facts, self.words.stems, self.ids, tags, *narrow, rows.codes.ravel(), rows.units]
+        arrays = [*facts, self.words.stems, self.ids, *labels, *narrow, rows.codes.ravel(), rows.units]
         kinds = [(array.dtype.str, len(array)) for array in arrays]
         header = orjson.dumps(
             [model, rows.codes.shape[1], self.end, self.size, self.token_dimension, self.names, kinds]
@@ -126,10 +128,12 @@ class Segment(NamedTuple):
             arrays.append(np.frombuffer(data, dtype, count, start))
             start += _whole(arrays[-1].nbytes)
         facts = dict(zip(FACTS, arrays, strict=False))
-        stems, ids, tags, id_ends, *of_words, places, codes, units = arrays[len(FACTS) :]
+        stems, ids, tags, metadata, id_ends, *of_words, places, codes, units = arrays[len(FACTS) :]
         words = Words(stems, *of_words)
         rows = Rows(places, codes.reshape(-1, dimension), units)
-        return cls(end, size, facts, names, ids, id_ends, tags.tobytes(), words, rows, token_dimension)
+        return cls(
+            end, size, facts, names, ids, id_ends, tags.tobytes(), metadata.tobytes(), words, rows, token_dimension
+        )
 
 
 def masked(codes: Codes, out: Codes | None = None) -> Codes:

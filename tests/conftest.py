@@ -97,6 +97,7 @@ _ENTRY: dict[str, Any] = {
     "valid_from_ms": None,
     "valid_to_ms": None,
     "expires_ms": None,
+    "metadata": [],
 }
 
 

@@ -1,53 +1,151 @@
 """Which memories may be in an answer: a mask over all places, applied before any cut."""
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
 import numpy as np
 
+from recallflow.limits import FILTER_MEMBERS_MAX, FILTER_PAST_MEMBERS_MAX
+from recallflow.operators.graph.entities import given
 from recallflow.operators.graph.superseded import superseded as refined
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
-from recallflow.state.arrays import Mask
+from recallflow.responses import Warn
+from recallflow.state.arrays import Ints, Mask, Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.index import OwnerIndex
+from recallflow.state.labels import Labels, metadata_label
+
+# Columns that a list of names is compared with.
+_COLUMNS = {
+    "categories": "category",
+    "kinds": "kind",
+    "layers": "layer",
+    "roles": "role",
+    "names": "author",
+    "session_ids": "session",
+}
 
 
-def allowed(index: OwnerIndex, filters: Filters, moment: Moment) -> Mask:
-    """(n,) in conversation order: valid and not expired at the moment, unless history is asked for; happened by then;
-    and within every filter given."""
+def valid(index: OwnerIndex, moment: Moment) -> Mask:
+    """(n,) in conversation order: valid and not expired at the moment, unless history is asked for, and happened by
+    then."""
     facts, now_ms = index.conversation.facts, moment.now_ms
     mask: Mask = np.ones(index.conversation.size, np.bool_)
     if index.conversation.limited and not moment.history:
         mask &= (facts["valid_from_ms"] <= now_ms) & (now_ms < facts["valid_to_ms"]) & (now_ms < facts["expires_ms"])
     if moment.happened_by_ms is not None:
         mask &= facts["created_ms"] <= moment.happened_by_ms
-    mask &= within(index, filters)
     return mask
 
 
-def within(index: OwnerIndex, filters: Filters) -> Mask:
-    """(n,) in conversation order: which memories are within every filter given."""
-    slots, facts = index.conversation.slots, index.conversation.facts
-    mask: Mask = np.ones(len(slots), np.bool_)
-    for column, wanted in (
-        ("category", filters.categories),
-        ("kind", filters.kinds),
-        ("layer", filters.layers),
-        ("role", filters.roles),
-        ("author", filters.names),
-        ("project", None if filters.project_id is None else [filters.project_id]),
-        ("session", filters.session_ids),
-    ):
-        if wanted is not None:
-            mask &= np.isin(facts[column], [index.names.known(text) for text in wanted])
-    if filters.tags is not None:
-        tags = set(filters.tags)
-        mask &= np.fromiter((not tags.isdisjoint(index.tags[slot]) for slot in slots), np.bool_, len(slots))
-    if filters.created_after is not None:
-        mask &= facts["created_ms"] >= filters.created_after
-    if filters.created_before is not None:
-        mask &= facts["created_ms"] < filters.created_before
-    if filters.min_confidence is not None:
-        mask &= facts["confidence"] >= filters.min_confidence
-    return mask
+@dataclass(slots=True)
+class Filtering:
+    """One owner's memories, by what a query's filters ask of them. `members`: which memories (`seq`) are linked to what
+    is called so. What is asked for again is found again."""
+
+    index: OwnerIndex
+    members: Callable[[str], Ints]
+    _labelled: dict[tuple[int, str], Places] = field(default_factory=dict)
+    _linked: dict[str, Mask] = field(default_factory=dict)
+
+    def within(self, filters: Filters) -> Mask:
+        """(n,) in conversation order: which memories are within every filter given."""
+        mask = self._by_facts(filters) & self._by_labels(filters)
+        for one in filters.all or ():
+            mask &= self.within(one)
+        if filters.any is not None:
+            mask &= self._any(map(self.within, filters.any))
+        for one in filters.none_of:
+            mask &= ~self.within(one)
+        return mask
+
+    def _by_facts(self, filters: Filters) -> Mask:
+        facts, names = self.index.conversation.facts, self.index.names
+        mask: Mask = np.ones(self.index.conversation.size, np.bool_)
+        for name, column in _COLUMNS.items():
+            if (wanted := getattr(filters, name)) is not None:
+                mask &= np.isin(facts[column], [names.known(text) for text in wanted])
+        if filters.project_id is not None:
+            mask &= facts["project"] == names.known(filters.project_id)
+        if filters.created_after is not None:
+            mask &= facts["created_ms"] >= filters.created_after
+        if filters.created_before is not None:
+            mask &= facts["created_ms"] < filters.created_before
+        if filters.min_confidence is not None:
+            mask &= facts["confidence"] >= filters.min_confidence
+        if filters.min_importance is not None:
+            mask &= facts["importance"] >= filters.min_importance
+        return mask
+
+    def _by_labels(self, filters: Filters) -> Mask:
+        tags, metadata = self.index.tags, self.index.metadata
+        mask: Mask = np.ones(self.index.conversation.size, np.bool_)
+        if filters.tags is not None:
+            mask &= self._any(self._has(tags, tag) for tag in filters.tags)
+        for tag in filters.all_tags or ():
+            mask &= self._has(tags, tag)
+        for name, values in (filters.metadata or {}).items():
+            several = values if isinstance(values, list) else [values]
+            mask &= self._any(self._has(metadata, metadata_label(name, value)) for value in several)
+        if filters.entities is not None:
+            mask &= self._any(map(self._about, filters.entities))
+        return mask
+
+    def _any(self, masks: Iterable[Mask]) -> Mask:
+        found: Mask = np.zeros(self.index.conversation.size, np.bool_)
+        for mask in masks:
+            found |= mask
+        return found
+
+    def _has(self, labels: Labels, label: str) -> Mask:
+        """Which memories have a label."""
+        key = id(labels), label
+        if key not in self._labelled:
+            self._labelled[key] = self.index.conversation.living(labels.slots(label))
+        mask: Mask = np.zeros(self.index.conversation.size, np.bool_)
+        mask[self._labelled[key]] = True
+        return mask
+
+    def _about(self, entity: str) -> Mask:
+        """Which memories are linked to an entity."""
+        if entity not in self._linked:
+            self._linked[entity] = np.isin(self.index.conversation.facts["seq"], self.members(entity))
+        return self._linked[entity]
+
+
+class Linked:
+    """The memories (`seq`) of what is called so in a graph, the newest of it, so that no question reads more than a
+    bound allows. `unknown`: what is asked for and nothing is called; `cut`: what has more memories."""
+
+    def __init__(self, graph: OwnerGraph, moment: Moment) -> None:
+        self.unknown: list[str] = []
+        self.cut: list[str] = []
+        self._graph = graph
+        self._left = FILTER_MEMBERS_MAX if moment.is_now else FILTER_PAST_MEMBERS_MAX
+
+    def __call__(self, name: str) -> Ints:
+        nodes = given(self._graph, [name])
+        if not nodes:
+            self.unknown.append(name)
+        found: list[int] = []
+        for node in nodes:
+            members = self._graph.members(node, self._left + 1)
+            if len(members) > self._left:
+                self.cut.append(name)
+            found += members[: self._left]
+            self._left -= min(len(members), self._left)
+        return np.array(found, np.int64)
+
+    def warnings(self) -> list[Warn]:
+        """What the answer must say of it."""
+        found = []
+        if self.unknown:
+            found.append(Warn(code="unknown_entity", detail=f"filters: nobody knows {', '.join(self.unknown)}"))
+        if self.cut:
+            detail = f"only the newest memories of {', '.join(self.cut)} were looked at; others of theirs are left out"
+            found.append(Warn(code="filter_cut", detail=detail))
+        return found
 
 
 def superseded(graph: OwnerGraph, index: OwnerIndex, moment: Moment) -> Mask | None:

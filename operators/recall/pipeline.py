@@ -25,7 +25,7 @@ from recallflow.operators.recall.columns import known
 from recallflow.operators.recall.context import About, context
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Laps, Step, tier_of
 from recallflow.operators.recall.excerpt import excerpts
-from recallflow.operators.recall.filters import allowed, superseded, within
+from recallflow.operators.recall.filters import Filtering, Linked, superseded, valid
 from recallflow.operators.recall.intent import intent_of, mode_for
 from recallflow.operators.recall.modes import CANDIDATES, rank
 from recallflow.operators.recall.moment import Moment, graph_at, index_at
@@ -121,10 +121,11 @@ class Understood(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Step 4: the places that may be in the answer, and what the question means to each."""
+    """Step 4: the places that may be in the answer, what the question means to each, and warnings of the filters."""
 
     permitted: Places
     signal: Signal
+    warnings: list[Warn]
 
 
 class Ranked(NamedTuple):
@@ -232,9 +233,11 @@ def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
 
 def _find_candidates(asked: Asked, understood: Understood) -> Candidates:
     index, shared, question = asked.index, asked.engine.shared, understood.question
-    mask = allowed(index, asked.query.filters, asked.moment)
+    linked = Linked(asked.graph, asked.moment)
+    filtering = Filtering(index, linked)
+    mask = valid(index, asked.moment) & filtering.within(asked.query.filters)
     if (project := asked.query.project_id) is not None:
-        mask &= within(index, Filters(project_id=project))
+        mask &= filtering.within(Filters(project_id=project))
     if (out := superseded(asked.graph, index, asked.moment)) is not None:
         mask &= ~out
     permitted = mask.nonzero()[0]
@@ -245,7 +248,7 @@ def _find_candidates(asked: Asked, understood: Understood) -> Candidates:
     else:
         found = signal.read(shared, index, question, permitted, asked.rows)
     asked.laps.lap("candidates")
-    return Candidates(permitted, found)
+    return Candidates(permitted, found, linked.warnings())
 
 
 def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least: int = 0) -> Ranked:
@@ -366,7 +369,7 @@ def _compose(
         warnings.append(Warn(code="deadline", detail=detail))
     if asked.scored is not None:
         warnings += asked.scored.warnings
-    warnings += [*candidates.signal.warnings, *compose.warnings(ranked.scene, ranking, rows)]
+    warnings += [*candidates.warnings, *candidates.signal.warnings, *compose.warnings(ranked.scene, ranking, rows)]
     shown = excerpts(index, understood.question, candidates.signal.vector, expanded.places, expanded.rows)
     # Without the question's vector, what is alike is spelt alike, whatever the model.
     kind = asked.engine.embedder.kind if candidates.signal.vector is not None else "spelling"

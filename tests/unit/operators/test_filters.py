@@ -3,11 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recallflow.errors import InvalidRecord
 from recallflow.flows.embedded import Processed
+from recallflow.limits import FILTER_CONDITIONS_MAX, FILTER_LEVELS_MAX
+from recallflow.parsing import parse
+from recallflow.queries import Filters
 
 Run = Callable[..., Processed]
 
@@ -20,6 +25,16 @@ CATEGORIES, TAGS, SESSIONS, NAMES, PROJECTS = (
     ["Ann", "Bo"],
     ["p", "q"],
 )
+PEOPLE = {"Zed": "urn:p:zed", "Ines": "urn:p:ines"}
+METADATA = st.fixed_dictionaries(
+    {},
+    optional={
+        "source": st.sampled_from(["slack", "mail", "5"]),
+        "stars": st.sampled_from([4, 5, 5.0, True]),
+        "labels": st.lists(st.sampled_from(["a", "b", 5]), max_size=2),
+        "held": st.just({"deeper": 1}),
+    },
+)
 SHARES = [0.0, 0.25, 0.5, 0.75, 1.0]
 TIMES = st.integers(0, 40).map(lambda step: step * 50_000)  # some lie ahead of the query
 
@@ -30,6 +45,7 @@ MESSAGE = st.fixed_dictionaries(
         "name": st.sampled_from(NAMES),
         "session_id": st.sampled_from(SESSIONS),
         "project_id": st.sampled_from(PROJECTS),
+        "metadata": METADATA,
     },
 )
 MEMORY = st.fixed_dictionaries(
@@ -43,9 +59,15 @@ MEMORY = st.fixed_dictionaries(
         "session_id": st.sampled_from(SESSIONS),
         "project_id": st.sampled_from(PROJECTS),
         "confidence": st.sampled_from(SHARES),
+        "importance": st.sampled_from(SHARES),
+        "metadata": METADATA,
+        "entities": st.lists(st.sampled_from([*PEOPLE]), max_size=2, unique=True).map(
+            lambda names: [{"name": name, "urn": PEOPLE[name]} for name in names]
+        ),
         "expires_at": TIMES,
     },
 )
+ASKED = st.sampled_from(["slack", "5", 5, 5.0, True, "a", "nothing"])
 FILTERS = st.fixed_dictionaries(
     {},
     optional={
@@ -60,12 +82,72 @@ FILTERS = st.fixed_dictionaries(
         "created_after": TIMES,
         "created_before": TIMES,
         "min_confidence": st.sampled_from(SHARES),
+        "min_importance": st.sampled_from(SHARES),
+        "all_tags": st.lists(st.sampled_from([*TAGS, "none"]), min_size=1, max_size=2),
+        "entities": st.lists(st.sampled_from([*PEOPLE, *PEOPLE.values(), "nobody"]), min_size=1, max_size=2),
+        "metadata": st.dictionaries(
+            st.sampled_from(["source", "stars", "labels", "held"]),
+            ASKED | st.lists(ASKED, min_size=1, max_size=2),
+            min_size=1,
+            max_size=2,
+        ),
     },
 )
+# Few conditions each, so that something is left of what they let through.
+CONDITION = FILTERS.map(lambda filters: dict([*filters.items()][:2]))
+NESTED = st.recursive(
+    CONDITION,
+    lambda inner: st.builds(
+        lambda own, nested: own | nested,
+        CONDITION,
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "all": st.lists(inner, min_size=1, max_size=2),
+                "any": st.lists(inner, min_size=1, max_size=3),
+                "not": inner | st.lists(inner, min_size=1, max_size=2),
+            },
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values of metadata are one: 5.0 is 5, and neither is true."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def has(metadata: dict[str, Any], name: str, wanted: Any) -> bool:
+    """Whether a field of metadata has a value, or one of several."""
+    given, any_of = metadata.get(name), wanted if isinstance(wanted, list) else [wanted]
+    return any(same(one, value) for one in (given if isinstance(given, list) else [given]) for value in any_of)
+
+
+def within(event: dict[str, Any], filters: dict[str, Any]) -> bool:
+    """Whether a memory is within filters that nest, by hand."""
+    negated = filters.get("not", [])
+    called = {name for one in event.get("entities", []) for name in one.values()}
+    metadata = event.get("metadata", {})
+    return (
+        within_flat(event, filters)
+        and {*filters.get("all_tags", [])} <= {*event.get("tags", [])}
+        and ("entities" not in filters or not called.isdisjoint(filters["entities"]))
+        and all(has(metadata, name, wanted) for name, wanted in filters.get("metadata", {}).items())
+        and event.get("importance", 0.5) >= filters.get("min_importance", 0.0)
+        and all(within(event, one) for one in filters.get("all", []))
+        and ("any" not in filters or any(within(event, one) for one in filters["any"]))
+        and not any(within(event, one) for one in (negated if isinstance(negated, list) else [negated]))
+    )
 
 
 def passes(event: dict[str, Any], filters: dict[str, Any]) -> bool:
     """Whether a memory may be in the answer, by the events alone."""
+    return within(event, filters) and event.get("expires_at", NOW + 1) > NOW
+
+
+def within_flat(event: dict[str, Any], filters: dict[str, Any]) -> bool:
+    """Whether a memory's own fields are what filters ask for."""
     is_message = event["type"] == "message"
     role = event.get("role", "user") if is_message else None
     told = {
@@ -83,14 +165,13 @@ def passes(event: dict[str, Any], filters: dict[str, Any]) -> bool:
         and filters.get("created_after", event["timestamp"]) <= event["timestamp"]
         and event["timestamp"] < filters.get("created_before", event["timestamp"] + 1)
         and event.get("confidence", 1.0) >= filters.get("min_confidence", 0.0)
-        and event.get("expires_at", NOW + 1) > NOW
     )
 
 
 @settings(max_examples=30)
 @given(
     told=st.lists(MESSAGE | MEMORY, max_size=12),
-    asked=st.lists(st.tuples(FILTERS, st.integers(1, 14)), min_size=1, max_size=4),
+    asked=st.lists(st.tuples(FILTERS | NESTED, st.integers(1, 14)), min_size=1, max_size=4),
 )
 @pytest.mark.parametrize("mode", ["recency", "relevance"])
 def test_an_answer_holds_k_of_exactly_the_memories_that_pass(
@@ -111,3 +192,93 @@ def test_an_answer_holds_k_of_exactly_the_memories_that_pass(
         # The order does not depend on the filters, so the best k that pass are the first k of all that pass.
         expected = [name for name in order if passes(by_id[name], filters)][:k]
         assert [memory["id"] for memory in answer["memories"]] == expected
+
+
+def ids(response: dict[str, Any]) -> set[str]:
+    return {memory["id"] for memory in response["memories"]}
+
+
+def test_filters_nest_as_and_or_and_not(make_event: Callable[..., dict[str, Any]], run_flow: Run) -> None:
+    told = [
+        make_event("memory", n, id=f"m{n}", content=f"tea {n}", kind=kind, tags=tags, metadata={"source": source})
+        for n, (kind, tags, source) in enumerate(
+            [("fact", ["a"], "slack"), ("fact", ["a", "b"], "mail"), ("rule", ["b"], "slack"), ("rule", [], "mail")]
+        )
+    ]
+    slack, b = {"metadata": {"source": "slack"}}, {"tags": ["b"]}
+    asked: list[tuple[dict[str, Any], set[str]]] = [
+        ({"all": [slack, b]}, {"m2"}),
+        ({"any": [slack, b]}, {"m0", "m1", "m2"}),
+        ({"not": b}, {"m0", "m3"}),
+        ({"not": [slack, b]}, {"m3"}),
+        ({"not": {"all": [slack, b]}}, {"m0", "m1", "m3"}),
+        ({"kinds": ["fact"], "any": [slack, b], "not": {"all_tags": ["a", "b"]}}, {"m0"}),
+        ({"any": [{"all": [slack, {"kinds": ["rule"]}]}, {"all_tags": ["a", "b"]}]}, {"m1", "m2"}),
+        ({"any": [{}]}, {"m0", "m1", "m2", "m3"}),
+        ({"not": {}}, set()),
+    ]
+    queries = [make_event("recall", 9, query="tea", k=50, filters=filters) for filters, _ in asked]
+    assert [ids(answer) for answer in run_flow([*told, *queries]).responses] == [expected for _, expected in asked]
+
+
+def test_an_update_of_metadata_is_what_filters_ask_then(
+    make_event: Callable[..., dict[str, Any]], run_flow: Run
+) -> None:
+    ask = make_event("recall", 9, query="tea", filters={"metadata": {"done": True}})
+    told = make_event("memory", 1, id="m", content="tea", metadata={"done": False})
+    done = make_event("memory.update", 2, memory_id="m", metadata={"done": True})
+    before, after = run_flow([told, ask, done, ask]).responses
+    assert (ids(before), ids(after)) == (set(), {"m"})
+
+
+def test_an_entity_is_what_the_graph_knows_it_as(make_event: Callable[..., dict[str, Any]], run_flow: Run) -> None:
+    told = [
+        make_event("memory", 1, id="given", content="She likes tea", entities=[{"name": "Maria", "urn": "urn:p:1"}]),
+        make_event("memory", 2, id="named", content="We saw Maria at the harbour"),
+        make_event("memory", 3, id="other", content="The harbour is large"),
+    ]
+    asked = [
+        make_event("recall", 9, query="tea?", filters={"entities": [name]}) for name in ("Maria", "urn:p:1", "Zed")
+    ]
+    maria, urn, nobody = run_flow([*told, *asked]).responses
+    assert ids(maria) == ids(urn) == {"given", "named"}
+    assert ids(nobody) == set()
+    assert ("unknown_entity", "filters: nobody knows Zed") in [(w["code"], w["detail"]) for w in nobody["warnings"]]
+
+
+def test_of_an_entity_of_very_many_memories_the_newest_are_looked_at_and_the_answer_says_so(
+    make_event: Callable[..., dict[str, Any]], run_flow: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recallflow.operators.recall.filters.FILTER_MEMBERS_MAX", 2)
+    told = [make_event("memory", n, id=f"m{n}", content="tea", entities=[{"name": "Maria"}]) for n in range(4)]
+    (answer,) = run_flow([*told, make_event("recall", 9, query="tea", filters={"entities": ["Maria"]})]).responses
+    assert ids(answer) == {"m2", "m3"}
+    assert (answer["status"], [w["code"] for w in answer["warnings"]]) == ("degraded", ["filter_cut"])
+
+
+@pytest.mark.parametrize(
+    ("levels", "conditions", "problem"),
+    [(FILTER_LEVELS_MAX + 1, 1, "levels deep; flatten it"), (1, FILTER_CONDITIONS_MAX, "conditions, at every level")],
+)
+def test_filters_of_any_size_are_refused_beyond_a_bound(levels: int, conditions: int, problem: str) -> None:
+    def asked(levels: int, conditions: int) -> bytes:
+        filters: dict[str, Any] = {"any": [{"kinds": ["fact"]}] * conditions} if levels == 1 else {"kinds": ["fact"]}
+        for _ in range(levels - 1):
+            filters = {"not": filters}
+        event = {"type": "recall", "tenant_id": "a", "user_id": "b", "query": "tea", "filters": filters}
+        return orjson.dumps(event)
+
+    parse(asked(min(levels, FILTER_LEVELS_MAX), conditions - 1))
+    with pytest.raises(InvalidRecord) as refused:
+        parse(asked(levels, conditions))
+    ((field, found),) = [(one.field, one.problem) for one in refused.value.fields]
+    assert field == "filters"
+    assert problem in found
+
+
+def test_a_filter_that_was_built_is_sent_as_it_is_written() -> None:
+    built = Filters.model_validate({"not": {"tags": ["a"]}, "any": [{"not": [{"kinds": ["fact"]}]}]})
+    assert orjson.loads(built.model_dump_json(exclude_unset=True)) == {
+        "not": {"tags": ["a"]},
+        "any": [{"not": [{"kinds": ["fact"]}]}],
+    }

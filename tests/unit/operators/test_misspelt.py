@@ -35,6 +35,9 @@ def wrong(**fields: Any) -> dict[str, str]:
         ({"as_of": {"eventTime": "2024-05-02T00:00:00Z"}}, "as_of.eventTime", "event_time"),
         ({"as_of": {"event_time": 1, "ingested": 2}}, "as_of.ingested", "ingestion_time"),
         ({"filters": {"tag": "a"}}, "filters.tag", "tags"),
+        ({"filters": {"AND": [{"kinds": ["fact"]}]}}, "filters.AND", "all"),
+        ({"filters": {"any": [{}, {"not": {"tagz": ["a"]}}]}}, "filters.any.1.not.tagz", "tags"),
+        ({"filters": {"not": [{"kind": ["fact"]}]}}, "filters.not.0.kind", "kinds"),
         ({"filters": {"createdAfter": 1}}, "filters.createdAfter", "created_after"),
         ({"decay": {"tau": 1}}, "decay.tau", "tau_days"),
         ({"weights": {"sematic": 1}}, "weights.sematic", "semantic"),
@@ -98,7 +101,7 @@ def test_a_tenant_s_settings_are_refused_like_a_query_s() -> None:
 
 
 def test_of_very_many_wrong_names_a_bounded_number_is_named_and_looked_at() -> None:
-    found = wrong(filters={f"{'x' * 100}{n}": 1 for n in range(9_000)})
+    found = wrong(decay={f"{'x' * 100}{n}": 1 for n in range(9_000)})
     assert len(found) == PROBLEMS_MAX + 1
     assert found[""] == "and 8980 more"
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.flows.embedded import Processed
-from recallflow.operators.recall.filters import allowed
+from recallflow.operators.recall.filters import Filtering, valid
 from recallflow.operators.recall.moment import Moment
 from recallflow.queries import Filters
 from recallflow.state.index import OwnerIndex
@@ -53,6 +53,7 @@ SAID = st.fixed_dictionaries(
         "project_id": optional(["p", "s"]),  # a project may be called like a session
         "category": optional(["work", "p"]),
         "tags": st.lists(st.sampled_from(["x", "y", "work"]), max_size=2),
+        "metadata": st.lists(st.sampled_from(["x", "y", "work"]), max_size=2),  # as labels
         "importance": st.sampled_from([0.0, 0.5, 1.0]),
         "confidence": st.sampled_from([0.0, 0.3, 0.6, 1.0]),
         "valid_from_ms": st.sampled_from([None, None, None, None, -1, 2, 5]),
@@ -194,6 +195,11 @@ def held_in_parts(index: OwnerIndex, word: str) -> list[tuple[str, int]]:
     return sorted((index.ids[slot], number) for slot, number in numbers if places[slot] >= 0)
 
 
+def alive(index: OwnerIndex, tag: str) -> list[int]:
+    """The slots of the current memories that have a tag."""
+    return index.conversation.slots[index.conversation.living(index.tags.slots(tag))].tolist()
+
+
 def picture(index: OwnerIndex) -> dict[str, Any]:
     """All that ranking reads, in conversation order and free of slots and string numbers."""
     conversation, names = index.conversation, index.names.strings
@@ -202,6 +208,8 @@ def picture(index: OwnerIndex) -> dict[str, Any]:
     return {
         "ids": [index.ids[slot] for slot in slots],
         "tags": [index.tags[slot] for slot in slots],
+        "metadata": [index.metadata[slot] for slot in slots],
+        "labelled": {tag: sorted(index.ids[slot] for slot in alive(index, tag)) for tag in ("x", "y", "work")},
         "named": {column: [names[n] if n >= 0 else None for n in facts[column]] for column in NAMED},
         "numbers": {column: facts[column].tolist() for column in (*NUMBERS, *TIMES)},
         "segments": conversation.segment.tolist(),
@@ -416,6 +424,8 @@ EACH_FILTER: dict[str, st.SearchStrategy[Any]] = {
     "created_after": st.integers(-4, 7),
     "created_before": st.integers(-4, 7),
     "min_confidence": st.sampled_from([0.0, 0.3, 0.5, 1.0]),
+    "min_importance": st.sampled_from([0.0, 0.5, 0.7]),
+    "all_tags": some(["x", "y", "work", "none"]),
 }
 FILTERS = st.lists(st.sampled_from(sorted(EACH_FILTER)), max_size=2, unique=True).flatmap(
     lambda names: st.fixed_dictionaries({name: EACH_FILTER[name] for name in names})
@@ -444,10 +454,17 @@ def permits(entry: Entry, wanted: Filters, now_ms: int) -> bool:
         and all(values is None or own in values for values, own in any_of)
         and wanted.project_id in (None, entry.project_id)
         and (wanted.tags is None or any(tag in wanted.tags for tag in entry.tags))
+        and set(wanted.all_tags or ()) <= set(entry.tags)
+        and (wanted.min_importance is None or entry.importance >= wanted.min_importance)
         and (wanted.created_after is None or entry.created_ms >= wanted.created_after)
         and (wanted.created_before is None or entry.created_ms < wanted.created_before)
         and (wanted.min_confidence is None or entry.confidence >= wanted.min_confidence)
     )
+
+
+def allowed(index: OwnerIndex, filters: Filters, moment: Moment) -> npt.NDArray[np.bool_]:
+    """Which places may be in an answer, where nothing is linked to any entity."""
+    return valid(index, moment) & Filtering(index, lambda _: np.zeros(0, np.int64)).within(filters)
 
 
 def check_filters(index: OwnerIndex, entries: Iterable[Entry], filters: Filters, now_ms: int) -> None:
