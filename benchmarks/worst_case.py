@@ -124,7 +124,8 @@ def owner_of(memories: int) -> Iterator[Worker]:
 def _message(number: int, **fields: Any) -> Event:
     said = " ".join(WORDS[number * step % len(WORDS)] for step in (1, 7, 13, 29, 31, 37, 41, 43))
     told = {"id": f"m{number}", "name": f"Author{number % AUTHORS}", "timestamp": BEGIN_MS + number * MINUTE_MS}
-    return {"type": "message", "session_id": f"s{number // SESSION}", "content": said} | told | fields
+    about = {"metadata": {"channel": f"c{number % 100}", "stars": number % 5}}
+    return {"type": "message", "session_id": f"s{number // SESSION}", "content": said} | told | about | fields
 
 
 # ---------------------------------------------------------------------- inputs
@@ -263,6 +264,20 @@ def questions(memories: int) -> Iterator[tuple[str, list[Event]]]:
         "tags": [f"t{n}" for n in range(limits.FILTER_VALUES_MAX)],
         "names": [f"Author{n}" for n in range(limits.FILTER_VALUES_MAX)],
         "session_ids": [f"s{n}" for n in range(limits.FILTER_VALUES_MAX)],
+    })  # fmt: skip
+    yield "a filter by metadata", recall(filters={"metadata": {"channel": "c7", "stars": [1, 2]}})
+    yield "filters that nest, at their limits", recall(filters={
+        "any": [
+            {"not": {"names": [f"Author{number + n}" for n in range(limits.FILTER_VALUES_MAX)]}}
+            for number in range(limits.FILTER_CONDITIONS_MAX // 2 - 1)
+        ],
+        "entities": ["everybody"],
+    })  # fmt: skip
+    yield "filters by metadata that nest, at their limits", recall(filters={
+        "any": [
+            {"not": {"metadata": {"channel": [f"c{n}" for n in range(100)], "stars": [0, 1, 2, 3, 4]}}}
+            for _ in range(limits.FILTER_CONDITIONS_MAX // 2 - 1)
+        ],
     })  # fmt: skip
     yield (
         "entity_urns at their limit",

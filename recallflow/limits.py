@@ -21,7 +21,7 @@ FILTER_LEVELS_MAX = 8  # of filters within each other
 FILTER_CONDITIONS_MAX = 100  # of a question's filters, at every level
 FILTER_FIELDS_MAX = 20  # of metadata, of one filter
 # Memories of the entities that a question's filters name, the newest; of those of a past moment each takes longer.
-FILTER_MEMBERS_MAX, FILTER_PAST_MEMBERS_MAX = 50_000, 2_000
+FILTER_MEMBERS_MAX, FILTER_PAST_MEMBERS_MAX = 50_000, 1_000
 URNS_MAX = 50
 FACT_ENTITIES_MAX = 20  # of one `graph.facts`
 POSITIONS_MAX = 100  # that a question waits for

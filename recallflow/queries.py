@@ -54,6 +54,10 @@ WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType(
     }
 )
 
+# What is added to the scores of a mode, each times its weight.
+_BOOSTS = MappingProxyType({"relationship": 1.0, "personalisation": 1.0, "session_continuity": 1.0})
+BOOSTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType({"hybrid": _BOOSTS, "balanced": _BOOSTS})
+
 K_MIN, K_MAX = 1, 50
 HOPS_MIN, HOPS_MAX = 1, 3
 MAX_TOKENS_MAX = 1_000_000  # more than a record can carry
@@ -69,10 +73,10 @@ def _position(text: str) -> str:
 
 
 def unknown_factors(mode: Mode | None, weights: object, *where: str) -> list[InitErrorDetails]:
-    """One problem for each name that is no factor of the mode; in `auto`, of none that it may choose.
+    """One problem for each name that is no factor or boost of the mode; in `auto`, of none that it may choose.
     Without a mode, as it is wrong itself, any may be meant."""
-    modes = WEIGHTS if mode in (None, "auto") else {mode: WEIGHTS.get(mode, {})}
-    known = sorted({name for factors in modes.values() for name in factors})
+    modes = [*WEIGHTS] if mode is None or mode == "auto" else [mode]
+    known = sorted({name for one in modes for names in (WEIGHTS, BOOSTS) for name in names.get(one, ())})
     what = f"{mode or 'a mode'} weighs {', '.join(known) or 'nothing'}"
     unknown = [name for name in weights if name not in known] if isinstance(weights, dict) else []
     found = []

@@ -1,9 +1,10 @@
 """Labels of memories that filters ask for: tags, and what their metadata says."""
 
 import json
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import count
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import orjson
@@ -11,8 +12,34 @@ import orjson
 from recallflow.limits import METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS, METADATA_VALUES_MAX
 from recallflow.state.arrays import Ints
 
-_LABELLED_BYTES = 200
-_NO_SLOTS: Ints = np.zeros(0, np.int64)
+_LABELLED_BYTES, _LISTED_BYTES, _ADDED_BYTES = 200, 150, 40
+
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # numbers of any size
+
+
+class Listed(NamedTuple):
+    """Slots by label: those of the label with the number n are `slots[ends[n - 1] : ends[n]]`."""
+
+    numbers: dict[str, int]
+    slots: Ints
+    ends: Ints
+
+    @classmethod
+    def of(cls, labels: Mapping[int, list[str]]) -> Self:
+        """`labels`: by slot."""
+        numbers: dict[str, int] = defaultdict(count().__next__)
+        flat = np.array([numbers[label] for of_one in labels.values() for label in of_one], np.int64)
+        sizes = np.fromiter(map(len, labels.values()), np.int64, len(labels))
+        slots = np.repeat(np.fromiter(labels, np.int64, len(labels)), sizes)
+        ends = np.bincount(flat, minlength=len(numbers)).cumsum()
+        return cls(dict(numbers), slots[np.argsort(flat, kind="stable")], ends)
+
+    def get(self, label: str) -> Ints:
+        """The slots of a label, in the order of what they were listed from."""
+        number = self.numbers.get(label)
+        if number is None:
+            return self.slots[:0]
+        return self.slots[self.ends[number - 1] if number else 0 : self.ends[number]]
 
 
 class Labels:
@@ -22,22 +49,26 @@ class Labels:
     def __init__(self) -> None:
         self._of: dict[int, list[str]] = {}
         self._packed: list[tuple[int, bytes]] = []  # by the first slot of each
-        self._slots: dict[str, array[int]] | None = None
+        self._listed: Listed | None = None
+        self._added: dict[str, list[int]] = defaultdict(list)  # since then
 
     def __getitem__(self, slot: int) -> list[str]:
         """A slot's labels, none for most."""
         return self._opened().get(slot, [])
 
-    def add(self, first: int, labels: Iterable[Sequence[str]]) -> None:
+    def add(self, first: int, labels: Iterable[list[str]]) -> None:
         """Adds the labels of the slots from `first` on."""
-        added = {first + at: [*of_one] for at, of_one in enumerate(labels) if of_one}
+        added = {first + at: of_one for at, of_one in enumerate(labels) if of_one}
         self._of.update(added)
-        if self._slots is not None:
-            _list(added, self._slots)
+        if self._listed is not None:
+            for slot, of_one in added.items():
+                for label in of_one:
+                    self._added[label].append(slot)
 
     def append(self, first: int, packed: bytes) -> None:
         """Adds labels as `packed` gave them; their slots count from `first`."""
         self._packed.append((first, packed))
+        self._listed = None
 
     def packed(self) -> bytes:
         """All labels, as another one can append them: JSON of [slot, labels] of those that have any."""
@@ -45,34 +76,23 @@ class Labels:
 
     def slots(self, label: str) -> Ints:
         """The slots that have a label."""
-        self._opened()
-        if self._slots is None:
-            self._slots = {}
-            _list(self._of, self._slots)
-        found = self._slots.get(label)
-        return _NO_SLOTS if found is None else np.array(found, np.int64)
+        if self._listed is None:
+            self._listed = Listed.of(self._opened())
+            self._added.clear()
+        found = self._listed.get(label)
+        return np.append(found, self._added[label]) if label in self._added else found
 
     def size_bytes(self) -> int:
         """Bytes in memory, about."""
-        listed = 0 if self._slots is None else sum(map(len, self._slots.values())) * 8 + 100 * len(self._slots)
-        return _LABELLED_BYTES * len(self._of) + sum(len(packed) for _, packed in self._packed) + listed
+        listed = 0 if self._listed is None else self._listed.slots.nbytes + _LISTED_BYTES * len(self._listed.numbers)
+        added = sum(map(len, self._added.values())) * _ADDED_BYTES
+        return _LABELLED_BYTES * len(self._of) + sum(len(packed) for _, packed in self._packed) + listed + added
 
     def _opened(self) -> dict[int, list[str]]:
         waiting, self._packed = self._packed, []
         for first, packed in waiting:
-            opened = {first + place: labels for place, labels in orjson.loads(packed)}
-            self._of.update(opened)
-            if self._slots is not None:
-                _list(opened, self._slots)
+            self._of.update((first + place, labels) for place, labels in orjson.loads(packed))
         return self._of
-
-
-def _list(labels: Mapping[int, list[str]], slots: dict[str, "array[int]"]) -> None:
-    for slot, of_one in labels.items():
-        for label in of_one:
-            if (known := slots.get(label)) is None:
-                known = slots[label] = array("q")
-            known.append(slot)
 
 
 def metadata_labels(metadata: Mapping[str, Any] | None) -> list[str]:
@@ -95,4 +115,4 @@ def _is_known(value: object) -> bool:
 def metadata_label(name: str, value: str | float) -> str:
     """A field of metadata that has a value, as one label. 5.0 is 5, and neither is "5"; `true` is no number."""
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
-    return json.dumps([name, whole], ensure_ascii=False)
+    return _encode([name, whole])

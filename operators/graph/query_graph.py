@@ -49,7 +49,7 @@ class QueryGraph:
 
     `semantic`: (n,) the signal of each place. `permitted`: the places that may be in the answer. `now_ms`: the time at
     which edges must hold. `warnings`: those for the response. `ran`:
-    whether edges were searched for other memories, which makes an answer one of the tier `graph`.
+    whether its links and edges were followed, which makes an answer one of the tier `graph`.
     """
 
     graph: OwnerGraph
@@ -70,7 +70,9 @@ class QueryGraph:
         None where the graph is off or failed."""
 
         def near() -> Column:
-            return proximity(self._scope, self.index, self._about(urns, question))
+            about = self._about(urns, question)
+            self.ran |= bool(about)
+            return proximity(self._scope, self.index, about)
 
         return self._guarded(near, "nearness to entities")
 
@@ -122,7 +124,7 @@ class QueryGraph:
         whether the query has none for it; `is_late`: whether the answer is, by now."""
         applied = self.expansions.run(self.request, partial(self.measured, ranked, hops), no_time, is_late)
         self.warnings += applied.warnings
-        self.ran |= applied.ran
+        self.ran |= applied.ran and not no_time
         return applied, self._places(applied.items)
 
     # ------------------------------------------------------------------ parts

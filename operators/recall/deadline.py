@@ -6,12 +6,17 @@ from typing import Literal
 
 from recallflow.responses import Tier
 
-Step = Literal["dense", "graph", "rerank", "llm"]
+# Of the graph: `proximity` is how near memories are to entities, `boosts` what edges between candidates add, and
+# `graph` the expansion.
+Step = Literal["dense", "proximity", "boosts", "graph", "rerank", "llm"]
 
 # What the costliest step that ran makes of an answer; without any of them it is `fast`.
-TIER_OF: Mapping[Step, Tier] = MappingProxyType({"dense": "standard", "graph": "graph", "rerank": "llm", "llm": "llm"})
+TIER_OF: Mapping[Step, Tier] = MappingProxyType(
+    {"dense": "standard", "proximity": "graph", "boosts": "graph", "graph": "graph", "rerank": "llm", "llm": "llm"}
+)
 TARGET_MS: Mapping[Tier, float] = MappingProxyType({"fast": 10.0, "standard": 50.0, "graph": 100.0, "llm": 1_500.0})
-DROPPED_FIRST: tuple[Step, ...] = ("llm", "rerank", "graph", "dense")  # the costliest first
+# What is missed least for what it costs.
+DROPPED_FIRST: tuple[Step, ...] = ("llm", "rerank", "graph", "boosts", "proximity", "dense")
 REST = "rest"  # the cost of all that runs after a query is understood, beside the optional steps
 NEWEST = 0.2  # weight of the latest run in a mean
 FORGIVEN = 0.9  # what is left of a mean after a drop

@@ -18,6 +18,8 @@
 | session_continuity | 0.03 where the memory was returned earlier in the same session |
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -131,17 +133,39 @@ def min_max(values: Column, nothing: float = 0.0) -> Column:
 
 
 def boosts(scene: Scene, places: Places) -> dict[str, Column]:
-    """The boosts that any of the places has."""
-    found: dict[str, Column] = {}
-    if scene.relationship:
-        found["relationship"] = np.array([scene.relationship.get(place, 0.0) for place in places.tolist()])
-    if (taste := _taste(scene)) is not None:
-        cosines = scene.index.vectors.of(scene.index.conversation.slots[places]) @ taste
-        found["personalisation"] = PERSONALISATION * np.clip(cosines.astype(np.float64), 0.0, 1.0)
-    if len(scene.returned):
-        again = (scene.fact("seq", places)[:, None] == scene.returned).any(axis=1)
-        found["session_continuity"] = np.where(again, SESSION_CONTINUITY, 0.0)
+    """The boosts that any of the places has, each times its weight; those of weight 0 are none."""
+    weights, found = scene.tuning.boosts, dict[str, Column]()
+
+    def add(name: str, worth: Callable[[], Column | None]) -> None:
+        weight = weights.get(name, 1.0)
+        if weight > 0 and (values := worth()) is not None:
+            found[name] = weight * values
+
+    add("relationship", lambda: _related(scene, places))
+    add("personalisation", lambda: _liked(scene, places))
+    add("session_continuity", lambda: _returned(scene, places))
     return found
+
+
+def _related(scene: Scene, places: Places) -> Column | None:
+    if not scene.relationship:
+        return None
+    return np.array([scene.relationship.get(place, 0.0) for place in places.tolist()])
+
+
+def _liked(scene: Scene, places: Places) -> Column | None:
+    if (taste := _taste(scene)) is None:
+        return None
+    cosines = scene.index.vectors.of(scene.index.conversation.slots[places]) @ taste
+    boost: Column = PERSONALISATION * np.clip(cosines.astype(np.float64), 0.0, 1.0)
+    return boost
+
+
+def _returned(scene: Scene, places: Places) -> Column | None:
+    if not len(scene.returned):
+        return None
+    again = (scene.fact("seq", places)[:, None] == scene.returned).any(axis=1)
+    return np.where(again, SESSION_CONTINUITY, 0.0)
 
 
 def _taste(scene: Scene) -> Column | None:

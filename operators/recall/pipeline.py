@@ -5,7 +5,7 @@ Composed`. Step 1 (validate) only warns, and is part of composing. Step 2 (autho
 everything here is about an owner whom the query may ask.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
@@ -37,7 +37,7 @@ from recallflow.operators.recall.scene import NO_SEQS, Ranking, Scene
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.tuning import Tuning, tuned, validate
-from recallflow.queries import Filters, Recall
+from recallflow.queries import HOPS_MIN, Filters, Recall
 from recallflow.responses import RecalledMemory, Response, Warn, status_of
 from recallflow.state.arrays import Column, Places
 from recallflow.state.graph import OwnerGraph
@@ -221,6 +221,10 @@ def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
     dropped: list[Step] = []
     if query.sla_target_ms is not None:
         ahead: list[Step] = ["graph"] if query.strategy == "hybrid_graph" else []
+        if query.traversal_depth > HOPS_MIN and tuning.wants_neighbours:
+            ahead.append("boosts")
+        if tuning.wants_proximity:
+            ahead.append("proximity")
         # A vector that is at hand costs no time.
         if tuning.mode != "recency" and shared.questions.cached(question.own_words) is None:
             ahead.append("dense")
@@ -268,6 +272,7 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least
         request=asked.request,
     )
     graph.warn_of_unknown(query.entity_urns)
+    asked.laps.lap("score")
     session_id = query.session_id if moment.is_now else None
     judge = _judge(asked, understood, candidates)
     scene = Scene(
@@ -280,8 +285,8 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least
         tuning=replace(tuning, k=most) if most > tuning.k else tuning,
         relevance=judge.at,
         vector=candidates.signal.vector,
-        proximity=_proximity(graph, query, understood),
-        relationship=graph.boosts(query.traversal_depth),
+        proximity=_proximity(asked, graph, understood),
+        relationship=_relationship(asked, graph, understood),
         usage=hot.usage() if moment.is_now else None,
         returned=NO_SEQS if session_id is None else hot.returned(session_id),
     )
@@ -324,19 +329,40 @@ def _judged(judge: Judge, scene: Scene, ranking: Ranking) -> Judged:
     return Judged(judge, answerable, judge.relevance(ranked), judge.hopeless(nearest, answerable))
 
 
-def _proximity(graph: QueryGraph, query: Recall, understood: Understood) -> Column | None:
-    """How near memories are to the entities asked for or named, where the ranking asks and the graph can tell."""
-    near = graph.proximity(query.entity_urns, understood.question.text) if understood.tuning.wants_proximity else None
+def _proximity(asked: Asked, graph: QueryGraph, understood: Understood) -> Column | None:
+    """How near memories are to the entities asked for or named, where the ranking asks and the graph can tell; none is
+    near any where there is no time to look."""
+    if not understood.tuning.wants_proximity:
+        return None
+    if "proximity" in understood.dropped:
+        near: Column | None = np.zeros(asked.index.conversation.size)
+    else:
+        near = graph.proximity(asked.query.entity_urns, understood.question.text)
+        _took(asked, "proximity")
     return None if near is None else people.nearness(graph.index, understood.question.named, near)
+
+
+def _relationship(asked: Asked, graph: QueryGraph, understood: Understood) -> Mapping[int, float]:
+    """What edges between candidates add to scores, by place, where the ranking asks and there is time."""
+    hops = asked.query.traversal_depth
+    if hops <= HOPS_MIN or "boosts" in understood.dropped or not understood.tuning.wants_neighbours:
+        return {}
+    found = graph.boosts(hops)
+    _took(asked, "boosts")
+    return found
+
+
+def _took(asked: Asked, step: Step) -> None:
+    """Notes what an optional step of the graph took."""
+    asked.engine.shared.costs.add(step, asked.laps.lap(step))
 
 
 def _expand(asked: Asked, understood: Understood, ranked: Ranked) -> Expanded:
     query, places, applied = asked.query, ranked.ranking.places, None
     relevance = ranked.judged.relevance
     if query.strategy == "hybrid_graph":
-        applied, added = ranked.graph.expand(
-            places, query.traversal_depth, no_time="graph" in understood.dropped, is_late=partial(_is_late, asked)
-        )
+        no_time, is_late = "graph" in understood.dropped, partial(_is_late, asked)
+        applied, added = ranked.graph.expand(places, query.traversal_depth, no_time=no_time, is_late=is_late)
         found = ranked.judged.judge.at(added)
         if query.min_relevance is not None:
             enough = found >= query.min_relevance
@@ -344,7 +370,7 @@ def _expand(asked: Asked, understood: Understood, ranked: Ranked) -> Expanded:
         relevance = np.concatenate([relevance, found])
         places = np.concatenate([places, added])
         took_ms = asked.laps.lap("expand")
-        if applied.ran:
+        if applied.ran and not no_time:
             asked.engine.shared.costs.add("graph", took_ms)
     rows = asked.rows(asked.index.conversation.slots[places].tolist())
     asked.laps.lap("fetch")
@@ -419,7 +445,8 @@ def _respond(
     }
     tier = tier_of([step for step, did in ran.items() if did])
     target_ms, elapsed_ms = asked.query.sla_target_ms or TARGET_MS[tier], laps.elapsed_ms()
-    asked.engine.shared.costs.add(REST, elapsed_ms - understood.at_ms - found.took_ms)
+    optional_ms = sum(laps.stages_ms.get(stage, 0.0) for stage in ("proximity", "boosts", "expand"))
+    asked.engine.shared.costs.add(REST, elapsed_ms - understood.at_ms - found.took_ms - optional_ms)
     routing = {
         "mode": understood.tuning.mode,
         "index": "flat",

@@ -9,11 +9,23 @@ from recallflow.decisions import History
 from recallflow.limits import QUERY_CHARACTERS
 from recallflow.parsing import unknown_fields
 from recallflow.parts import nearest
-from recallflow.queries import HOPS_MAX, HOPS_MIN, K_MAX, K_MIN, WEIGHTS, Decay, GraphTrace, Mode, QueryEvent, Recall
+from recallflow.queries import (
+    BOOSTS,
+    HOPS_MAX,
+    HOPS_MIN,
+    K_MAX,
+    K_MIN,
+    WEIGHTS,
+    Decay,
+    GraphTrace,
+    Mode,
+    QueryEvent,
+    Recall,
+)
 from recallflow.responses import Warn
 
 DECAYED_K = 20
-PROXIMITY = "proximity"
+PROXIMITY, RELATIONSHIP = "proximity", "relationship"
 _NOT_YET_OPTIONAL = {
     "select_categories": "category selection",
     "check_sufficiency": "the sufficiency check",
@@ -22,13 +34,19 @@ _NOT_YET_OPTIONAL = {
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How one answer is ranked: in which mode, how many memories at most, by which weights of the mode's factors, and
-    how age counts."""
+    """How one answer is ranked: in which mode, how many memories at most, by which weights of the mode's factors and
+    boosts, and how age counts."""
 
     mode: Mode
     k: int = 10
     weights: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     decay: Decay = field(default_factory=Decay)
+    boosts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def wants_neighbours(self) -> bool:
+        """Whether edges between memories have a part in the ranking."""
+        return self.mode in WEIGHTS and self.boosts.get(RELATIONSHIP, 1.0) > 0
 
     @property
     def wants_proximity(self) -> bool:
@@ -75,17 +93,25 @@ def tenant_settings(decisions: History, tenant_id: str, at_ms: int) -> RecallSet
 def tuned(query: Recall, mode: Mode, tenant: RecallSettings) -> Tuning:
     """The query's ranking in the mode that answers it, which is not `auto` any more."""
     k = DECAYED_K if mode == "decayed" and "k" not in query.model_fields_set else min(max(query.k, K_MIN), K_MAX)
-    return Tuning(mode, k, _weights(query, mode, tenant), _decay(query.decay, tenant.decay))
+    decay = _decay(query.decay, tenant.decay)
+    return Tuning(mode, k, _weights(query, mode, tenant), decay, _given(BOOSTS, query, mode, tenant))
 
 
 def _weights(query: Recall, mode: Mode, tenant: RecallSettings) -> Mapping[str, float]:
     """By factor. In `hybrid`, proximity weighs only where the query names entities or weighs it itself."""
-    weights, own = dict(WEIGHTS.get(mode, {})), query.weights or {}
-    of_tenant = next((given for name, given in tenant.weights.items() if name == mode), {})
-    weights |= {name: weight for name, weight in (of_tenant | own).items() if name in weights}
-    if mode == "hybrid" and not query.entity_urns and PROXIMITY not in own:
+    weights = _given(WEIGHTS, query, mode, tenant)
+    if mode == "hybrid" and not query.entity_urns and PROXIMITY not in (query.weights or {}):
         weights.pop(PROXIMITY, None)
     return weights
+
+
+def _given(
+    defaults: Mapping[Mode, Mapping[str, float]], query: Recall, mode: Mode, tenant: RecallSettings
+) -> dict[str, float]:
+    """The mode's numbers by name, the query's before the tenant's and those before the defaults."""
+    found = dict(defaults.get(mode, {}))
+    of_tenant = next((given for name, given in tenant.weights.items() if name == mode), {})
+    return found | {name: weight for name, weight in (of_tenant | (query.weights or {})).items() if name in found}
 
 
 def _decay(asked: Decay, tenant: Decay) -> Decay:

@@ -1,15 +1,19 @@
 """What is added on top of scores, by hand and through the flow."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from recallflow.control import TenantSettings
+from recallflow.decisions import History
 from recallflow.flows.embedded import Processed
 from recallflow.operators.recall.factors import boosts
 from recallflow.operators.recall.modes import rank
 from recallflow.operators.recall.scene import Ranking, Scene
+from recallflow.queries import BOOSTS
 from recallflow.state.rows import Entry
 from recallflow.state.usage import Usage
 
@@ -62,6 +66,39 @@ def test_boosts_are_on_top_of_the_score_and_come_before_the_cut(
         np.testing.assert_allclose(ranking.scores, [0.8 * scale + 0.11, scale])
         assert ranking.boosts["relationship"].tolist() == [0.08, 0]
         assert ranking.boosts["session_continuity"].tolist() == [0.03, 0]
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "balanced"])
+def test_each_boost_has_a_weight_of_its_own(make_entry: MakeEntry, make_scene: MakeScene, mode: str) -> None:
+    entries = [make_entry(n, episode=0) for n in range(3)]
+    given = {"relationship": {2: 0.08}, "returned": [1], "usage": {0: LIKED}, "vectors": {0: (1, 0)}}
+    scene = make_scene(mode, entries, [2, 1, 0], **given)
+    usual = boosts(scene, np.arange(3))
+    assert usual.keys() == BOOSTS[mode].keys()  # type: ignore[index]
+    for name in usual:
+        for weight in (0.0, 0.5, 2.0):
+            found = boosts(replace(scene, tuning=replace(scene.tuning, boosts={name: weight})), np.arange(3))
+            assert found.keys() == usual.keys() - ({name} if not weight else set())
+            for other, values in found.items():
+                expected = usual[other] * (weight if other == name else 1.0)
+                np.testing.assert_allclose(values, expected)
+
+
+def test_a_query_s_weight_of_a_boost_comes_before_the_tenant_s(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    told = [make_event("message", id=name, content=text) for name, text in (("a", "red bike"), ("b", "green tea"))]
+    judged = make_event("memory.feedback", memory_id="a", useful=True)
+    settings = {"weights": {"hybrid": {"personalisation": 0}}}
+    decided = History()
+    decided.add(0, TenantSettings(type="tenant.settings", tenant_id="acme", name="recall", settings=settings))
+    ask = make_event("recall", query="red bike", k=1)
+    asked = [ask, ask | {"weights": {"personalisation": 0.5}}, ask | {"mode": "balanced"}]
+    done = run_flow([*told, judged, *asked], decisions=decided).responses
+    boosted = [response["explanations"]["a"]["boosts"] for response in done]
+    assert boosted == [{}, {"personalisation": 0.05}, {"personalisation": 0.1}]
+    for response in done:
+        told_of = response["explanations"]["a"]
+        total = sum(told_of["weights"][name] * value for name, value in told_of["factors"].items())
+        assert response["memories"][0]["score"] == pytest.approx(total + sum(told_of["boosts"].values()), abs=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["relevance", "recency", "entity_focused", "episode", "decayed"])

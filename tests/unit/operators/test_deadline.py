@@ -23,6 +23,8 @@ def costs(**ms: float) -> Costs:
         (["dense"], "standard"),
         (["graph"], "graph"),
         (["dense", "graph"], "graph"),
+        (["dense", "proximity"], "graph"),
+        (["boosts"], "graph"),
         (["llm", "dense"], "llm"),
         (["dense", "graph", "llm"], "llm"),
     ],
@@ -64,7 +66,7 @@ def test_a_step_that_never_ran_is_tried() -> None:
 
 
 def test_past_its_end_a_query_goes_without_every_optional_step() -> None:
-    assert Costs().drop(["dense", "graph", "rerank", "llm"], -1) == [*DROPPED_FIRST]
+    assert Costs().drop(["dense", "proximity", "boosts", "graph", "rerank", "llm"], -1) == [*DROPPED_FIRST]
 
 
 def test_a_cost_is_a_running_mean() -> None:

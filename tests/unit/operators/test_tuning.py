@@ -142,6 +142,11 @@ def test_a_factor_that_the_mode_has_not_is_refused(mode: str, weights: dict[str,
     assert f"no such factor; {mode} weighs" in problem
 
 
+def test_a_mode_without_boosts_takes_no_weight_of_one() -> None:
+    ((field, problem),) = problems(mode="entity_focused", weights={"relationship": 0})
+    assert (field, problem) == ("weights.relationship", "no such factor; entity_focused weighs proximity, semantic")
+
+
 def test_every_wrong_weight_is_told_with_whatever_else_is_wrong() -> None:
     found = problems(weights={"recency": -0.1, "usage": "a lot", "vibes": 1, "aura": "x", "quality": 1001}, k="many")
     wrong = {f"weights.{name}" for name in ("recency", "usage", "vibes", "aura", "quality")}

@@ -83,6 +83,7 @@ ENTRY_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "author": st.none() | TEXT,
     "author_stems": TEXT,
     "stems": TEXT,
+    "metadata": st.lists(TEXT, max_size=3),
 }
 EPISODE_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "number": SEQ,

@@ -208,6 +208,49 @@ def test_a_query_without_time_goes_without_the_graph(
     assert "deadline" in codes(answer)
 
 
+def test_neighbours_that_weigh_nothing_are_not_looked_for(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    deep = ask(make_event, "hybrid strategy for retrieval", strategy="baseline", traversal_depth=2, k=5)
+    asked = [deep, deep | {"weights": {"relationship": 0}}, deep | {"traversal_depth": 1}, deep | {"mode": "relevance"}]
+    boosted, without, shallow, other = run_flow([*memories, *asked]).responses
+    assert any("relationship" in one["boosts"] for one in boosted["explanations"].values())
+    assert ids(without) == ids(shallow) != ids(boosted)
+    tiers = [answer["computation_tier"] for answer in (boosted, without, shallow, other)]
+    assert tiers == ["graph", "standard", "standard", "standard"]
+
+
+@pytest.mark.parametrize(
+    ("step", "fields"),
+    [
+        ("boosts", {"traversal_depth": 3}),
+        ("proximity", {"entity_urns": ["dashboard"], "mode": "entity_focused"}),
+        ("graph", {"strategy": "hybrid_graph"}),
+    ],
+)
+def test_every_step_of_the_graph_is_left_out_where_there_is_no_time_and_the_tier_says_so(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow, step: str, fields: dict[str, Any]
+) -> None:
+    told = make_event("memory", 200, id="board", content="It hangs", entities=[{"name": "dashboard"}])
+    asked = ask(make_event, "rollout alarms", **{"strategy": "baseline"} | fields)
+    in_time, late = run_flow(
+        [*memories, told, asked, asked | {"sla_target_ms": 1e-9}], decisions=rolled_out()
+    ).responses
+    assert (in_time["computation_tier"], codes(in_time)) == ("graph", [])
+    assert late["computation_tier"] == "standard"
+    (warning,) = [one for one in late["warnings"] if one["code"] == "deadline"]
+    assert warning["detail"].startswith(f"went without {step} to be done")
+    assert "no_graph" not in codes(late)
+
+
+def test_in_shadow_a_query_without_time_is_of_the_tier_that_ran(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    asked = ask(make_event, "rollout alarms")
+    answers = run_flow([*memories, asked, asked | {"sla_target_ms": 1e-9}], decisions=rolled_out("shadow")).responses
+    assert [answer["computation_tier"] for answer in answers] == ["graph", "standard"]
+
+
 def test_a_planted_regression_blocks_the_tenant_and_recovery_frees_it(
     memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
