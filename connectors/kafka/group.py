@@ -2,7 +2,6 @@
 refuses every commit of the others. The note of the one in it stands beside its committed offset."""
 
 import contextlib
-import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import Complaints, passes
+from recallflow.connectors.kafka.patience import Patience
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import SourceError
 
@@ -60,9 +60,9 @@ class Group:
 
     def join(self) -> "Member":
         """Returns once we are in the group; whoever was is not any more. Raises SourceError."""
-        member, until_s = Member(self._configuration(), self._topic), time.monotonic() + JOIN_S
+        member, waiting = Member(self._configuration(), self._topic), Patience(JOIN_S)
         try:
-            while member.name is None and time.monotonic() < until_s:
+            while member.name is None and not waiting.ended():
                 member.committed(POLL_S)
             if member.name is not None:
                 return member
@@ -70,7 +70,7 @@ class Group:
             member.close()
             raise
         member.close()
-        raise SourceError(f"cannot join the consumer group {self.name} within {JOIN_S:.0f} s: is it another's?")
+        raise SourceError(f"cannot join the consumer group {self.name} {waiting}: is it another's?")
 
     def _member(self) -> str | None:
         try:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 OUTAGE_S = 40.0
 STOP_S = 4.0
+STEP_MAX_S = 5.0  # between two looks counts no more than this: a process that was paused has not waited meanwhile
 
 
 class Patience:
-    """It ends after an outage's length, and soon once `stopping` is set, as supervisors kill what does not end soon."""
+    """It ends after an outage's length, and soon once `stopping` is set, as supervisors kill what does not end soon.
+    Who waits asks every few seconds whether it has ended."""
 
     def __init__(
         self,
@@ -20,15 +22,18 @@ class Patience:
         self._outage_s = outage_s
         self._stopping = stopping or threading.Event()
         self._clock_s = clock_s
-        self._began_s = clock_s()
+        self._looked_s = clock_s()
+        self._waited_s = 0.0
         self._stopped_s: float | None = None
 
     def ended(self) -> bool:
         now_s = self._clock_s()
+        self._waited_s += min(now_s - self._looked_s, STEP_MAX_S)
+        self._looked_s = now_s
         if self._stopping.is_set() and self._stopped_s is None:
             self._stopped_s = now_s
         stopped = self._stopped_s is not None and now_s - self._stopped_s >= STOP_S
-        return stopped or now_s - self._began_s >= self._outage_s
+        return stopped or self._waited_s >= self._outage_s
 
     def __str__(self) -> str:
         if self._stopped_s is None:

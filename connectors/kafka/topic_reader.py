@@ -89,7 +89,7 @@ class TopicReader:
 
     def ask(self, question: Callable[[], Any]) -> Any:
         """The answer to a question, asked again while it is worth it."""
-        until_s = time.monotonic() + self._give_up_s
+        waiting = Patience(self._give_up_s)
         while True:
             try:
                 return question()
@@ -99,7 +99,7 @@ class TopicReader:
                 self.complaints.check()
                 # A partition is unknown for a moment after a broker's restart.
                 passing = passes(reason) or reason.code() == KafkaError._UNKNOWN_PARTITION
-                if not passing or time.monotonic() > until_s or self._stopping.is_set():
+                if not passing or waiting.ended() or self._stopping.is_set():
                     servers = self._options.bootstrap_servers
                     raise SourceError(f"cannot reach Kafka at {servers}: {reason.str()}") from error
             time.sleep(TRY_AGAIN_S)

@@ -20,13 +20,18 @@ _DENIED = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
-# The answers of a broker that is away, starting or handing over. librdkafka's own mark (`KafkaError.retriable`) is
-# about transactions: it is on none of these.
+# The answers of a broker that is away, starting, busy or handing over: what Kafka's protocol calls retriable, and what
+# librdkafka says where none answers. Topics it does not know are another matter. librdkafka's own mark
+# (`KafkaError.retriable`) is about transactions: it is on none of these.
 _PASSING = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._RESOLVE,
     KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,  # there was no connection to ask on, as after a pause of this process
+    KafkaError._RETRY,
+    KafkaError._OUTDATED,
+    KafkaError._WAIT_CACHE,
     KafkaError._DESTROY,  # the connection that was asked is being replaced by another to the same broker
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -42,6 +47,17 @@ _PASSING = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.NOT_COORDINATOR,
+    KafkaError.NOT_CONTROLLER,
+    KafkaError.LISTENER_NOT_FOUND,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+    KafkaError.CONCURRENT_TRANSACTIONS,
+    KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+    KafkaError.INVALID_FETCH_SESSION_EPOCH,
+    KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+    KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }
 
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from recallflow.connectors.kafka.patience import STOP_S, Patience
+from recallflow.connectors.kafka.patience import STEP_MAX_S, STOP_S, Patience
 
 SUPERVISOR_S = 10.0  # so soon a flow that is told to stop has to end
 
@@ -17,11 +17,22 @@ class Clock:
 def test_an_outage_is_waited_for_as_long_as_it_may_last() -> None:
     clock = Clock()
     patience = Patience(40.0, threading.Event(), clock)
-    clock.now_s += 39.9
-    assert not patience.ended()
-    clock.now_s += 0.2
+    for _ in range(20):
+        clock.now_s += 1.99
+        assert not patience.ended()
+    clock.now_s += 0.3
     assert patience.ended()
     assert str(patience) == "within 40 s"
+
+
+def test_a_process_that_was_paused_has_not_waited_meanwhile() -> None:
+    """What it asked before it was paused fails when it goes on, and is asked once more."""
+    clock = Clock()
+    patience = Patience(10.0, threading.Event(), clock)
+    clock.now_s += 3_600
+    assert not patience.ended()
+    clock.now_s += STEP_MAX_S
+    assert patience.ended()
 
 
 def test_a_signal_cuts_it_short_whenever_it_comes() -> None:

@@ -30,6 +30,18 @@ def test_an_error_passes_or_denies_or_is_for_good(code: int, passing: bool, deni
     assert (passes(error), denies(error)) == (passing, denied)
 
 
+# https://kafka.apache.org/protocol: the error codes that are retriable there. Not among them here: broken records (2),
+# and topics that are unknown (3, 100, 103, 106), of which each caller says more.
+RETRIABLE = (5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 88, 89)
+NOBODY_ANSWERED = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_WAIT_COORD",
+                   "_WAIT_CACHE", "_DESTROY", "_RETRY", "_OUTDATED")  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [*RETRIABLE, *(getattr(KafkaError, name) for name in NOBODY_ANSWERED)])
+def test_what_kafka_calls_retriable_is_tried_again(code: int) -> None:
+    assert passes(KafkaError(code))
+
+
 class Clock:
     def __init__(self) -> None:
         self.now_s = 1_000.0
