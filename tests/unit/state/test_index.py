@@ -197,7 +197,8 @@ def held_in_parts(index: OwnerIndex, word: str) -> list[tuple[str, int]]:
 
 def alive(index: OwnerIndex, tag: str) -> list[int]:
     """The slots of the current memories that have a tag."""
-    return index.conversation.slots[index.conversation.living(index.tags.slots(tag))].tolist()
+    slots: list[int] = index.conversation.slots[index.conversation.living(index.tags.slots(tag))].tolist()
+    return slots
 
 
 def picture(index: OwnerIndex) -> dict[str, Any]:
