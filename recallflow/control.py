@@ -10,7 +10,9 @@ from recallflow.parts import Part, check_all
 from recallflow.queries import WEIGHTS, Decay, Weight, unknown_factors
 
 RECALL_SETTINGS = "recall"
+DEFAULT = "default"  # the name of a rollout and of a verdict that hold for a whole tenant
 Text = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
+RolloutMode = Literal["off", "shadow", "canary"]
 Listed = Field(max_length=limits.USERS_MAX)
 
 
@@ -22,6 +24,11 @@ class Control(Model):
     timestamp: Timestamp | None = None
     by: Name | None = None
     why: Text | None = None
+
+    @property
+    def record_key(self) -> bytes:
+        """Under which only the latest decision of its kind and name is kept."""
+        return f"{self.tenant_id}/{self.type}/{self.name}".encode()  # type: ignore[attr-defined]
 
 
 class RecallSettings(Part):
@@ -77,7 +84,7 @@ class Rollout(Control):
     """The tenant's graph rollout mode."""
 
     type: Literal["graph.rollout"]
-    mode: Literal["off", "shadow", "canary"]
+    mode: RolloutMode
 
 
 class GateVerdict(Control):

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from recallflow.control import RolloutMode
 from recallflow.fields import Cuttable, Model
 
 Mark = Literal["archived", "expired", "not_yet_valid", "superseded"]
@@ -11,7 +12,7 @@ Mark = Literal["archived", "expired", "not_yet_valid", "superseded"]
 class RolloutState(Model):
     """The tenant's rollout mode, and who set it when and why. `enabled`: whether the deployment has the graph on."""
 
-    mode: Literal["off", "shadow", "canary"]
+    mode: RolloutMode
     enabled: bool
     since: str | None
     by: str | None

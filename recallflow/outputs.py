@@ -58,7 +58,7 @@ class Verdict:
 
     @property
     def key(self) -> bytes:
-        return f"{self.event.tenant_id}/{self.event.type}/{self.event.name}".encode()
+        return self.event.record_key
 
     @property
     def body(self) -> bytes:

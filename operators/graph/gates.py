@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import NamedTuple
 
-from recallflow.control import GateVerdict
+from recallflow.control import DEFAULT, GateVerdict
 from recallflow.decisions import Decision
 from recallflow.graphs import TypeFigures
 from recallflow.operators.graph.gate import Figure, Gate, Part, Seen, Window
 
-DEFAULT = "default"  # the name of what holds for a whole tenant
 GATE = "quality gate"
 REPEAT_MS = 60_000  # a verdict that has not come back through the log by then is published again
 FAILURES_KEPT = 10

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from typing import Any, Literal, NamedTuple
 
-from recallflow.control import GateVerdict, Rollout
+from recallflow.control import DEFAULT, GateVerdict, Rollout, RolloutMode
 from recallflow.decisions import Decision, History
 from recallflow.errors import InvalidRecord
 from recallflow.operators.events import Request
 from recallflow.operators.graph.expand import Expansion, Related
 from recallflow.operators.graph.gate import Compared, Outcome, Part, Seen
-from recallflow.operators.graph.gates import DEFAULT, Failure, Gates, Watched, blocks
+from recallflow.operators.graph.gates import Failure, Gates, Watched, blocks
 from recallflow.operators.guard import once
 from recallflow.owner import Owner
 from recallflow.responses import Warn
@@ -23,7 +23,6 @@ from recallflow.responses import Warn
 STEP = "graph"
 FEEDBACK_MAX = 10_000  # memories of answers that feedback is waited for
 
-Mode = Literal["off", "shadow", "canary"]
 Fallback = Literal[
     "feature_flag_disabled",
     "rollout_off",
@@ -106,7 +105,7 @@ class Expansions:
         while len(self._answered) > FEEDBACK_MAX:
             self._answered.popitem(last=False)
 
-    def mode(self, tenant_id: str, at_ms: int) -> tuple[Mode, Decision | None]:
+    def mode(self, tenant_id: str, at_ms: int) -> tuple[RolloutMode, Decision | None]:
         """The tenant's rollout mode at a time, and the decision that it comes from."""
         decision = self._decisions.decision(tenant_id, "graph.rollout", DEFAULT, at_ms)
         if decision is None or not isinstance(decision.event, Rollout):

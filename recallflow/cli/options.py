@@ -13,6 +13,7 @@ from recallflow.flows.repeats import ACCEPT
 from recallflow.parsing import parse_control
 
 STATE = ("state_dir",)
+GRAPH = ("engine.graph_enabled",)
 MODEL = ("engine.embedder", "engine.model_path")
 RERANK = ("engine.reranker", "engine.reranker_path", "engine.reranker_url", "engine.rerank_timeout_ms")
 ENGINE = (*STATE, *MODEL, "engine.partitions", "engine.episode_gap_minutes")
@@ -29,6 +30,7 @@ _FLAGS = {
     "engine.rerank_timeout_ms": ("--rerank-timeout-ms", "MS", "after so long an answer goes without it"),
     "engine.partitions": ("--partitions", "N", "state partitions; the directory keeps its number"),
     "engine.episode_gap_minutes": ("--episode-gap-minutes", "MINUTES", "what ends an episode; kept too"),
+    "engine.graph_enabled": ("--graph-enabled", "TRUE_OR_FALSE", "whether queries may follow the graph at all"),
     "engine.cache_bytes": ("--cache-bytes", "SIZE", "owners held in memory, such as 2GiB"),
     "engine.epoch_ms": ("--epoch-ms", "MS", "time between two snapshots"),
     "run.workers": ("--workers", "N", "threads of the dataflow"),

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import orjson
 
-from recallflow.cli.options import ENGINE, RERANK, add_control, add_settings, config, decisions
+from recallflow.cli.options import ENGINE, GRAPH, RERANK, add_control, add_settings, config, decisions
 from recallflow.connectors.lines import Delivery, PumpFeed, bounded_lines
 from recallflow.flows.embedded import Embedded, rejection
 from recallflow.limits import RECORD_BYTES
@@ -24,7 +24,10 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         description="Applies one event per stdin line, strictly in order. Each query line gives exactly one response "
         "line on stdout, in query order; refused lines go to stderr as JSON {line, error}.",
     )
-    add_settings(parser, *ENGINE, *RERANK)
+    parser.add_argument(
+        "--receipts", action="store_true", help="on stdout too, in their places: what became of events with a receipt"
+    )
+    add_settings(parser, *ENGINE, *GRAPH, *RERANK)
     add_control(parser)
     parser.set_defaults(run=run)
 
@@ -40,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
             first.append(offset)
             return PumpFeed(lines)
 
-        embedded.run(TOPIC, open_feed, _printer(first), rewinds=False)
+        embedded.run(TOPIC, open_feed, _printer(first, receipts=options.receipts), rewinds=False)
     return 0
 
 
@@ -52,19 +55,16 @@ def _stdin() -> BinaryIO:
         return sys.stdin.buffer
 
 
-def _printer(first: list[int]) -> Delivery:
+def _printer(first: list[int], *, receipts: bool) -> Delivery:
     """Prints outputs as they come; line numbers count from 1 in this run's input."""
 
     def deliver(offset: int, outputs: list[Answer | Receipted | DeadLetter]) -> None:
         for output in outputs:
-            match output:
-                case Answer():
-                    sys.stdout.buffer.write(output.body + b"\n")
-                    sys.stdout.buffer.flush()
-                case DeadLetter():
-                    line = orjson.dumps(rejection(offset - first[0] + 1, output)).decode()
-                    print(line, file=sys.stderr, flush=True)
-                case Receipted():
-                    pass  # stdout has responses only, stderr what was refused
+            if isinstance(output, DeadLetter):
+                line = orjson.dumps(rejection(offset - first[0] + 1, output)).decode()
+                print(line, file=sys.stderr, flush=True)
+            elif receipts or isinstance(output, Answer):
+                sys.stdout.buffer.write(output.body + b"\n")
+                sys.stdout.buffer.flush()
 
     return deliver

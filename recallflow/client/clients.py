@@ -29,6 +29,7 @@ class _Face:
         memory_topic: str = "memory.events",
         query_topic: str = "query.events",
         response_topic: str = "recall.responses",
+        control_topic: str = "control.events",
         options: Mapping[str, str] = NO_OPTIONS,
         timeout_s: float = 10.0,
     ) -> None:
@@ -38,7 +39,7 @@ class _Face:
         checked_text("bootstrap_servers", bootstrap_servers)
         if not isinstance(options, Mapping):
             raise UsageError(f"options must map librdkafka's names to values, not {options!r}")
-        topics = Topics(memory_topic, query_topic, response_topic)
+        topics = Topics(memory_topic, query_topic, response_topic, control_topic)
         self._core = Core(KafkaOptions(bootstrap_servers, options), Scope(tenant_id, environment), topics, timeout_s)
 
 
@@ -70,6 +71,10 @@ class RecallClient(_Face):
     send = _waited(Core.send)
     recall = _waited(Core.recall)
     facts = _waited(Core.facts)
+    graph_status = _waited(Core.graph_status)
+    graph_trace = _waited(Core.graph_trace)
+    graph_rollout = _waited(Core.graph_rollout)
+    graph_gate = _waited(Core.graph_gate)
     ask = _waited(Core.ask)
 
     def close(self) -> None:
@@ -92,6 +97,10 @@ class AsyncRecallClient(_Face):
     send = _awaited(Core.send)
     recall = _awaited(Core.recall)
     facts = _awaited(Core.facts)
+    graph_status = _awaited(Core.graph_status)
+    graph_trace = _awaited(Core.graph_trace)
+    graph_rollout = _awaited(Core.graph_rollout)
+    graph_gate = _awaited(Core.graph_gate)
     ask = _awaited(Core.ask)
 
     async def close(self) -> None:

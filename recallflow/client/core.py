@@ -16,6 +16,7 @@ from recallflow.client.outstanding import Outstanding, Pending, new_future
 from recallflow.client.responses import POLL_S, Responses, reason_of
 from recallflow.client.scope import AnyEvent, Scope
 from recallflow.client.sendable import checked_text, checked_wait
+from recallflow.control import RolloutMode
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, UsageError
 from recallflow.events import ContentPart
 from recallflow.fields import Role
@@ -32,6 +33,7 @@ class Topics(NamedTuple):
     memory: str
     queries: str
     responses: str
+    control: str
 
 
 class Core:
@@ -143,7 +145,7 @@ class Core:
             if "wait_for" in fields:
                 raise UsageError("after and wait_for are one thing: give after")
             asked["wait_for"] = _positions(after)
-        return self.ask(cast(QueryEvent, self._scope.event("recall", user_id, asked | fields)), timeout_s=timeout_s)
+        return self._ask("recall", user_id, asked | fields, timeout_s)
 
     def facts(
         self, /, user_id: str, query: str | None = None, *, timeout_s: float | None = None, **fields: Any
@@ -151,7 +153,20 @@ class Core:
         """Asks for relations by words, with the memories that state them: `graph_facts` of the response. `fields`: any
         other of a `graph.facts` event (`entities`, `types`, `as_of`, `limit`, …). Waits and raises as `recall` does."""
         asked = fields if query is None else {"query": query} | fields
-        return self.ask(cast(QueryEvent, self._scope.event("graph.facts", user_id, asked)), timeout_s=timeout_s)
+        return self._ask("graph.facts", user_id, asked, timeout_s)
+
+    def graph_status(self, /, user_id: str, *, timeout_s: float | None = None, **fields: Any) -> "Future[Response]":
+        """Asks for a user's graph in numbers, the tenant's rollout and its quality gate: `graph_status` of the
+        response. Waits and raises as `recall` does."""
+        return self._ask("graph.status", user_id, fields, timeout_s)
+
+    def graph_trace(
+        self, /, user_id: str, query: str, *, timeout_s: float | None = None, **fields: Any
+    ) -> "Future[Response]":
+        """Asks for every step of what the graph would add to the answer to `query`: `graph_trace` of the response.
+        `fields`: any other of a `graph.trace` event (`k`, `filters`, `traversal_depth`, …). Waits and raises as
+        `recall` does."""
+        return self._ask("graph.trace", user_id, {"query": query} | fields, timeout_s)
 
     def ask(self, query: QueryEvent, *, timeout_s: float | None = None) -> "Future[Response]":
         """Any query event of this tenant and environment (`MemoryGet`, `EpisodesList`, …) → its response. An id is
@@ -182,6 +197,32 @@ class Core:
             with suppress(UsageError):  # closed meanwhile: close() is what fails the query then
                 self._send(query).add_done_callback(delivered)
 
+    def _ask(
+        self, event_type: str, user_id: str, fields: Mapping[str, Any], timeout_s: float | None
+    ) -> "Future[Response]":
+        return self.ask(cast(QueryEvent, self._scope.event(event_type, user_id, fields)), timeout_s=timeout_s)
+
+    # ------------------------------------------------------------------ decisions about the tenant
+
+    def graph_rollout(self, /, mode: RolloutMode, *, by: str, why: str) -> "Future[Position]":
+        """Decides what becomes of what the graph adds to answers: `off`, `shadow` (measured only) or `canary` (in the
+        answers), for all queries that reach Kafka after it. `by` and `why` are kept, and told by `graph_status`.
+
+        Gives the decision's position once Kafka has acknowledged it. Raises InvalidRecord, UsageError, DeliveryFailed.
+        """
+        return self._decide("graph.rollout", {"mode": mode, "by": by, "why": why})
+
+    def graph_gate(self, /, blocked: bool, *, by: str, why: str) -> "Future[Position]":
+        """Overrules the tenant's quality gate: what is blocked so, is so until it is freed so; once freed, the gate
+        judges by what it sees from then on. Gives and raises what `graph_rollout` does."""
+        return self._decide("gate.verdict", {"blocked": blocked, "by": by, "why": why})
+
+    def _decide(self, event_type: str, fields: Mapping[str, Any]) -> "Future[Position]":
+        for name in ("by", "why"):
+            checked_text(name, fields[name])
+        event = self._scope.decision(event_type, fields)
+        return self._produce(self._topics.control, event.model_dump_json(exclude_none=True).encode(), event.record_key)
+
     # ------------------------------------------------------------------ sending
 
     def _write(self, event_type: str, user_id: str, fields: Mapping[str, Any]) -> "Future[Position]":
@@ -197,6 +238,9 @@ class Core:
 
     def _send(self, event: AnyEvent) -> "Future[Position]":
         topic = self._topics.queries if event.type in QUERY_TYPES else self._topics.memory
+        return self._produce(topic, event.model_dump_json(exclude_unset=True).encode(), event.owner.record_key)
+
+    def _produce(self, topic: str, value: bytes, key: bytes) -> "Future[Position]":
         sent: Future[Position] = new_future()
 
         def delivered(error: KafkaError | None, message: Any) -> None:
@@ -208,13 +252,12 @@ class Core:
                 self._trouble = None
                 sent.set_result(Position(topic, message.partition(), message.offset()))
 
-        value = event.model_dump_json(exclude_unset=True).encode()
         if len(value) > RECORD_BYTES:
             problem = f"over {RECORD_BYTES} bytes; split it, or store a reference"
             raise InvalidRecord("too_large", [FieldProblem("", problem)])
         try:
             with self._open():
-                self._producer.produce(topic, value, event.owner.record_key, on_delivery=delivered)
+                self._producer.produce(topic, value, key, on_delivery=delivered)
         except BufferError:
             sent.set_exception(DeliveryFailed(f"{topic}: too many records are underway: await some; this one is not"))
         except KafkaException as error:

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from recallflow.client.sendable import check_sendable
+from recallflow.control import DEFAULT, Control
 from recallflow.errors import UsageError
 from recallflow.events import Event, MemoryEvent
-from recallflow.parsing import parse, unknown_fields
+from recallflow.parsing import parse, parse_control, unknown_fields
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 
@@ -37,6 +38,12 @@ class Scope(NamedTuple):
         if unknown := unknown_fields(event):
             raise UsageError(f"{event_type} has no field {', '.join(unknown)}")
         return self.checked(cast(AnyEvent, event))
+
+    def decision(self, event_type: str, fields: Mapping[str, Any]) -> Control:
+        """A control event that holds for the whole tenant, as the engine would read it. Raises InvalidRecord."""
+        given = {"type": event_type, "tenant_id": self.tenant_id, "name": DEFAULT, **fields}
+        check_sendable(event_type, given)
+        return parse_control(orjson.dumps(given, default=_jsonable))
 
     def built(self, event: object) -> AnyEvent:
         """An event that the caller has built, as the engine would read it. Raises UsageError for what is none, or is

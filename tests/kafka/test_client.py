@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -17,6 +18,7 @@ from benchmarks.kafka_flow import create, own_topics, running_flow
 from recallflow import EpisodesList, MemoryGet, Position, Response
 from recallflow.client import AsyncRecallClient, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient
 from recallflow.flows.topics import Topics
+from recallflow.graphs import GraphReport
 
 TENANT = "acme"
 PAIRS = 100
@@ -33,7 +35,12 @@ def topics(broker: Cluster) -> Iterator[Topics]:
 
 
 def named(topics: Topics) -> dict[str, str]:
-    return {"memory_topic": topics.memory, "query_topic": topics.queries, "response_topic": topics.responses}
+    return {
+        "memory_topic": topics.memory,
+        "query_topic": topics.queries,
+        "response_topic": topics.responses,
+        "control_topic": topics.control,
+    }
 
 
 @pytest.fixture
@@ -229,3 +236,57 @@ def test_a_response_in_a_partition_that_was_added_comes_too(broker: Cluster, use
             asked(f"q-{number}")
             answer(f"q-{number}", partition)
             assert answered.result().query_id == f"q-{number}"
+
+
+# ── the graph ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_facts_are_found_with_what_states_them(client: RecallClient, user: str) -> None:
+    works: dict[str, Any] = {"source": "Ann", "type": "works_at", "target": "Acme"}
+    lives: dict[str, Any] = {"source": "Ann", "type": "lives_in", "target": "Porto"}
+    at = client.remember(user, "Ann started at Acme", id="m1", relations=[works])
+    at = client.remember(user, "Ann moved to Porto", id="m2", relations=[lives])
+    client.recall(user, "Ann", after=at)
+    every, of_type = client.facts(user, entities=["Ann"]), client.facts(user, "Acme", types=["works_at"], limit=1)
+    assert every.graph_facts is not None
+    assert of_type.graph_facts is not None
+    assert {(fact.type, fact.target_name) for fact in every.graph_facts.facts} == {
+        ("works_at", "Acme"),
+        ("lives_in", "Porto"),
+    }
+    (fact,) = of_type.graph_facts.facts
+    assert [(one.id, one.quote) for one in fact.evidence] == [("m1", "Ann started at Acme")]
+    with pytest.raises(QueryFailed, match="not_found"):
+        client.facts(user, entities=["Nobody"])
+
+
+def test_a_rollout_is_decided_traced_and_told(broker: Cluster, topics: Topics, user: str) -> None:
+    """Of a tenant of its own: others are not touched."""
+    with RecallClient(broker.bootstrap_servers, user, **named(topics), timeout_s=WAIT_S) as client:  # type: ignore[arg-type]
+        client.remember("ann", "Rollout alarms page the on-call", id="alarm", topics=["dashboard"])
+        at = client.remember("ann", "Grafana turns pale", id="red", topics=["dashboard"])
+        answer = client.recall("ann", "rollout alarms", k=1, strategy="hybrid_graph", after=at)
+        assert (answer.fallback, contents(answer)) == ("rollout_off", ["Rollout alarms page the on-call"])
+        trace = client.graph_trace("ann", "rollout alarms", k=1).graph_trace
+        assert trace is not None
+        assert [memory.id for memory in trace.expanded] == ["red"]
+
+        decided = client.graph_rollout("canary", by="ops", why="try it")
+        assert decided.topic == topics.control
+        retry(lambda: _told(client).rollout.mode == "canary", time.monotonic() + WAIT_S)
+        rollout = _told(client).rollout
+        assert (rollout.mode, rollout.by, rollout.why) == ("canary", "ops", "try it")
+        answer = client.recall("ann", "rollout alarms", k=1, strategy="hybrid_graph")
+        assert (answer.fallback, len(contents(answer))) == (None, 2)
+
+        client.graph_gate(True, by="ops", why="wait")
+        retry(lambda: _told(client).gate.blocked, time.monotonic() + WAIT_S)
+        gate = _told(client).gate
+        assert (gate.blocked, gate.by, gate.why) == (True, "ops", "wait")
+        assert client.recall("ann", "rollout alarms", strategy="hybrid_graph").fallback == "quality_gate_blocked"
+
+
+def _told(client: RecallClient) -> GraphReport:
+    report = client.graph_status("ann").graph_status
+    assert report is not None
+    return report

@@ -49,6 +49,7 @@ def client() -> Iterator[RecallClient]:
         ({"bootstrap_servers": None}, UsageError, "bootstrap_servers must be text, not None"),
         ({"bootstrap_servers": " "}, UsageError, "bootstrap_servers must be text"),
         ({"query_topic": ""}, UsageError, "the queries topic must be text"),
+        ({"control_topic": None}, UsageError, "the control topic must be text"),
         ({"memory_topic": 7}, UsageError, "the memory topic must be text, not 7"),
         ({"options": "acks=1"}, UsageError, "options must map librdkafka's names"),
         ({"options": {"acks": "1"}}, UsageError, "acks cannot be set"),
@@ -105,6 +106,15 @@ def test_what_no_call_could_succeed_with_is_refused(arguments: Any, error: type[
         (lambda c: c.recall("ann", "x", timeout_s=NAN), UsageError, "timeout_s must be a number of seconds"),
         (lambda c: c.recall("ann", "x", timeout_s="5"), UsageError, "timeout_s must be a number of seconds"),
         (lambda c: c.recall("ann", "x", k="ten"), InvalidRecord, "k: "),
+        (lambda c: c.facts("ann", limit=0), InvalidRecord, "limit: "),
+        (lambda c: c.facts("ann", entity="Bob"), UsageError, "graph.facts has no field entity"),
+        (lambda c: c.graph_status(""), InvalidRecord, "user_id: "),
+        (lambda c: c.graph_trace("ann", ""), InvalidRecord, "query: "),
+        (lambda c: c.graph_trace("ann", "x", traversal_depth=4), InvalidRecord, "traversal_depth: "),
+        (lambda c: c.graph_rollout("on", by="ops", why="x"), InvalidRecord, "mode: "),
+        (lambda c: c.graph_rollout("off", by="", why="x"), UsageError, "by must be text, not ''"),
+        (lambda c: c.graph_rollout("off", by="ops", why=None), UsageError, "why must be text, not None"),
+        (lambda c: c.graph_gate("yes", by="ops", why="x"), InvalidRecord, "blocked: "),
         (lambda c: c.send({"type": "message"}), UsageError, "not an event but dict; give one of recallflow's"),
         (lambda c: c.send(None), UsageError, "not an event but NoneType"),
         (lambda c: c.ask("where?"), UsageError, "not an event but str"),
@@ -158,7 +168,7 @@ def test_the_asyncio_client_refuses_alike() -> None:
         asyncio.run(call())
 
 
-@pytest.mark.parametrize("name", ["remember", "message", "update", "forget", "send", "recall", "ask"])
+@pytest.mark.parametrize("name", [name for name in vars(RecallClient) if not name.startswith("_") and name != "close"])
 def test_both_clients_have_the_same_calls_with_one_documentation(name: str) -> None:
     waits, awaits = getattr(RecallClient, name), getattr(AsyncRecallClient, name)
     assert inspect.signature(waits) == inspect.signature(awaits)

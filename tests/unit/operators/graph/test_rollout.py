@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from recallflow.control import GateVerdict, Rollout
+from recallflow.control import DEFAULT, GateVerdict, Rollout
 from recallflow.decisions import History
 from recallflow.errors import StorageError
 from recallflow.operators.events import Request
 from recallflow.operators.graph import rollout
 from recallflow.operators.graph.expand import Expansion, Related
 from recallflow.operators.graph.gate import Compared, Window
-from recallflow.operators.graph.gates import DEFAULT, REPEAT_MS, Gates
+from recallflow.operators.graph.gates import REPEAT_MS, Gates
 from recallflow.operators.graph.reader import Caps
 from recallflow.operators.graph.rollout import Applied, Expansions, Fallback
 from recallflow.owner import Owner

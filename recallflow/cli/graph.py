@@ -1,0 +1,136 @@
+"""`recallflow graph …`: who may have what the graph adds, and what it is made of."""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import orjson
+
+from recallflow.cli import graph_text
+from recallflow.cli.options import ENGINE, add_control, add_kafka, add_owner, config, decisions
+from recallflow.client import RecallClient
+from recallflow.client.scope import Scope
+from recallflow.control import RolloutMode
+from recallflow.flows.config import Config
+from recallflow.flows.embedded import process
+from recallflow.queries import QueryEvent
+from recallflow.state.directory import describe
+
+GATES = {"open": False, "blocked": True}
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("graph", help="the graph: who has it in answers, and what is in it")
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    rollout = actions.add_parser(
+        "rollout",
+        help="decide what becomes of what the graph adds to a tenant's answers",
+        description="Sends the decision to the control topic, or appends it to the file of --control: off, shadow "
+        "(measured only) or canary (in the answers), for all queries that come after it.",
+    )
+    rollout.add_argument("tenant", metavar="TENANT")
+    rollout.add_argument("mode", choices=get_args(RolloutMode))
+    rollout.set_defaults(run=run_decide, type="graph.rollout", decided="mode")
+    gate = actions.add_parser(
+        "gate",
+        help="overrule a tenant's quality gate",
+        description="Sends a verdict to the control topic, or appends it to the file of --control. What is blocked so "
+        "is so until it is opened so; once opened, the gate judges by what it sees from then on.",
+    )
+    gate.add_argument("tenant", metavar="TENANT")
+    gate.add_argument("state", choices=GATES)
+    gate.set_defaults(run=run_decide, type="gate.verdict", decided="state")
+    for action in (rollout, gate):
+        action.add_argument("--by", required=True, metavar="NAME", help="who decides")
+        action.add_argument("--why", required=True, metavar="TEXT", help="for what reason")
+        add_kafka(action, "topics.control")
+        add_control(action)
+    _add_questions(actions)
+
+
+def _add_questions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    where = "Asks the engine over Kafka; with --state-dir the directory of one that does not run."
+    status = actions.add_parser("status", help="rollout, quality gate, counts", description=where)
+    status.set_defaults(run=run_ask, type="graph.status", shown=graph_text.status)
+    trace = actions.add_parser("trace", help="every step of what it would add to an answer", description=where)
+    trace.add_argument("query", metavar="QUESTION")
+    trace.add_argument("-k", type=int, help="ranked memories to begin with (default: 10)")
+    trace.add_argument("--hops", dest="traversal_depth", type=int, metavar="N", help="1 to 3 (default: 1)")
+    trace.set_defaults(run=run_ask, type="graph.trace", shown=graph_text.trace)
+    facts = actions.add_parser("facts", help="relations, with the memories that state them", description=where)
+    facts.add_argument("query", nargs="?", metavar="WORDS", help="what they are about (default: the newest)")
+    facts.add_argument("--entity", dest="entities", action="append", metavar="NAME", help="only at it; may be repeated")
+    facts.add_argument("--type", dest="types", action="append", metavar="TYPE", help="only of it; may be repeated")
+    facts.add_argument("--limit", type=int, metavar="N", help="at most so many (default: 20)")
+    facts.set_defaults(run=run_ask, type="graph.facts", shown=graph_text.facts)
+    for action in (status, trace, facts):
+        action.add_argument("--json", action="store_true", help="print the response as JSON")
+        add_kafka(action, *ENGINE, "topics.queries", "topics.responses")
+        add_control(action)
+        add_owner(action)
+
+
+# ---------------------------------------------------------------------- decisions
+
+
+def run_decide(options: argparse.Namespace) -> int:
+    decided = {"mode": options.mode} if options.decided == "mode" else {"blocked": GATES[options.state]}
+    fields = decided | {"by": options.by, "why": options.why}
+    said = " ".join([options.action, options.tenant, getattr(options, options.decided)])
+    if options.control is not None:
+        _append(options.control, Scope(options.tenant, "prod"), options.type, fields)
+        print(f"{said}: appended to {options.control}")
+        return 0
+    with _client(config(options), options.tenant, "prod") as client:
+        send = client.graph_rollout if options.type == "graph.rollout" else client.graph_gate
+        position = send(**fields)
+    print(f"{said}: {position}")
+    return 0
+
+
+def _append(path: Path, scope: Scope, event_type: str, fields: dict[str, Any]) -> None:
+    """In force from now on."""
+    event = scope.decision(event_type, fields | {"timestamp": time.time_ns() // 1_000_000})
+    with path.open("ab") as file:
+        file.write(event.model_dump_json(exclude_none=True).encode() + b"\n")
+
+
+# ---------------------------------------------------------------------- questions
+
+
+def run_ask(options: argparse.Namespace) -> int:
+    named = ("query", "k", "traversal_depth", "entities", "types", "limit")
+    asked = {name: given for name in named if (given := getattr(options, name, None)) is not None}
+    response = _ask_directory(options, asked) if options.state_dir else _ask_engine(options, asked)
+    if response["status"] == "error":
+        print(f"error: {response['error']['message']}")
+        return 1
+    print(orjson.dumps(response).decode() if options.json else "\n".join(options.shown(response)))
+    return 0
+
+
+def _ask_directory(options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:
+    chosen = config(options)
+    describe(chosen.named_state_dir())  # asking makes no directory
+    scope = {"tenant_id": options.tenant, "user_id": options.user, "environment": options.environment}
+    line = orjson.dumps({"type": options.type, "timestamp": time.time_ns() // 1_000_000} | scope | asked)
+    return process([line], chosen.engine, chosen.named_state_dir(), decisions(options)).responses[0]
+
+
+def _ask_engine(options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:
+    query = cast(QueryEvent, Scope(options.tenant, options.environment).event(options.type, options.user, asked))
+    with _client(config(options), options.tenant, options.environment) as client:
+        return client.ask(query).model_dump(mode="json", exclude_unset=True)
+
+
+def _client(where: Config, tenant_id: str, environment: str) -> RecallClient:
+    return RecallClient(
+        where.kafka.bootstrap_servers,
+        tenant_id,
+        environment=environment,
+        query_topic=where.topics.queries,
+        response_topic=where.topics.responses,
+        control_topic=where.topics.control,
+        options=where.kafka.librdkafka,
+    )

@@ -1,0 +1,112 @@
+"""A quality gate over all state partitions, on a real broker: its verdict outlives the process and the state."""
+
+import shutil
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from confluent_kafka import Producer
+
+from benchmarks.broker import Cluster
+from recallflow.control import DEFAULT, GateVerdict, Rollout
+from recallflow.flows.settings import Settings
+from recallflow.operators.graph.gate import Window
+from recallflow.owner import state_partition
+from recallflow.parsing import parse_control
+from recallflow.state.directory import partition_folder
+from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, own_topics, read_topic, until
+
+USERS = [f"user{n}" for n in range(12)]
+ASKED = 4  # times by each user: what no state partition could judge by
+TOLD = 2
+
+
+@pytest.fixture
+def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
+    own = own_topics(topics)
+    broker.create_topics({own.memory: 1, own.queries: 1, own.control: 1})
+    broker.create_topics(dict.fromkeys(own.outputs(), 1))
+    return Deployment(broker, own, tmp_path / "s", epoch_ms=10)
+
+
+def produce(deployment: Deployment, topic: str, user: str, fields: Mapping[str, Any]) -> None:
+    producer = Producer({"bootstrap.servers": deployment.broker.bootstrap_servers})
+    event = {"tenant_id": "acme", "user_id": user, **fields}
+    producer.produce(topic, orjson.dumps(event), f"acme/{user}".encode())
+    assert producer.flush(GIVE_UP_S) == 0
+
+
+def tell(deployment: Deployment) -> None:
+    for number, text in enumerate(("Rollout alarms page us", "Grafana turns pale")):
+        for user in USERS:
+            fields = {"type": "memory", "id": f"m{number}", "content": text, "topics": ["dashboard"], "receipt": True}
+            produce(deployment, deployment.topics.memory, user, fields)
+            deployment.sent += 1
+
+
+def ask(deployment: Deployment, user: str, **fields: Any) -> None:
+    asked = {"type": "recall", "id": f"q{deployment.asked}", "query": "rollout alarms", "k": 1}
+    produce(deployment, deployment.topics.queries, user, asked | {"strategy": "hybrid_graph"} | fields)
+    deployment.asked += 1
+
+
+def fallbacks(deployment: Deployment) -> list[str | None]:
+    """Of all answers that there are to be, in the order of the questions."""
+    deployment.check_outputs()
+    answers = [orjson.loads(one.value()) for one in read_topic(deployment.broker, deployment.topics.responses)]
+    return [one["fallback"] for one in sorted(answers, key=lambda one: int(one["query_id"][1:]))]
+
+
+def verdicts(deployment: Deployment) -> list[GateVerdict]:
+    events = [parse_control(one.value()) for one in read_topic(deployment.broker, deployment.topics.control)]
+    return [event for event in events if isinstance(event, GateVerdict)]
+
+
+def test_a_verdict_outlives_the_process_and_the_state(deployment: Deployment, command: Command) -> None:
+    of_partition = [state_partition("acme", user, Settings().partitions) for user in USERS]
+    assert max(map(of_partition.count, of_partition)) * ASKED < Window().answers
+    where = ["--bootstrap-servers", deployment.broker.bootstrap_servers, "--control-topic", deployment.topics.control]
+    decided = command("graph", "rollout", "acme", "canary", "--by", "ops", "--why", "try it", *where)
+    assert decided.returncode == 0, decided.stderr
+    assert decided.stdout == f"rollout acme canary: {deployment.topics.control}:0:0\n"
+    (event,) = (parse_control(one.value()) for one in read_topic(deployment.broker, deployment.topics.control))
+    assert isinstance(event, Rollout)
+    assert (event.name, event.mode, event.by, event.why) == (DEFAULT, "canary", "ops", "try it")
+
+    tell(deployment)
+    with deployment.running():
+        deployment.check_outputs()
+        for number in range(ASKED * len(USERS)):  # without time for the graph, half of them
+            ask(deployment, USERS[number % len(USERS)], **({"sla_target_ms": 0.000001} if number % 2 else {}))
+        assert "rollout_guardrail" in fallbacks(deployment)
+        until(lambda: len(verdicts(deployment)) == 1)
+    (verdict,) = verdicts(deployment)
+    assert (verdict.name, verdict.blocked) == (DEFAULT, True)
+    assert verdict.windows["answers"] >= Window().answers
+    before = deployment.hash()
+
+    # Killed, and started again: the windows are empty, and the verdict holds.
+    blocked_from = deployment.asked
+    for user in USERS:
+        ask(deployment, user)
+    code, said = deployment.ends(kill_after=8)
+    assert code == -signal.SIGKILL, said
+    with deployment.running():
+        assert set(fallbacks(deployment)[blocked_from:]) == {"quality_gate_blocked"}
+    assert deployment.hash() == before
+
+    # All of the state is lost, and read again from the log.
+    for number in set(of_partition):
+        shutil.rmtree(partition_folder(deployment.state_dir, number))
+    rebuilt = command("state", "rebuild", "--state-dir", deployment.state_dir)
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    with deployment.running():
+        for number, user in enumerate(USERS):  # after what was told last of each
+            last = f"{deployment.topics.memory}:0:{(TOLD - 1) * len(USERS) + number}"
+            ask(deployment, user, wait_for=last, wait_timeout_ms=60_000)
+        assert set(fallbacks(deployment)[blocked_from:]) == {"quality_gate_blocked"}
+    assert deployment.hash() == before
+    assert len(verdicts(deployment)) == 1  # what was answered before is not judged again
