@@ -187,7 +187,7 @@ def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcom
     event = write.event
     match event:
         case MemoryUpdate():
-            return _update(view, event, write.analysis, rules)
+            return _update(view, event, write.analysis, event_time(write), rules)
         case MemoryForget():
             return _forget(view, event)
         case MemoryFeedback():
@@ -204,7 +204,9 @@ def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcom
     raise unsupported(event.type)
 
 
-def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, rules: Rules) -> Outcome:
+def _update(
+    view: View, event: MemoryUpdate, analysis: Analysis | None, edited: tuple[int, bool], rules: Rules
+) -> Outcome:
     current = _known(view, event.memory_id)
     before = view.row(event.memory_id, current.version)
     columns = dict(_columns(event))
@@ -222,6 +224,8 @@ def _update(view: View, event: MemoryUpdate, analysis: Analysis | None, rules: R
         change=view.change,
         ingested_ms=view.ingested_ms,
         ingested_logged=view.ingested_logged,
+        edited_ms=edited[0],
+        edited_logged=edited[1],
     )
     entry = view.entry(current.seq)
     if analysis is None or (after.content == before.content and event.embedding is None):
@@ -321,6 +325,7 @@ def _entry(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
         row.valid_to_ms,
         row.expires_ms,
         metadata_labels(row.metadata),
+        row.edited_ms,
     )
 
 

@@ -120,33 +120,6 @@ class Reason(TypedDict):
     edge: NotRequired[dict[str, Any]]
 
 
-class RecalledMemory(Cuttable):
-    """One memory of an answer. Times are RFC 3339 in UTC; `rank` starts at 1; `relevance`: the probability to be
-    evidence for the question, by itself; `why`: at least one reason, the strongest first; `excerpt`: of a long text the
-    passage that fits the question best."""
-
-    id: str
-    content: str
-    summary: str | None
-    kind: str
-    layer: str
-    category: str | None
-    role: str | None
-    name: str | None
-    tags: list[str]
-    session_id: str | None
-    episode_id: str | None
-    created_at: str
-    confidence: float
-    score: float
-    rank: int
-    relevance: float
-    why: SkipValidation[list[Reason]]  # made of parts that are checked already
-    excerpt: Span | None = None
-    conflicts_with: list[str] | None = None
-    rerank_score: float | None = None
-
-
 class Explanation(Model):
     """How a memory's score came about: score = Σ weight · factor + Σ boosts, or without any weights the product of the
     factors (see docs/recall.md)."""
@@ -156,11 +129,51 @@ class Explanation(Model):
     boosts: dict[str, float]
 
 
-class ContextItem(Cuttable):
-    """One memory of a context. `score` is null for a rule that is in because it is one, not by its rank. `excerpt`: its
-    `content` is the passage at these characters of the text, as there was no room for the whole."""
+class RecalledMemory(Cuttable):
+    """One memory of an answer, in one of its versions: `version` counts from 0, `updated_at` is the event time of that
+    version, and `current` tells whether it is the latest one and counts now. Times are RFC 3339 in UTC; `rank` starts
+    at 1; `explanation`: how `score` came about, null where the query asks for none, and for what the graph adds;
+    `confidence_score`: the probability to be evidence, beside all that is remembered; `relevance`: the probability to
+    be evidence for the question, by itself; `why`: at least one reason, the strongest first; `excerpt`: of a long text
+    the passage that fits the question best."""
 
     id: str
+    version: int
+    current: bool
+    content: str
+    summary: str | None
+    kind: str
+    layer: str
+    category: str | None
+    role: str | None
+    name: str | None
+    tags: list[str]
+    entities: list[dict[str, Any]]
+    session_id: str | None
+    project_id: str | None
+    episode_id: str | None
+    created_at: str
+    updated_at: str
+    importance: float
+    confidence: float
+    score: float
+    rank: int
+    relevance: float
+    explanation: Explanation | None = None
+    confidence_score: float | None = None
+    why: SkipValidation[list[Reason]]  # made of parts that are checked already
+    excerpt: Span | None = None
+    conflicts_with: list[str] | None = None
+    rerank_score: float | None = None
+
+
+class ContextItem(Cuttable):
+    """One memory of a context, in the version said. `score` is null for a rule that is in because it is one, not by its
+    rank. `excerpt`: its `content` is the passage at these characters of the text, as there was no room for the
+    whole."""
+
+    id: str
+    version: int
     content: str
     category: str | None
     confidence: float
@@ -219,8 +232,6 @@ class Response(Model):
     graph_facts: Facts | None = None
     context: Context | None = None
     query_intent: str | None = None
-    explanations: dict[str, Explanation] | None = None
-    confidence_scores: dict[str, float] | None = None
     computation_tier: Tier | None = None
     sla_target_ms: float | None = None
     sla_met: bool | None = None

@@ -30,6 +30,7 @@ _FACTS_BYTES = sum(np.dtype(kind).itemsize for kind in FACTS.values())
 _STANDING_BYTES = 1024 * 1024  # of an owner's index
 _NO_TOKENS = Tokens()
 _NOT_IN = -1  # where a slot would be
+TIMES_UNTOLD = {"valid_from_ms": ALWAYS_MS, "valid_to_ms": NEVER_MS, "expires_ms": NEVER_MS, "edited_ms": ALWAYS_MS}
 _FIELDS = {"session": "session_id", "project": "project_id"}  # of an entry, where a column's name is shorter
 
 
@@ -269,7 +270,7 @@ class OwnerIndex:
         columns = fields | {name: self.names.numbers(fields[_FIELDS.get(name, name)]) for name in NAMED}
         columns["live"] = (True,) * len(entries)
         columns["episode"] = [self._merged.get(number, number) for number in fields["episode"]]
-        for name, default in (("valid_from_ms", ALWAYS_MS), ("valid_to_ms", NEVER_MS), ("expires_ms", NEVER_MS)):
+        for name, default in TIMES_UNTOLD.items():
             columns[name] = [default if at_ms is None else at_ms for at_ms in fields[name]]
         self.facts.extend(columns, len(entries))
 

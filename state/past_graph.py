@@ -1,9 +1,10 @@
 """One owner's memory graph as it was: with the links, edges and archive marks of then.
 
 Which versions of which memories there were, and in which episodes, an index of then says. A link is of then if the
-version of then brought it. What is said of an edge counts if it was in by then and had not been replaced; what was
-replaced or deleted since is kept beside the graph (`operators/graph/past.py`). What a node is called and described as
-is that of now. Of forgotten memories nothing is left.
+version of then brought it. What is said of an edge counts if it was in by then and had not been replaced, or if the
+version of then says it, which an edit of a later event time replaced; what was replaced or deleted since is kept beside
+the graph (`operators/graph/past.py`). What a node is called and described as is that of now. Of forgotten memories
+nothing is left.
 """
 
 import heapq
@@ -35,6 +36,7 @@ from recallflow.state.graph_codec import (
 )
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
+from recallflow.state.rows import Entry
 from recallflow.state.unions import Joined, Unions, decode_joined, encode_joined
 
 # Parts of what was said of an edge.
@@ -256,7 +258,8 @@ class PastGraph(OwnerGraph):
         """Name of an edge that is gone, and its bare row if it was there then."""
         until_ms, name, stored = orjson.loads(value)
         life = Life.of(stored)
-        there = life.added_ms <= self._known_ms < until_ms
+        # What an edit took away is still what the version before it says.
+        there = life.added_ms <= self._known_ms and (self._known_ms < until_ms or self._happened_ms < EPOCH_MS_MAX)
         row = EdgeRow(life.source, life.target, life.type, life.number, added_ms=life.added_ms)
         return bytes.fromhex(name), row if there else None
 
@@ -270,7 +273,8 @@ class PastGraph(OwnerGraph):
         for key, value in self._partition.scan(keys.past_edges(self._owner, name)):
             part, seq = keys.edge_part(key)
             until_ms, content = orjson.loads(value)
-            if part != LIFE and until_ms > self._known_ms and (part, seq) not in replaced:
+            later = until_ms > self._known_ms or (part == RELATION and self._is_later(seq, keys.sequence(key)))
+            if part != LIFE and later and (part, seq) not in replaced:
                 replaced.add((part, seq))
                 said[part, seq] = edge_part(part, content)
         given, archived = said.pop((GIVEN, None)), said.pop((OVERRIDE, None))
@@ -284,6 +288,15 @@ class PastGraph(OwnerGraph):
         if given is None and not statements:
             return None
         return row._replace(given=given, statements=tuple(statements), archived=archived)
+
+    def _is_later(self, seq: int | None, change: int) -> bool:
+        """Whether a change came after the version of then, of a memory that has been edited since."""
+        slot = None if seq is None else self._index.slot(seq)
+        if seq is None or slot is None:
+            return False
+        version = int(self._index.facts["version"][slot])
+        stored = self._partition.get(keys.past_entry(self._owner, seq, version))
+        return stored is not None and Entry.decode(stored).change < change
 
     def _similar(self, key: NodeKey, seq: int | None) -> list[Edge]:
         if seq is None:

@@ -27,7 +27,8 @@ class MemoryRow:
     """One version of one memory, out of its events. Nobody changes it (it is not frozen, as that would triple the time
     to make one). Times in epoch milliseconds.
 
-    `created_ms` is the event time; `ingested_ms` the ingestion time of this version. A time that was stamped at the
+    `created_ms` is the event time of the memory, `edited_ms` that of the update which made this version (None for the
+    first one); `ingested_ms` the ingestion time of this version. A time that was stamped at the
     edge, because the log does not carry it, is marked as not logged and stays out of the state hash. `change` numbers
     the owner's event that made this version.
     """
@@ -59,6 +60,8 @@ class MemoryRow:
     valid_to_ms: int | None = None
     expires_ms: int | None = None
     metadata: dict[str, Any] | None = None
+    edited_ms: int | None = None
+    edited_logged: bool = True
 
     def encode(self) -> bytes:
         return orjson.dumps(_columns(self))
@@ -75,6 +78,11 @@ class MemoryRow:
     def author(self) -> str | None:
         return self.name or self.role
 
+    @property
+    def updated_ms(self) -> int:
+        """The event time of this version."""
+        return self.created_ms if self.edited_ms is None else self.edited_ms
+
     def logical(self) -> dict[str, Any]:
         """What of the row comes from the log."""
         fields = asdict(self)
@@ -82,6 +90,8 @@ class MemoryRow:
             del fields["created_ms"]
         if not self.ingested_logged:
             del fields["ingested_ms"]
+        if not self.edited_logged:
+            del fields["edited_ms"]
         return fields
 
 
@@ -121,6 +131,12 @@ class Entry(NamedTuple):
     valid_to_ms: int | None
     expires_ms: int | None
     metadata: list[str]
+    edited_ms: int | None = None
+
+    @property
+    def updated_ms(self) -> int:
+        """The event time of this version."""
+        return self.created_ms if self.edited_ms is None else self.edited_ms
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self))

@@ -38,6 +38,7 @@ FACTS = {
     "valid_from_ms": np.int64,
     "valid_to_ms": np.int64,
     "expires_ms": np.int64,
+    "edited_ms": np.int64,
 }
 NAMED = ("author", "kind", "layer", "role", "session", "project", "category")
 

@@ -32,7 +32,7 @@ def version(row: MemoryRow) -> dict[str, Any]:
     """One version of a memory; of one that could not be opened, which one it is."""
     if isinstance(row, Redacted):
         return {name: getattr(row, name) for name in ("id", "seq", "version", "content", "summary")}
-    times = {"created_ms": "created_at", "ingested_ms": "ingested_at"}
+    times = {"created_ms": "created_at", "updated_ms": "updated_at", "ingested_ms": "ingested_at"}
     optional = {"valid_from_ms": "valid_from", "valid_to_ms": "valid_to", "expires_ms": "expires_at"}
     hidden = ("_ms", "_logged", "change")
     shown = {name: value for name, value in row.logical().items() if not name.endswith(hidden)}

@@ -13,7 +13,7 @@ from recallflow.errors import InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
-from recallflow.operators.recall.moment import AT_ONCE, Moment, OfMoment, Steps, build
+from recallflow.operators.recall.moment import AT_ONCE, Moment, OfMoment, Steps, build, present_index
 from recallflow.operators.recall.rerank import Scored
 from recallflow.queries import Recall
 from recallflow.records import Position, Record
@@ -86,9 +86,10 @@ class Pasts:
         if not isinstance(query, OfMoment) or hot.next_change <= AT_ONCE:
             return False
         moment = Moment.of(query, ask.asked_ms)
-        if moment.is_of_present:
+        model, dimension = self._embedder.name, self._embedder.dimension
+        if present_index(hot, moment, model, dimension) is not None:
             return False
-        steps = build(hot, moment, self._embedder.name, self._embedder.dimension, self._episode_gap_ms)
+        steps = build(hot, moment, model, dimension, self._episode_gap_ms)
         next(steps)  # from here on it is of now
         self._asked.append(Asked(ask, warnings, moment, steps, scored))
         return True

@@ -185,14 +185,15 @@ class GraphWriter:
         changes = self._changes
         name = changes.edges.name(relation.source, relation.target, relation.type)
         edge = changes.edges.get(name)
-        statement = Statement(row.id, row.seq, row.ingested_ms, True, *relation[3:], row.created_ms)
+        statement = Statement(row.id, row.seq, row.ingested_ms, True, *relation[3:], row.updated_ms)
         if edge is None:
             edge = changes.edges.new(relation.source, relation.target, relation.type)
             changes.edges.add(name, edge._replace(statements=(statement,)))
             return name
         earlier = next((one for one in edge.statements if _is_of(one, row.id, True)), statement)
         others = [one for one in edge.statements if not _is_of(one, row.id, True)]
-        statements = with_statement(others, statement._replace(ingested_ms=earlier.ingested_ms))
+        since = statement._replace(ingested_ms=earlier.ingested_ms, said_ms=earlier.said_ms)
+        statements = with_statement(others, since)
         if statements != edge.statements:
             changes.edges.put(name, edge._replace(statements=statements))
         return name

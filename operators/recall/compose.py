@@ -1,7 +1,7 @@
 """What a response shows of ranked places and their rows."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from recallflow.fields import format_time
 from recallflow.operators import redaction
 from recallflow.operators.graph.expand import Related
 from recallflow.operators.graph.reader import is_live
+from recallflow.operators.recall import rerank
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.explain import explained, log_total, probabilities
 from recallflow.operators.recall.moment import Moment
@@ -29,46 +30,57 @@ EDGES_MOST = 64  # looked at per memory for contradictions: its newest, and thos
 Rows = Sequence[MemoryRow | None]
 
 
-def ranked(
+class Told(NamedTuple):
+    """What is told of a memory beside its row."""
+
+    episode_id: str | None
+    excerpt: Span | None
+    relevance: float
+    current: bool
+    why: list[Reason]
+
+
+def told(
     index: OwnerIndex,
+    places: Places,
+    excerpts: Sequence[Span | None],
+    relevance: Column,
+    current: Sequence[bool],
+    reasons: Sequence[list[Reason]],
+) -> list[Told]:
+    """What is told of the memory at each place; all but the index in the order of `places`."""
+    parts = zip(_episode_ids(index, places), excerpts, relevance.round(6).tolist(), current, reasons, strict=True)
+    return [*map(Told._make, parts)]
+
+
+def ranked(
     ranking: Ranking,
     rows: Rows,
-    shown: Sequence[Span | None],
-    reasons: Sequence[list[Reason]],
-    relevance: Column,
+    told: Sequence[Told],
+    explained: Sequence[dict[str, Any]],
     rerank_scores: Mapping[str, float],
 ) -> list[RecalledMemory]:
-    """The ranked memories, each with its reasons, its relevance, and, by id, what a reranker
-    gave it; those whose text could not be opened come last, and one whose row is gone (a deletion in flight) is left
-    out."""
+    """The ranked memories, each with what is told of it, how its score came about, if that is asked for, and what a
+    reranker gave it; those whose text could not be opened come last, and one whose row is gone (a deletion in flight)
+    is left out."""
     found: list[RecalledMemory] = []
-    facts = zip(_episode_ids(index, ranking.places), shown, relevance.round(6).tolist(), reasons, strict=True)
-    parts = zip(rows, ranking.scores.tolist(), facts, strict=True)
-    for row, score, of_it in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
+    parts = zip(rows, ranking.scores.tolist(), told, explained, strict=True)
+    for row, score, of_it, more in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
         if row is not None:
-            memory = _memory(row, *of_it, score=score, rank=len(found) + 1)
-            if row.id in rerank_scores:
-                memory = memory.model_copy(update={"rerank_score": round(rerank_scores[row.id], 6)})
-            found.append(memory)
+            given = rerank_scores.get(rerank.key(row.id, row.version))
+            if given is not None:
+                more = more | {"rerank_score": round(given, 6)}
+            found.append(_memory(row, of_it, score, len(found) + 1, more))
     return found
 
 
-def added(
-    index: OwnerIndex,
-    places: Places,
-    items: Sequence[Related],
-    rows: Rows,
-    shown: Sequence[Span | None],
-    reasons: Sequence[list[Reason]],
-    relevance: Column,
-    behind: int,
-) -> list[RecalledMemory]:
-    """What the graph adds, ranked behind so many memories; one whose row is gone is left out."""
+def added(items: Sequence[Related], rows: Rows, told: Sequence[Told], behind: int) -> list[RecalledMemory]:
+    """What the graph adds, ranked behind so many memories; one whose row is gone is left out. Its score is that of the
+    path which its reason tells."""
     found: list[RecalledMemory] = []
-    facts = zip(_episode_ids(index, places), shown, relevance.round(6).tolist(), reasons, strict=True)
-    for row, item, of_it in zip(rows, items, facts, strict=True):
+    for row, item, of_it in zip(rows, items, told, strict=True):
         if row is not None:
-            found.append(_memory(row, *of_it, score=item.score, rank=behind + len(found) + 1))
+            found.append(_memory(row, of_it, item.score, behind + len(found) + 1, {}))
     return found
 
 
@@ -78,18 +90,11 @@ def _episode_ids(index: OwnerIndex, places: Places) -> list[str | None]:
     return [None if (episode := index.episode(number)) is None else episode.id for number in numbers]
 
 
-def _memory(
-    row: MemoryRow,
-    episode_id: str | None,
-    excerpt: Span | None,
-    relevance: float,
-    why: list[Reason],
-    *,
-    score: float,
-    rank: int,
-) -> RecalledMemory:
+def _memory(row: MemoryRow, told: Told, score: float, rank: int, more: dict[str, Any]) -> RecalledMemory:
     return RecalledMemory(
         id=row.id,
+        version=row.version,
+        current=told.current,
         content=row.content,
         summary=row.summary,
         kind=row.kind,
@@ -98,15 +103,20 @@ def _memory(
         role=row.role,
         name=row.name,
         tags=row.tags,
+        entities=row.entities,
         session_id=row.session_id,
-        episode_id=episode_id,
+        project_id=row.project_id,
+        episode_id=told.episode_id,
         created_at=format_time(row.created_ms),
+        updated_at=format_time(row.updated_ms),
+        importance=row.importance,
         confidence=row.confidence,
         score=round(score, 6),
         rank=rank,
-        why=why,
-        excerpt=excerpt,
-        relevance=relevance,
+        relevance=told.relevance,
+        why=told.why,
+        excerpt=told.excerpt,
+        **more,
     )
 
 
@@ -137,16 +147,15 @@ def with_conflicts(memories: list[RecalledMemory], graph: OwnerGraph, moment: Mo
     return found
 
 
-def explanations(scene: Scene, ranking: Ranking, rows: Rows, columns: Columns, kind: Kind) -> dict[str, Any]:
-    """Per memory: how its score came about, and where there is a signal the probability that it is evidence."""
-    shown = [(at, row.id) for at, row in enumerate(rows) if row is not None]
-    parts = explained(ranking)
-    found: dict[str, Any] = {"explanations": {memory_id: parts[at] for at, memory_id in shown}}
-    if columns.values and shown:
+def explanations(scene: Scene, ranking: Ranking, columns: Columns, kind: Kind) -> list[dict[str, Any]]:
+    """Of each ranked memory how its score came about, and where there is a signal the probability that it is
+    evidence."""
+    found: list[dict[str, Any]] = [{"explanation": part} for part in explained(ranking)]
+    if columns.values and found:
         total = log_total(scene.semantic[scene.allowed])
         likely = probabilities(scene.semantic[ranking.places], total, kind, chat_of(scene.index))
-        rounded = np.round(likely, 6).tolist()
-        found["confidence_scores"] = {memory_id: rounded[at] for at, memory_id in shown}
+        for memory, share in zip(found, np.round(likely, 6).tolist(), strict=True):
+            memory["confidence_score"] = share
     return found
 
 

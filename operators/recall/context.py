@@ -163,11 +163,11 @@ def layered(
 ) -> Iterator[ContextItem]:
     """All permitted rules, ranked or not, the most important first, then by id; then the ranked memories of the working
     layer, then the others, as they rank. `readable`: the rows of slots that can be read."""
-    scores = {memory.id: memory.score for memory in ranked}
+    scores = {(memory.id, memory.version): memory.score for memory in ranked}
     slots = _rules(index, permitted)
     chunks = (readable(slots[start : start + ROWS_AT_ONCE]) for start in range(0, len(slots), ROWS_AT_ONCE))
     for row in chain.from_iterable(chunks):
-        yield _item(row, scores.get(row.id), format_time(row.created_ms))
+        yield _item(row, scores.get((row.id, row.version)), format_time(row.created_ms))
     for layer in RANKED_LAYERS:
         for memory in ranked:
             if memory.layer == layer and memory.content != REDACTED:
@@ -188,6 +188,7 @@ def _rules(index: OwnerIndex, permitted: Places) -> list[int]:
 def _item(memory: MemoryRow | RecalledMemory, score: float | None, created_at: str) -> ContextItem:
     return ContextItem(
         id=memory.id,
+        version=memory.version,
         content=memory.content,
         category=memory.category,
         confidence=memory.confidence,

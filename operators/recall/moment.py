@@ -1,8 +1,9 @@
 """Points in time: from which moment a question is answered, and the index an owner had then.
 
 What the engine knew at a moment is built from the versions that were in by then, with the code that builds the present:
-word statistics, centroids and neighbours are all of then. Episodes are joined anew in the order of the log, since a
-later message may have widened or merged what stood then. Forgotten memories are in no past.
+word statistics, centroids and neighbours are all of then. So is what had happened by a moment, where a memory has been
+edited since: an update is of its own event time, and the version of then is shown. Episodes are joined anew in the
+order of the log, since a later message may have widened or merged what stood then. Forgotten memories are in no past.
 """
 
 import gc
@@ -62,15 +63,31 @@ class Moment:
         """Whether it is about what is known now."""
         return self.known_by_ms is None and not self.history
 
+    def saw(self, updated_ms: int) -> bool:
+        """Whether a version of this event time was there by then."""
+        return self.happened_by_ms is None or updated_ms <= self.happened_by_ms
+
     def knows(self, ingested_ms: int) -> bool:
         """Whether what came in then is known."""
         return self.known_by_ms is None or ingested_ms <= self.known_by_ms
 
 
+def present_index(hot: HotOwner, moment: Moment, model: str, dimension: int) -> OwnerIndex | None:
+    """The owner's present index, if it serves: unless something that had happened has been edited since."""
+    if not moment.is_of_present:
+        return None
+    index = hot.search_index(model, dimension)
+    if moment.happened_by_ms is None:
+        return index
+    facts = index.conversation.facts
+    edited = (facts["created_ms"] <= moment.happened_by_ms) & (facts["edited_ms"] > moment.happened_by_ms)
+    return None if edited.any() else index
+
+
 def index_at(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int) -> OwnerIndex:
-    """The owner's index as of the moment; built anew unless it is the present one, or one that was built in steps."""
-    if moment.is_of_present:
-        return hot.search_index(model, dimension)
+    """The owner's index as of the moment; built anew unless the present one serves, or one was built in steps."""
+    if (index := present_index(hot, moment, model, dimension)) is not None:
+        return index
     if hot.past is not None and hot.past[0] == moment:
         return hot.past[1]
     steps = build(hot, moment, model, dimension, gap_ms)
@@ -109,13 +126,16 @@ def _built(
     stored = current + (yield from _read(tables[keys.PAST_ENTRY], lambda _, value: Entry.decode(value)))
     known = (entry for entry in stored if moment.knows(entry.ingested_ms))
     versions = sorted(known, key=attrgetter("seq", "version"))
+    # What had not happened by then stays in, and out of answers, as it does in the present index.
     latest = {entry.seq: entry for entry in versions}
+    latest |= {entry.seq: entry for entry in versions if moment.saw(entry.updated_ms)}
     yield
     vectors = yield from _vectors(tables, {entry.seq: entry.version for entry in current})
     episodes, episode_of = yield from _episodes(owner, tables, moment, versions, gap_ms)
     index = OwnerIndex(model, dimension)
     index.load(episodes, (), {})
-    past = [entry for entry in versions if latest[entry.seq] is not entry] if moment.history else []
+    others = (entry for entry in versions if latest[entry.seq] is not entry and moment.saw(entry.updated_ms))
+    past = [*others] if moment.history else []
     for some in _parts(past):
         index.load((), (), vectors, past=[entry._replace(episode=episode_of[entry.seq]) for entry in some])
         yield

@@ -98,6 +98,7 @@ class Asked:
     hot: HotOwner
     query: Recall
     request: Request
+    asked_ms: int
     moment: Moment
     index: OwnerIndex
     graph: OwnerGraph
@@ -210,7 +211,7 @@ def _asked(
     if scored is not None:
         laps.add("rerank", scored.took_ms)
         engine.shared.costs.add("rerank", scored.took_ms)
-    return Asked(engine, hot, query, request, moment, index, graph_at(hot, index, moment), laps, scored)
+    return Asked(engine, hot, query, request, asked_ms, moment, index, graph_at(hot, index, moment), laps, scored)
 
 
 def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
@@ -293,8 +294,10 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least
     ranking = rank(scene) if len(permitted) else Ranking(permitted, np.zeros(0))
     before: list[int] = []
     if scores:
-        ids = [index.ids[slot] for slot in index.conversation.slots[ranking.places].tolist()]
-        ranking, before = rerank.reordered(ranking, ids, scores, scene.tuning.k)
+        places = ranking.places
+        slots, versions = index.conversation.slots[places].tolist(), scene.fact("version", places).tolist()
+        ranked = [rerank.key(index.ids[slot], version) for slot, version in zip(slots, versions, strict=True)]
+        ranking, before = rerank.reordered(ranking, ranked, scores, scene.tuning.k)
     asked.laps.lap("rank")
     judged = _judged(judge, scene, ranking)
     if (least := query.min_relevance) is not None:
@@ -403,20 +406,19 @@ def _compose(
     reasons = why.why(ranked.scene, ranking, rows, columns, kind, asked.rows, names)
     if asked.scored is not None:
         why.say_reranked(reasons, asked.scored.model, ranked.before)
+    items = () if expanded.applied is None else expanded.applied.items
+    reasons += why.added(items, rows)
+    current = _current(asked, expanded.places)
+    told = compose.told(index, expanded.places, shown, expanded.relevance, current, reasons)
     scores = {} if asked.scored is None else asked.scored.scores
-    relevance = expanded.relevance
-    of_ranked, of_added = relevance[:count], relevance[count:]
-    memories = compose.ranked(index, ranking, rows, shown[:count], reasons, of_ranked, scores)
-    if expanded.applied is not None:
-        added, items = expanded.places[count:], expanded.applied.items
-        paths = why.added(items, rows)
-        parts = expanded.rows[count:], shown[count:], paths, of_added
-        memories += compose.added(index, added, items, *parts, len(memories))
+    explained: list[dict[str, Any]] = [{} for _ in rows]
+    if query.explain:
+        explained = compose.explanations(ranked.scene, ranking, columns, asked.engine.embedder.kind)
+    memories = compose.ranked(ranking, rows, told[:count], explained, scores)
+    memories += compose.added(items, expanded.rows[count:], told[count:], len(memories))
     memories = compose.with_conflicts(memories, asked.graph, asked.moment)
     warnings += compose.relevance_warnings(ranked.scene, ranked.judged, len(memories))
     optional: dict[str, Any] = {}
-    if query.explain:
-        optional |= compose.explanations(ranked.scene, ranking, rows, columns, asked.engine.embedder.kind)
     asked.laps.lap("compose")
     if query.max_tokens is not None:
         about = About(asked.hot, index, asked.moment, query.filters, candidates.permitted, memories)
@@ -426,6 +428,22 @@ def _compose(
         warnings += missed
         asked.laps.lap("context")
     return Composed(memories, optional, [*warnings, *ranked.graph.warnings])
+
+
+def _current(asked: Asked, places: Places) -> list[bool]:
+    """Whether what stands at each place is its memory's latest version, and counts now."""
+    if asked.moment.is_now:
+        return [True] * len(places)
+    index, hot, facts = asked.index, asked.hot, asked.index.conversation.facts
+    late = superseded(hot.graph, index, Moment(asked.asked_ms, None, None, history=False))
+    holds = (facts["valid_from_ms"] <= asked.asked_ms) & (asked.asked_ms < facts["valid_to_ms"])
+    holds &= asked.asked_ms < facts["expires_ms"]
+    found = []
+    for place in places.tolist():
+        stands = hot.current(index.ids[index.conversation.slots[place]])
+        latest = stands is not None and stands.version == facts["version"][place]
+        found.append(bool(latest and holds[place] and (late is None or not late[place])))
+    return found
 
 
 def _respond(

@@ -35,7 +35,7 @@ class Text(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Scored:
     """What came of it: the reranker's name, how many texts it was given, the time from asking to having, and scores by
-    memory id; or why there are none."""
+    `key`; or why there are none."""
 
     model: str
     candidates: int
@@ -55,10 +55,18 @@ class Scored:
         return [Warn(code="rerank_failed", detail=f"{self.model}: {self.problem}; the first pass alone ordered these")]
 
 
+def key(memory_id: str, version: int) -> str:
+    """What stands for a version of a memory: of a history there may be several in an answer."""
+    return f"{version} {memory_id}"
+
+
 def texts(rows: Sequence[MemoryRow | None]) -> list[Text]:
     """The candidates that have a text, best first."""
     return [
-        Text(row.id, f"{row.author}: {row.content[:TEXT_CHARACTERS]}" if row.author else row.content[:TEXT_CHARACTERS])
+        Text(
+            key(row.id, row.version),
+            f"{row.author}: {row.content[:TEXT_CHARACTERS]}" if row.author else row.content[:TEXT_CHARACTERS],
+        )
         for row in rows
         if is_readable(row)
     ]

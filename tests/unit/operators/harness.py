@@ -197,3 +197,8 @@ def receipts(outputs: Iterable[Output]) -> list[dict[str, Any]]:
 
 def letters(outputs: Iterable[Output]) -> list[DeadLetter]:
     return [output for output in outputs if isinstance(output, DeadLetter)]
+
+
+def explained(response: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """How the scores of an answer came about, by memory id."""
+    return {memory["id"]: memory["explanation"] for memory in response["memories"]}

@@ -16,6 +16,7 @@ from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.queries import BOOSTS
 from recallflow.state.rows import Entry
 from recallflow.state.usage import Usage
+from tests.unit.operators.harness import explained
 
 MakeEntry = Callable[..., Entry]
 MakeEvent = Callable[..., dict[str, Any]]
@@ -113,13 +114,13 @@ def test_an_answer_tells_of_its_boosts(make_event: MakeEvent, run_flow: RunFlow)
     judged = [make_event("memory.feedback", memory_id="a", useful=True)]
     ask = make_event("recall", query="red bike", session_id="s", k=1)
     done = run_flow([*said, *judged, ask, ask, ask | {"session_id": "t"}, ask | {"as_of": {"event_time": 5}}])
-    told = [response["explanations"]["a"]["boosts"] for response in done.responses]
+    told = [explained(response)["a"]["boosts"] for response in done.responses]
     assert told == [
         {"personalisation": 0.1},
         {"personalisation": 0.1, "session_continuity": 0.03},
         {"personalisation": 0.1},
         {},
     ]
-    first = done.responses[0]["explanations"]["a"]
+    first = explained(done.responses[0])["a"]
     total = sum(first["weights"][name] * value for name, value in first["factors"].items()) + 0.1
     assert done.responses[0]["memories"][0]["score"] == pytest.approx(total, abs=1e-5)

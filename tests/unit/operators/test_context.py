@@ -31,7 +31,7 @@ class Letters:
 
 
 def item(memory_id: str, content: str) -> ContextItem:
-    return ContextItem(id=memory_id, content=content, category=None, confidence=1, score=None, created_at="")
+    return ContextItem(id=memory_id, version=0, content=content, category=None, confidence=1, score=None, created_at="")
 
 
 def of_sizes(sizes: Iterable[int]) -> list[ContextItem]:

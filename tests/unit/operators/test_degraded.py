@@ -16,7 +16,7 @@ from recallflow.operators.step import Clocks
 from recallflow.responses import WARNINGS
 from recallflow.state import keys
 from recallflow.state.keyring import Keyring
-from tests.unit.operators.harness import MEMORIES, Harness, answers
+from tests.unit.operators.harness import MEMORIES, Harness, answers, explained
 
 MakeEvent = Callable[..., dict[str, Any]]
 Ask = Callable[..., dict[str, Any]]
@@ -286,7 +286,7 @@ def test_a_text_that_cannot_be_opened_is_redacted_and_ranked_last(ask: Ask, lose
     known = before["memories"][0] | {"content": REDACTED, "summary": REDACTED, "rank": 4, "why": sealed}
     assert last == known
     assert [memory["rank"] for memory in response["memories"]] == [1, 2, 3, 4]
-    assert response["explanations"] == before["explanations"]
+    assert explained(response) == explained(before)
 
 
 def test_what_is_known_of_a_redacted_memory_is_shown(
@@ -334,7 +334,7 @@ def test_the_fallback_does_not_compare_what_cannot_be_opened(
     model.error = RuntimeError()
     response = ask("decryption failed redacted", mode="relevance")
     assert codes(response) == ["embedding_fallback", "decryption_failed", "nothing_relevant"]
-    assert response["explanations"]["violin"]["factors"]["semantic"] < 1
+    assert explained(response)["violin"]["factors"]["semantic"] < 1
 
 
 def test_rules_and_summaries_that_cannot_be_opened_are_not_in_the_context(

@@ -18,7 +18,7 @@ from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.logical import state_hash
 from recallflow.state.partition import Partition
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, explained
 
 MakeEvent = Callable[..., dict[str, Any]]
 MakeQuery = Callable[..., dict[str, Any]]
@@ -124,7 +124,7 @@ def test_what_was_returned_gains_on_its_equals(make_event: MakeEvent, run_flow: 
     told = [make_event("memory", id=name, content="red bike", tags=[name]) for name in ("a", "b")]
     ask = make_event("recall", 5_000, query="bike")
     before, *_, after = run_flow([*told, ask, ask | {"filters": {"tags": ["a"]}}, ask]).responses
-    usage = [[r["explanations"][name]["factors"]["usage"] for name in ("a", "b")] for r in (before, after)]
+    usage = [[explained(r)[name]["factors"]["usage"] for name in ("a", "b")] for r in (before, after)]
     assert usage == [[0, 0], [pytest.approx(2 * math.log(3 / 2), abs=1e-5), 0]]  # returned twice and once
     assert [m["id"] for m in after["memories"]] == ["a", "b"]
 
@@ -196,7 +196,7 @@ def test_an_answer_is_given_whatever_becomes_of_its_effects(
         assert [len(response["memories"]) for response in logs.answer()] == [1, 1]
     logs.write(QUERIES, ask())
     (response,) = logs.answer()
-    assert response["explanations"]["a"]["factors"]["usage"] == 0  # what was counted half-way went with the owner
+    assert explained(response)["a"]["factors"]["usage"] == 0  # what was counted half-way went with the owner
     assert counts(logs, make_event, "a") == [1]
 
 
@@ -224,9 +224,9 @@ def test_feedback_counts_at_once_where_usage_is_hot(make_event: MakeEvent, run_f
     ask = make_event("recall", query="tea")
     feedback = make_event("memory.feedback", memory_id="m0", useful=False)
     done = run_flow([*said(make_event, "tea", "green tea"), ask, feedback, ask])
-    told = [response["explanations"]["m0"]["factors"]["quality"] for response in done.responses]
+    told = [explained(response)["m0"]["factors"]["quality"] for response in done.responses]
     assert told == [0, 0]  # the lower of 2/3 and 1; before, both are 1
-    assert done.responses[1]["explanations"]["m1"]["factors"]["quality"] == pytest.approx(2 / 3, abs=1e-5)  # of 0.5
+    assert explained(done.responses[1])["m1"]["factors"]["quality"] == pytest.approx(2 / 3, abs=1e-5)  # of 0.5
 
 
 def test_a_new_version_keeps_what_was_counted(make_event: MakeEvent, ask: MakeQuery, used: Used) -> None:
@@ -348,7 +348,7 @@ def test_kills_change_nothing(
     for logs in (killed, whole):
         logs.write(QUERIES, *final)
     one, other = (logs.answer()[-2:] for logs in (killed, whole))
-    assert [answer["explanations"] for answer in one] == [answer["explanations"] for answer in other]
+    assert [explained(answer) for answer in one] == [explained(answer) for answer in other]
     assert killed.table(keys.USAGE) == whole.table(keys.USAGE)
     for logs in (killed, whole):
         logs.stop()

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.flows.embedded import Processed
+from tests.unit.operators.harness import explained
 
 Run = Callable[..., Processed]
 Event = Callable[..., dict[str, Any]]
@@ -69,7 +70,7 @@ def test_what_was_known_then_is_what_an_engine_answers_that_saw_no_more(
     then = run_flow(owned([*before, query | {"timestamp": moment}]))
     now = run_flow(owned([*before, *later, query | {"timestamp": moment * 9, "as_of": {"ingestion_time": moment}}]))
     assert asked(now.responses[0]) == asked(then.responses[0])
-    assert now.responses[0]["explanations"] == then.responses[0]["explanations"]
+    assert explained(now.responses[0]) == explained(then.responses[0])
 
 
 def test_a_forgotten_memory_is_in_no_past(run_flow: Run, make_event: Event) -> None:
@@ -132,3 +133,83 @@ def test_an_answer_about_the_past_leaves_an_owner_as_it_is(run_flow: Run, make_e
     past = make_event("recall", 9, query="bike", as_of={"ingestion_time": 2})
     done = run_flow([*events, past, ask])
     assert asked(done.responses[1]) == asked(run_flow([*events, ask]).responses[0])
+
+
+# ── versions by the event time of their edit ──────────────────────────────────────────────────────────────────────
+
+
+def contents(response: dict[str, Any]) -> set[str]:
+    return {memory["content"] for memory in response["memories"]}
+
+
+def at_event_time(make_event: Event, at_ms: int, **fields: Any) -> dict[str, Any]:
+    return make_event("recall", 99, query="Where does Ann live?", as_of={"event_time": at_ms}, **fields)
+
+
+def test_an_edit_is_of_its_own_event_time(run_flow: Run, make_event: Event) -> None:
+    done = run_flow(
+        [
+            make_event("memory", 10, id="home", content="Ann lives in Leeds", tags=["then"]),
+            make_event("memory", 11, id="tea", content="Ann likes tea"),
+            make_event("memory.update", 20, memory_id="home", content="Ann lives in Porto", tags=["now"]),
+            *(at_event_time(make_event, at_ms) for at_ms in (9, 10, 19, 20, 99)),
+            at_event_time(make_event, 19, filters={"tags": ["now"]}),
+            at_event_time(make_event, 19, mode="recency", include_history=True),
+            at_event_time(make_event, 20, mode="recency", include_history=True),
+        ]
+    )
+    *shown, filtered, earlier, later = (contents(response) for response in done.responses)
+    assert shown[:2] == [set(), {"Ann lives in Leeds"}]
+    assert shown[2] == {"Ann lives in Leeds", "Ann likes tea"}
+    assert shown[3] == shown[4] == {"Ann lives in Porto", "Ann likes tea"}
+    assert filtered == set()
+    assert earlier == {"Ann lives in Leeds", "Ann likes tea"}
+    assert later == {"Ann lives in Leeds", "Ann lives in Porto", "Ann likes tea"}
+
+
+@given(edits=st.lists(st.integers(0, 30), max_size=5), at_ms=st.integers(0, 35))
+def test_the_latest_version_that_had_been_made_by_then_is_shown(
+    run_flow: Run, make_event: Event, edits: list[int], at_ms: int
+) -> None:
+    events = [make_event("memory", 5, id="home", content="Ann lives in town 0")]
+    events += [
+        make_event("memory.update", edited_ms, memory_id="home", content=f"Ann lives in town {number}")
+        for number, edited_ms in enumerate(edits, 1)
+    ]
+    done = run_flow([*events, at_event_time(make_event, at_ms)])
+    made = [number for number, edited_ms in enumerate([5, *edits]) if edited_ms <= at_ms]
+    assert contents(done.responses[0]) == ({f"Ann lives in town {max(made)}"} if at_ms >= 5 else set())
+
+
+def test_a_history_tells_its_versions_apart(run_flow: Run, make_event: Event) -> None:
+    about = {"project_id": "p1", "importance": 0.7, "entities": [{"name": "Ann"}]}
+    done = run_flow(
+        [
+            make_event("memory", 1_000, id="home", content="Ann lives in Leeds", **about),
+            make_event("memory.update", 5_000, memory_id="home", content="Ann lives in Porto"),
+            make_event("memory", 6_000, id="flat", content="Ann lives at a friend's", expires_at=7_000),
+            make_event("memory", 6_000, id="old", content="Ann lives in a barn"),
+            make_event("memory", 6_500, id="new", content="She lives in a house"),
+            make_event("graph.edges", 6_600, edges=[{"source": "new", "type": "supersedes", "target": "old"}]),
+            make_event("recall", 9_000, query="Where does Ann live?", include_history=True),
+            make_event("recall", 9_000, query="Where does Ann live?", as_of={"ingestion_time": 4_000}),
+            make_event("recall", 9_000, query="Where does Ann live?"),
+        ]
+    )
+    history, then, now = ({(m["id"], m["version"]): m for m in response["memories"]} for response in done.responses)
+    assert {key: memory["current"] for key, memory in history.items()} == {
+        ("home", 0): False,
+        ("home", 1): True,
+        ("flat", 0): False,
+        ("old", 0): False,
+        ("new", 0): True,
+    }
+    first, second = history["home", 0], history["home", 1]
+    assert (first["created_at"], first["updated_at"]) == ("1970-01-01T00:00:01Z", "1970-01-01T00:00:01Z")
+    assert (second["created_at"], second["updated_at"]) == ("1970-01-01T00:00:01Z", "1970-01-01T00:00:05Z")
+    assert (first["project_id"], first["importance"], first["entities"]) == ("p1", 0.7, [{"name": "Ann"}])
+    assert first["explanation"] != second["explanation"]
+    assert [*then] == [("home", 0)]
+    assert not then["home", 0]["current"]
+    assert {*now} == {("home", 1), ("new", 0)}
+    assert all(memory["current"] for memory in now.values())

@@ -14,6 +14,7 @@ from recallflow.operators.recall.modes import MODES
 from recallflow.operators.recall.tuning import Tuning, tenant_settings, tuned, validate
 from recallflow.parsing import parse, parse_control
 from recallflow.queries import WEIGHTS, Mode, Recall
+from tests.unit.operators.harness import explained
 
 MakeEvent = Callable[..., dict[str, Any]]
 RunFlow = Callable[..., Processed]
@@ -167,7 +168,7 @@ def test_a_query_s_weights_change_its_answer(make_event: MakeEvent, run_flow: Ru
     plain, tuned_ = done.responses
     assert [m["id"] for m in plain["memories"]] == ["fits", "counts"]
     assert [m["id"] for m in tuned_["memories"]] == ["counts", "fits"]
-    assert tuned_["explanations"]["counts"]["weights"]["semantic"] == 0
+    assert explained(tuned_)["counts"]["weights"]["semantic"] == 0
 
 
 def test_entities_without_a_graph_are_warned_of(make_event: MakeEvent, run_flow: RunFlow) -> None:

@@ -56,6 +56,8 @@ ROW_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "valid_to_ms": st.none() | TIME,
     "expires_ms": st.none() | TIME,
     "metadata": st.none() | OBJECT,
+    "edited_ms": st.none() | TIME,
+    "edited_logged": st.booleans(),
 }
 ENTRY_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     name: ROW_FIELDS[name]
@@ -75,7 +77,7 @@ ENTRY_FIELDS: dict[str, st.SearchStrategy[Any]] = {
             "project_id",
             "category",
         ),
-        *("tags", "importance", "confidence", "valid_from_ms", "valid_to_ms", "expires_ms"),
+        *("tags", "importance", "confidence", "valid_from_ms", "valid_to_ms", "expires_ms", "edited_ms"),
     )
 } | {
     "episode": st.integers(-1, 2**63 - 1),
@@ -219,17 +221,21 @@ def test_the_author_is_the_name_or_else_the_role() -> None:
     assert author() is None
 
 
-@given(row=ROWS, created=TIME, ingested=TIME)
-def test_times_that_no_log_carries_stay_out_of_what_is_hashed(row: MemoryRow, created: int, ingested: int) -> None:
+@given(row=ROWS, created=TIME, ingested=TIME, edited=TIME)
+def test_times_that_no_log_carries_stay_out_of_what_is_hashed(
+    row: MemoryRow, created: int, ingested: int, edited: int
+) -> None:
     logical = row.logical()
     assert ("created_ms" in logical) == row.created_logged
     assert ("ingested_ms" in logical) == row.ingested_logged
-    assert logical.keys() >= ROW_FIELDS.keys() - {"created_ms", "ingested_ms"}
+    assert ("edited_ms" in logical) == row.edited_logged
+    assert logical.keys() >= ROW_FIELDS.keys() - {"created_ms", "ingested_ms", "edited_ms"}
     stamped = MemoryRow(
         **{f.name: getattr(row, f.name) for f in fields(row)}
         | {
             "created_ms": row.created_ms if row.created_logged else created,
             "ingested_ms": row.ingested_ms if row.ingested_logged else ingested,
+            "edited_ms": row.edited_ms if row.edited_logged else edited,
         }
     )
     assert stamped.logical() == logical
@@ -246,7 +252,7 @@ def test_an_episode_with_an_unlogged_time_is_hashed_without_its_span(episode: Ep
 
 @pytest.mark.parametrize("stored", [b"{}", b"[]", b'["m",0,0,0,"",0,0]', b'"m"'])
 def test_what_is_no_memory_row_is_not_read_as_one(stored: bytes) -> None:
-    with pytest.raises(ValueError, match="a memory row is a list of 27 columns"):
+    with pytest.raises(ValueError, match="a memory row is a list of 29 columns"):
         MemoryRow.decode(stored)
 
 

@@ -10,6 +10,7 @@ from recallflow.decisions import History
 from recallflow.flows.embedded import Processed
 from recallflow.operators.graph import query_graph
 from recallflow.operators.graph.gate import Compared
+from tests.unit.operators.harness import explained
 
 MakeEvent = Callable[..., dict[str, Any]]
 RunFlow = Callable[..., Processed]
@@ -296,9 +297,9 @@ def test_neighbours_of_the_candidates_are_ranked_too(
         for depth in (1, 2)
     ]
     near, far = run_flow([*memories, *asked], decisions=rolled_out("off")).responses
-    assert "relationship" not in near["explanations"]["why"]["boosts"]
-    assert far["explanations"]["why"]["boosts"]["relationship"] == pytest.approx(0.0675)  # 0.05 · 1.5 · 0.9
-    assert far["explanations"]["must"]["boosts"]["relationship"] == pytest.approx(0.045)
+    assert "relationship" not in explained(near)["why"]["boosts"]
+    assert explained(far)["why"]["boosts"]["relationship"] == pytest.approx(0.0675)  # 0.05 · 1.5 · 0.9
+    assert explained(far)["must"]["boosts"]["relationship"] == pytest.approx(0.045)
     assert far["computation_tier"] == "graph"
 
 
@@ -320,7 +321,7 @@ def test_a_question_about_an_entity_finds_what_is_related_to_it(make_event: Make
         make_event("recall", 10, query="What is new?", mode="entity_focused", entity_urns=["urn:ann"]),
     ]
     for answer in run_flow([*told, *queries]).responses:
-        nearness = {memory_id: told["factors"]["proximity"] for memory_id, told in answer["explanations"].items()}
+        nearness = {memory_id: told["factors"]["proximity"] for memory_id, told in explained(answer).items()}
         assert nearness == {"ann": 1.0, "acme": 0.5, "else": 0.0}
         assert "no_graph" not in codes(answer)
 

@@ -140,3 +140,23 @@ def test_what_superseded_then_is_what_hides(make_event: MakeEvent, run_flow: Run
         )
         found[hour] = sorted(ids(run_flow([*events, asked]).responses[-1]))
     assert found == {2: ["a", "b"], 3: ["b"], 4: ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("hour", "topic", "relation"), [(3, "topic:dashboard", "works_at"), (4, "topic:colours", "left")]
+)
+def test_what_an_edit_brings_and_takes_away_is_of_its_event_time(
+    hour: int, topic: str, relation: str, make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    def said(topic: str, relation: str) -> dict[str, Any]:
+        return {"topics": [topic], "relations": [{"source": "Ann", "type": relation, "target": "Acme"}]}
+
+    log = [
+        make_event("memory", 2 * HOUR_MS, id="red", content="Grafana turns red", **said("dashboard", "works_at")),
+        make_event("memory.update", 4 * HOUR_MS, memory_id="red", **said("colours", "left")),
+    ]
+    then = {"as_of": {"event_time": hour * HOUR_MS}}
+    explore = make_event("graph.explore", 9 * HOUR_MS, nodes=["red", "Ann"], **then)
+    found = run_flow([*log, explore]).responses[-1]["subgraph"]
+    assert {link["node"] for link in found["links"] if link["node"].startswith("topic:")} == {topic}
+    assert {edge["type"] for edge in found["edges"]} == {relation}
