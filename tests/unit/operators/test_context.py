@@ -152,17 +152,24 @@ def indexed(*entries: Entry) -> OwnerIndex:
 
 
 def ranked(memory_id: str, layer: str, rank: int, content: str = "") -> RecalledMemory:
-    fields: dict[str, Any] = dict.fromkeys(("summary", "category", "role", "name", "session_id", "episode_id"))
+    untold = ("summary", "category", "role", "name", "session_id", "project_id", "episode_id")
+    fields: dict[str, Any] = dict.fromkeys(untold)
     return RecalledMemory(
         id=memory_id,
+        version=0,
+        current=True,
         content=content or f"text of {memory_id}",
         kind="fact",
         layer=layer,
         tags=[],
+        entities=[],
         created_at="2025-01-01T00:00:00Z",
+        updated_at="2025-01-01T00:00:00Z",
+        importance=0.5,
         confidence=1,
         score=1 / rank,
         rank=rank,
+        relevance=0.5,
         why=[],
         **fields,
     )
@@ -280,6 +287,7 @@ def test_a_recall_with_a_budget_assembles_a_context(
     assert context["relevant_items"][1:] == [
         {
             "id": "x",
+            "version": 0,
             "content": "Lock the door",
             "category": "work",
             "confidence": 1,
@@ -289,6 +297,7 @@ def test_a_recall_with_a_budget_assembles_a_context(
         },
         {
             "id": "l",
+            "version": 0,
             "content": "Ann likes green tea",
             "category": "tea",
             "confidence": 0.75,
