@@ -30,7 +30,7 @@ EDGES_MOST = 64  # looked at per memory for contradictions: its newest, and thos
 Rows = Sequence[MemoryRow | None]
 
 
-class Told(NamedTuple):
+class Particulars(NamedTuple):
     """What is told of a memory beside its row."""
 
     episode_id: str | None
@@ -40,23 +40,23 @@ class Told(NamedTuple):
     why: list[Reason]
 
 
-def told(
+def particulars(
     index: OwnerIndex,
     places: Places,
     excerpts: Sequence[Span | None],
     relevance: Column,
     current: Sequence[bool],
     reasons: Sequence[list[Reason]],
-) -> list[Told]:
+) -> list[Particulars]:
     """What is told of the memory at each place; all but the index in the order of `places`."""
     parts = zip(_episode_ids(index, places), excerpts, relevance.round(6).tolist(), current, reasons, strict=True)
-    return [*map(Told._make, parts)]
+    return [*map(Particulars._make, parts)]
 
 
 def ranked(
     ranking: Ranking,
     rows: Rows,
-    told: Sequence[Told],
+    particulars: Sequence[Particulars],
     explained: Sequence[dict[str, Any]],
     rerank_scores: Mapping[str, float],
 ) -> list[RecalledMemory]:
@@ -64,21 +64,23 @@ def ranked(
     reranker gave it; those whose text could not be opened come last, and one whose row is gone (a deletion in flight)
     is left out."""
     found: list[RecalledMemory] = []
-    parts = zip(rows, ranking.scores.tolist(), told, explained, strict=True)
+    parts = zip(rows, ranking.scores.tolist(), particulars, explained, strict=True)
     for row, score, of_it, more in sorted(parts, key=lambda part: isinstance(part[0], Redacted)):
         if row is not None:
-            given = rerank_scores.get(rerank.key(row.id, row.version))
+            given = rerank_scores.get(rerank.key(row.id, row.version)) if rerank_scores else None
             if given is not None:
                 more = more | {"rerank_score": round(given, 6)}
             found.append(_memory(row, of_it, score, len(found) + 1, more))
     return found
 
 
-def added(items: Sequence[Related], rows: Rows, told: Sequence[Told], behind: int) -> list[RecalledMemory]:
+def added(
+    items: Sequence[Related], rows: Rows, particulars: Sequence[Particulars], behind: int
+) -> list[RecalledMemory]:
     """What the graph adds, ranked behind so many memories; one whose row is gone is left out. Its score is that of the
     path which its reason tells."""
     found: list[RecalledMemory] = []
-    for row, item, of_it in zip(rows, items, told, strict=True):
+    for row, item, of_it in zip(rows, items, particulars, strict=True):
         if row is not None:
             found.append(_memory(row, of_it, item.score, behind + len(found) + 1, {}))
     return found
@@ -90,11 +92,11 @@ def _episode_ids(index: OwnerIndex, places: Places) -> list[str | None]:
     return [None if (episode := index.episode(number)) is None else episode.id for number in numbers]
 
 
-def _memory(row: MemoryRow, told: Told, score: float, rank: int, more: dict[str, Any]) -> RecalledMemory:
+def _memory(row: MemoryRow, about: Particulars, score: float, rank: int, more: dict[str, Any]) -> RecalledMemory:
     return RecalledMemory(
         id=row.id,
         version=row.version,
-        current=told.current,
+        current=about.current,
         content=row.content,
         summary=row.summary,
         kind=row.kind,
@@ -106,16 +108,16 @@ def _memory(row: MemoryRow, told: Told, score: float, rank: int, more: dict[str,
         entities=row.entities,
         session_id=row.session_id,
         project_id=row.project_id,
-        episode_id=told.episode_id,
+        episode_id=about.episode_id,
         created_at=format_time(row.created_ms),
         updated_at=format_time(row.updated_ms),
         importance=row.importance,
         confidence=row.confidence,
         score=round(score, 6),
         rank=rank,
-        relevance=told.relevance,
-        why=told.why,
-        excerpt=told.excerpt,
+        relevance=about.relevance,
+        why=about.why,
+        excerpt=about.excerpt,
         **more,
     )
 

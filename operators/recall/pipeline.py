@@ -409,13 +409,13 @@ def _compose(
     items = () if expanded.applied is None else expanded.applied.items
     reasons += why.added(items, rows)
     current = _current(asked, expanded.places)
-    told = compose.told(index, expanded.places, shown, expanded.relevance, current, reasons)
+    shown_with = compose.particulars(index, expanded.places, shown, expanded.relevance, current, reasons)
     scores = {} if asked.scored is None else asked.scored.scores
     explained: list[dict[str, Any]] = [{} for _ in rows]
     if query.explain:
         explained = compose.explanations(ranked.scene, ranking, columns, asked.engine.embedder.kind)
-    memories = compose.ranked(ranking, rows, told[:count], explained, scores)
-    memories += compose.added(items, expanded.rows[count:], told[count:], len(memories))
+    memories = compose.ranked(ranking, rows, shown_with[:count], explained, scores)
+    memories += compose.added(items, expanded.rows[count:], shown_with[count:], len(memories))
     memories = compose.with_conflicts(memories, asked.graph, asked.moment)
     warnings += compose.relevance_warnings(ranked.scene, ranked.judged, len(memories))
     optional: dict[str, Any] = {}

@@ -94,10 +94,10 @@ def test_a_query_s_weight_of_a_boost_comes_before_the_tenant_s(make_event: MakeE
     ask = make_event("recall", query="red bike", k=1)
     asked = [ask, ask | {"weights": {"personalisation": 0.5}}, ask | {"mode": "balanced"}]
     done = run_flow([*told, judged, *asked], decisions=decided).responses
-    boosted = [response["explanations"]["a"]["boosts"] for response in done]
+    boosted = [explained(response)["a"]["boosts"] for response in done]
     assert boosted == [{}, {"personalisation": 0.05}, {"personalisation": 0.1}]
     for response in done:
-        told_of = response["explanations"]["a"]
+        told_of = explained(response)["a"]
         total = sum(told_of["weights"][name] * value for name, value in told_of["factors"].items())
         assert response["memories"][0]["score"] == pytest.approx(total + sum(told_of["boosts"].values()), abs=1e-5)
 

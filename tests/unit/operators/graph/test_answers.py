@@ -215,7 +215,7 @@ def test_neighbours_that_weigh_nothing_are_not_looked_for(
     deep = ask(make_event, "hybrid strategy for retrieval", strategy="baseline", traversal_depth=2, k=5)
     asked = [deep, deep | {"weights": {"relationship": 0}}, deep | {"traversal_depth": 1}, deep | {"mode": "relevance"}]
     boosted, without, shallow, other = run_flow([*memories, *asked]).responses
-    assert any("relationship" in one["boosts"] for one in boosted["explanations"].values())
+    assert any("relationship" in one["boosts"] for one in explained(boosted).values())
     assert ids(without) == ids(shallow) != ids(boosted)
     tiers = [answer["computation_tier"] for answer in (boosted, without, shallow, other)]
     assert tiers == ["graph", "standard", "standard", "standard"]
