@@ -24,7 +24,7 @@ next anyway) is shown and not judged: a graph that agrees with the baseline does
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
@@ -165,12 +165,12 @@ class Gate:
 
     def types(self) -> dict[str, TypeFigures]:
         """What edges of each type gave in the window and before it, as relevance."""
-        enough, now = self._window.answers, self._now()
+        now, enough = self._now(), self._window.answers
         return {
             kind: TypeFigures(
                 answers=len(now.get(kind, ())),
-                relevance=_rate(sum(now.get(kind, ())), len(now.get(kind, ())), enough),
-                before=_rate(sum(self._before.get(kind, ())), len(self._before.get(kind, ())), enough),
+                relevance=_known_mean(now.get(kind, ()), enough),
+                before=_known_mean(self._before.get(kind, ()), enough),
             )
             for kind in sorted(now.keys() | self._before.keys())
         }
@@ -178,29 +178,25 @@ class Gate:
     def blocks(self, blocked: bool) -> bool:
         """Whether expansion is to be blocked, where now it is `blocked` or not. What holds goes on between the two
         bounds, and until enough was seen."""
-        unknown = self.figures()["error_rate"] is None
-        return bool(self._beyond(blocked)) or (blocked and unknown)
+        figures = self.figures()
+        return bool(_beyond(figures, blocked)) or (blocked and figures["error_rate"] is None)
 
     def reason(self, blocked: bool) -> str:
         """The figures that speak against expansion, for those who read a verdict."""
-        named = {"relevance_loss": f" ({max(self._losses())[1]})"} if self._losses() else {}
-        beyond = self._beyond(blocked).items()
+        losses = self._losses()
+        named = {"relevance_loss": f" ({max(losses)[1]})"} if losses else {}
+        beyond = _beyond(self.figures(), blocked).items()
         return ", ".join(f"{name} {round(value, 2):g}{named.get(name, '')}" for name, value in beyond) or "recovered"
 
     # ------------------------------------------------------------------ parts
 
-    def _beyond(self, blocked: bool) -> dict[str, float]:
-        """Known figures above their bound: the one to block, or, where it is `blocked`, the one to free."""
-        figures = self.figures()
-        limits = {name: bounds.free if blocked else bounds.block for name, bounds in BOUNDS.items()}
-        known = {name: value for name in limits if (value := figures[name]) is not None}
-        return {name: value for name, value in known.items() if value > limits[name]}
-
     def _losses(self) -> list[tuple[float, str]]:
         """How much less relevant what edges of a type give is than what they gave before, of each type that enough is
         known of."""
-        known = [(kind, of.before, of.relevance) for kind, of in self.types().items()]
-        return [(loss, kind) for kind, before, now in known if (loss := _loss(before, now)) is not None]
+        enough = self._window.answers
+        known = ((kind, self._before.get(kind, ()), values) for kind, values in self._now().items())
+        means = ((kind, _known_mean(before, enough), _known_mean(now, enough)) for kind, before, now in known)
+        return [(loss, kind) for kind, before, now in means if (loss := _loss(before, now)) is not None]
 
     def _now(self) -> dict[str, list[float]]:
         found: dict[str, list[float]] = {}
@@ -233,8 +229,19 @@ class Gate:
         return max(self.since_ms, self.latest_ms - self._window.span_ms)
 
 
+def _beyond(figures: Mapping[str, Figure], blocked: bool) -> dict[str, float]:
+    """Known figures above their bound: the one to block, or, where it is `blocked`, the one to free."""
+    limits = {name: bounds.free if blocked else bounds.block for name, bounds in BOUNDS.items()}
+    known = {name: value for name in limits if (value := figures[name]) is not None}
+    return {name: value for name, value in known.items() if value > limits[name]}
+
+
 def _rate(part: float, whole: float, enough: float) -> float | None:
     return round(part / whole, 6) if whole and whole >= enough else None
+
+
+def _known_mean(values: Collection[float], enough: int) -> float | None:
+    return _rate(sum(values), len(values), enough)
 
 
 def _loss(before: float | None, now: float | None) -> float | None:
