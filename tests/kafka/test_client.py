@@ -19,6 +19,7 @@ from recallflow import EpisodesList, MemoryGet, Position, Response
 from recallflow.client import AsyncRecallClient, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient
 from recallflow.flows.topics import Topics
 from recallflow.graphs import GraphReport
+from tests.kafka.harness import Command
 
 TENANT = "acme"
 PAIRS = 100
@@ -284,6 +285,22 @@ def test_a_rollout_is_decided_traced_and_told(broker: Cluster, topics: Topics, u
         gate = _told(client).gate
         assert (gate.blocked, gate.by, gate.why) == (True, "ops", "wait")
         assert client.recall("ann", "rollout alarms", strategy="hybrid_graph").fallback == "quality_gate_blocked"
+
+
+def test_the_command_asks_the_engine(command: Command, broker: Cluster, topics: Topics, user: str) -> None:
+    with RecallClient(broker.bootstrap_servers, user, **named(topics), timeout_s=WAIT_S) as client:  # type: ignore[arg-type]
+        relation = {"source": "Ann", "type": "works_at", "target": "Acme"}
+        at = client.remember("ann", "Ann started at Acme", id="m1", relations=[relation])
+        client.recall("ann", "Ann", after=at)
+    where = ["--bootstrap-servers", broker.bootstrap_servers, "--query-topic", topics.queries]
+    where += ["--response-topic", topics.responses, "--tenant", user, "--user", "ann"]
+    facts = command("graph", "facts", "Acme", *where)
+    assert facts.stdout == "Ann works_at Acme\n    “Ann started at Acme” m1\n", facts.stderr
+    status, trace = command("graph", "status", *where), command("graph", "trace", "Acme", *where)
+    assert status.stdout.startswith("rollout  off\ngate     open\n"), status.stderr
+    assert trace.stdout.startswith("from     m1 ("), trace.stderr
+    unknown = command("graph", "facts", "--entity", "Nobody", *where)
+    assert (unknown.returncode, "not_found" in unknown.stderr) == (1, True)
 
 
 def _told(client: RecallClient) -> GraphReport:
