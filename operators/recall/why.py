@@ -7,6 +7,7 @@ be opened is neither searched nor quoted.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,6 @@ MOST = 3  # reasons of a memory
 LEAST_SHARE = 0.2  # of the strongest one: what adds less decides nothing
 SEARCHED_CHARACTERS = 4_000  # of a text, for the question's words
 BEFORE, BEHIND = 4, 2  # neighbours that lend: to late interaction, and to the window of BM25
-_OFFSETS = [offset for offset in range(-BEFORE, BEHIND + 1) if offset]
 
 Rows = Sequence[MemoryRow | None]
 Words = dict[str, list[tuple[int, int]]]  # stem → where its words stand
@@ -69,8 +69,9 @@ def why(
         return []
     places, cases = ranking.places, list[_Case]()
     asked_about = people.asked_about(scene.index, scene.question)
-    languages = (scene.fact("flags", places) >> LANGUAGE_SHIFT).tolist()
-    texts = zip(places.tolist(), rows, languages, _words(scene, rows, languages), strict=True)
+    languages = _languages(scene, places)
+    said = _standing(rows, [frozenset(scene.question.stems)] * len(rows), languages)
+    texts = zip(places.tolist(), rows, languages, said, strict=True)
     neighbours = zip(_lenders(scene, places), _before(scene, places, kind), strict=True)
     speaking = strengths(scene, ranking, columns)
     for (place, row, language, words), (lender, before), own in zip(texts, neighbours, speaking, strict=True):
@@ -80,10 +81,11 @@ def why(
             person = people.whose(scene.index, asked_about, row.author, text, language)
         if row is not None and not any(one.holds(phrases.day_of(row.created_ms)) for one in scene.question.dates):
             own["near_date"] = own.pop("date", 0.0)
-        found = _by_code(own, row, words, lender, before, person, kind)
-        cases.append(_Case(place, row, words, lender, person, _strongest(found)))
+        codes = _strongest(_by_code(own, row, words, lender, before, person, kind))
+        cases.append(_Case(place, row, words, lender if "nearby" in codes else None, person, codes))
     quoted = _neighbours(scene, rows, cases, read)
-    return [_reasons(scene, one, quoted, entities) for one in cases]
+    lent = _lent(scene, cases, quoted)
+    return [_reasons(scene, one, quoted, lent, entities) for one in cases]
 
 
 def added(items: Iterable[Related], seeds: Sequence[MemoryRow | None]) -> list[list[Reason]]:
@@ -104,8 +106,8 @@ def say_reranked(reasons: list[list[Reason]], model: str, before: Sequence[int])
 
 
 class _Case(NamedTuple):
-    """What the reasons of a memory are made of: its place and row, the question's words in it, whose it is of those
-    whom the question is about, and the codes."""
+    """What the reasons of a memory are made of: its place and row, the question's words in it, the neighbour that lends
+    it others, if that is a reason, whose it is of those whom the question is about, and the codes."""
 
     place: int
     row: MemoryRow | None
@@ -117,35 +119,28 @@ class _Case(NamedTuple):
     @property
     def quoted(self) -> list[int]:
         """The places of the neighbours that its reasons quote."""
-        nearby = [self.lender.place] if "nearby" in self.codes and self.lender is not None else []
+        nearby = [] if self.lender is None else [self.lender.place]
         return [*nearby, self.place - 1] if "answers" in self.codes else nearby
 
 
-def _words(scene: Scene, rows: Rows, languages: Sequence[int]) -> list[Words]:
-    """The question's words in the text of each memory that can be opened."""
+def _standing(rows: Rows, asked: Sequence[frozenset[str]], languages: Sequence[int]) -> list[Words]:
+    """Where words with these stems stand in the text of each memory that can be opened: at its beginning, or else,
+    where none does, anywhere."""
     found: list[Words] = [{} for _ in rows]
-    asked, by_language = frozenset(scene.question.stems), defaultdict[int, list[tuple[int, str]]](list)
-    for at, (row, language) in enumerate(zip(rows, languages, strict=True)):
-        if asked and is_readable(row):
-            by_language[language].append((at, row.content))
-    for language, texts in by_language.items():
-        searched = _standing([text for _, text in texts], asked, language)
-        for (at, _), words in zip(texts, searched, strict=True):
-            found[at] = words
-    return found
-
-
-def _standing(texts: Sequence[str], asked: frozenset[str], language: int) -> list[Words]:
-    """Where words with these stems stand in each text: at its beginning, or else, where none does, anywhere."""
-    found: list[Words] = [{} for _ in texts]
-    searched = find_stems([text[:SEARCHED_CHARACTERS] for text in texts], asked, language)
-    for text, words, places in zip(texts, found, searched, strict=True):
-        for stem, start, end in places:
-            if end < SEARCHED_CHARACTERS or end == len(text):  # there a word may be cut in two
-                words.setdefault(stem, []).append((start, end))
-        if not words and len(text) > SEARCHED_CHARACTERS:
-            for stem, start, end in find_stems([text], asked, language)[0]:
-                words.setdefault(stem, []).append((start, end))
+    by_language = defaultdict[int, list[tuple[str, frozenset[str], Words]]](list)
+    for row, stems, language, words in zip(rows, asked, languages, found, strict=True):
+        if stems and is_readable(row):
+            by_language[language].append((row.content, stems, words))
+    for language, wanted in by_language.items():
+        beginnings = [text[:SEARCHED_CHARACTERS] for text, _, _ in wanted]
+        searched = find_stems(beginnings, [stems for _, stems, _ in wanted], language)
+        for (text, stems, words), places in zip(wanted, searched, strict=True):
+            for stem, start, end in places:
+                if end < SEARCHED_CHARACTERS or end == len(text):  # there a word may be cut in two
+                    words.setdefault(stem, []).append((start, end))
+            if not words and len(text) > SEARCHED_CHARACTERS:
+                for stem, start, end in find_stems([text], [stems], language)[0]:
+                    words.setdefault(stem, []).append((start, end))
     return found
 
 
@@ -190,7 +185,13 @@ def _strongest(strength: dict[str, float]) -> list[str]:
     """The codes of the reasons that count, strongest first."""
     least = LEAST_SHARE * max(strength.values(), default=0.0)
     strong = [code for code, worth in strength.items() if worth > 0 and worth >= least]
-    return sorted(strong, key=lambda code: -strength[code])[:MOST]
+    return sorted(strong, key=strength.__getitem__, reverse=True)[:MOST]
+
+
+def _languages(scene: Scene, places: Places) -> list[int]:
+    """The language that each place's memory is in, by its place in `LATIN`."""
+    found: list[int] = (scene.fact("flags", places) >> LANGUAGE_SHIFT).tolist()
+    return found
 
 
 # ---------------------------------------------------------------------- neighbours
@@ -227,30 +228,31 @@ def _lenders(scene: Scene, places: Places) -> list[Lender | None]:
     standing = [asked[stem] for stem in stems]
     low, high = (bound.take(places).tolist() for bound in conversation.windows[BEFORE])
     nearby = [
-        (place, [place + offset for offset in _OFFSETS if first <= place + offset < end])
+        (place, [*range(first, place), *range(place + 1, min(end, place + 1 + BEHIND))])
         for place, first, end in zip(places.tolist(), low, high, strict=True)
     ]
     looked_at = np.array([*{one for place, others in nearby for one in (place, *others)}], np.int64)
-    counts = counted([found.places for found in standing], looked_at, conversation.size)
-    permitted = dict(zip(looked_at.tolist(), _permitted(scene, looked_at).tolist(), strict=True))
-    held = dict[int, set[int]]()  # by place, which of the words stand there
-    for word, at in zip(*(found.tolist() for found in counts.nonzero()), strict=True):
-        held.setdefault(int(looked_at[at]), set()).add(word)
+    looked_at = looked_at[_permitted(scene, looked_at)]
+    words, at = counted([found.places for found in standing], looked_at, conversation.size).nonzero()
+    held = dict[int, int]()  # by place, which of the words stand there: a bit for each
+    for word, place in zip(words.tolist(), looked_at.take(at).tolist(), strict=True):
+        held[place] = held.get(place, 0) | 1 << word
     worths = idf([found.holders for found in standing], conversation.size).tolist()
 
-    def worth(words: set[int]) -> float:
-        return float(sum(worths[word] for word in sorted(words)))
+    @cache
+    def worth(words: int) -> float:
+        return float(sum(own for word, own in enumerate(worths) if words >> word & 1))
 
     found = list[Lender | None]()
     for place, others in nearby:
-        own, lender, most = held.get(place, set[int]()), None, 0.0
+        own, lender, most = held.get(place, 0), None, 0.0
         for other in others:
-            if (words := held.get(other)) and permitted[other] and (lent := worth(words - own)) > most:
-                lender, most = other, lent
+            if (lent := held.get(other, 0) & ~own) and worth(lent) > most:
+                lender, most = other, worth(lent)
         if lender is None:
             found.append(None)
         else:
-            lent_stems = frozenset(stems[word] for word in held[lender] - own)
+            lent_stems = frozenset(stem for word, stem in enumerate(stems) if held[lender] & ~own & 1 << word)
             found.append(Lender(lender, lender - place, most / (most + worth(own)), lent_stems))
     return found
 
@@ -268,16 +270,19 @@ def _neighbours(scene: Scene, rows: Rows, cases: list[_Case], read: RowsReader) 
 # ---------------------------------------------------------------------- in words
 
 
-def _nearby(scene: Scene, lender: Lender, neighbour: MemoryRow | None) -> Reason | None:
+def _lent(scene: Scene, cases: list[_Case], quoted: dict[int, MemoryRow]) -> dict[int, Words]:
+    """By place of a memory, where the words that a neighbour lends it stand in that one's text."""
+    lenders = {one.place: one.lender for one in cases if one.lender is not None}
+    rows, stems = [quoted.get(one.place) for one in lenders.values()], [one.stems for one in lenders.values()]
+    languages = _languages(scene, np.array([one.place for one in lenders.values()], np.int64))
+    return dict(zip(lenders, _standing(rows, stems, languages), strict=True))
+
+
+def _nearby(lender: Lender, neighbour: MemoryRow | None, words: Words) -> Reason | None:
     """What a neighbour lends, as it says it; none where its text does not show it, as where a word is cut in two."""
-    span = (0, 0)
-    if neighbour is not None:
-        language = int(scene.fact("flags", np.array([lender.place]))[0]) >> LANGUAGE_SHIFT
-        (words,) = _standing([neighbour.content], lender.stems, language)
-        if not words:
-            return None
-        span = min(spans[0] for spans in words.values())
-    return phrases.nearby(lender.offset, neighbour, span)
+    if neighbour is None:
+        return phrases.nearby(lender.offset, None, (0, 0))
+    return phrases.nearby(lender.offset, neighbour, min(spans[0] for spans in words.values())) if words else None
 
 
 def _entity(scene: Scene, case: _Case, entities: Callable[[int | None], list[str]]) -> Reason | None:
@@ -290,7 +295,11 @@ def _entity(scene: Scene, case: _Case, entities: Callable[[int | None], list[str
 
 
 def _reasons(
-    scene: Scene, case: _Case, neighbours: dict[int, MemoryRow], entities: Callable[[int | None], list[str]]
+    scene: Scene,
+    case: _Case,
+    neighbours: dict[int, MemoryRow],
+    lent: dict[int, Words],
+    entities: Callable[[int | None], list[str]],
 ) -> list[Reason]:
     row, found = case.row, []
     if row is None:  # it is not shown
@@ -300,8 +309,9 @@ def _reasons(
             case "words":
                 found.append(phrases.words(row.content, case.words))
             case "nearby" if case.lender is not None:
-                if (lent := _nearby(scene, case.lender, neighbours.get(case.lender.place))) is not None:
-                    found.append(lent)
+                said = _nearby(case.lender, neighbours.get(case.lender.place), lent[case.place])
+                if said is not None:
+                    found.append(said)
             case "answers":
                 found.append(phrases.answers(neighbours.get(case.place - 1)))
             case "person" if case.person is not None:

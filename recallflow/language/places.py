@@ -1,6 +1,7 @@
 """Where in a text the words stand that have certain stems, by the same analysis that finds the stems."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -27,19 +28,19 @@ class Found(NamedTuple):
     end: int
 
 
-def find_stems(texts: Sequence[str], wanted: Collection[str], language: int) -> list[list[Found]]:
-    """The words of each text that have one of these stems, in its order. `language`: the one that their words in Latin
-    script were read in, by its place in `LATIN`."""
+def find_stems(texts: Sequence[str], wanted: Sequence[Collection[str]], language: int) -> list[list[Found]]:
+    """The words of each text that have one of the stems wanted in it, in its order. `language`: the one that their
+    words in Latin script were read in, by its place in `LATIN`."""
     plain = [text.lower() if text.isascii() and language != TURKISH else "" for text in texts]
-    words = _wanted("\n".join(plain), wanted, language)  # of all at once: most words stand in several
-    found = zip(texts, plain, strict=True)
-    return [_in_latin(lowered, words) if lowered else _find(text, wanted, language) for text, lowered in found]
+    words = _wanted("\n".join(plain), {*chain(*wanted)}, language)  # of all at once: most words stand in several
+    found = zip(texts, plain, wanted, strict=True)
+    return [_in_latin(low, words, stems) if low else _find(text, stems, language) for text, low, stems in found]
 
 
 def _find(text: str, wanted: Collection[str], language: int) -> list[Found]:
     lowered = _lowered(text, language)
     if text.isascii() or not BEYOND_LATIN.search(lowered):
-        found = _in_latin(lowered, _wanted(lowered, wanted, language))
+        found = _in_latin(lowered, _wanted(lowered, wanted, language), wanted)
     else:
         found = _joined(_in_any(lowered, wanted, language), lowered)
     # Most texts are written as they are read; in the others each character has to be found again.
@@ -57,15 +58,16 @@ def _wanted(lowered: str, wanted: Collection[str], language: int) -> dict[str, s
     if not lowered.isascii():
         return {word: found for word in set(LATIN_WORD.findall(lowered)) if (found := stem[word]) in wanted}
     initials = {one[0] for one in wanted}  # a stem begins as its words do, but for marks
-    words = [word for word in set(ascii_words(lowered)) if word[0] in initials]
-    return {word: found for word in words if len(word) > 1 and (found := stem[word]) in wanted}
+    words = {*ascii_words(lowered)}
+    return {word: found for word in words if word[0] in initials and (found := stem[word]) in wanted}
 
 
-def _in_latin(lowered: str, words: Mapping[str, str]) -> list[Found]:
-    """Where words stand by themselves. To search for the few that are wanted is faster than to look at all."""
+def _in_latin(lowered: str, words: Mapping[str, str], wanted: Collection[str]) -> list[Found]:
+    """Where words with the stems wanted stand by themselves. To search for the few that have one is faster than to look
+    at all."""
     found: list[Found] = []
     for word, kind in words.items():
-        start = lowered.find(word)
+        start = lowered.find(word) if kind in wanted else -1
         while start >= 0:
             end = start + len(word)
             if not (_is_of_word(lowered[start - 1 : start]) or _is_of_word(lowered[end : end + 1])):

@@ -19,12 +19,12 @@ PIECES = st.sampled_from(
 
 
 def spelled(text: str, wanted: set[str], language: int) -> list[tuple[str, str]]:
-    return [(text[start:end], kind) for kind, start, end in find_stems([text], wanted, language)[0]]
+    return [(text[start:end], kind) for kind, start, end in find_stems([text], [wanted], language)[0]]
 
 
 def test_a_bent_word_is_shown_where_it_stands() -> None:
     text = "I moved from Leeds; moving was hard."
-    assert find_stems([text], {"move", "leed"}, 0)[0] == [("move", 2, 7), ("leed", 13, 18), ("move", 20, 26)]
+    assert find_stems([text], [{"move", "leed"}], 0)[0] == [("move", 2, 7), ("leed", 13, 18), ("move", 20, 26)]
 
 
 def test_a_function_word_with_the_stem_of_another_is_not_meant() -> None:
@@ -57,14 +57,14 @@ def test_places_are_those_of_the_stems_that_a_text_is_read_to_have(text: str, as
     reading = read(text, assumed)
     beside = " щ" * bool(BEYOND_LATIN.search(text)) + " の" * bool(KANA.search(text))  # what decides how words are read
     for wanted in ({*reading.stems}, {*reading.stems[::3]}):
-        found = find_stems([text], wanted, reading.language)[0]
+        found = find_stems([text], [wanted], reading.language)[0]
         ends = [0, *(one.end for one in found)]
         assert all(end <= one.start < one.end <= len(text) for end, one in zip(ends, found, strict=False))
         for _, start, end in found:
             if UNSPACED_LETTER.search(text[start:end]):  # what stands beside decides where its words begin
                 assert any(stem in normalised(text[start:end]) for stem in wanted)
                 continue
-            alone = find_stems([text[start:end] + beside], wanted, reading.language)[0]
+            alone = find_stems([text[start:end] + beside], [wanted], reading.language)[0]
             assert (alone[0].start, alone[-1].end) == (0, end - start)
         assert bool(found) == bool(wanted)
 
@@ -72,14 +72,15 @@ def test_places_are_those_of_the_stems_that_a_text_is_read_to_have(text: str, as
 @pytest.mark.parametrize("text", TEXTS[::7])
 def test_all_words_of_a_fact_are_found(text: str) -> None:
     reading = read(text)
-    kinds = "".join(kind for kind, _, _ in find_stems([text], {*reading.stems}, reading.language)[0])
+    kinds = "".join(kind for kind, _, _ in find_stems([text], [{*reading.stems}], reading.language)[0])
     assert all(stem in kinds for stem in reading.stems)
 
 
 @given(st.lists(st.lists(PIECES, max_size=6).map(" ".join), max_size=4), st.sampled_from([0, NUMBER["de"]]))
 def test_texts_are_searched_together_as_each_alone(texts: list[str], language: int) -> None:
-    wanted = {stem for text in texts for stem in read(text, language).stems}
-    assert find_stems(texts, wanted, language) == [find_stems([text], wanted, language)[0] for text in texts]
+    wanted = [{*read(text, language).stems} for text in texts[1:] + texts[:1]]
+    alone = [find_stems([text], [stems], language)[0] for text, stems in zip(texts, wanted, strict=True)]
+    assert find_stems(texts, wanted, language) == alone
 
 
 def test_a_character_that_is_asked_for_alone_is_shown_in_every_word_that_holds_it() -> None:
