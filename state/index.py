@@ -83,9 +83,9 @@ class Conversation:
     `slots`: (n,) the slot of each place; `places`: (slots,) the place of each slot, -1 for a dead one; `facts`: what is
     known of each place's memory. Memories outside any episode are episodes of one. `starts`, `ends`: first place of
     each episode, and the place after its last; `segment`: each place's episode, counted from 0; `opens`: whether a
-    place is the first of a real episode. `windows`: for each reach, the bounds [low, high) of each place's
-    neighbourhood, itself and as many places to each side as its episode has. `authors`: who wrote any of them, -1 for
-    nobody.
+    place is the first of a real episode, `follows`: whether it is not the first of any. `windows`: for each reach, the
+    bounds [low, high) of each place's neighbourhood, itself and as many places to each side as its episode has.
+    `authors`: who wrote any of them, -1 for nobody.
     """
 
     def __init__(self, facts: Mapping[str, Array]) -> None:
@@ -100,7 +100,8 @@ class Conversation:
         ordered = episode[order]
         self.size = len(order)
         first = np.ones(self.size, np.bool_)
-        first[1:] = ordered[1:] != ordered[:-1]
+        np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+        self.follows: Mask = ~first
         self.opens: Mask = first & (ordered >= 0)
         self.starts: Ints = np.flatnonzero(first)
         self.segment: Ints = np.cumsum(first)
@@ -139,13 +140,13 @@ class Conversation:
     def before(self, values: Array) -> Array:
         """For each place, the value of the one before it in its episode; 0 where there is none."""
         shifted = np.zeros_like(values)
-        shifted[1:] = np.where(self.segment[1:] == self.segment[:-1], values[:-1], 0)
+        shifted[1:] = np.where(self.follows[1:], values[:-1], 0)
         return shifted
 
     def after(self, values: Array) -> Array:
         """For each place, the value of the one after it in its episode; 0 where there is none."""
         shifted = np.zeros_like(values)
-        shifted[:-1] = np.where(self.segment[1:] == self.segment[:-1], values[1:], 0)
+        shifted[:-1] = np.where(self.follows[1:], values[1:], 0)
         return shifted
 
 

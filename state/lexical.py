@@ -48,14 +48,14 @@ class Spelling(int):
 _spellings = Kept(Spelling.of, 16 * 1024 * 1024)
 
 
-def distinct(slots: Unsigned) -> Unsigned:
-    """Rising slots, each once."""
-    if len(slots) < 2:
-        return slots
-    once = np.empty(len(slots), np.bool_)
+def distinct(numbers: Array) -> Array:
+    """Rising numbers, each once."""
+    if len(numbers) < 2:
+        return numbers
+    once = np.empty(len(numbers), np.bool_)
     once[0] = True
-    np.not_equal(slots[1:], slots[:-1], out=once[1:])
-    return slots[once]
+    np.not_equal(numbers[1:], numbers[:-1], out=once[1:])
+    return numbers[once]
 
 
 def _distinct_of(values: Array) -> tuple[Array, Ints, Ints]:
@@ -335,7 +335,8 @@ class LexicalIndex:
             column_of = np.full(len(self._lengths), -1)
             column_of[slots] = np.arange(len(slots))
             columns = column_of.take(columns)
-            closest, columns = closest[:, columns >= 0], columns[columns >= 0]
+            if len(slots) < len(column_of):
+                closest, columns = closest[:, columns >= 0], columns[columns >= 0]
         best[:, columns] = closest
         return best
 
@@ -353,10 +354,11 @@ class LexicalIndex:
         shares = those == features[0]
         for feature in features[1:]:
             shares |= those == feature
-        sharing = of[shares.nonzero()[0]]
-        added = distinct(sharing)
-        shared = np.searchsorted(sharing, added, "right") - np.searchsorted(sharing, added)
-        cosines = (shared / np.sqrt(len(features) * self._feature_counts.view[added])).astype(np.float32)
+        shared = np.bincount(of[shares])
+        added = shared.nonzero()[0].astype(np.uint32)
+        cosines = (shared.take(added) / np.sqrt(len(features) * self._feature_counts.view.take(added))).astype(
+            np.float32
+        )
         found = _Alike(words, np.concatenate([known.words, added]), np.concatenate([known.similarities, cosines]))
         if number is not None:
             self._alike[number] = found

@@ -19,7 +19,7 @@ _ZERO = 128  # what is stored for a 0
 # are slower than one: 100,000 rows of 384 floats took 17 ms (p95 150 ms) on two busy cores as a whole, 13 ms (p95 16
 # ms) in parts. Of a few rows, smaller parts are better still: what is turned to floats stays in the inner caches.
 _ALONE = 400_000
-_FEW, _ALONE_OF_FEW = 4_000, 25_000
+_FEW, _ALONE_OF_FEW = 4_000, 100_000
 # OpenBLAS multiplies rows a few together, and sums those left over in another order: the last bits of a product would
 # depend on where its row stands, which is not the same once an owner was loaded anew.
 _TOGETHER = 16
@@ -118,8 +118,9 @@ class VectorIndex:
 
     def _products(self, query: Matrix, codes: Codes, units: Matrix) -> Matrix:
         products = np.empty(len(codes), np.float32)
-        at_once = max((_ALONE if len(codes) > _FEW else _ALONE_OF_FEW) // max(len(query), 1), 1)
-        rows = np.empty((min(at_once, len(codes)) + _TOGETHER, len(query)), np.float32)
+        alone = _ALONE if len(codes) > _FEW else _ALONE_OF_FEW
+        at_once = max(alone // max(len(query), 1) // _TOGETHER, 1) * _TOGETHER
+        rows = np.empty((min(at_once, len(codes) + _TOGETHER), len(query)), np.float32)
         for start in range(0, len(codes), at_once):
             count = min(at_once, len(codes) - start)
             whole = -(-count // _TOGETHER) * _TOGETHER

@@ -69,7 +69,7 @@ def bm25_scores(index: OwnerIndex, stems: Sequence[str], bare: Collection[str]) 
     width = len(places) + 1
     found = np.zeros((3, len(places)))
     of_episodes = np.zeros(len(conversation.starts))
-    episodes = np.unique(conversation.segment[places])
+    episodes = distinct(conversation.segment.take(places))
     at_once = max(_AT_ONCE // width, 1)
     for start in range(0, len(held), at_once):
         some, these = held[start : start + at_once], slice(start, start + at_once)

@@ -27,7 +27,7 @@ Whose a memory is, `people.py` tells. What a memory outside any episode (a fact 
 `borrowed`, `around` and `opens`, stands at its mean: it counts neither for nor against it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, repeat
 from types import MappingProxyType
@@ -130,7 +130,7 @@ def compute(
     columns = _facts(index, question)
     meaning = _dense(index, query)
     dense = meaning.scores
-    columns |= {"dense": dense, "reply": conversation.after(dense)} | _words(index, question, dense)
+    columns |= {"dense": dense, "reply": conversation.after(dense)} | _words(index, question, dense, weights)
     every = np.arange(conversation.size)
     chosen = every if permitted is None else permitted
     found = Columns({name: column for name, column in columns.items() if name in weights}, weights)
@@ -148,27 +148,31 @@ def compute(
     return Columns(found.values | wanted, weights, complete, found.first, standards)
 
 
-def _words(index: OwnerIndex, question: Question, dense: Column) -> dict[str, Column]:
-    """The columns that rest on the question's words as they are."""
+def _words(index: OwnerIndex, question: Question, dense: Column, wanted: Container[str]) -> dict[str, Column]:
+    """The columns that rest on the question's words as they are. What people's chats need, or what an assistant's need,
+    is worked out where it is wanted."""
     conversation = index.conversation
     scores = bm25_scores(index, question.stems, frozenset(question.bare_stems))
     own, in_episode = logarithm(scores.own), conversation.facts["episode"] >= 0
-    answers = np.where(index.answering, conversation.before(DENSE_IN_BASE * dense + squashed(scores.own)), 0.0)
-    # Who says much to an assistant says it in words of their own.
-    brief = np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)
-    borrowed = np.where(index.answering, brief * np.maximum(conversation.before(own) - own, 0.0), 0.0)
-    around = conversation.around(own, AROUND)
     phrase = phrase_column(index, question.stems)
-    return {
+    columns = {
         "own": own,
         "window": squashed(scores.window),
         "near": logarithm(scores.near),
         "episode": logarithm(scores.episode),
-        "around": people.filled(around, in_episode),
-        "phrase": phrase / scores.worth if scores.worth else phrase,
-        "answers": people.filled(answers, in_episode),
-        "borrowed": people.filled(borrowed, in_episode),
     }
+    if "around" in wanted:
+        columns["around"] = people.filled(conversation.around(own, AROUND), in_episode)
+    columns["phrase"] = phrase / scores.worth if scores.worth else phrase
+    if "answers" in wanted:
+        answers = np.where(index.answering, conversation.before(DENSE_IN_BASE * dense + squashed(scores.own)), 0.0)
+        columns["answers"] = people.filled(answers, in_episode)
+    if "borrowed" in wanted:
+        # Who says much to an assistant says it in words of their own.
+        brief = np.minimum(BRIEF / np.maximum(index.lengths[0].words, 1), 1.0)
+        borrowed = np.where(index.answering, brief * np.maximum(conversation.before(own) - own, 0.0), 0.0)
+        columns["borrowed"] = people.filled(borrowed, in_episode)
+    return columns
 
 
 def _dense(index: OwnerIndex, query: TextVectors) -> words.Standard:

@@ -22,7 +22,7 @@ from recallflow.state.arrays import Column, Places
 from recallflow.state.index import Conversation, OwnerIndex
 
 NAMES = ("word", "word_before")
-BEFORE = 4  # places
+BEFORE = 4  # places: a power of 2
 LENT = 0.95
 SAMPLE_BLOCKS, SAMPLE_BLOCK = 128, 8  # places whose mean and deviation stand for a large owner's
 
@@ -114,14 +114,17 @@ def _values(index: OwnerIndex, units: Units, places: Places) -> Column:
     conversation = index.conversation
     needed = _with_neighbours(conversation, places)
     closest = units.closest(index, needed)
-    segment = conversation.segment if len(needed) == conversation.size else conversation.segment[needed]
+    # Whether what stands so many before lends: `needed` holds every place between a place and its neighbour.
+    joined = conversation.follows.take(needed)
+    if len(needed) < conversation.size:
+        joined[1:] &= needed[1:] - needed[:-1] == 1
     lent = np.zeros_like(closest)
-    for step in range(1, BEFORE + 1):
-        # `needed` holds every place between a place and its neighbour, so that positions differ as places do.
-        near = segment[step:] == segment[:-step]
-        if len(needed) < conversation.size:
-            near &= needed[step:] - needed[:-step] == step
-        np.maximum(lent[:, step:], closest[:, :-step] * near, out=lent[:, step:])
+    np.multiply(closest[:, :-1], joined[1:], out=lent[:, 1:])
+    reach = 1
+    while reach < BEFORE:  # the best of so many before, and of as many before those
+        np.maximum(lent[:, reach:], lent[:, :-reach] * joined[reach:], out=lent[:, reach:])
+        joined[reach:] &= joined[:-reach]
+        reach *= 2
     lent *= np.float32(LENT)
     at = slice(None) if len(needed) == len(places) else np.searchsorted(needed, places)
     weights = units.weights.astype(np.float32)
