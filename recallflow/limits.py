@@ -23,6 +23,7 @@ FILTER_FIELDS_MAX = 20  # of metadata, of one filter
 # Memories of the entities that a question's filters name, the newest; of those of a past moment each takes longer.
 FILTER_MEMBERS_MAX, FILTER_PAST_MEMBERS_MAX = 50_000, 1_000
 URNS_MAX = 50
+WHOLE_EPISODES_MAX = 200  # memories of an answer in whole episodes
 FACT_ENTITIES_MAX = 20  # of one `graph.facts`
 POSITIONS_MAX = 100  # that a question waits for
 USERS_MAX = 10_000  # that an API key may act for; projects and environments too

@@ -87,6 +87,7 @@ from recallflow.responses import (
     ErrorBody as ErrorBody,
     Explanation as Explanation,
     FieldError as FieldError,
+    RecalledEpisode as RecalledEpisode,
     RecalledMemory as RecalledMemory,
     Receipt as Receipt,
     Response as Response,

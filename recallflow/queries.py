@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -26,6 +26,8 @@ from recallflow.events import Event
 from recallflow.fields import AS_WHOLE, INT32_MAX, Identifier, Layer, Name, NonEmpty, Role, Share, Timestamp
 from recallflow.parts import Part, check_all, nearest, no_such
 from recallflow.records import Position
+
+T = TypeVar("T")
 
 Mode = Literal["recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto"]
 DecayFunction = Literal["exponential", "linear", "logarithmic", "step", "hyperbolic"]
@@ -51,6 +53,7 @@ WEIGHTS: Mapping[Mode, Mapping[str, float]] = MappingProxyType(
         "balanced": MappingProxyType({"recency": 0.3, "semantic": 0.5, "proximity": 0.2}),
         # One hop more, up to the third, costs more than the whole range of meaning is worth.
         "entity_focused": MappingProxyType({"proximity": 0.93, "semantic": 0.07}),
+        "episode": MappingProxyType({"relevance": 1.0, "mentions": 0.5}),
     }
 )
 
@@ -220,6 +223,8 @@ class Recall(Event):
     filters: Conditions = Filters()
     min_relevance: Share | None = None
     entity_urns: Annotated[list[Name], Field(max_length=limits.URNS_MAX)] = []
+    max_episodes: Annotated[int, Field(ge=1, le=K_MAX), AS_WHOLE] | None = None
+    whole_episodes: bool = False
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_MAX), AS_WHOLE] | None = None
     select_categories: bool = False
     check_sufficiency: bool = False
@@ -235,6 +240,13 @@ class Recall(Event):
     @classmethod
     def _known_factors(cls, given: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         return check_all(given, check, unknown_factors(info.data.get("mode"), given))
+
+    @field_validator("max_episodes", "whole_episodes")
+    @classmethod
+    def _of_episodes(cls, given: T, info: ValidationInfo) -> T:
+        if given and info.data.get("mode") not in ("episode", "auto", None):
+            raise ValueError("only the mode episode answers by episodes; take it, or auto")
+        return given
 
 
 class MemoryGet(Event):

@@ -214,6 +214,21 @@ class EpisodeInfo(Cuttable):
     summary: str
 
 
+class RecalledEpisode(Cuttable):
+    """An episode of an answer in the mode `episode`. `start`, `end`: its first message and its last; `size`: how many
+    memories it has, of which `members_returned` are in the answer; `relevance`: the probability that it holds what is
+    asked for."""
+
+    id: str
+    session_id: str | None
+    start: str
+    end: str
+    size: int
+    summary: str
+    relevance: float
+    members_returned: int
+
+
 class Response(Model):
     """The answer to one query. Fields that do not apply to the query's type are absent."""
 
@@ -224,7 +239,7 @@ class Response(Model):
     versions: list[dict[str, Any]] | None = None
     edges: list[ExploredEdge] | None = None
     usage: MemoryUsage | None = None
-    episodes: list[EpisodeInfo] | None = None
+    episodes: list[EpisodeInfo] | list[RecalledEpisode] | None = None
     stats: dict[str, Any] | None = None
     graph_status: GraphReport | None = None
     graph_trace: Trace | None = None

@@ -28,6 +28,7 @@ _NOTHING = np.zeros(0, np.float32)
 _WHOLE: Mapping[int, Sequence[int]] = MappingProxyType({})
 _AT_ONCE = 32_768  # occurrences
 _POSTING_BYTES = 250  # of Python objects
+FEW_WORDS = 10  # that a text is counted to have beside its own
 _STEM_BYTES = 200
 
 
@@ -221,6 +222,26 @@ class LexicalIndex:
         """Stems per slot."""
         self._unpack()
         return self._lengths.view
+
+    def shares(self, slots: Ints) -> Column:
+        """The share that each word has of all in these slots, by its number; 0 where it is in none."""
+        self._unpack()
+        counts = np.bincount(self._words_of(slots), minlength=len(self._numbers))
+        shares: Column = counts / max(counts.sum(), 1)
+        return shares
+
+    def telling(self, slots: Ints, shares: Column) -> Column:
+        """How much the words of each of these slots tell: the mean of -ln(share), of texts with few words less."""
+        self._unpack()
+        lengths = self._lengths.view[slots]
+        of = np.repeat(np.arange(len(slots)), lengths)
+        worth = -np.log(shares.take(self._words_of(slots)))
+        rarities: Column = np.bincount(of, worth, len(slots)) / (lengths + FEW_WORDS)
+        return rarities
+
+    def _words_of(self, slots: Ints) -> Unsigned:
+        words: Unsigned = self._flat.view.take(ranges(self._starts.view[slots], self._lengths.view[slots]))
+        return words
 
     def occurrences(self, stem: str) -> Unsigned:
         """The slot of each occurrence of the stem, in rising order: a slot that holds it twice comes twice. A single

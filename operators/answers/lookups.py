@@ -7,18 +7,15 @@ import numpy as np
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
-from recallflow.language import sentences
 from recallflow.operators import redaction
 from recallflow.operators.episodes import is_open
 from recallflow.operators.redaction import Redacted, RowsReader
+from recallflow.operators.summaries import Summaries
 from recallflow.queries import EpisodesList
 from recallflow.responses import EpisodeInfo, MemoryUsage, Response
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Episode, MemoryRow
 from recallflow.state.usage import Usage
-
-SUMMARY_SENTENCES = 3
-SUMMARY_CHARACTERS = 500
 
 
 def versions(query_id: str, rows: list[MemoryRow]) -> Response:
@@ -57,7 +54,8 @@ def episodes(index: OwnerIndex, rows: RowsReader, query: EpisodesList, now_ms: i
     members = _members(index)
     standing = [e for e in index.episodes() if e.number in members and query.session_id in (None, e.session_id)]
     newest = sorted(standing, key=lambda e: (e.last_ms, e.number), reverse=True)[: query.limit]
-    return [_describe(index, rows, episode, members[episode.number], now_ms, gap_ms) for episode in newest]
+    summaries = Summaries(index, rows)
+    return [_describe(summaries, episode, members[episode.number], now_ms, gap_ms) for episode in newest]
 
 
 def stats(index: OwnerIndex, now_ms: int) -> dict[str, Any]:
@@ -83,7 +81,7 @@ def _members(index: OwnerIndex) -> dict[int, np.ndarray[Any, np.dtype[np.int64]]
 
 
 def _describe(
-    index: OwnerIndex, rows: RowsReader, episode: Episode, places: np.ndarray[Any, Any], now_ms: int, gap_ms: int
+    summaries: Summaries, episode: Episode, places: np.ndarray[Any, Any], now_ms: int, gap_ms: int
 ) -> EpisodeInfo:
     return EpisodeInfo(
         id=episode.id,
@@ -92,16 +90,5 @@ def _describe(
         ended_at=format_time(episode.last_ms),
         open=is_open(episode, now_ms, gap_ms),
         messages=len(places),
-        summary=_summary(index, rows, places),
+        summary=summaries.of(places),
     )
-
-
-def _summary(index: OwnerIndex, rows: RowsReader, places: np.ndarray[Any, Any]) -> str:
-    """Extractive: the opening sentences of the members nearest the episode's centroid, in the order they were said."""
-    nearest = np.argsort(-index.clusters.cosines(places), kind="stable")[:SUMMARY_SENTENCES]
-    chosen = index.conversation.slots[np.sort(places[nearest])]
-    parts = []
-    for row in rows([int(slot) for slot in chosen]):
-        if redaction.is_readable(row) and (said := sentences(row.content)):
-            parts.append(f"{row.author}: {said[0]}" if row.author else said[0])
-    return " ".join(parts)[:SUMMARY_CHARACTERS]

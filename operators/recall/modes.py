@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from recallflow.operators.recall.episode_mode import episode
 from recallflow.operators.recall.factors import (
     ABOUT_AS_OLD,
     LOG_ODDS_UNIT,
@@ -25,8 +26,6 @@ from recallflow.state.arrays import Column, Places
 TIE_FLOOR = 0.02  # scores that deviate less, of a range of 1, are ordered by the tie-break chain
 CANDIDATES = 4 * K_MAX  # that each way of finding them brings, so that no score depends on k
 DECAYED_CONFIDENCE = 0.6
-EPISODES = 3  # at least, and as many as it needs for k memories
-CENTROID_WEIGHT = 0.25
 
 
 def rank(scene: Scene) -> Ranking:
@@ -111,16 +110,6 @@ def decayed(scene: Scene) -> Ranking:
     return Ranking(places[cut], scores[cut], {name: values[cut] for name, values in factors.items()})
 
 
-def episode(scene: Scene) -> Ranking:
-    """All memories of the best episodes, by how often they mention what the question is about, after Zep's reranker by
-    mentions; among equals in the order they were said."""
-    places = _members(scene)
-    mentions = _mentions(scene, places)
-    order = np.lexsort((places, -mentions))[: scene.tuning.k]
-    most = float(mentions.max(initial=0.0)) or 1.0
-    return Ranking(places[order], mentions[order] / most, {"mentions": mentions[order]}, {"mentions": 1 / most})
-
-
 MODES: Mapping[Mode, Callable[[Scene], Ranking]] = MappingProxyType(
     {
         "recency": by_recency,
@@ -156,40 +145,7 @@ def _joined(scene: Scene, *found: Places) -> Places:
     return joined.nonzero()[0]
 
 
-def _members(scene: Scene) -> Places:
-    """The allowed members of the best episodes, in conversation order.
-
-    Episodes come by similarity: log Σ exp(signal) over their members, the log-odds that any of them is evidence, plus a
-    quarter of the z-score of the cosine between question and centroid. Centroids alone find too little: on LoCoMo (hash
-    embedder) the best three episodes hold some evidence for .49 of the questions, by their members for .90.
-    """
-    segment = scene.index.conversation.segment[scene.allowed]
-    present, of, sizes = np.unique(segment, return_inverse=True, return_counts=True)
-    odds = np.full(len(present), -np.inf)
-    np.logaddexp.at(odds, of, scene.semantic[scene.allowed])
-    if scene.vector is not None:
-        cosines = scene.index.clusters.centroids(present).astype(np.float64) @ scene.vector
-        odds += CENTROID_WEIGHT * (cosines - cosines.mean()) / (cosines.std() + 1e-6)
-    order = np.argsort(-odds, kind="stable")
-    enough = np.searchsorted(np.cumsum(sizes[order]), scene.tuning.k) + 1
-    return scene.allowed[np.isin(of, order[: max(EPISODES, int(enough))])]
-
-
 # ---------------------------------------------------------------------- scores
-
-
-def _mentions(scene: Scene, places: Places) -> Column:
-    """Σ rarity · times mentioned, over the names and content words of the question; rarity is ln(1 + memories /
-    memories that mention it). In a chat between two, each one's name stands at half of all messages: it says next to
-    nothing, and what the question is about says a lot."""
-    conversation = scene.index.conversation
-    standing = [scene.index.standing[stem] for stem in dict.fromkeys(scene.question.stems)]
-    known, counts = [found.holders for found in standing], np.zeros((len(standing), len(places)))
-    for row, found in enumerate(standing):  # one at a time: together they would be as many as memories times words
-        counts[row] = np.bincount(found.places, minlength=conversation.size)[places]
-    rarity = np.log1p(conversation.size / np.maximum(known, 1))
-    mentions: Column = rarity @ counts
-    return mentions
 
 
 def _weighed(

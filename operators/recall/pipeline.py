@@ -20,7 +20,7 @@ from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
 from recallflow.operators.events import Request
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Applied, Expansions
-from recallflow.operators.recall import compose, people, rerank, signal, why
+from recallflow.operators.recall import compose, episode_list, people, rerank, signal, why
 from recallflow.operators.recall.columns import known
 from recallflow.operators.recall.context import About, context
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Laps, Step, tier_of
@@ -261,7 +261,9 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least
     query, moment, index, hot = asked.query, asked.moment, asked.index, asked.hot
     permitted, columns, tuning = candidates.permitted, candidates.signal.columns, understood.tuning
     scores = {} if asked.scored is None else asked.scored.scores
-    most = max(at_least, rerank.BEST if scores else 0, CANDIDATES if query.min_relevance is not None else 0)
+    # An episode's members are no more where some of them are left out.
+    judged_first = query.min_relevance is not None and tuning.mode != "episode"
+    most = max(at_least, rerank.BEST if scores else 0, CANDIDATES if judged_first else 0)
     semantic = columns.score() if columns.values else np.zeros(index.conversation.size)
     graph = QueryGraph(
         graph=asked.graph,
@@ -304,7 +306,7 @@ def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least
         enough = judged.relevance >= least
         ranking, judged = ranking.only(enough), judged.only(enough)
         before = [*compress(before, enough.tolist())]
-    cut = slice(max(at_least, tuning.k))
+    cut = slice(max(at_least, tuning.most))
     ranking, judged, before = ranking.only(cut), judged.only(cut), before[cut]
     asked.laps.lap("judge")
     return Ranked(scene, ranking, graph, before, judged)
@@ -419,6 +421,9 @@ def _compose(
     memories = compose.with_conflicts(memories, asked.graph, asked.moment)
     warnings += compose.relevance_warnings(ranked.scene, ranked.judged, len(memories))
     optional: dict[str, Any] = {}
+    if understood.tuning.mode == "episode":
+        found = episode_list.listed(index, ranking, memories, asked.rows) if len(ranking.places) else []
+        optional["episodes"] = found
     asked.laps.lap("compose")
     if query.max_tokens is not None:
         about = About(asked.hot, index, asked.moment, query.filters, candidates.permitted, memories)

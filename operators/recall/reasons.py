@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from recallflow.operators.recall.columns import Columns
-from recallflow.operators.recall.scene import Ranking, Scene
+from recallflow.operators.recall.scene import Ranking
 
 # What a column says: words of the memory itself, or of it and its neighbours; likeness to the memory itself, or to it
 # and those before it; or the code of a reason. None: of no interest to a person.
@@ -50,7 +50,8 @@ FACTORS: Mapping[str, str | None] = MappingProxyType(
         "usage": "recalled",
         "quality": "trusted",
         "proximity": "entity",
-        "mentions": WORDS,
+        "relevance": None,  # of the episode, as its mentions are: they say nothing of a member
+        "mentions": None,
         "confidence": None,  # what the product of `decayed` is made of has no weights
         "similarity": None,
     }
@@ -64,10 +65,10 @@ Strengths = dict[str, float]
 """By what speaks for a memory, in the unit of the scores; 0 or less where it does not."""
 
 
-def strengths(scene: Scene, ranking: Ranking, columns: Columns) -> list[Strengths]:
+def strengths(ranking: Ranking, columns: Columns) -> list[Strengths]:
     """How much each thing speaks for each ranked memory. They are few: plain numbers cost less than arrays of them."""
     found: list[Strengths] = [{} for _ in ranking.places]
-    if columns.values and scene.tuning.mode != "episode":  # its order is by mentions
+    if columns.values:
         for name in columns.values:
             if (says := COLUMNS[name]) is not None:
                 # Whose a memory is that can be nobody's stands at the mean, which says nothing of it.

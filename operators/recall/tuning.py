@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from recallflow.control import RECALL_SETTINGS, RecallSettings, TenantSettings
 from recallflow.decisions import History
-from recallflow.limits import QUERY_CHARACTERS
+from recallflow.limits import QUERY_CHARACTERS, WHOLE_EPISODES_MAX
 from recallflow.parsing import unknown_fields
 from recallflow.parts import nearest
 from recallflow.queries import (
@@ -25,7 +25,8 @@ from recallflow.queries import (
 from recallflow.responses import Warn
 
 DECAYED_K = 20
-PROXIMITY, RELATIONSHIP = "proximity", "relationship"
+PROXIMITY, MENTIONS = "proximity", "mentions"  # factors that rest on the graph
+RELATIONSHIP = "relationship"
 _NOT_YET_OPTIONAL = {
     "select_categories": "category selection",
     "check_sufficiency": "the sufficiency check",
@@ -35,23 +36,30 @@ _NOT_YET_OPTIONAL = {
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """How one answer is ranked: in which mode, how many memories at most, by which weights of the mode's factors and
-    boosts, and how age counts."""
+    boosts, and how age counts; in `episode`, from how many episodes at most, and whether whole ones go beyond k."""
 
     mode: Mode
     k: int = 10
     weights: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     decay: Decay = field(default_factory=Decay)
     boosts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    max_episodes: int | None = None
+    whole_episodes: bool = False
+
+    @property
+    def most(self) -> int:
+        """How many memories are ranked at most."""
+        return WHOLE_EPISODES_MAX if self.whole_episodes else self.k
 
     @property
     def wants_neighbours(self) -> bool:
         """Whether edges between memories have a part in the ranking."""
-        return self.mode in WEIGHTS and self.boosts.get(RELATIONSHIP, 1.0) > 0
+        return self.mode in WEIGHTS and self.mode != "episode" and self.boosts.get(RELATIONSHIP, 1.0) > 0
 
     @property
     def wants_proximity(self) -> bool:
         """Whether the ranking asks how near memories are to entities."""
-        return self.weights.get(PROXIMITY, 0.0) > 0
+        return self.weights.get(PROXIMITY, 0.0) > 0 or self.weights.get(MENTIONS, 0.0) > 0
 
 
 def validate(query: Recall) -> list[Warn]:
@@ -93,8 +101,9 @@ def tenant_settings(decisions: History, tenant_id: str, at_ms: int) -> RecallSet
 def tuned(query: Recall, mode: Mode, tenant: RecallSettings) -> Tuning:
     """The query's ranking in the mode that answers it, which is not `auto` any more."""
     k = DECAYED_K if mode == "decayed" and "k" not in query.model_fields_set else min(max(query.k, K_MIN), K_MAX)
-    decay = _decay(query.decay, tenant.decay)
-    return Tuning(mode, k, _weights(query, mode, tenant), decay, _given(BOOSTS, query, mode, tenant))
+    decay, boosts = _decay(query.decay, tenant.decay), _given(BOOSTS, query, mode, tenant)
+    whole = mode == "episode" and query.whole_episodes
+    return Tuning(mode, k, _weights(query, mode, tenant), decay, boosts, query.max_episodes, whole)
 
 
 def _weights(query: Recall, mode: Mode, tenant: RecallSettings) -> Mapping[str, float]:

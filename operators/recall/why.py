@@ -73,7 +73,7 @@ def why(
     said = _standing(rows, [frozenset(scene.question.stems)] * len(rows), languages)
     texts = zip(places.tolist(), rows, languages, said, strict=True)
     neighbours = zip(_lenders(scene, places), _before(scene, places, kind), strict=True)
-    speaking = strengths(scene, ranking, columns)
+    speaking = strengths(ranking, columns)
     for (place, row, language, words), (lender, before), own in zip(texts, neighbours, speaking, strict=True):
         person = None
         if asked_about and is_readable(row):

@@ -91,6 +91,7 @@ class Table:
     noun_endings: tuple[str, ...]
     nouns: frozenset[str]
     asks: tuple[str, ...]
+    decides: Pattern
     intents: Mapping[Intent, Pattern]
 
     @classmethod
@@ -155,6 +156,7 @@ class Table:
             noun_endings=tuple(words("noun_endings")),
             nouns=frozenset(words("nouns")),
             asks=tuple(words("asks")),
+            decides=pattern(given["decides"]),
             intents={intent: pattern(given["intents"].get(intent, ())) for intent in get_args(Intent)},
         )
 

@@ -217,8 +217,8 @@ AT_MOST = [
     [8_192], [limits.SUMMARY_CHARACTERS], [limits.EVIDENCE_CHARACTERS], [limits.EDGES_MAX], [limits.EVIDENCE_MAX],
     [limits.SUPERSEDED_MAX], [64], [limits.FILTER_VALUES_MAX],
     [limits.FILTER_LEVELS_MAX, limits.FILTER_CONDITIONS_MAX], [limits.URNS_MAX, limits.FILTER_FIELDS_MAX],
-    [limits.URNS_MAX], [limits.FACT_ENTITIES_MAX], [limits.FILTER_VALUES_MAX], [limits.POSITIONS_MAX],
-    [MAX_TOKENS_MAX], [limits.USERS_MAX, limits.SUMMARY_CHARACTERS],
+    [limits.URNS_MAX], [limits.WHOLE_EPISODES_MAX], [limits.FACT_ENTITIES_MAX], [limits.FILTER_VALUES_MAX],
+    [limits.POSITIONS_MAX], [MAX_TOKENS_MAX], [limits.USERS_MAX, limits.SUMMARY_CHARACTERS],
 ]  # fmt: skip
 
 

@@ -1,10 +1,13 @@
-"""Which episodes are chosen, and in what order their memories come."""
+"""Which episodes are chosen, in what order they come, and how much of each."""
 
-import math
 from collections.abc import Callable
 
 import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from recallflow.limits import WHOLE_EPISODES_MAX
 from recallflow.operators.recall.modes import rank
 from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.state.rows import Entry
@@ -14,69 +17,152 @@ MakeScene = Callable[..., Scene]
 IdsOf = Callable[[Scene, Ranking], list[str]]
 
 
-def test_whole_episodes_are_answered_by_mentions(make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf) -> None:
-    # Four episodes; by the odds of their members, the ones opened by 6, 0 and 2 are in.
-    words = {0: "tea", 1: "tea tea", 2: "", 3: "tea", 4: "tea tea tea", 5: "", 6: "tea", 7: ""}
-    entries = [make_entry(n, episode=n - n % 2, created_ms=n, stems=text) for n, text in words.items()]
-    ranking = rank(asked := make_scene("episode", entries, [5, 0, 0, 4, 3, 3, 0, 6], query="tea", k=5))
-    assert ids_of(asked, ranking) == ["m1", "m0", "m3", "m6", "m2"]
-    np.testing.assert_allclose(ranking.scores, [1, 0.5, 0.5, 0.5, 0])
-    # Five of eight memories mention it: each time counts ln(1 + 8/5).
-    np.testing.assert_allclose(ranking.factors["mentions"], np.array([2, 1, 1, 1, 0]) * math.log(2.6))
+def entries_of(make_entry: MakeEntry, *sizes: int) -> list[Entry]:
+    """Episodes of these sizes, one after the other."""
+    starts = np.cumsum([0, *sizes]).tolist()
+    return [
+        make_entry(seq, episode=start, created_ms=seq)
+        for start, size in zip(starts, sizes, strict=False)
+        for seq in range(start, start + size)
+    ]
 
 
-def test_what_few_memories_mention_counts_more(make_entry: MakeEntry, make_scene: MakeScene) -> None:
-    said = ["bike", "tea tea", "tea bike", "tea"]
-    entries = [make_entry(n, episode=0, created_ms=n, stems=stems) for n, stems in enumerate(said)]
-    ranking = rank(make_scene("episode", entries, [0, 0, 1, 0], query="tea, tea and a bike"))
-    # ln(1 + 4/3) for tea, ln(1 + 4/2) for bike; each word of the question counts once.
-    tea, bike = math.log(7 / 3), math.log(3)
-    np.testing.assert_allclose(ranking.factors["mentions"], [tea + bike, 2 * tea, bike, tea])
-    assert ranking.places.tolist() == [2, 1, 0, 3]
-
-
-def test_without_any_mention_an_episode_comes_as_it_was_said(
+def test_whole_episodes_come_in_time_order_the_most_relevant_first(
     make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
 ) -> None:
-    entries = [make_entry(n, episode=0, created_ms=n, stems="tea") for n in range(3)]
-    for question in ("bike", "what?"):
-        ranking = rank(asked := make_scene("episode", entries, [0, 2, 1], query=question))
-        assert ids_of(asked, ranking) == ["m0", "m1", "m2"]
-        assert ranking.scores.tolist() == [0, 0, 0]
+    asked = make_scene("episode", entries_of(make_entry, 2, 3, 2), [0, 1, 0, 5, 1, 2, 2])
+    assert ids_of(asked, rank(asked)) == ["m2", "m3", "m4", "m5", "m6", "m0", "m1"]
+
+
+def test_a_score_is_the_share_of_all_evidence_of_the_best_that_is_known(
+    make_entry: MakeEntry, make_scene: MakeScene
+) -> None:
+    asked = make_scene("episode", entries_of(make_entry, 1, 2), [0, 1, 1], relevance=[0.1, 0.4, 0.2])
+    ranking = rank(asked)
+    odds = np.array([2 * np.e, 1.0])
+    shares = 0.4 * odds / odds.sum()
+    np.testing.assert_allclose(ranking.scores, [shares[0], shares[0], shares[1]])
+    np.testing.assert_allclose(ranking.factors["relevance"], ranking.scores)
+    assert ranking.factors["mentions"].tolist() == [0, 0, 0]
+
+
+def test_what_mentions_the_entities_moves_up_with_all_its_conversation(
+    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
+) -> None:
+    entries, signal = entries_of(make_entry, 2, 2), [1, 0, 0.5, 0]
+    asked = make_scene("episode", entries, signal, proximity=[0.5, 0, 0, 1], entity_urns=["urn:x:y"])
+    ranking = rank(asked)
+    assert ids_of(asked, ranking) == ["m2", "m3", "m0", "m1"], "one hop away is no mention"
+    assert ranking.factors["mentions"].tolist() == [0.5, 0.5, 0, 0]
+    unmoved = make_scene("episode", entries, signal, proximity=[0.5, 0, 0, 1], weights={"mentions": 0})
+    assert ids_of(unmoved, rank(unmoved)) == ["m0", "m1", "m2", "m3"]
+
+
+def test_among_equal_episodes_the_earlier_one_comes_first(
+    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
+) -> None:
+    late, early = make_entry(0, episode=0, created_ms=9), make_entry(1, episode=1, created_ms=3)
+    asked = make_scene("episode", [late, early], [1, 1])
+    assert ids_of(asked, rank(asked)) == ["m1", "m0"]
 
 
 def test_episodes_are_chosen_by_allowed_members_only(
     make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
 ) -> None:
-    entries = [make_entry(n, episode=n, created_ms=n, stems="tea") for n in range(5)]
-    asked = make_scene("episode", entries, [9, 5, 4, 3, 2], allowed=[1, 2, 3, 4], query="tea", k=3)
-    assert ids_of(asked, rank(asked)) == ["m1", "m2", "m3"]
-
-
-def test_short_episodes_are_joined_by_others_until_k_is_full(
-    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
-) -> None:
-    entries = [make_entry(n, episode=n, created_ms=n, stems="tea") for n in range(6)]
-    asked = make_scene("episode", entries, [6, 5, 4, 3, 2, 1], query="tea", k=5)
-    assert ids_of(asked, rank(asked)) == ["m0", "m1", "m2", "m3", "m4"]
+    asked = make_scene("episode", entries_of(make_entry, 2, 1, 1), [9, 0, 5, 4], allowed=[1, 2, 3])
+    assert ids_of(asked, rank(asked)) == ["m2", "m3", "m1"]
 
 
 def test_several_members_that_fit_outweigh_one_that_fits_a_little_better(
     make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
 ) -> None:
-    # ln(2·e) = 1.69 of the first episode against 1.5 of each of the three others, of which the last is out.
-    entries = [make_entry(n, episode=0 if n < 2 else n, created_ms=n, stems="tea") for n in range(5)]
-    asked = make_scene("episode", entries, [1, 1, 1.5, 1.5, 1.5], query="tea", k=4)
-    assert ids_of(asked, rank(asked)) == ["m0", "m1", "m2", "m3"]
+    # ln(2·e) = 1.69 against 1.5.
+    asked = make_scene("episode", entries_of(make_entry, 1, 2), [1.5, 1, 1])
+    assert ids_of(asked, rank(asked)) == ["m1", "m2", "m0"]
 
 
 def test_among_equal_members_the_nearer_centroid_decides(
     make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
 ) -> None:
-    # Four episodes whose members fit alike; the question is at the centroids of all but the first.
-    entries = [make_entry(n, episode=n, created_ms=n, stems="tea") for n in range(4)]
-    vectors = {0: (1, 0), 1: (0, 1), 2: (0, 1), 3: (0, 1)}
-    asked = make_scene("episode", entries, [0] * 4, query="tea", k=3, vectors=vectors, asked=(0, 1))
-    assert ids_of(asked, rank(asked)) == ["m1", "m2", "m3"]
-    blind = make_scene("episode", entries, [0] * 4, query="tea", k=3, vectors=vectors)
-    assert ids_of(blind, rank(blind)) == ["m0", "m1", "m2"]
+    vectors = {0: (1, 0), 1: (0, 1)}
+    asked = make_scene("episode", entries_of(make_entry, 1, 1), [0, 0], vectors=vectors, asked=(0, 1))
+    assert ids_of(asked, rank(asked)) == ["m1", "m0"]
+    blind = make_scene("episode", entries_of(make_entry, 1, 1), [0, 0], vectors=vectors)
+    assert ids_of(blind, rank(blind)) == ["m0", "m1"]
+
+
+# ── how much of each ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_does_not_fit_shares_the_room_by_what_fits_best(
+    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
+) -> None:
+    # The first is whole; of the second and the third together there is room for the best two.
+    signal = [5, 5, 0, 2.1, 0, 0, 2, 0]
+    asked = make_scene("episode", entries_of(make_entry, 2, 3, 3), signal, k=4)
+    assert ids_of(asked, rank(asked)) == ["m0", "m1", "m3", "m6"]
+
+
+def test_of_one_large_episode_the_best_are_in_as_they_were_said(
+    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
+) -> None:
+    asked = make_scene("episode", entries_of(make_entry, 9), [0, 5, 0, 0, 9, 0, 0, 1, 0], k=3)
+    assert ids_of(asked, rank(asked)) == ["m1", "m4", "m7"]
+
+
+def test_no_more_episodes_than_asked_for(make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf) -> None:
+    entries, signal = entries_of(make_entry, 2, 2, 2), [1, 0, 3, 0, 2, 0]
+    asked = make_scene("episode", entries, signal, max_episodes=2)
+    assert ids_of(asked, rank(asked)) == ["m2", "m3", "m4", "m5"]
+    one = make_scene("episode", entries, signal, k=1, max_episodes=1)
+    assert ids_of(one, rank(one)) == ["m2"]
+
+
+def test_whole_episodes_go_beyond_k_until_it_is_reached(
+    make_entry: MakeEntry, make_scene: MakeScene, ids_of: IdsOf
+) -> None:
+    entries, signal = entries_of(make_entry, 2, 4, 3), [9, 9, 5, 5, 5, 5, 0, 0, 0]
+    asked = make_scene("episode", entries, signal, k=3, whole_episodes=True)
+    assert ids_of(asked, rank(asked)) == ["m0", "m1", "m2", "m3", "m4", "m5"]
+
+
+def test_whole_episodes_have_a_bound(make_entry: MakeEntry, make_scene: MakeScene) -> None:
+    sizes = WHOLE_EPISODES_MAX - 1, WHOLE_EPISODES_MAX
+    entries = entries_of(make_entry, *sizes)
+    signal = [1.0] * sizes[0] + [0.0] * sizes[1]
+    best_first = rank(make_scene("episode", entries, signal, k=50, whole_episodes=True))
+    assert len(best_first.places) == sizes[0]
+    entries = entries_of(make_entry, WHOLE_EPISODES_MAX + 50)
+    signal = [float(n % 7) for n in range(len(entries))]
+    cut = rank(make_scene("episode", entries, signal, k=1, whole_episodes=True, max_episodes=1))
+    assert len(cut.places) == WHOLE_EPISODES_MAX
+    assert cut.places.tolist() == sorted(cut.places.tolist())
+
+
+SIGNALS = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=12)
+
+
+@settings(max_examples=100)
+@given(signal=SIGNALS, data=st.data(), k=st.integers(1, 12), whole=st.booleans())
+def test_order_score_and_explanation_agree_and_no_score_depends_on_k(
+    make_entry: MakeEntry, make_scene: MakeScene, signal: list[float], data: st.DataObject, k: int, whole: bool
+) -> None:
+    count = len(signal)
+    episodes = sorted(data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)))
+    near = data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=count, max_size=count))
+    entries = [make_entry(n, episode=episode, created_ms=n // 2) for n, episode in enumerate(episodes)]
+    few, all_of_them = (
+        rank(make_scene("episode", entries, signal, proximity=near, k=some, whole_episodes=whole and some == k))
+        for some in (k, count)
+    )
+    for ranking in (few, all_of_them):
+        explained = sum(ranking.weights[name] * values for name, values in ranking.factors.items())
+        np.testing.assert_allclose(ranking.scores, explained)
+        assert (np.diff(ranking.scores) <= 0).all()
+        by_score = [(-score, at) for score, at in zip(ranking.scores.tolist(), ranking.places.tolist(), strict=True)]
+        if len({*ranking.scores.tolist()}) == len({episodes[at] for _, at in by_score}):
+            assert by_score == sorted(by_score), "within an episode the event time decides"
+    scores = dict(zip(all_of_them.places.tolist(), all_of_them.scores.tolist(), strict=True))
+    for at, score in zip(few.places.tolist(), few.scores.tolist(), strict=True):
+        assert score == pytest.approx(scores[at])
+    assert len(few.places) == min(k, count) or (whole and k <= len(few.places) <= count)

@@ -61,7 +61,7 @@ class Shadow:
     """What one owner should have: content and session of each current memory, and which ids are used up."""
 
     owner: Owner
-    memories: dict[str, tuple[str, str, bool]] = field(default_factory=dict)
+    memories: dict[str, tuple[str, str]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     rejected: int = 0
 
@@ -71,16 +71,16 @@ class Shadow:
         return {"type": event_type, **scope, "timestamp": 60_000} | fields
 
     def say(self, content: str, memory_id: str, session: str) -> dict[str, Any]:
-        self._create(memory_id, (content, session, True))
+        self._create(memory_id, (content, session))
         return self.event("message", id=memory_id, content=content, session_id=session)
 
     def know(self, content: str, memory_id: str, session: str) -> dict[str, Any]:
-        self._create(memory_id, (content, session, False))
+        self._create(memory_id, (content, session))
         return self.event("memory", id=memory_id, content=content, session_id=session)
 
     def update(self, content: str, memory_id: str) -> dict[str, Any]:
         if memory_id in self.memories:
-            self.memories[memory_id] = (content, *self.memories[memory_id][1:])
+            self.memories[memory_id] = (content, self.memories[memory_id][1])
         else:
             self.rejected += 1
         return self.event("memory.update", memory_id=memory_id, content=content)
@@ -109,12 +109,12 @@ class Shadow:
 
     def check(self, answers: list[dict[str, Any]]) -> None:
         recency, hybrid, stats, episodes, *looked_up = answers
-        contents = {memory_id: content for memory_id, (content, _, _) in self.memories.items()}
+        contents = {memory_id: content for memory_id, (content, _) in self.memories.items()}
         for recalled in (recency, hybrid):
             assert {m["id"]: m["content"] for m in recalled["memories"]} == contents
             assert recalled["routing_info"]["memories"] == len(contents)
         assert stats["stats"]["memories"] == len(contents)
-        said = Counter(session for _, session, in_episode in self.memories.values() if in_episode)
+        said = Counter(session for _, session in self.memories.values())
         assert stats["stats"]["episodes"] == len(said)
         assert {e["session_id"]: e["messages"] for e in episodes["episodes"]} == said
         for answer, memory_id in zip(looked_up, MEMORIES * 2, strict=True):
@@ -123,7 +123,7 @@ class Shadow:
             else:
                 assert answer["error"]["code"] == "not_found"
 
-    def _create(self, memory_id: str, memory: tuple[str, str, bool]) -> None:
+    def _create(self, memory_id: str, memory: tuple[str, str]) -> None:
         if memory_id in self.used:  # every content is another, so that a used id is a conflict
             self.rejected += 1
         else:

@@ -1,0 +1,44 @@
+"""The episodes of an answer in the mode `episode`: which they are, what they are about, and how much of each is in the
+answer."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from recallflow.fields import format_time
+from recallflow.operators.recall.scene import Ranking
+from recallflow.operators.redaction import RowsReader
+from recallflow.operators.summaries import Summaries
+from recallflow.responses import RecalledEpisode, RecalledMemory
+from recallflow.state.index import OwnerIndex
+
+
+def listed(
+    index: OwnerIndex, ranking: Ranking, memories: Sequence[RecalledMemory], rows: RowsReader
+) -> list[RecalledEpisode]:
+    """The episodes of the ranked places, in the order of the answer. `memories`: those of the answer; `rows`: by slot.
+    What belongs to no episode is in none of them."""
+    conversation, returned = index.conversation, Counter(memory.episode_id for memory in memories)
+    relevance = dict[int, float]()
+    for segment, value in zip(conversation.segment[ranking.places].tolist(), ranking.factors["relevance"], strict=True):
+        relevance.setdefault(segment, float(value))
+    found, summaries, facts = list[RecalledEpisode](), Summaries(index, rows), conversation.facts
+    for segment, value in relevance.items():
+        members = np.arange(conversation.starts[segment], conversation.ends[segment])
+        episode = index.episode(int(facts["episode"][members[0]]))
+        if episode is None or not returned[episode.id]:
+            continue
+        found.append(
+            RecalledEpisode(
+                id=episode.id,
+                session_id=episode.session_id,
+                start=format_time(episode.start_ms),
+                end=format_time(episode.last_ms),
+                size=len(np.unique(facts["seq"][members])),
+                summary=summaries.of(members),
+                relevance=round(value, 6),
+                members_returned=returned[episode.id],
+            )
+        )
+    return found

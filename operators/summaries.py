@@ -1,0 +1,119 @@
+"""Extractive summaries: of a group of memories the sentences that tell something, in the order they were said.
+
+What tells something is named, numbered or decided: names, numbers, wordings of decisions, and words that are rare among
+the owner's memories. Small talk and questions tell less. Which words decide, the language's table says; no model has a
+part in it, and the same memories always give the same summary.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import regex
+
+from recallflow.language import ENGLISH, plain, sentence_ends, stems
+from recallflow.language.detection import table_of
+from recallflow.operators.graph.names import read_names
+from recallflow.operators.redaction import RowsReader, is_readable
+from recallflow.state.arrays import Column, Places
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import LANGUAGE_SHIFT, MemoryRow
+
+SENTENCES = 3
+CHARACTERS = 500
+MEMORIES = 8  # of a group, whose texts are read: those with the rarest words
+READ_CHARACTERS = 2_000  # of each
+SENTENCE_CHARACTERS = 240
+
+# What a sentence is worth: for each name and number, for a decision, for each word; less for a question.
+NAME, NUMBER, DECISION, WORD, QUESTION = 1.0, 1.0, 1.5, 0.3, -1.0
+NAMES, NUMBERS, WORDS = 3, 3, 8  # more of them are no better
+LEAST_SHARE = 0.2  # of the best sentence's worth: what has less tells nothing beside it
+ALIKE = 0.6  # of a sentence's words: what was told already is told once
+_NUMBER = regex.compile(r"\p{Nd}+(?:[.,:/-]\p{Nd}+)*")
+_ASKS = ("?", "？", "؟")
+
+
+class _Sentence(NamedTuple):
+    """A sentence of the memory with this number of the group."""
+
+    memory: int
+    start: int
+    text: str
+    words: frozenset[str]
+    worth: float
+
+
+class Summaries:
+    """Summaries of an owner's memories. `rows`: by slot."""
+
+    def __init__(self, index: OwnerIndex, rows: RowsReader) -> None:
+        self._index, self._rows = index, rows
+        conversation = index.conversation
+        self._people = {index.names.strings[author].lower() for author in conversation.authors if author >= 0}
+
+    def of(self, places: Places) -> str:
+        """What the memories at these places, in conversation order, come to; empty where none can be read."""
+        return self.of_rows(self.telling(places, MEMORIES))
+
+    def telling(self, places: Places, count: int) -> list[tuple[MemoryRow, int]]:
+        """So many of the memories, those with the rarest words, as far as they can be read, in the same order; each
+        with its language."""
+        conversation = self._index.conversation
+        slots = conversation.slots[places]
+        if len(places) > count:
+            best = np.argsort(-self._index.words.telling(slots, self._shares), kind="stable")[:count]
+            slots = slots[np.sort(best)]
+        languages = (self._index.facts["flags"][slots] >> LANGUAGE_SHIFT).tolist()
+        found = zip(self._rows(slots.tolist()), languages, strict=True)
+        return [(row, language) for row, language in found if is_readable(row)]
+
+    @cached_property
+    def _shares(self) -> Column:
+        return self._index.words.shares(self._index.conversation.slots)
+
+    def of_rows(self, rows: list[tuple[MemoryRow, int]]) -> str:
+        """The best sentences of texts."""
+        found = [one for number, (row, language) in enumerate(rows) for one in self._sentences(number, row, language)]
+        chosen, left = list[tuple[_Sentence, str]](), CHARACTERS
+        least = LEAST_SHARE * max((one.worth for one in found), default=0.0)
+        for one in sorted(found, key=lambda one: (-one.worth, one.memory, one.start)):
+            if one.worth < least:
+                break
+            author = rows[one.memory][0].author
+            text = f"{author}: {one.text}" if author else one.text
+            if len(text) < left and not any(_alike(one, other) for other, _ in chosen):
+                chosen.append((one, text))
+                left -= len(text) + 1
+            if len(chosen) == SENTENCES:
+                break
+        return " ".join(text for _, text in sorted(chosen, key=lambda pair: pair[0][:2]))
+
+    def _sentences(self, number: int, row: MemoryRow, language: int) -> Iterator[_Sentence]:
+        text = row.content[:READ_CHARACTERS]
+        table = table_of(text, [language])
+        for start, end in pairwise([0, *sentence_ends(text)]):
+            sentence = text[start:end].strip()
+            if len(sentence) > SENTENCE_CHARACTERS:
+                sentence = f"{sentence[: SENTENCE_CHARACTERS - 1].rstrip()}…"
+            words = frozenset(stems(sentence, language))
+            if words:
+                named = read_names(sentence)
+                names = len(named.entities) + sum(name.lower() in self._people for name in named.doubtful)
+                worth = (
+                    NAME * min(names, NAMES)
+                    + NUMBER * min(len(_NUMBER.findall(sentence)), NUMBERS)
+                    + DECISION * bool(table.decides.search(plain(sentence) if table is not ENGLISH else sentence))
+                    + WORD * min(len(words), WORDS)
+                    + QUESTION * sentence.endswith(_ASKS)
+                )
+                yield _Sentence(number, start, sentence, words, worth)
+
+
+def _alike(one: _Sentence, other: _Sentence) -> bool:
+    """Whether a sentence tells what another one does."""
+    return len(one.words & other.words) > ALIKE * max(len(one.words), len(other.words)) and (
+        one.memory != other.memory or one.words == other.words
+    )
