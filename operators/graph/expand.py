@@ -23,23 +23,26 @@ class Related(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """`items`: what the graph adds, best first. `considered`: how many memories were reached."""
+    """`items`: what the graph adds, best first. `considered`: how many memories were reached; `worked_out`: those of
+    them that nobody's word leads to, and which are not added for that."""
 
     items: tuple[Related, ...]
     considered: int
     caps: Caps
+    worked_out: int = 0
 
 
 def expand(walk: Walk, limit: int = EXPANSION_K, besides: Collection[int] = ()) -> Expansion:
     """The memories that the graph relates best to a walk's seeds, without those answered `besides` (by `seq`)."""
-    others = [found for found in walk.best.values() if found.seq not in walk.seeds and found.seq not in besides]
+    reached = [found for found in walk.best.values() if found.seq not in walk.seeds and found.seq not in besides]
+    others = [found for found in reached if found.fit > 0]
     items: list[Related] = []
     for found in sorted(others, key=lambda found: _order(walk.scope, found)):
         if len(items) == limit:
             break
         if (own := walk.scope.own_key(found.seq)) is not None:
             items.append(Related(found.seq, own.text, found.score, _why(found, own, walk.scope)))
-    return Expansion(tuple(items), len(others), walk.around.caps)
+    return Expansion(tuple(items), len(reached), walk.around.caps, len(reached) - len(others))
 
 
 def boosts(walk: Walk, limit: int) -> dict[int, float]:

@@ -4,8 +4,7 @@
 
 of the last edge. Where a memory is linked to a shared node, the last edge is the one that led from another node to that
 node; without such an edge it is the link itself, of type `shared_node` and with weight and confidence 1. `fit` is 1
-for an edge that somebody stated, whatever it leads to; what links and likeness lead to counts as far as it fits the
-question.
+for an edge that somebody stated, whatever it leads to. Links and likeness count as the scope has it.
 
 Each hop extends the paths that reached a vertex in the hop before, at first or, at a shared node, with a stronger edge.
 Of several the best is extended, and the next best to what the best has passed, as no path passes a vertex twice. Of all
@@ -36,6 +35,10 @@ TYPE_WEIGHTS: Mapping[str, float] = MappingProxyType(
     }
 )
 
+WORKED_OUT, GIVEN, STATED = range(3)
+"""What joins two vertices: nobody's word (who said it, in which episode, names in its text, likeness), a link that a
+memory was given (topics, tags, a category, a project, entities), or a stated edge."""
+
 Seeds: TypeAlias = Mapping[int, str]
 """`seq` → id of the memories that paths begin with, best first."""
 
@@ -53,7 +56,8 @@ class Way(NamedTuple):
 
 class Reached(NamedTuple):
     """A memory at the end of a path: `seed` is the id of where the path begins, `node` the vertex before the memory,
-    and `edge` the one that gives the score (None: a link). `way`: the whole path. `score` has `fit` in it."""
+    and `edge` the one that gives the score (None: a link). `way`: the whole path. `score` has `fit` in it; where that
+    is 0, nobody's word leads there."""
 
     seq: int
     score: float
@@ -83,16 +87,17 @@ class Step(NamedTuple):
 
 class _Path(NamedTuple):
     """The way from a seed to a vertex. `second`: another way to that one, through another last but one. `edge`: the one
-    that led to it, if it is a shared node, from another node."""
+    that led to it, if it is a shared node, from another node. `grounds`: on what it led there (see `Walk._grounds`)."""
 
     way: Way
     second: Way | None = None
     edge: Edge | None = None
+    grounds: int = 0
 
     @property
-    def strength(self) -> tuple[float, bool]:
-        """Orders paths to a shared node: of equal strength, one by a stated edge is the better."""
-        return strength(self.edge), is_stated(self.edge)
+    def strength(self) -> tuple[float, int]:
+        """Orders paths to a shared node: of equal strength, the one on better grounds is the better."""
+        return strength(self.edge), self.grounds
 
     def avoiding(self, vertex: Vertex) -> Way | None:
         """The better of both ways that does not pass a vertex."""
@@ -107,11 +112,6 @@ class _Path(NamedTuple):
         if self.second is None and self.way.vertices[-2] != other.way.vertices[-2]:
             return self._replace(second=other.way)
         return self
-
-
-def is_stated(edge: Edge | None) -> bool:
-    """Whether somebody stated what joins two vertices: links and likeness are worked out."""
-    return edge is not None and edge.is_stated
 
 
 def strength(edge: Edge | None) -> float:
@@ -130,8 +130,8 @@ class Walk:
         self.around = Neighbourhood(scope, seeds.keys(), hops)
         self.best: dict[int, Reached] = {}
         self._ids: Mapping[Any, str] = seeds
-        # Strength / hops of the paths extended from a node, by whether a stated edge led to it.
-        self._strongest: dict[tuple[NodeKey, bool], float] = {}
+        # Strength / hops of the paths extended from a node, by grounds: on better ones, less strength may score more.
+        self._strongest: dict[tuple[NodeKey, int], float] = {}
         memories = {seq: _Path(Way((seq,))) for seq in seeds}
         nodes: dict[NodeKey, _Path] = {}
         for hop in range(1, self.around.hops + 1):
@@ -148,11 +148,10 @@ class Walk:
             if seq in self.around.opened:
                 self._extend(hops, seq, path, found, nodes)
         for key, path in nodes.items():
-            value, stated = strength(path.edge) / hops, is_stated(path.edge)
-            # What a stated edge leads to may score more than what a link of more strength does.
-            before = max(self._strongest.get((key, by), 0.0) for by in {True, stated})
+            value = strength(path.edge) / hops
+            before = max(self._strongest.get((key, grounds), 0.0) for grounds in range(path.grounds, STATED + 1))
             if key in self.around.opened and value > before:
-                self._strongest[key, stated] = value
+                self._strongest[key, path.grounds] = value
                 self._extend(hops, key, path, found, beyond)
         return dict(sorted(found.items(), key=lambda item: self.best[item[0]].order)), beyond
 
@@ -169,18 +168,33 @@ class Walk:
                     outcome = "already on the path"
                 elif isinstance(other, int):
                     by = edge or path.edge
-                    fit = 1.0 if is_stated(by) else self.scope.fit(other)
+                    grounds = self._grounds(vertex, other, by)
+                    if by is None:
+                        grounds = min(grounds, self._grounds(before.vertices[-2], vertex, before.edges[-1]))
+                    fit = 1.0 if grounds == STATED else self.scope.fit(other, grounds == GIVEN)
                     score = strength(by) / hops * fit
                     way, node = before.to(other, edge), self.around.opened[vertex]
                     found = Reached(other, score, fit, hops, self._ids[before.vertices[0]], node, by, way)
                     outcome = self._keep(found, _Path(way), memories)
                 else:
                     outcome = "followed"
-                    longer = _Path(before.to(other, edge), edge=edge if isinstance(vertex, NodeKey) else None)
+                    from_node = edge if isinstance(vertex, NodeKey) else None
+                    longer = _Path(before.to(other, edge), None, from_node, self._grounds(vertex, other, edge))
                     known = nodes.get(other)
                     nodes[other] = known.merged(longer, longer.strength > known.strength) if known else longer
             if self._steps is not None:
                 self._steps.append(Step(vertex, other, edge, hops, score, outcome))
+
+    def _grounds(self, vertex: Vertex, other: Vertex, edge: Edge | None) -> int:
+        """On what a path goes from one vertex to another: by an edge, or by a link, which has a memory at one end."""
+        if edge is not None:
+            return STATED if edge.is_stated else WORKED_OUT
+        given = False
+        if isinstance(vertex, int) and isinstance(other, NodeKey):
+            given = self.scope.is_given(vertex, other)
+        elif isinstance(other, int) and isinstance(vertex, NodeKey):
+            given = self.scope.is_given(other, vertex)
+        return GIVEN if given else WORKED_OUT
 
     def _refusal(self, other: Vertex, edge: Edge | None) -> str | None:
         """Why no path may go along an edge, or to what it leads to."""
@@ -203,4 +217,6 @@ class Walk:
         if not better:
             return "another path is better"
         self.best[found.seq] = found
+        if not found.fit:
+            return "worked out alone"
         return "reached a seed" if found.seq in self.seeds else "reached"

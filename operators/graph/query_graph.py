@@ -38,6 +38,9 @@ SEEDS = 10
 # one's. What is not about the question leads to more of that.
 SEED_ODDS = 3.0
 BOOSTED_MAX = 50  # neighbours of the seeds that edges add to the scores of
+# What names in texts, authors, episodes and likeness alone lead to is no better than what is ranked next: a larger k
+# brings as much (`benchmarks/graph_worth.py`). So it adds nothing.
+WORKED_OUT_COUNTS = 0.0
 LOOKED_AT = 100  # memories that fit best, whose links are read for those of common nodes
 
 T = TypeVar("T")
@@ -198,9 +201,9 @@ class QueryGraph:
         place = self._place_of(seq)
         return -np.inf if place == NOWHERE else float(self.semantic[place])
 
-    def _fit(self, seq: int) -> float:
-        """The odds of a permitted memory to be evidence, beside the best one's."""
-        return math.exp(self._preference(seq) - self._highest)
+    def _fit(self, seq: int, given: bool) -> float:
+        """The odds of a permitted memory to be evidence, beside the best one's; of links that were given."""
+        return math.exp(self._preference(seq) - self._highest) * (1.0 if given else WORKED_OUT_COUNTS)
 
     @cached_property
     def _highest(self) -> float:

@@ -9,6 +9,8 @@ from recallflow.graphs import Mark
 from recallflow.state.graph import Edge, OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 
+GIVEN_ROLES = frozenset({"category", "topic", "tag", "repo", "entity"})
+
 
 def read_once(graph: OwnerGraph) -> OwnerGraph:
     """The graph as one query reads it: each record once. Callers must not change what it returns."""
@@ -50,15 +52,15 @@ class Scope:
     at `now_ms` (epoch ms; None: at any time).
 
     `prefer` orders memories, the highest first, where scores are equal or not all can be taken. `best`: those of a
-    shared node's memories that fit the question best of all. `fit`: what a path to a memory counts that nobody stated,
-    0 to 1."""
+    shared node's memories that fit the question best of all. `fit`: what a path to a memory counts that no stated edge
+    leads to, 0 to 1, by whether it was given links or all was worked out."""
 
     graph: OwnerGraph
     now_ms: int | None = None
     allowed: Callable[[int], bool] = lambda _: True
     prefer: Callable[[int], float] = lambda _: 0.0
     best: Callable[[NodeKey], Sequence[int]] = lambda _: ()
-    fit: Callable[[int], float] = lambda _: 1.0
+    fit: Callable[[int, bool], float] = lambda _, __: 1.0
     bounds: Bounds = Bounds()
 
     def linked(self, key: NodeKey) -> list[int]:
@@ -67,6 +69,10 @@ class Scope:
         if len(found) == self.bounds.linked:
             found = [*dict.fromkeys([*found, *self.best(key)])]
         return sorted(found, key=lambda seq: (-self.prefer(seq), -seq))
+
+    def is_given(self, seq: int, key: NodeKey) -> bool:
+        """Whether a memory's link to a node was given with it."""
+        return any(node == key and role in GIVEN_ROLES for node, role in self.graph.links(seq))
 
     def holds(self, edge: Edge) -> bool:
         """Whether a path may go along an edge. One without weight leads nowhere."""

@@ -87,7 +87,8 @@ class Expansions:
                 applied = Applied((), "graph_expansion_error", (warning,))
             else:
                 outcome = "late" if is_late() else "expanded"
-                routing = {"reached": expansion.considered, "caps": expansion.caps.counts()}
+                counts = {"reached": expansion.considered, "worked_out": expansion.worked_out}
+                routing = {**counts, "caps": expansion.caps.counts()}
                 applied = Applied(expansion.items, None, (), routing)
         blocked = blocks(self.verdict_held(tenant_id, at_ms))
         self._gates.observe(tenant_id, Seen(at_ms, outcome, compared), blocked, failure)

@@ -32,7 +32,8 @@ def edge(source: str, kind: str, target: str, **fields: Any) -> Edge:
 
 
 class StubGraph(OwnerGraph):
-    """The graph of memories `m0`, `m1`, …, whose `seq` is their number."""
+    """The graph of memories `m0`, `m1`, …, whose `seq` is their number. Links to entities are read from texts, others
+    given."""
 
     def __init__(
         self, links: dict[str, list[str]], edges: Iterable[Edge] = (), archived: Iterable[str] = (), urns: Any = None
@@ -72,7 +73,11 @@ class StubGraph(OwnerGraph):
     def links(self, seq: int) -> list[tuple[NodeKey, str]]:
         self.read.append(seq)
         own = (NodeKey(f"m{seq}", memory=True), SELF_ROLE)
-        return [own, *((node, "link") for node in self._links[seq])] if seq in self._links else []
+        return (
+            [own, *((node, "mention" if node.text.startswith("entity:") else "tag") for node in self._links[seq])]
+            if seq in self._links
+            else []
+        )
 
     def edges(self, key: NodeKey, limit: int) -> list[Edge]:
         self.read.append(key)

@@ -136,6 +136,25 @@ def test_of_what_all_memories_share_those_come_that_fit_the_question_best(
     assert [memory["why"][0]["edge"]["fit"] == 1 for memory in added] == [True, *[False] * 4]
 
 
+def test_what_is_worked_out_alone_adds_nothing_and_the_answer_says_so(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    """A name in the texts, one who says both, an episode, and likeness: a larger k finds as much."""
+    told = [
+        make_event("message", n, id=f"m{n}", session_id="s", name="Ann", content=f"I told Bob of {what}")
+        for n, what in enumerate(["the blue kite", "the blue boat", "a red door", "the sea"])
+    ]
+    asked = [ask(make_event, "Who saw the blue kite?", k=1, id=f"q{depth}", traversal_depth=depth) for depth in (1, 2)]
+    linked = make_event("memory.update", 500, memory_id="m3", tags=["kite"])
+    given = make_event("memory.update", 501, memory_id="m0", tags=["kite"])
+    answers = run_flow(
+        [*told, *asked, linked, given, ask(make_event, "Who saw the blue kite?", k=1)], decisions=rolled_out()
+    )
+    *before, after = answers.responses
+    assert [ids(answer) for answer in before] == [["m0"], ["m0"]]
+    assert [answer["routing_info"]["graph"] for answer in before] == [{"reached": 3, "worked_out": 3, "caps": {}}] * 2
+    assert ids(after) == ["m0", "m3"]
+    assert after["routing_info"]["graph"]["worked_out"] == 2
+
+
 def test_what_the_graph_adds_is_as_relevant_as_by_itself(
     memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
 ) -> None:

@@ -1,6 +1,6 @@
 """What the graph adds: scores by the formula, one path per memory, bounds, and what is not followed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import networkx as nx
 import pytest
@@ -104,39 +104,77 @@ def test_an_edge_from_a_memory_to_a_condition_is_like_a_link() -> None:
 # ── what nobody stated counts as far as it fits ───────────────────────────────────────────────────────────────────
 
 
-def half(_: int) -> float:
-    return 0.5
+def fits(fit: float) -> Callable[[int, bool], float]:
+    return lambda _, given: fit if given else 0.0
 
 
-def test_what_is_stated_counts_whatever_it_leads_to_and_the_rest_as_far_as_it_fits() -> None:
+def test_what_is_stated_counts_whatever_it_leads_to_and_what_is_given_as_far_as_it_fits() -> None:
     edges = [
         edge("m0", "depends_on", "m1"),
-        edge("m0", "similar_to", "m2"),
         edge("m0", "similar_to", "m3", said_ms=0),
         edge("m0", "x", "tag:b"),
         edge("tag:a", "specializes", "tag:c"),
     ]
-    links = {"m0": ["tag:a"], "m1": [], "m2": [], "m3": [], "m4": ["tag:a"], "m5": ["tag:b"], "m6": ["tag:c"]}
-    found = scores(StubGraph(links, edges), "m0", hops=2, fit=half)
-    assert found == {"m3": 1.0, "m1": 0.9, "m2": 0.5, "m6": 0.35, "m4": 0.125, "m5": 0.125}
+    links = {"m0": ["tag:a"], "m1": [], "m3": [], "m4": ["tag:a"], "m5": ["tag:b"], "m6": ["tag:c"]}
+    found = scores(StubGraph(links, edges), "m0", hops=2, fit=fits(0.5))
+    assert found == {"m3": 1.0, "m1": 0.9, "m6": 0.35, "m4": 0.125, "m5": 0.125}
+
+
+def test_what_is_worked_out_alone_is_gone_through_and_not_added() -> None:
+    """A name in two texts, and likeness; what is stated behind them counts."""
+    edges = [
+        edge("m0", "similar_to", "m1"),
+        edge("m2", "caused_by", "m3"),
+        edge("entity:ann", "works_at", "entity:acme"),
+    ]
+    links = {
+        "m0": ["entity:ann"],
+        "m1": ["tag:a"],
+        "m2": ["entity:ann"],
+        "m3": [],
+        "m4": ["entity:acme"],
+        "m5": ["tag:a"],
+    }
+    expansion = expand(walk(StubGraph(links, edges), "m0", hops=2, fit=fits(0.5)))
+    assert [(item.seq, item.score) for item in expansion.items] == [(3, 0.75), (4, 0.125), (5, 0.0625)]
+    assert (expansion.considered, expansion.worked_out) == (5, 2)
+
+
+def test_a_link_is_given_where_it_is_at_both_ends() -> None:
+    class Half(StubGraph):
+        def links(self, seq: int) -> list[tuple[NodeKey, str]]:
+            return [(key, "mention" if seq == 0 and role == "tag" else role) for key, role in super().links(seq)]
+
+    graph = {"m0": ["tag:a"], "m1": ["tag:a"], "m2": ["tag:a"]}
+    assert scores(Half(graph), "m1", fit=fits(0.5)) == {"m2": 0.125}
+    assert scores(Half(graph), "m0", fit=fits(0.5)) == {}
+
+
+def test_of_two_seeds_that_lead_to_a_node_the_one_that_was_given_it_counts() -> None:
+    class Half(StubGraph):
+        def links(self, seq: int) -> list[tuple[NodeKey, str]]:
+            return [(key, "mention" if seq == 0 and role == "tag" else role) for key, role in super().links(seq)]
+
+    graph = Half({"m0": ["tag:a"], "m1": ["tag:a"], "m2": ["tag:a"]})
+    assert scores(graph, "m0", "m1", fit=fits(0.5)) == scores(graph, "m1", "m0", fit=fits(0.5)) == {"m2": 0.125}
 
 
 def test_where_a_link_leads_to_what_hardly_fits_a_stated_edge_to_the_same_node_counts() -> None:
     graph = StubGraph({"m0": ["tag:a", "tag:b"], "m1": ["tag:b"]}, [edge("tag:a", "x", "tag:b")])
-    assert scores(graph, "m0", hops=2, fit=lambda _: 0.01) == {"m1": 0.125}  # 0.25 / 2, and not 0.25 · 0.01
+    assert scores(graph, "m0", hops=2, fit=fits(0.01)) == {"m1": 0.125}  # 0.25 / 2, and not 0.25 · 0.01
 
 
-@given(LINKS, ANY_EDGES, st.integers(1, 3), st.floats(0, 1))
+@given(LINKS, ANY_EDGES, st.integers(1, 3), st.floats(0.01, 1))
 def test_the_score_is_what_the_path_that_is_told_makes_it(
     links: dict[str, list[str]], edges: list[Edge], hops: int, fit: float
 ) -> None:
-    expansion = expand(walk(StubGraph(links, edges), "m0", hops=hops, fit=lambda _: fit), 100)
+    expansion = expand(walk(StubGraph(links, edges), "m0", hops=hops, fit=fits(fit)), 100)
     assert [item.score for item in expansion.items] == sorted((item.score for item in expansion.items), reverse=True)
     for item in expansion.items:
         by = item.why["edge"]
         worth = TYPE_WEIGHTS.get(by["type"], TYPE_WEIGHTS[SHARED_NODE]) * by["weight"] * by["confidence"]
         assert item.score == pytest.approx(worth / item.why["hops"] * item.why["fit"], abs=1e-5)
-        assert item.why["fit"] in (round(fit, 6) if by["type"] in (SHARED_NODE, "similar_to") else 1, 1)
+        assert item.why["fit"] in (round(fit, 6) if by["type"] == SHARED_NODE else 1, 1)
 
 
 # ── paths ─────────────────────────────────────────────────────────────────────────────────────────────────────────
