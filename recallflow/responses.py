@@ -169,12 +169,13 @@ class RecalledMemory(Cuttable):
 
 class ContextItem(Cuttable):
     """One memory of a context, in the version said. `score` is null for a rule that is in because it is one, not by its
-    rank. `excerpt`: its `content` is the passage at these characters of the text, as there was no room for the
-    whole."""
+    rank. `excerpt`: its `content` is the passage at these characters of the text, as there was no room for the whole;
+    where there was none for that either, `content` is the `summary`, which is not counted beside a text."""
 
     id: str
     version: int
     content: str
+    summary: str | None
     category: str | None
     confidence: float
     score: float | None
@@ -182,15 +183,24 @@ class ContextItem(Cuttable):
     excerpt: Span | None = None
 
 
+class Omitted(Model):
+    """How many entries of a section the query's filters keep out of it, and for how many the budget has no room."""
+
+    filters: int
+    budget: int
+
+
 class Context(Cuttable):
     """An assembled context within the asked token budget: summaries by category, up to half of it; memories, up to four
-    fifths; entities with their relations, up to all of it. `counted_by`: whose tokens `token_count` counts."""
+    fifths; entities with their relations, up to all of it. `counted_by`: whose tokens `token_count` counts. `omitted`:
+    by section, what is not in it."""
 
     summaries: dict[str, str]
     relevant_items: list[ContextItem]
     graph_context: list[dict[str, Any]]
     token_count: int
     counted_by: str
+    omitted: dict[str, Omitted]
 
 
 class MemoryUsage(Model):

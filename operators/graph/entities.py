@@ -1,12 +1,12 @@
 """Which of an owner's entities a query is about, and what the graph knows of them."""
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from recallflow.language import FUNCTION_WORDS
 from recallflow.operators.graph.reader import is_live
-from recallflow.state.graph import Node, OwnerGraph
+from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_codec import ENTITY_KIND, NodeKey, node_key
 
 QUESTION_WORDS = 100  # looked through for names; a text that goes on is no question any more
@@ -14,6 +14,7 @@ NAME_WORDS = 5
 CONTEXT_HOPS = 2
 CONTEXT_ENTRIES = 20
 RELATIONSHIPS = 24  # of one entity, the newest first
+TELLING_MOST = 1_000  # memories of an entity that are looked through for one that the filters let through
 
 _WORD = re.compile(r"\w+")
 _SYMBOLS = re.compile(r"[^\w\s]*")
@@ -74,21 +75,34 @@ def _spellings(question: str, start: int, end: int) -> Iterator[str]:
         yield question[start:end]
 
 
-def context(graph: OwnerGraph, entities: Sequence[NodeKey], now_ms: int) -> list[dict[str, Any]]:
+class Known(NamedTuple):
+    """What the graph knows of entities, and how many of them the query's filters keep out."""
+
+    entries: list[dict[str, Any]]
+    kept_out: int
+
+
+def context(
+    graph: OwnerGraph, entities: Sequence[NodeKey], now_ms: int, permitted: Callable[[int], bool] | None = None
+) -> Known:
     """The entities and those within two relations of them, at most 20: name, type, properties, and their relationships
-    ({type, target}) in the direction in which they hold."""
+    ({type, target}) in the direction in which they hold. `permitted`: where the query filters, which memories (`seq`)
+    may tell of them; one that no such memory is linked to is kept out, and so is a relation that none states."""
     entries: list[dict[str, Any]] = []
-    reached, at = list(dict.fromkeys(entities)), 0
+    reached, at, kept_out = list(dict.fromkeys(entities)), 0, 0
     hops = dict.fromkeys(reached, 0)
     while at < len(reached) and len(entries) < CONTEXT_ENTRIES:
         key, at = reached[at], at + 1
         node = graph.node(key)
         if node is None or node.archived:
             continue
+        if not _is_told(graph, key, permitted):
+            kept_out += 1
+            continue
         relationships = []
         for edge in graph.edges(key, RELATIONSHIPS):
             other = edge.target if edge.source == key else edge.source
-            if other.memory or not is_live(edge, now_ms):
+            if other.memory or not is_live(edge, now_ms) or not _is_stated(graph, edge, permitted):
                 continue
             if hops[key] < CONTEXT_HOPS and other not in hops:
                 hops[other] = hops[key] + 1
@@ -96,7 +110,22 @@ def context(graph: OwnerGraph, entities: Sequence[NodeKey], now_ms: int) -> list
             if edge.source == key and (target := graph.node(other)) is not None and not target.archived:
                 relationships.append({"type": edge.type, "target": target.name})
         entries.append(_entry(node, relationships))
-    return entries
+    return Known(entries, kept_out)
+
+
+def _is_told(graph: OwnerGraph, key: NodeKey, permitted: Callable[[int], bool] | None) -> bool:
+    """Whether a permitted memory is linked to a node."""
+    return permitted is None or any(map(permitted, graph.members(key, TELLING_MOST)))
+
+
+def _is_stated(graph: OwnerGraph, edge: Edge, permitted: Callable[[int], bool] | None) -> bool:
+    """Whether a permitted memory states an edge; of one that no memory states, whether its ends are told of."""
+    if permitted is None:
+        return True
+    if not edge.evidence:
+        return all(_is_told(graph, end, permitted) for end in (edge.source, edge.target))
+    seqs = (graph.members(NodeKey(one, memory=True), 1) for one in edge.evidence)
+    return any(permitted(seq) for found in seqs for seq in found)
 
 
 def _entry(node: Node, relationships: list[dict[str, str]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from recallflow.errors import InvalidRecord
 from recallflow.operators.events import Request
 from recallflow.operators.graph import entities
+from recallflow.operators.graph.entities import Known
 from recallflow.operators.graph.expand import Expansion, Related, boosts, expand
 from recallflow.operators.graph.gate import Compared, compare
 from recallflow.operators.graph.paths import Seeds, Step, Walk
@@ -101,13 +102,15 @@ class QueryGraph:
         self.ran |= found is not None
         return {int(self._place[seq]): boost for seq, boost in (found or {}).items()}
 
-    def context(self, urns: Sequence[str], question: str) -> list[dict[str, Any]]:
-        """What an assembled context says of the entities that the query gives or names, and of those near them."""
+    def context(self, urns: Sequence[str], question: str, *, filtered: bool) -> Known:
+        """What an assembled context says of the entities that the query gives or names, and of those near them.
+        `filtered`: whether only what permitted memories tell is told."""
 
-        def known() -> list[dict[str, Any]]:
-            return entities.context(self._reader, self._about(urns, question), self.now_ms)
+        def known() -> Known:
+            permitted = self._scope.allowed if filtered else None
+            return entities.context(self._reader, self._about(urns, question), self.now_ms, permitted)
 
-        return self._guarded(known, "what it knows of entities") or []
+        return self._guarded(known, "what it knows of entities") or Known([], 0)
 
     def names(self, urns: Sequence[str], question: str, seq: int | None = None) -> list[str]:
         """The names of the entities that the query gives or names; of those alone that a memory is linked to."""

@@ -18,10 +18,11 @@ from recallflow.embedder import Embedder, TokenCounter
 from recallflow.errors import DecryptionFailed
 from recallflow.fields import format_time
 from recallflow.operators import redaction
+from recallflow.operators.graph.entities import Known
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.redaction import REDACTED, Redacted, RowsReader
 from recallflow.queries import Filters
-from recallflow.responses import Context, ContextItem, RecalledMemory, Warn
+from recallflow.responses import Context, ContextItem, Omitted, RecalledMemory, Warn
 from recallflow.state import keys
 from recallflow.state.arrays import Places
 from recallflow.state.hot_owner import HotOwner
@@ -41,18 +42,20 @@ _CJK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a context is of: the memories of an owner that an answer may hold, and the answer."""
+    """What a context is of: the memories of an owner that an answer may hold, how many others the filters keep out of
+    it, and the answer."""
 
     hot: HotOwner
     index: OwnerIndex
     moment: Moment
     filters: Filters
     permitted: Places
+    kept_out: int
     memories: Sequence[RecalledMemory]
 
 
 def context(
-    about: About, max_tokens: int, counter: TokenCounter, rows: RowsReader, graph: Sequence[dict[str, Any]] = ()
+    about: About, max_tokens: int, counter: TokenCounter, rows: RowsReader, graph: Known
 ) -> tuple[Context, list[Warn]]:
     """The assembled context of an answer, and what could not be opened for it."""
     warnings, unread = [], 0
@@ -64,12 +67,19 @@ def context(
         return [row for row in found if redaction.is_readable(row)]
 
     try:
-        latest = summaries(about.hot, about.moment, about.filters.categories, about.memories)
+        every = latest_summaries(about.hot, about.moment)
     except DecryptionFailed:
-        latest = {}
+        every = {}
         warnings.append(Warn(code="decryption_failed", detail="the category summaries could not be opened"))
+    chosen = summaries(every, about.filters.categories, about.memories)
     items = layered(about.index, about.permitted, about.memories, readable)
-    assembled = assemble(max_tokens, counter, latest, items, graph)
+    assembled = assemble(max_tokens, counter, chosen, items, graph.entries)
+    wanted = len(rules(about.index, about.permitted)) - unread + len(_ranked_items(about.memories))
+    assembled.omitted.update(
+        summaries=Omitted(filters=len(every) - len(chosen), budget=len(chosen) - len(assembled.summaries)),
+        relevant_items=Omitted(filters=about.kept_out, budget=wanted - len(assembled.relevant_items)),
+        graph_context=Omitted(filters=graph.kept_out, budget=len(graph.entries) - len(assembled.graph_context)),
+    )
     if unread:
         detail = f"{unread} rules could not be opened, and are not in the context"
         warnings.append(Warn(code="decryption_failed", detail=detail))
@@ -138,17 +148,20 @@ def assemble(
         graph_context=[entity for entity in graph if budget.spend(orjson.dumps(entity).decode(), GRAPH_END)],
         token_count=budget.spent,
         counted_by=counter.counted_by,
+        omitted={},
     )
 
 
 def _fitting(item: ContextItem, budget: Budget) -> ContextItem | None:
-    """The memory whole, or else its best passage, or nothing: what there is room for."""
+    """The memory whole, or else its best passage, or its summary, or nothing: what there is room for."""
     if budget.spend(item.content, ITEMS_END):
         return item if item.excerpt is None else item.model_copy(update={"excerpt": None})
     if item.excerpt is not None:
         passage = item.content[item.excerpt["start"] : item.excerpt["end"]]
         if budget.spend(passage, ITEMS_END):
             return item.model_copy(update={"content": passage})
+    if item.summary is not None and budget.spend(item.summary, ITEMS_END):
+        return item.model_copy(update={"content": item.summary, "excerpt": None})
     return None
 
 
@@ -164,17 +177,21 @@ def layered(
     """All permitted rules, ranked or not, the most important first, then by id; then the ranked memories of the working
     layer, then the others, as they rank. `readable`: the rows of slots that can be read."""
     scores = {(memory.id, memory.version): memory.score for memory in ranked}
-    slots = _rules(index, permitted)
+    slots = rules(index, permitted)
     chunks = (readable(slots[start : start + ROWS_AT_ONCE]) for start in range(0, len(slots), ROWS_AT_ONCE))
     for row in chain.from_iterable(chunks):
         yield _item(row, scores.get((row.id, row.version)), format_time(row.created_ms))
-    for layer in RANKED_LAYERS:
-        for memory in ranked:
-            if memory.layer == layer and memory.content != REDACTED:
-                yield _item(memory, memory.score, memory.created_at)
+    for memory in _ranked_items(ranked):
+        yield _item(memory, memory.score, memory.created_at)
 
 
-def _rules(index: OwnerIndex, permitted: Places) -> list[int]:
+def _ranked_items(ranked: Sequence[RecalledMemory]) -> list[RecalledMemory]:
+    """The ranked memories beside rules that can be read, in the order of their layers."""
+    readable = [memory for memory in ranked if memory.content != REDACTED]
+    return [memory for layer in RANKED_LAYERS for memory in readable if memory.layer == layer]
+
+
+def rules(index: OwnerIndex, permitted: Places) -> list[int]:
     """The slots of the permitted rules, each in its latest version (with `include_history` there are more)."""
     conversation, facts = index.conversation, index.conversation.facts
     places = permitted[facts["layer"][permitted] == index.names.known(RULE)]
@@ -190,6 +207,7 @@ def _item(memory: MemoryRow | RecalledMemory, score: float | None, created_at: s
         id=memory.id,
         version=memory.version,
         content=memory.content,
+        summary=memory.summary,
         category=memory.category,
         confidence=memory.confidence,
         score=score,
@@ -198,17 +216,22 @@ def _item(memory: MemoryRow | RecalledMemory, score: float | None, created_at: s
     )
 
 
-def summaries(
-    hot: HotOwner, moment: Moment, wanted: Sequence[str] | None, ranked: Sequence[RecalledMemory]
-) -> dict[str, str]:
-    """Category → the latest summary there was by the moment: of the categories wanted, in that order; of all where none
-    are, those of the ranked memories first, the others by name. Raises DecryptionFailed."""
+def latest_summaries(hot: HotOwner, moment: Moment) -> dict[str, str]:
+    """Category → the latest summary there was by the moment. Raises DecryptionFailed."""
     by_ms = min((at for at in (moment.known_by_ms, moment.happened_by_ms) if at is not None), default=None)
     latest: dict[str, str] = {}
     for _, value in hot.scan(keys.CATEGORY_SUMMARY):  # by category, the oldest first
         stored = CategorySummary.decode(value)
         if by_ms is None or stored.ingested_ms <= by_ms:
             latest[stored.category] = stored.summary
+    return latest
+
+
+def summaries(
+    latest: Mapping[str, str], wanted: Sequence[str] | None, ranked: Sequence[RecalledMemory]
+) -> dict[str, str]:
+    """The summaries of the categories wanted, in that order; of all where none are, those of the ranked memories first,
+    the others by name."""
     if wanted is None:
         wanted = [*(memory.category for memory in ranked if memory.category is not None), *sorted(latest)]
     return {category: latest[category] for category in dict.fromkeys(wanted) if category in latest}

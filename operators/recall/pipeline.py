@@ -122,11 +122,13 @@ class Understood(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Step 4: the places that may be in the answer, what the question means to each, and warnings of the filters."""
+    """Step 4: the places that may be in the answer, what the question means to each, warnings of the filters, and how
+    many memories they keep out."""
 
     permitted: Places
     signal: Signal
     warnings: list[Warn]
+    kept_out: int
 
 
 class Ranked(NamedTuple):
@@ -240,11 +242,12 @@ def _find_candidates(asked: Asked, understood: Understood) -> Candidates:
     index, shared, question = asked.index, asked.engine.shared, understood.question
     linked = Linked(asked.graph, asked.moment)
     filtering = Filtering(index, linked)
-    mask = valid(index, asked.moment) & filtering.within(asked.query.filters)
+    standing = valid(index, asked.moment)
+    if (out := superseded(asked.graph, index, asked.moment)) is not None:
+        standing &= ~out
+    mask = standing & filtering.within(asked.query.filters)
     if (project := asked.query.project_id) is not None:
         mask &= filtering.within(Filters(project_id=project))
-    if (out := superseded(asked.graph, index, asked.moment)) is not None:
-        mask &= ~out
     permitted = mask.nonzero()[0]
     if understood.tuning.mode == "recency" or not index.conversation.size:
         found = Signal()
@@ -253,7 +256,7 @@ def _find_candidates(asked: Asked, understood: Understood) -> Candidates:
     else:
         found = signal.read(shared, index, question, permitted, asked.rows)
     asked.laps.lap("candidates")
-    return Candidates(permitted, found, linked.warnings())
+    return Candidates(permitted, found, linked.warnings(), int(standing.sum()) - len(permitted))
 
 
 def _rank(asked: Asked, understood: Understood, candidates: Candidates, at_least: int = 0) -> Ranked:
@@ -426,8 +429,10 @@ def _compose(
         optional["episodes"] = found
     asked.laps.lap("compose")
     if query.max_tokens is not None:
-        about = About(asked.hot, index, asked.moment, query.filters, candidates.permitted, memories)
-        entities = ranked.graph.context(query.entity_urns, understood.question.text)
+        permitted, kept_out = candidates.permitted, candidates.kept_out
+        about = About(asked.hot, index, asked.moment, query.filters, permitted, kept_out, memories)
+        filtered = query.filters != Filters() or query.project_id is not None
+        entities = ranked.graph.context(query.entity_urns, understood.question.text, filtered=filtered)
         counter = asked.engine.shared.tokens()
         optional["context"], missed = context(about, query.max_tokens, counter, asked.rows, entities)
         warnings += missed

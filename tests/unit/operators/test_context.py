@@ -31,7 +31,8 @@ class Letters:
 
 
 def item(memory_id: str, content: str) -> ContextItem:
-    return ContextItem(id=memory_id, version=0, content=content, category=None, confidence=1, score=None, created_at="")
+    untold: dict[str, Any] = dict.fromkeys(("summary", "category", "score"))
+    return ContextItem(id=memory_id, version=0, content=content, confidence=1, created_at="", **untold)
 
 
 def of_sizes(sizes: Iterable[int]) -> list[ContextItem]:
@@ -289,6 +290,7 @@ def test_a_recall_with_a_budget_assembles_a_context(
             "id": "x",
             "version": 0,
             "content": "Lock the door",
+            "summary": None,
             "category": "work",
             "confidence": 1,
             "score": None,
@@ -299,6 +301,7 @@ def test_a_recall_with_a_budget_assembles_a_context(
             "id": "l",
             "version": 0,
             "content": "Ann likes green tea",
+            "summary": None,
             "category": "tea",
             "confidence": 0.75,
             "score": scores["l"],
@@ -360,3 +363,53 @@ def test_of_a_moment_the_summaries_are_those_of_then(
 ) -> None:
     query = make_event("recall", 9_000, query="green tea", max_tokens=200, as_of={axis: moment})
     assert context_of(run_flow, told, query)["summaries"] == summaries
+
+
+def test_a_summary_stands_in_for_a_text_that_does_not_fit(run_flow: RunFlow, make_event: MakeEvent) -> None:
+    memory = make_event("memory", 1, id="m", content="Ann talked of tea, of tea, and of tea", summary="Ann likes tea")
+    query = make_event("recall", 9, query="tea", max_tokens=6)
+    (item,) = context_of(run_flow, [memory], query)["relevant_items"]
+    assert (item["content"], item["summary"], item["excerpt"]) == ("Ann likes tea", "Ann likes tea", None)
+    (item,) = context_of(run_flow, [memory], query | {"max_tokens": 99})["relevant_items"]
+    assert (item["content"], item["summary"]) == (memory["content"], memory["summary"])
+
+
+def test_a_context_tells_what_filters_and_the_budget_keep_out_of_it(
+    run_flow: RunFlow, make_event: MakeEvent, told: list[dict[str, Any]]
+) -> None:
+    expired = make_event("memory", 3, id="e", category="tea", content="Tea is sold out", expires_at=4)
+    query = make_event("recall", 9_000, query="green tea", mode="relevance", k=2, max_tokens=10)
+    whole = context_of(run_flow, [*told, expired], query | {"max_tokens": 200})
+    assert [*whole["omitted"]] == ["summaries", "relevant_items", "graph_context"]
+    assert all(omitted == {"filters": 0, "budget": 0} for omitted in whole["omitted"].values())
+    context = context_of(run_flow, [*told, expired], query | {"filters": {"categories": ["tea", "attic"]}})
+    # The budget has room for the first summary, and for nothing of the rule and the other memory.
+    assert [*context["summaries"]] == ["tea"]
+    assert context["relevant_items"] == []
+    assert context["omitted"] == {
+        "summaries": {"filters": 1, "budget": 1},
+        "relevant_items": {"filters": 2, "budget": 2},
+        "graph_context": {"filters": 0, "budget": 0},
+    }
+
+
+def test_what_the_graph_knows_keeps_to_the_filters(run_flow: RunFlow, make_event: MakeEvent) -> None:
+    def memory(at_ms: int, project: str, source: str, target: str) -> dict[str, Any]:
+        relations = [{"source": source, "type": "knows", "target": target}]
+        content = f"{source} knows {target}"
+        return make_event("memory", at_ms, content=content, project_id=project, relations=relations)
+
+    events = [memory(1, "open", "Ann", "Bob"), memory(2, "secret", "Ann", "Carol"), memory(3, "secret", "Bob", "Dave")]
+    query = make_event("recall", 9, query="Whom does Ann know?", max_tokens=500)
+    found = [
+        context_of(run_flow, events, query | narrowed)
+        for narrowed in ({}, {"filters": {"project_id": "open"}}, {"project_id": "open"})
+    ]
+    every, filtered, at_top = (
+        {entry["name"]: [one["target"] for one in entry["relationships"]] for entry in context["graph_context"]}
+        for context in found
+    )
+    assert every == {"Ann": ["Carol", "Bob"], "Bob": ["Dave"], "Carol": [], "Dave": []}
+    assert filtered == at_top == {"Ann": ["Bob"], "Bob": []}
+    asked = query | {"filters": {"project_id": "open"}, "entity_urns": ["Carol"]}
+    assert context_of(run_flow, events, asked)["omitted"]["graph_context"] == {"filters": 1, "budget": 0}

@@ -78,7 +78,7 @@ def test_context_tells_entities_and_those_within_two_relations() -> None:
         edge("entity:ann", "caused_by", "m0"),
     ]
     graph = StubGraph({"m0": []}, edges, archived=["entity:gone"])
-    assert context(graph, [NodeKey("entity:ann")], NOW_MS) == [
+    assert context(graph, [NodeKey("entity:ann")], NOW_MS).entries == [
         {
             "name": "ann",
             "type": "entity",
@@ -102,7 +102,9 @@ def test_context_tells_entities_and_those_within_two_relations() -> None:
 
 def test_a_relation_is_told_in_its_own_direction() -> None:
     graph = StubGraph({"m0": []}, [edge("entity:ann", "works_at", "entity:acme")])
-    told = [(entry["name"], entry["relationships"]) for entry in context(graph, [NodeKey("entity:acme")], NOW_MS)]
+    told = [
+        (entry["name"], entry["relationships"]) for entry in context(graph, [NodeKey("entity:acme")], NOW_MS).entries
+    ]
     assert told == [("acme", []), ("ann", [{"type": "works_at", "target": "acme"}])]
 
 
@@ -112,13 +114,13 @@ def test_an_entity_has_the_type_that_was_told_of_it() -> None:
             found = super().node(key)
             return found and found._replace(properties={"type": "person", "age": 7})
 
-    (entry,) = context(Told({"m0": ["entity:ann"]}), [NodeKey("entity:ann")], NOW_MS)
+    (entry,) = context(Told({"m0": ["entity:ann"]}), [NodeKey("entity:ann")], NOW_MS).entries
     assert (entry["type"], entry["properties"]) == ("person", {"age": 7})
 
 
 def test_context_is_bounded() -> None:
     graph = StubGraph({"m0": []}, [edge("entity:hub", "knows", f"entity:{n}") for n in range(50_000)])
-    entries = context(graph, [NodeKey("entity:hub")], NOW_MS)
+    entries = context(graph, [NodeKey("entity:hub")], NOW_MS).entries
     assert len(entries) == CONTEXT_ENTRIES
     assert len(entries[0]["relationships"]) == 24
 

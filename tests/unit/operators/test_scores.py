@@ -1,0 +1,130 @@
+"""For any log and any question: a score is what its explanation sums up to, the order is by the score and the
+documented ties, and nothing depends on how many memories are asked for."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallflow.flows.embedded import Processed
+from recallflow.queries import WEIGHTS
+
+RunFlow = Callable[..., Processed]
+MakeEvent = Callable[..., dict[str, Any]]
+
+DAY_MS = 86_400_000
+NOW_DAYS = 400
+TEXTS = [
+    "The red bike is new",
+    "Bo rides a bike to work",
+    "Tea with milk?",
+    "Bo met Ann in Porto, where the bike was stolen",
+    "Green tea is fine",
+]
+IDS = ["a", "b", "c", "d", "e", "f"]
+SHARE = st.sampled_from([0.0, 0.2, 0.5, 1.0])
+DAYS = st.integers(0, NOW_DAYS + 5)
+CREATED = st.fixed_dictionaries(
+    {"content": st.sampled_from(TEXTS), "days": DAYS},
+    optional={
+        "importance": SHARE,
+        "confidence": SHARE,
+        "layer": st.sampled_from(["rule", "working"]),
+        "tags": st.just(["t"]),
+        "session_id": st.sampled_from(["s", "t"]),
+        "topics": st.just(["bikes"]),
+        "entities": st.just([{"name": "Bo"}]),
+        "valid_to": st.integers(0, NOW_DAYS).map(lambda days: days * DAY_MS),
+    },
+)
+CHANGED = st.fixed_dictionaries(
+    {"memory_id": st.sampled_from(IDS), "days": DAYS},
+    optional={"content": st.sampled_from(TEXTS), "importance": SHARE},
+)
+VOICE = st.fixed_dictionaries({"memory_id": st.sampled_from(IDS), "useful": st.booleans()})
+LOG = st.tuples(
+    st.lists(CREATED, min_size=1, max_size=len(IDS)), st.lists(CHANGED, max_size=3), st.lists(VOICE, max_size=3)
+)
+
+
+def weights(mode: str) -> st.SearchStrategy[dict[str, float]]:
+    known = sorted(WEIGHTS.get(mode, {}))  # type: ignore[call-overload]
+    return st.dictionaries(st.sampled_from(known), st.sampled_from([0.0, 0.3, 2.0])) if known else st.just({})
+
+
+def question(mode: str) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {
+            "mode": st.just(mode),
+            "query": st.sampled_from(["Who has a bike?", "When did Bo have tea?", "of the", "Porto"]),
+        },
+        optional={
+            "weights": weights(mode),
+            "filters": st.sampled_from([{"tags": ["t"]}, {"min_confidence": 0.2}, {"layers": ["rule", "long_term"]}]),
+            "min_relevance": st.sampled_from([0.1, 0.3]),
+            "decay": st.sampled_from([{"function": "step"}, {"function": "hyperbolic", "decay_days": 5}]),
+            "entity_urns": st.just(["Bo"]),
+            "traversal_depth": st.just(2),
+            "session_id": st.just("s"),
+            "include_history": st.booleans(),
+            "as_of": DAYS.map(lambda days: {"event_time": days * DAY_MS}),
+        },
+    )
+
+
+# `episode` looks at whole episodes until there are k memories.
+MODES = ["hybrid", "balanced", "relevance", "recency", "entity_focused", "decayed"]
+
+
+@settings(max_examples=60)
+@given(log=LOG, asked=st.sampled_from(MODES).flatmap(question), k=st.integers(1, 5))
+def test_score_order_and_explanation_agree_and_nothing_depends_on_k(
+    run_flow: RunFlow, make_event: MakeEvent, log: Any, asked: dict[str, Any], k: int
+) -> None:
+    if asked["mode"] not in WEIGHTS:
+        asked.pop("weights", None)
+    told = events(make_event, log)
+
+    def answer(most: int) -> dict[str, Any]:
+        found: dict[str, Any] = run_flow([*told, make_event("recall", NOW_DAYS * DAY_MS, k=most, **asked)]).responses[0]
+        assert found["status"] != "error", found
+        return found
+
+    few, many = answer(k), answer(50)
+    assert few["memories"] == many["memories"][:k]
+    assert (few["answerable"], few["tiebreak_applied"]) == (many["answerable"], many["tiebreak_applied"])
+    check_scores(many)
+
+
+def events(make_event: MakeEvent, log: Any) -> list[dict[str, Any]]:
+    created, changed, voices = log
+    found = []
+    for memory_id, memory in zip(IDS, created, strict=False):
+        fields = {name: value for name, value in memory.items() if name != "days"}
+        found.append(make_event("memory", memory["days"] * DAY_MS, id=memory_id, **fields))
+    for change in changed:
+        fields = {name: value for name, value in change.items() if name != "days"}
+        found.append(make_event("memory.update", change["days"] * DAY_MS, **fields))
+    return [*found, *(make_event("memory.feedback", NOW_DAYS * DAY_MS, **voice) for voice in voices)]
+
+
+def check_scores(answer: dict[str, Any]) -> None:
+    scores = []
+    for memory in answer["memories"]:
+        told = memory["explanation"]
+        factors, weighed = told["factors"], told["weights"]
+        if weighed:
+            assert factors.keys() == weighed.keys()
+            score = sum(weighed[name] * factors[name] for name in factors) + sum(told["boosts"].values())
+        else:
+            score = math.prod(factors.values())
+        # Each number is rounded to six digits.
+        assert math.isclose(memory["score"], score, abs_tol=1e-5 * (1 + sum(weighed.values())))
+        scores.append((sum(told["boosts"].values()), memory["score"]))
+    if answer["tiebreak_applied"]:
+        assert [boost for boost, _ in scores] == sorted((boost for boost, _ in scores), reverse=True)
+    else:
+        totals = [score for _, score in scores]
+        assert totals == sorted(totals, reverse=True)
