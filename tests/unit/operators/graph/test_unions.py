@@ -171,7 +171,7 @@ def test_a_context_lists_one_thing_once_with_its_other_names(engine: Engine) -> 
     )
     about = named(engine.graph, "Does Bob, whom they call Robert, work?")
     assert about == [entity("robert")]
-    robert, acme = context(engine.graph, about, 0)
+    robert, acme = context(engine.graph, about, 0).entries
     assert robert == {
         "name": "Robert",
         "type": "person",
