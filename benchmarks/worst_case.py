@@ -260,6 +260,7 @@ def questions(memories: int) -> Iterator[tuple[str, list[Event]]]:
     yield "of 1 MB", recall("word1 " * 170_000)
     for mode in ("balanced", "entity_focused", "relevance", "recency", "decayed", "episode", "auto"):
         yield f"mode {mode}", recall(mode=mode)
+    yield "whole episodes at their limit", recall(mode="episode", k=50, whole_episodes=True, max_tokens=4_000)
     yield "filters at their limits", recall(filters={
         "tags": [f"t{n}" for n in range(limits.FILTER_VALUES_MAX)],
         "names": [f"Author{n}" for n in range(limits.FILTER_VALUES_MAX)],

@@ -19,6 +19,7 @@ from recallflow.errors import DecryptionFailed
 from recallflow.fields import format_time
 from recallflow.operators import redaction
 from recallflow.operators.graph.entities import Known
+from recallflow.operators.recall.category_summaries import summed_up
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.redaction import REDACTED, Redacted, RowsReader
 from recallflow.queries import Filters
@@ -71,6 +72,7 @@ def context(
     except DecryptionFailed:
         every = {}
         warnings.append(Warn(code="decryption_failed", detail="the category summaries could not be opened"))
+    every = summed_up(about.index, about.permitted, rows, [*every], about.filters.categories) | every
     chosen = summaries(every, about.filters.categories, about.memories)
     items = layered(about.index, about.permitted, about.memories, readable)
     assembled = assemble(max_tokens, counter, chosen, items, graph.entries)

@@ -347,8 +347,8 @@ def test_rules_that_a_filter_keeps_out_are_out(
 @pytest.mark.parametrize(
     ("moment", "summaries"),
     [
-        (4_999, {}),
-        (5_000, {"tea": "Ann drank black tea"}),
+        (2_999, {"tea": "Never boil green tea", "work": "The tea order is open"}),
+        (5_000, {"tea": "Ann drank black tea", "work": "The tea order is open Lock the door"}),
         (7_999, {"tea": "Ann drank black tea", "work": "There is an office", "attic": "It is empty"}),
         (8_000, {"tea": "Ann drinks green tea", "work": "There is an office", "attic": "It is empty"}),
     ],

@@ -1,0 +1,59 @@
+"""Extractive summaries of categories that nobody told one of: of memories that have the category, or get it by rules.
+
+A memory without a category is of its first topic, or else its first tag, or else of its kind, where that is more than
+`message` or `fact`. What is plainly said is of none.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from recallflow.operators.redaction import RowsReader
+from recallflow.operators.summaries import MEMORIES, Summaries
+from recallflow.state.arrays import Places
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import MemoryRow
+
+CATEGORIES = 16  # of one context
+UNCATEGORISED = 200  # memories that rules are tried on: the newest
+PLAIN = ("message", "fact")
+
+
+def category_of(row: MemoryRow) -> str | None:
+    """The category that a memory was given, or that rules give it."""
+    named = row.category or next(iter([*row.topics, *row.tags]), None)
+    return named or (None if row.kind in PLAIN else row.kind)
+
+
+def summed_up(
+    index: OwnerIndex, permitted: Places, rows: RowsReader, besides: Sequence[str], wanted: Sequence[str] | None
+) -> dict[str, str]:
+    """Category → summary, by name: of the categories wanted, or of all, without those `besides`; of the permitted
+    memories."""
+    summaries, facts = Summaries(index, rows), index.conversation.facts
+    categories = facts["category"][permitted]
+    groups = defaultdict[str, list[tuple[MemoryRow, int]]](list)
+    for number in np.unique(categories[categories >= 0]).tolist():
+        name = index.names.strings[number]
+        if name not in besides and (wanted is None or name in wanted) and len(groups) < CATEGORIES:
+            groups[name] += summaries.telling(permitted[categories == number], MEMORIES)
+    without = _uncategorised(index, permitted[categories < 0])
+    for row, language in summaries.telling(without, UNCATEGORISED):
+        found = category_of(row)
+        if found is None or found in besides or (wanted is not None and found not in wanted):
+            continue
+        if found in groups or len(groups) < CATEGORIES:
+            groups[found].append((row, language))
+    # Facts stand in no conversation: they are told by their time.
+    for group in groups.values():
+        group.sort(key=lambda read: (read[0].created_ms, read[0].seq))
+    found_texts = {name: summaries.of_rows(groups[name]) for name in sorted(groups)}
+    return {name: text for name, text in found_texts.items() if text}
+
+
+def _uncategorised(index: OwnerIndex, places: Places) -> Places:
+    """The newest of these places that rules may find a category for: messages have neither topics nor tags."""
+    noted = places[index.conversation.facts["role"][places] < 0]
+    newest = np.argsort(-index.conversation.facts["seq"][noted], kind="stable")[:UNCATEGORISED]
+    return noted[np.sort(newest)]

@@ -1,0 +1,60 @@
+"""Categories that nobody told a summary of are summed up out of their memories, and rules give a category to others."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from recallflow.flows.embedded import Processed
+from recallflow.operators.recall.category_summaries import CATEGORIES, category_of
+from recallflow.state.rows import MemoryRow
+
+MakeEvent = Callable[..., dict[str, Any]]
+RunFlow = Callable[..., Processed]
+
+
+@pytest.mark.parametrize(
+    ("fields", "category"),
+    [
+        ({"category": "home", "topics": ["boats"], "tags": ["sea"], "kind": "rule"}, "home"),
+        ({"topics": ["boats", "oars"], "tags": ["sea"], "kind": "rule"}, "boats"),
+        ({"tags": ["sea", "salt"], "kind": "rule"}, "sea"),
+        ({"kind": "rule"}, "rule"),
+        ({"kind": "fact"}, None),
+        ({"kind": "message"}, None),
+    ],
+)
+def test_a_category_is_given_or_follows_from_topic_tag_and_kind(fields: dict[str, Any], category: str | None) -> None:
+    row = MemoryRow("m", 0, 0, 0, "tea", 0, 0, **fields)
+    assert category_of(row) == category
+
+
+def summaries(run_flow: RunFlow, make_event: MakeEvent, told: list[dict[str, Any]], **fields: Any) -> dict[str, str]:
+    (found,) = run_flow([*told, make_event("recall", 9_000, query="boat", max_tokens=2_000, **fields)]).responses
+    context: dict[str, str] = found["context"]["summaries"]
+    return context
+
+
+def test_without_a_model_categories_are_summed_up(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    told = [
+        make_event("memory", 1_000, category="harbour", content="We agreed to sell the boat to Nils for 7,000."),
+        make_event("memory", 2_000, category="harbour", content="It was nice."),
+        make_event("memory", 3_000, topics=["harbour"], content="The boat lies at pier 12."),
+        make_event("memory", 4_000, tags=["winter"], content="The boat comes out in November."),
+        make_event("memory", 5_000, kind="preference", content="Ida likes a red hull."),
+        make_event("message", 6_000, content="The boat is wet."),
+        make_event("category.summary", 7_000, category="winter", summary="Told by somebody."),
+    ]
+    assert summaries(run_flow, make_event, told) == {
+        "harbour": "We agreed to sell the boat to Nils for 7,000. The boat lies at pier 12.",
+        "preference": "Ida likes a red hull.",
+        "winter": "Told by somebody.",
+    }
+    assert [*summaries(run_flow, make_event, told, filters={"categories": ["harbour"]})] == ["harbour"]
+    private = {"created_before": 2_500}
+    assert summaries(run_flow, make_event, told, filters=private)["harbour"].count("boat") == 1
+
+
+def test_a_context_sums_up_so_many_categories_at_most(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    told = [make_event("memory", n, category=f"c{n}", content=f"The boat {n}.") for n in range(CATEGORIES + 5)]
+    assert len(summaries(run_flow, make_event, told)) == CATEGORIES
