@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from itertools import count
+from itertools import count, islice
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -17,6 +17,40 @@ _LABELLED_BYTES, _LISTED_BYTES, _ADDED_BYTES = 200, 150, 40
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # numbers of any size
 
 
+class Columns(NamedTuple):
+    """Labels of some slots: each label once, the slots, how many labels each has, and the numbers of these, slot by
+    slot."""
+
+    labels: list[str]
+    slots: Ints
+    sizes: Ints
+    numbers: Ints
+
+    @classmethod
+    def of(cls, labels: Mapping[int, list[str]]) -> Self:
+        """`labels`: by slot."""
+        known: dict[str, int] = defaultdict(count().__next__)
+        numbers = [known[label] for of_one in labels.values() for label in of_one]
+        columns = [*labels], [*map(len, labels.values())], numbers
+        return cls([*known], *(np.array(column, np.int64) for column in columns))
+
+    @classmethod
+    def decode(cls, packed: bytes, first: int) -> Self:
+        """What `encode` gave; its slots count from `first`."""
+        labels, *columns = orjson.loads(packed)
+        slots, sizes, numbers = (np.array(column, np.int64) for column in columns)
+        return cls(labels, slots + first, sizes, numbers)
+
+    def encode(self) -> bytes:
+        return orjson.dumps([self.labels, *(column.tolist() for column in self[1:])])
+
+    def by_slot(self) -> dict[int, list[str]]:
+        """The labels of each slot."""
+        flat = iter([self.labels[number] for number in self.numbers.tolist()])
+        sizes = zip(self.slots.tolist(), self.sizes.tolist(), strict=True)
+        return {slot: [*islice(flat, size)] for slot, size in sizes}
+
+
 class Listed(NamedTuple):
     """Slots by label: those of the label with the number n are `slots[ends[n - 1] : ends[n]]`."""
 
@@ -25,14 +59,16 @@ class Listed(NamedTuple):
     ends: Ints
 
     @classmethod
-    def of(cls, labels: Mapping[int, list[str]]) -> Self:
-        """`labels`: by slot."""
-        numbers: dict[str, int] = defaultdict(count().__next__)
-        flat = np.array([numbers[label] for of_one in labels.values() for label in of_one], np.int64)
-        sizes = np.fromiter(map(len, labels.values()), np.int64, len(labels))
-        slots = np.repeat(np.fromiter(labels, np.int64, len(labels)), sizes)
-        ends = np.bincount(flat, minlength=len(numbers)).cumsum()
-        return cls(dict(numbers), slots[np.argsort(flat, kind="stable")], ends)
+    def of(cls, parts: Iterable[Columns]) -> Self:
+        """All slots of several parts, in their order."""
+        known: dict[str, int] = defaultdict(count().__next__)
+        numbers, slots = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for part in parts:
+            numbers.append(np.array([known[label] for label in part.labels], np.int64)[part.numbers])
+            slots.append(np.repeat(part.slots, part.sizes))
+        flat = np.concatenate(numbers)
+        ends = np.bincount(flat, minlength=len(known)).cumsum()
+        return cls(dict(known), np.concatenate(slots)[np.argsort(flat, kind="stable")], ends)
 
     def get(self, label: str) -> Ints:
         """The slots of a label, in the order of what they were listed from."""
@@ -43,8 +79,8 @@ class Listed(NamedTuple):
 
 
 class Labels:
-    """The labels of memories by slot, and the slots that have a label. Labels of segments are opened when they are
-    first asked for, and slots are listed by label from the first time on that anyone asks for these."""
+    """The labels of memories by slot, and the slots that have a label. Labels of segments are opened by slot
+    when one is first asked for, and slots are listed by label from the first time on that anyone asks for these."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[str]] = {}
@@ -71,13 +107,14 @@ class Labels:
         self._listed = None
 
     def packed(self) -> bytes:
-        """All labels, as another one can append them: JSON of [slot, labels] of those that have any."""
-        return orjson.dumps([*self._opened().items()])
+        """All labels, as another one can append them."""
+        return Columns.of(self._opened()).encode()
 
     def slots(self, label: str) -> Ints:
         """The slots that have a label."""
         if self._listed is None:
-            self._listed = Listed.of(self._opened())
+            packed = [Columns.decode(part, first) for first, part in self._packed]
+            self._listed = Listed.of([*packed, Columns.of(self._of)])
             self._added.clear()
         found = self._listed.get(label)
         return np.append(found, self._added[label]) if label in self._added else found
@@ -91,7 +128,7 @@ class Labels:
     def _opened(self) -> dict[int, list[str]]:
         waiting, self._packed = self._packed, []
         for first, packed in waiting:
-            self._of.update((first + place, labels) for place, labels in orjson.loads(packed))
+            self._of |= Columns.decode(packed, first).by_slot()
         return self._of
 
 

@@ -44,7 +44,7 @@ NAMED = ("author", "kind", "layer", "role", "session", "project", "category")
 
 # Segments are made again where this changes. It stands for all that shapes them: what is in an array, identities and
 # spelling features of stems (state/lexical.py), vectors in bytes (state/vectors.py).
-VERSION = zlib.crc32(repr((6, [*FACTS])).encode())
+VERSION = zlib.crc32(repr((7, [*FACTS])).encode())
 _FRAME = struct.Struct("<IIQ")  # version, bytes of the header, sum
 _LIMITS = [np.iinfo(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4")]
 _ALIGNED = 8  # bytes: of what is summed up, and of where an array begins
@@ -78,7 +78,7 @@ class Segment(NamedTuple):
     """`end`: before which sequence number its memories are; `size`: how many they are; `facts`: by column of `FACTS`,
     (size,) or (1,) where all are equal, all live; `names`: what their numbers stand for; `ids`: the bytes of all;
     `id_ends`: where each one ends; `tags`,
-    `metadata`: JSON of [place, labels] of those that have any; `token_dimension`: numbers per
+    `metadata`: as `Labels` packs them; `token_dimension`: numbers per
     token vector, 0 where no memory has any."""
 
     end: int
