@@ -216,7 +216,7 @@ def test_an_update_changes_the_named_fields_only_and_keeps_the_version_before(do
     done = do(memory("a", "tea", tags=["hot"], category="food"), update("a", category="drink"), history("a"), get("a"))
     first, second = done.responses[0]["versions"]
     assert (first["version"], first["category"], second["version"], second["category"]) == (0, "food", 1, "drink")
-    changed = {"version", "category", "ingested_at"}
+    changed = {"version", "category", "updated_at", "ingested_at"}
     assert {field for field in first.keys() | second.keys() if first.get(field) != second.get(field)} == changed
     assert (first["ingested_at"], second["ingested_at"]) == ("2025-01-01T00:00:00Z", "2025-01-02T00:00:00Z")
     assert done.responses[1]["versions"] == [second]
@@ -267,7 +267,7 @@ def test_null_clears_a_field_to_its_default(do: Do) -> None:
     }
     done = do(memory("a", **given), update("a", **dict.fromkeys(given)), memory("b"), get("a"), get("b"))
     cleared, never_given = (response["versions"][0] for response in done.responses)
-    own = {"id", "seq", "version", "created_at", "ingested_at"}
+    own = {"id", "seq", "version", "created_at", "updated_at", "ingested_at"}
     assert {k: v for k, v in cleared.items() if k not in own} == {k: v for k, v in never_given.items() if k not in own}
 
 
@@ -533,8 +533,8 @@ def test_the_index_entry_of_a_memory_says_what_its_row_says(tmp_path: Path, make
     }
     engine.stop()
     row, entry = MemoryRow.decode(found[keys.ROW]), Entry.decode(found[keys.ENTRY])
-    same = {column.name for column in fields(MemoryRow)} & {*Entry._fields}
+    same = {column.name for column in fields(MemoryRow)} & {*Entry._fields} - {"metadata"}
     assert {name: getattr(entry, name) for name in same} == {name: getattr(row, name) for name in same}
-    assert len(same) == len(Entry._fields) - len(("episode", "flags", "author", "author_stems", "stems"))
+    assert len(same) == len(Entry._fields) - len(("episode", "flags", "author", "author_stems", "stems", "metadata"))
     assert (entry.episode, entry.author, entry.author_stems, entry.stems) == (row.seq, "Ann", "ann", "tea")
     assert (entry.importance, entry.confidence, entry.category) == (0.25, 0.75, "c")
