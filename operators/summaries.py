@@ -25,6 +25,8 @@ SENTENCES = 3
 CHARACTERS = 500
 MEMORIES = 8  # of a group, whose texts are read: those with the rarest words
 READ_CHARACTERS = 2_000  # of each
+# Of many groups fewer memories are read, and less of each: so many of all of them together.
+MEMORIES_MOST, CHARACTERS_MOST, CHARACTERS_LEAST = 400, 100_000, 100
 SENTENCE_CHARACTERS = 240
 
 # What a sentence is worth: for each name and number, for a decision, for each word; less for a question.
@@ -47,16 +49,19 @@ class _Sentence(NamedTuple):
 
 
 class Summaries:
-    """Summaries of an owner's memories. `rows`: by slot."""
+    """Summaries of so many groups of an owner's memories. `rows`: by slot."""
 
-    def __init__(self, index: OwnerIndex, rows: RowsReader) -> None:
+    def __init__(self, index: OwnerIndex, rows: RowsReader, groups: int) -> None:
         self._index, self._rows = index, rows
+        self._memories = min(max(MEMORIES_MOST // max(groups, 1), 1), MEMORIES)
+        room = CHARACTERS_MOST // (max(groups, 1) * self._memories)
+        self._characters = min(max(room, CHARACTERS_LEAST), READ_CHARACTERS)
         conversation = index.conversation
         self._people = {index.names.strings[author].lower() for author in conversation.authors if author >= 0}
 
     def of(self, places: Places) -> str:
         """What the memories at these places, in conversation order, come to; empty where none can be read."""
-        return self.of_rows(self.telling(places, MEMORIES))
+        return self.of_rows(self.telling(places, self._memories))
 
     def telling(self, places: Places, count: int) -> list[tuple[MemoryRow, int]]:
         """So many of the memories, those with the rarest words, as far as they can be read, in the same order; each
@@ -92,7 +97,7 @@ class Summaries:
         return " ".join(text for _, text in sorted(chosen, key=lambda pair: pair[0][:2]))
 
     def _sentences(self, number: int, row: MemoryRow, language: int) -> Iterator[_Sentence]:
-        text = row.content[:READ_CHARACTERS]
+        text = row.content[: self._characters]
         table = table_of(text, [language])
         for start, end in pairwise([0, *sentence_ends(text)]):
             sentence = text[start:end].strip()

@@ -54,7 +54,7 @@ def episodes(index: OwnerIndex, rows: RowsReader, query: EpisodesList, now_ms: i
     members = _members(index)
     standing = [e for e in index.episodes() if e.number in members and query.session_id in (None, e.session_id)]
     newest = sorted(standing, key=lambda e: (e.last_ms, e.number), reverse=True)[: query.limit]
-    summaries = Summaries(index, rows)
+    summaries = Summaries(index, rows, len(newest))
     return [_describe(summaries, episode, members[episode.number], now_ms, gap_ms) for episode in newest]
 
 

@@ -31,7 +31,7 @@ def summed_up(
 ) -> dict[str, str]:
     """Category → summary, by name: of the categories wanted, or of all, without those `besides`; of the permitted
     memories."""
-    summaries, facts = Summaries(index, rows), index.conversation.facts
+    summaries, facts = Summaries(index, rows, CATEGORIES), index.conversation.facts
     categories = facts["category"][permitted]
     groups = defaultdict[str, list[tuple[MemoryRow, int]]](list)
     for number in np.unique(categories[categories >= 0]).tolist():
@@ -43,7 +43,7 @@ def summed_up(
         found = category_of(row)
         if found is None or found in besides or (wanted is not None and found not in wanted):
             continue
-        if found in groups or len(groups) < CATEGORIES:
+        if len(groups.get(found, ())) < MEMORIES and (found in groups or len(groups) < CATEGORIES):
             groups[found].append((row, language))
     # Facts stand in no conversation: they are told by their time.
     for group in groups.values():

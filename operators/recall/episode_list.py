@@ -23,7 +23,7 @@ def listed(
     relevance = dict[int, float]()
     for segment, value in zip(conversation.segment[ranking.places].tolist(), ranking.factors["relevance"], strict=True):
         relevance.setdefault(segment, float(value))
-    found, summaries, facts = list[RecalledEpisode](), Summaries(index, rows), conversation.facts
+    found, summaries, facts = list[RecalledEpisode](), Summaries(index, rows, len(relevance)), conversation.facts
     for segment, value in relevance.items():
         members = np.arange(conversation.starts[segment], conversation.ends[segment])
         episode = index.episode(int(facts["episode"][members[0]]))
