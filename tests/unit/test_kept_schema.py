@@ -15,11 +15,13 @@ from recallflow.schema import schemas
 
 SCHEMAS = schemas()
 PARSERS = {"memory-event": parse, "query-event": parse, "control-event": parse_control}
-# Beside what the schemas require, an event says something: the least of it.
+# Beside what the schemas require, an event says something: the least of it; and a field may belong to a mode.
 SAID: dict[str, dict[str, Any]] = {
     "memory.forget": {"memory_id": "m"},
     "memory.update": {"summary": "s"},
     "graph.archive": {"entities": ["m"]},
+    "recall.max_episodes": {"mode": "episode"},
+    "recall.whole_episodes": {"mode": "episode"},
 }
 CUT_TO_BOUNDS = {"recall.k", "recall.traversal_depth"}  # with a warning
 FLOAT32 = {"memory.embedding", "message.embedding", "memory.update.embedding", "memory.embedding.embedding"}
@@ -50,19 +52,26 @@ def leaves(kinds: set[str]) -> list[Leaf]:
     return found
 
 
-def walk(schema: dict[str, Any], known: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], dict[str, Any]]]:
-    arms = [resolved(arm, known) for arm in schema.get("anyOf", [schema])]
-    if any(arm.get("format") == "date-time" for arm in arms):
+def walk(
+    schema: dict[str, Any], known: dict[str, Any], within: frozenset[str] = frozenset()
+) -> Iterator[tuple[tuple[str | int, ...], dict[str, Any]]]:
+    """The numbers and truth values of a schema. What holds others of its kind is entered once."""
+    entered = [arm["$ref"] for arm in schema.get("anyOf", [schema]) if "$ref" in arm]
+    if not within.isdisjoint(entered):
         return
+    within |= {*entered}
+    arms = [resolved(arm, known) for arm in schema.get("anyOf", [schema])]
+    if any(arm.get("type") == "string" for arm in arms):
+        return  # a time, or anything that metadata may hold
     for arm in arms:
         if arm.get("type") in ("integer", "number", "boolean"):
             yield (), arm
         for name, field in arm.get("properties", {}).items():
-            yield from (((name, *path), leaf) for path, leaf in walk(field, known))
+            yield from (((name, *path), leaf) for path, leaf in walk(field, known, within))
         if "items" in arm:
-            yield from (((0, *path), leaf) for path, leaf in walk(arm["items"], known))
+            yield from (((0, *path), leaf) for path, leaf in walk(arm["items"], known, within))
         if isinstance(held := arm.get("additionalProperties"), dict):
-            yield from ((("recency", *path), leaf) for path, leaf in walk(held, known))
+            yield from ((("recency", *path), leaf) for path, leaf in walk(held, known, within))
 
 
 def resolved(schema: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +102,7 @@ def refused(leaf: Leaf, value: object) -> set[str]:
     schema = SCHEMAS[leaf.contract]
     known = schema["$defs"]
     reference = schema["discriminator"]["mapping"][leaf.event]
-    event = example({"$ref": reference}, known) | SAID.get(leaf.event, {})
+    event = example({"$ref": reference}, known) | SAID.get(leaf.event, {}) | SAID.get(leaf.name, {})
     assert wrong(leaf, event) == set()
     place(event, {"$ref": reference}, leaf.path, value, known)
     return wrong(leaf, event)

@@ -10,6 +10,7 @@ import pytest
 
 from recallflow.flows.embedded import Processed
 from recallflow.state import keys
+from recallflow.state.labels import metadata_labels
 from recallflow.state.rows import Entry, MemoryRow
 from tests.unit.operators.harness import MEMORIES, Harness
 
@@ -525,6 +526,7 @@ def test_the_index_entry_of_a_memory_says_what_its_row_says(tmp_path: Path, make
         "id": "m", "content": "tea", "name": "Ann", "kind": "fact", "layer": "working", "session_id": "s",
         "project_id": "p", "category": "c", "tags": ["t"], "importance": 0.25, "confidence": 0.75,
         "valid_from": NEW_YEAR_MS, "valid_to": NEW_YEAR_MS + 2 * DAY_MS, "expires_at": NEW_YEAR_MS + 3 * DAY_MS,
+        "metadata": {"trip": "Rome"},
     }  # fmt: skip
     engine = Harness(tmp_path / "state")
     engine.run(MEMORIES, make_event("memory", NEW_YEAR_MS + DAY_MS, **said), append_logged=False)
@@ -538,3 +540,4 @@ def test_the_index_entry_of_a_memory_says_what_its_row_says(tmp_path: Path, make
     assert len(same) == len(Entry._fields) - len(("episode", "flags", "author", "author_stems", "stems", "metadata"))
     assert (entry.episode, entry.author, entry.author_stems, entry.stems) == (row.seq, "Ann", "ann", "tea")
     assert (entry.importance, entry.confidence, entry.category) == (0.25, 0.75, "c")
+    assert entry.metadata == metadata_labels(row.metadata) == ['["trip", "Rome"]']

@@ -184,14 +184,14 @@ def _entity(case: Case) -> bool:
 
 
 def _recent(case: Case) -> bool:
-    times = [memory["created_at"] for memory in case.response["memories"]]
-    return bool(2 * sum(time < case.memory["created_at"] for time in times) >= len(times))
+    """Everything was looked at: the stores are small."""
+    own = case.store[case.memory["id"]]["timestamp"]
+    return bool(2 * sum(one["timestamp"] < own for one in case.store.values()) >= len(case.store))
 
 
 def _important(case: Case) -> bool:
-    own = [case.store[memory["id"]].get("importance", 0.5) for memory in case.response["memories"]]
-    least = case.store[case.memory["id"]].get("importance", 0.5)
-    return bool(2 * sum(one < least for one in own) >= len(own))
+    own = case.store[case.memory["id"]].get("importance", 0.5)
+    return bool(2 * sum(one.get("importance", 0.5) < own for one in case.store.values()) >= len(case.store))
 
 
 NEVER = ("recalled", "session", "liked", "related", "linked")  # nothing was asked before, and nothing has an edge
