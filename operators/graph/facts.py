@@ -206,7 +206,7 @@ class FactSearch:
 
 def _quote(content: str, wanted: Sequence[str]) -> str:
     """Of the sentence in which a word of the question stands first, or of the first."""
-    (found,) = find_stems([content], wanted, 0)
+    (found,) = find_stems([content], [wanted], 0)
     return short(content, *found[0][1:]) if found else short(content)
 
 
