@@ -16,9 +16,10 @@ from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.graph.status import status
 from recallflow.operators.graph.trace import trace
 from recallflow.operators.recall.moment import Moment, graph_at, index_at
-from recallflow.operators.recall.pipeline import Effects, Engine, Recalled, recall, to_rerank
+from recallflow.operators.recall.pipeline import recall, to_rerank
 from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.shared import Shared
+from recallflow.operators.recall.stages import Effects, Engine, Recalled
 from recallflow.operators.recall.tuning import tenant_settings, unread
 from recallflow.queries import (
     K_MAX,

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from recallflow.operators.events import Ask
-from recallflow.operators.recall.pipeline import Effects
+from recallflow.operators.recall.stages import Effects
 from recallflow.records import Record
 from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner

@@ -17,8 +17,8 @@ from recallflow.operators.apply import Rules
 from recallflow.operators.events import Ask, Item, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
-from recallflow.operators.recall.pipeline import Effects
 from recallflow.operators.recall.rerank import Scored, Text
+from recallflow.operators.recall.stages import Effects
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
 from recallflow.owner import Owner
 from recallflow.queries import Recall, ReplyTo
