@@ -246,7 +246,9 @@ def _problem(error: ErrorDetails, types: frozenset[str]) -> tuple[str, str]:
         return field, "is empty; give at least one, or leave it out"
     limit = error.get("ctx", {}).get("max_length")
     if error["type"] == "too_long":
-        return field, f"has {error['ctx']['actual_length']:,} items; it may have {limit:,}: give fewer, or send several"
+        found = error["ctx"]["actual_length"]  # of objects, pydantic does not say it
+        has = "more" if found is None else f"{found:,}"
+        return field, f"has {has} items; it may have {limit:,}: give fewer, or send several"
     if error["type"] == "string_too_long":
         return field, f"may have at most {limit:,} characters: shorten it"
     about, _, rest = message.partition(": ")

@@ -72,7 +72,7 @@ class Expansions:
         goes without what it would have added. `is_late`: whether the answer is, by now."""
         tenant_id, at_ms = request.owner.tenant_id, request.at_ms
         held_back = self.held_back(tenant_id, at_ms)
-        if held_back in ("feature_flag_disabled", "rollout_off"):
+        if not self.is_on(tenant_id, at_ms):
             return Applied((), held_back)
         outcome: Outcome = "stopped"
         compared, failure = None, None
@@ -97,7 +97,7 @@ class Expansions:
     def answered(self, request: Request, ranked: Sequence[str], added: Sequence[str]) -> None:
         """Waits for feedback on the memories of an answer, by their ids: those ranked, and those that the graph added.
         Where the rollout is `off`, nothing is to be compared."""
-        if not self.enabled or self.mode(request.owner.tenant_id, request.at_ms)[0] == "off":
+        if not self.is_on(request.owner.tenant_id, request.at_ms):
             return
         parts: dict[str, Part] = dict.fromkeys(ranked, "beside" if added else "without") | dict.fromkeys(added, "added")
         for memory_id, part in parts.items():
@@ -105,6 +105,10 @@ class Expansions:
             self._answered.move_to_end((request.owner, memory_id))
         while len(self._answered) > FEEDBACK_MAX:
             self._answered.popitem(last=False)
+
+    def is_on(self, tenant_id: str, at_ms: int) -> bool:
+        """Whether the graph is followed for the tenant at a time, be it to measure only."""
+        return self.enabled and self.mode(tenant_id, at_ms)[0] != "off"
 
     def mode(self, tenant_id: str, at_ms: int) -> tuple[RolloutMode, Decision | None]:
         """The tenant's rollout mode at a time, and the decision that it comes from."""

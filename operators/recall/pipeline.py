@@ -101,7 +101,10 @@ def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
     tuning = tuned(query, mode_for(query.mode, intent), tenant)
     dropped: list[Step] = []
     if query.sla_target_ms is not None:
-        ahead: list[Step] = ["graph"] if query.strategy == "hybrid_graph" else []
+        ahead: list[Step] = []
+        request, expansions = asked.request, asked.engine.expansions
+        if query.strategy == "hybrid_graph" and expansions.is_on(request.owner.tenant_id, request.at_ms):
+            ahead.append("graph")
         if query.traversal_depth > HOPS_MIN and tuning.wants_neighbours:
             ahead.append("boosts")
         if tuning.wants_proximity:

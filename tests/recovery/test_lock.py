@@ -34,6 +34,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "remember": ("remember", "tea", "--state-dir"),
     "ask": ("ask", "tea?", "--state-dir"),
     "replay": ("replay", "LOG", "--embedded", "--state-dir"),
+    "graph status": ("graph", "status", "--state-dir"),
+    "graph trace": ("graph", "trace", "tea?", "--state-dir"),
+    "graph facts": ("graph", "facts", "--state-dir"),
     "info": ("state", "info", "--state-dir"),
     "hash": ("state", "hash", "--state-dir"),
     "verify": ("state", "verify", "--state-dir"),
@@ -104,7 +107,7 @@ def test_every_command_that_opens_a_directory_is_tried() -> None:
             elif "--state-dir" in action.option_strings:
                 yield parser.prog.removeprefix("recallflow ")
 
-    tried = {" ".join(words[: 1 + (words[0] == "state")]) for words in COMMANDS.values()}
+    tried = {" ".join(words[: 1 + (words[0] in ("state", "graph"))]) for words in COMMANDS.values()}
     assert set(takers(commands())) == tried
 
 

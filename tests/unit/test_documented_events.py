@@ -150,6 +150,19 @@ def test_every_field_stands_in_the_page_with_its_values_and_its_default() -> Non
     assert told == expected()
 
 
+def test_what_has_no_default_may_be_null_but_for_what_the_page_names() -> None:
+    said = re.search(r"A field that\s+is not required.*?\.\n", section("Fields"), re.S)
+    assert said is not None
+    refused = set()
+    for model in MODELS.values():
+        schema = model.model_json_schema()
+        for part in (schema, *schema.get("$defs", {}).values()):
+            without = {name for name, _, default in fields_of(part) if default == ""}
+            fields = part["properties"]
+            refused |= {name for name in without if {"type": "null"} not in fields[name].get("anyOf", [])}
+    assert refused == {*names(said[0])}
+
+
 def test_the_fields_of_every_event_are_told() -> None:
     told = [name for field, *_ in rows("Every event") for name in names(field)]
     assert sorted(told) == sorted({"type", *Event.model_fields})

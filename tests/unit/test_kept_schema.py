@@ -55,7 +55,7 @@ def leaves(kinds: set[str]) -> list[Leaf]:
 def walk(
     schema: dict[str, Any], known: dict[str, Any], within: frozenset[str] = frozenset()
 ) -> Iterator[tuple[tuple[str | int, ...], dict[str, Any]]]:
-    """The numbers and truth values of a schema. What holds others of its kind is entered once."""
+    """The numbers, truth values, bounded lists and objects of a schema. What holds others of its kind is entered once."""
     entered = [arm["$ref"] for arm in schema.get("anyOf", [schema]) if "$ref" in arm]
     if not within.isdisjoint(entered):
         return
@@ -65,6 +65,8 @@ def walk(
         return  # a time, or anything that metadata may hold
     for arm in arms:
         if arm.get("type") in ("integer", "number", "boolean"):
+            yield (), arm
+        if "maxItems" in arm or "maxProperties" in arm:
             yield (), arm
         for name, field in arm.get("properties", {}).items():
             yield from (((name, *path), leaf) for path, leaf in walk(field, known, within))
@@ -182,3 +184,13 @@ def test_numbers_beyond_their_bounds_are_refused(leaf: Leaf, data: st.DataObject
 
 def dotted(leaf: Leaf) -> str:
     return ".".join(map(str, leaf.path))
+
+
+@pytest.mark.parametrize("leaf", leaves({"array", "object"}), ids=lambda leaf: leaf.name)
+def test_more_than_fit_are_refused(leaf: Leaf) -> None:
+    schema = leaf.schema
+    if schema["type"] == "array":
+        beyond: Any = [example(schema["items"], SCHEMAS[leaf.contract]["$defs"])] * (schema["maxItems"] + 1)
+    else:
+        beyond = {f"n{number}": 1 for number in range(schema["maxProperties"] + 1)}
+    assert dotted(leaf) in refused(leaf, beyond)

@@ -228,6 +228,14 @@ def test_a_query_without_time_goes_without_the_graph(
     assert "deadline" in codes(answer)
 
 
+def test_where_the_graph_is_off_no_answer_goes_without_it_for_want_of_time(
+    memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    asked = ask(make_event, "rollout alarms", sla_target_ms=0.001, mode="recency")
+    (answer,) = run_flow([*memories, asked], decisions=rolled_out("off")).responses
+    assert (answer["status"], answer["fallback"], codes(answer)) == ("ok", "rollout_off", [])
+
+
 def test_neighbours_that_weigh_nothing_are_not_looked_for(
     memories: list[dict[str, Any]], make_event: MakeEvent, run_flow: RunFlow
 ) -> None:
