@@ -299,21 +299,24 @@ class EdgeChanges:
         self._changes.names.join(row, joins=row.joins)
 
     def remove(self, name: bytes, row: EdgeRow) -> None:
-        """Deletes an edge, at both its ends."""
+        """Deletes an edge, at both its ends. What was said of it is kept, but for what forgotten memories said:
+        where that was all, nothing is."""
         past = self._changes.past
         if self._changes.keeps_past:
             past.keep_parts(name, row, None)
-        if past.has_words(name):
+        if past.forget_unless_said(name):
             past.keep_life(name, row)
         elif row.type == SAME_AS:
             past.forget_joined(row.source, row.number)
-        self._changes.put(keys.edge(self._owner, name), None)
-        for end in (row.source, row.target):
-            self._changes.put(keys.adjacency(self._owner, self._changes.name(end), row.number), None)
-            if not end.memory:
-                self._changes.detach(end)
-        self._supersede(row, hides=False)
-        self._changes.names.join(row, joins=False)
+        self._take_out(name, row)
+
+    def erase(self, name: bytes, row: EdgeRow) -> None:
+        """Deletes an edge, with all that was ever said of it."""
+        past = self._changes.past
+        past.forget_edge(name)
+        if row.type == SAME_AS:
+            past.forget_joined(row.source, row.number)
+        self._take_out(name, row)
 
     def names_at(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
         """Names of so many of the edges that earlier events left at a node, or of all."""
@@ -325,6 +328,15 @@ class EdgeChanges:
         for name in self.names_at(key, at_most):
             if (row := self.get(name)) is not None:
                 yield name, row
+
+    def _take_out(self, name: bytes, row: EdgeRow) -> None:
+        self._changes.put(keys.edge(self._owner, name), None)
+        for end in (row.source, row.target):
+            self._changes.put(keys.adjacency(self._owner, self._changes.name(end), row.number), None)
+            if not end.memory:
+                self._changes.detach(end)
+        self._supersede(row, hides=False)
+        self._changes.names.join(row, joins=False)
 
     def _supersede(self, row: EdgeRow, hides: bool) -> None:
         if row.type != SUPERSEDES or not (row.source.memory and row.target.memory):

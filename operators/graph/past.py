@@ -7,6 +7,9 @@ what was kept of it goes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -30,6 +33,12 @@ if TYPE_CHECKING:
     from recallflow.operators.graph.changes import Changes
     from recallflow.state.partition import Partition
 
+# What takes so many times as long as a link: an edge with both its ends, an edge that 200 memories state, and a
+# replaced version beside what it brought.
+EDGE_WEIGHT = 4
+STATED_WEIGHT = 6
+VERSION_WEIGHT = 6
+
 
 class Past:
     """What one event leaves of its owner's graph as it was."""
@@ -48,12 +57,13 @@ class Past:
 
     def keep_member(self, seq: int, node: NodeKey) -> None:
         """Keeps that a memory was linked to a node."""
-        self._changes.put(keys.past_member(self._owner, self._changes.name(node), seq), b"")
+        self._put(keys.past_member(self._owner, self._changes.name(node), seq), b"")
 
     def keep_parts(self, name: bytes, before: EdgeRow, after: EdgeRow | None) -> None:
         """Keeps what is said of an edge and will not be any more."""
+        stated = {} if after is None else {(one.seq, one.relation): one for one in after.statements}
         for statement in before.statements:
-            if after is None or statement not in after.statements:
+            if stated.get((statement.seq, statement.relation)) != statement:
                 part = RELATION if statement.relation else EVIDENCE
                 self._keep(name, statement.seq, part, statement)
         if before.given is not None and (after is None or after.given != before.given):
@@ -67,7 +77,7 @@ class Past:
         self._keep(name, None, LIFE, life)
         stored = orjson.dumps([self._changes.ingested_ms, name.hex(), life], default=tuple)
         for end in (row.source, row.target):
-            self._changes.put(keys.past_adjacency(self._owner, self._changes.name(end), row.number), stored)
+            self._put(keys.past_adjacency(self._owner, self._changes.name(end), row.number), stored)
 
     def keep_neighbour(self, seq: int, neighbour: Neighbour) -> None:
         """Keeps that a memory had a neighbour, or one with another archive mark."""
@@ -79,7 +89,7 @@ class Past:
         does may be forgotten."""
         plain = None if row is None else tuple(row.describe(None, None))
         stored = orjson.dumps([self._changes.ingested_ms, plain], default=tuple)
-        self._changes.put(keys.past_node(self._owner, self._changes.name(key), self._change), stored)
+        self._put(keys.past_node(self._owner, self._changes.name(key), self._change), stored)
 
     def keep_joined(self, source: NodeKey, target: NodeKey, number: int) -> None:
         """Keeps that an edge joined two names."""
@@ -95,15 +105,11 @@ class Past:
     def keep_orphan(self, key: NodeKey, row: NodeRow | None) -> None:
         """Keeps a node that is deleted, if something led to it once; else drops what is kept of it."""
         name = self._changes.name(key)
-        once = (keys.past_members(self._owner, name), keys.past_adjacency_of(self._owner, name))
-        if not any(self._standing(prefix) for prefix in once):
+        once = (keys.past_adjacency_of(self._owner, name), keys.past_members(self._owner, name))
+        if all(next(self._standing(prefix), None) is None for prefix in once):
             self._drop(keys.past_nodes(self._owner, name))
         elif row is not None:
             self.keep_node(key, row)
-
-    def has_words(self, name: bytes) -> bool:
-        """Whether anybody said something of an edge before that is kept."""
-        return any(self._is_word(key) for key in self._standing(keys.past_edges(self._owner, name)))
 
     def _is_word(self, key: bytes) -> bool:
         """Whether an edge would be there by what is kept under a key alone."""
@@ -116,19 +122,63 @@ class Past:
         """Keeps a part of what was said of an edge, as it was before the event, which may replace it more than once."""
         key = keys.past_edge(self._owner, name, seq, part, self._change)
         if self._changes.get(key) is None:
-            self._changes.put(key, orjson.dumps([self._changes.ingested_ms, content], default=tuple))
+            self._put(key, orjson.dumps([self._changes.ingested_ms, content], default=tuple))
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        """Keeps a record that is looked for by what its key begins with."""
+        self._changes.put(key, value)
+        kept, stretch = self._changes.staged.kept, key[: keys.GROUP_BYTES]
+        kept[stretch] = (*kept.get(stretch, ()), key)
 
     # ------------------------------------------------------------------ forgetting
 
-    def weigh(self, seq: int, at_most: int) -> int:
-        """How many replaced versions of a memory there are, at most so many."""
-        return len(self._partition.first_keys(keys.past_links_of(self._owner, seq), at_most))
+    def weigh(self, key: NodeKey, seq: int, at_most: int) -> int:
+        """Estimates what it costs to drop what is kept of a memory, in links; counts up to so many."""
+        weight = 0
+        for _, value in self._partition.scan(keys.past_links_of(self._owner, seq)):
+            weight += _weight(LinksRow.decode(value))
+            if weight >= at_most:
+                return weight
+        lives = keys.past_adjacency_of(self._owner, self._changes.name(key))
+        weight += EDGE_WEIGHT * len(self._partition.first_keys(lives, at_most // EDGE_WEIGHT))
+        return weight + len(self._partition.first_keys(keys.past_similar_of(self._owner, seq), at_most))
 
-    def forget_versions(self, seq: int, at_most: int | None = None) -> int:
-        """Drops what so many replaced versions of a memory, or all, brought into the graph. Returns how many."""
-        count = 0
+    def forget_memory(self, key: NodeKey, seq: int) -> None:
+        """Drops all that is kept of a memory as a node."""
+        self.thin(key, seq, maxsize)
+        self._drop(keys.past_nodes(self._owner, self._changes.name(key)))
+
+    def thin(self, key: NodeKey, seq: int, at_most: int) -> int:
+        """Drops what is kept of a memory's replaced versions, and of its edges and neighbours that are gone: about so
+        much. Returns what it weighed."""
+        weight = self._forget_versions(seq, at_most)
+        weight += self._forget_lives(key, at_most - weight)
+        return weight + self._forget_neighbours(seq, at_most - weight)
+
+    def forget_statements(self, name: bytes, seq: int) -> None:
+        """Drops what a memory said of an edge before."""
+        self._drop(keys.past_edge_of(self._owner, name, seq))
+        if self._changes.edges.get(name) is None:
+            self.forget_unless_said(name)
+
+    def forget_unless_said(self, name: bytes) -> bool:
+        """Drops what is kept of an edge where no word of anybody is. Returns whether one is."""
+        parts = []
+        for key in self._standing(keys.past_edges(self._owner, name)):
+            if self._is_word(key):
+                return True
+            parts.append(key)
+        self._forget_parts(parts)
+        return False
+
+    def forget_edge(self, name: bytes) -> None:
+        """Drops all that was said of an edge before."""
+        self._forget_parts(self._standing(keys.past_edges(self._owner, name)))
+
+    def _forget_versions(self, seq: int, at_most: int) -> int:
+        weight = 0
         for key, value in self._partition.scan(keys.past_links_of(self._owner, seq)):
-            if count == at_most:
+            if weight >= at_most:
                 break
             row = LinksRow.decode(value)
             for text in row.links:
@@ -138,37 +188,35 @@ class Past:
             for name in {*row.relations, *row.evidence}:
                 self.forget_statements(bytes.fromhex(name), seq)
             self._changes.put(key, None)
-            count += 1
-        return count
+            weight += _weight(row)
+        return weight
 
-    def forget_statements(self, name: bytes, seq: int) -> None:
-        """Drops what a memory said of an edge."""
-        self._drop(keys.past_edge_of(self._owner, name, seq))
-        if self._changes.edges.get(name) is None and not self.has_words(name):
-            self.forget_edge(name)
+    def _forget_lives(self, key: NodeKey, at_most: int) -> int:
+        weight = 0
+        for stored in self._standing(keys.past_adjacency_of(self._owner, self._changes.name(key))):
+            if weight >= at_most:
+                break
+            self.forget_edge(bytes.fromhex(orjson.loads(self._changes.get(stored) or b"")[1]))
+            weight += EDGE_WEIGHT
+        return weight
 
-    def forget_edge(self, name: bytes) -> None:
-        """Drops all that was said of an edge before."""
-        prefix = keys.past_edges(self._owner, name)
-        for key in self._standing(prefix):
-            if keys.edge_part(key)[0] == LIFE:
-                _, life = orjson.loads(self._changes.get(key) or b"")
-                self._forget_life(Life.of(life))
-        self._drop(prefix)
-
-    def forget_memory(self, key: NodeKey, seq: int) -> None:
-        """Drops all that is kept of a memory as a node."""
-        own = self._changes.name(key)
-        self.forget_versions(seq)
-        for stored in self._standing(keys.past_adjacency_of(self._owner, own)):
-            value = self._changes.get(stored)
-            if value is not None:
-                self.forget_edge(bytes.fromhex(orjson.loads(value)[1]))
+    def _forget_neighbours(self, seq: int, at_most: int) -> int:
+        weight = 0
         for stored, value in self._partition.scan(keys.past_similar_of(self._owner, seq)):
+            if weight >= at_most:
+                break
             other, change = orjson.loads(value)[1][0], keys.sequence(stored)
             self._changes.put(stored, None)
             self._changes.put(keys.past_similar(self._owner, other, seq, change), None)
-        self._drop(keys.past_nodes(self._owner, own))
+            weight += 1
+        return weight
+
+    def _forget_parts(self, parts: Iterable[bytes]) -> None:
+        for key in parts:
+            if keys.edge_part(key)[0] == LIFE:
+                _, life = orjson.loads(self._changes.get(key) or b"")
+                self._forget_life(Life.of(life))
+            self._changes.put(key, None)
 
     def _forget_life(self, life: Life) -> None:
         for end in (life.source, life.target):
@@ -189,12 +237,19 @@ class Past:
         self._changes.put(keys.superseded(self._owner, seq), encode_rows(left) if left else None)
         self._changes.staged.superseded[seq] = left
 
-    def _standing(self, prefix: bytes) -> list[bytes]:
-        """The keys under a prefix, as the event leaves them so far."""
-        staged = self._changes.staged.effects
-        stored = [key for key, _ in self._partition.scan(prefix) if key not in staged]
-        return [*stored, *(key for key, value in staged.items() if key.startswith(prefix) and value is not None)]
+    def _standing(self, prefix: bytes) -> Iterator[bytes]:
+        """The keys under a prefix, which begins with a node or an edge, as the event leaves them so far: first those
+        that it brought. It may have brought thousands of others."""
+        staged = self._changes.staged
+        brought = staged.kept.get(prefix[: keys.GROUP_BYTES], ())
+        now = (key for key in brought if key.startswith(prefix) and staged.effects[key] is not None)
+        return chain(now, (key for key, _ in self._partition.scan(prefix) if key not in staged.effects))
 
     def _drop(self, prefix: bytes) -> None:
         for key in self._standing(prefix):
             self._changes.put(key, None)
+
+
+def _weight(row: LinksRow) -> int:
+    """What it costs to drop what a replaced version brought in."""
+    return VERSION_WEIGHT + len(row.links) + STATED_WEIGHT * (len(row.relations) + len(row.evidence))

@@ -10,17 +10,13 @@ from recallflow.operators.graph.changes import Changes
 from recallflow.operators.graph.extract import Link, Relation, links, relations
 from recallflow.operators.graph.known import with_known
 from recallflow.operators.graph.names import read_names
+from recallflow.operators.graph.past import EDGE_WEIGHT, STATED_WEIGHT
 from recallflow.operators.graph.similar import Similarity, link_similar, unlink_similar
 from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, LinksRow, NodeKey, Statement, node_key
 from recallflow.state.rows import MemoryRow, Vectors
 from recallflow.state.window import sketches
 
-# What takes so many times as long as a link: an edge with both its ends, an edge that 200 memories state, and a search
-# for the next description of a node.
-_EDGE_WEIGHT = 3
-_STATED_WEIGHT = 6
-_DESCRIBED_WEIGHT = 6
-_VERSION_WEIGHT = 6
+_DESCRIBED_WEIGHT = 6  # a search for the next description of a node, in links
 
 
 class Forgotten(NamedTuple):
@@ -94,14 +90,13 @@ class GraphWriter:
         if before is not None:
             for node in before.links:
                 changes.unlink(seq, node)
+            for stated in {*before.relations, *before.evidence}:
+                changes.past.forget_statements(bytes.fromhex(stated), seq)
             self._withdraw(before.relations, memory_id, relation=True)
             self._withdraw(before.evidence, memory_id, relation=False)
             changes.put_links(seq, None)
-            for stated in {*before.relations, *before.evidence}:
-                changes.past.forget_statements(bytes.fromhex(stated), seq)
         for name, row in changes.edges.at(key):
-            changes.edges.remove(name, row)
-            changes.past.forget_edge(name)
+            changes.edges.erase(name, row)
         unlink_similar(changes, seq)
         changes.past.forget_memory(key, seq)
         changes.forget_memory(key, seq)
@@ -111,35 +106,34 @@ class GraphWriter:
         """Estimates how many records forgetting a memory touches; of its edges, counts so many."""
         changes = self._changes
         row = changes.links(seq)
-        weight = _EDGE_WEIGHT * len(changes.edges.names_at(NodeKey(memory_id, memory=True), at_most))
+        key = NodeKey(memory_id, memory=True)
+        weight = EDGE_WEIGHT * len(changes.edges.names_at(key, at_most // EDGE_WEIGHT + 1))
+        weight += changes.past.weigh(key, seq, at_most)
         if row is None:
             return weight
         described = sum(role == ENTITY_KIND for role in row.links.values())
         stated = len(row.relations) + len(row.evidence)
-        versions = _VERSION_WEIGHT * changes.past.weigh(seq, at_most)
-        return weight + len(row.links) + _DESCRIBED_WEIGHT * described + _STATED_WEIGHT * stated + versions
+        return weight + len(row.links) + _DESCRIBED_WEIGHT * described + STATED_WEIGHT * stated
 
-    def thin(self, memory_id: str, seq: int, at_most: int) -> bool:
-        """Takes out so many of the edges at a memory, and of those that it is evidence of. Returns whether there were
-        any."""
-        changes, row = self._changes, self._changes.links(seq)
+    def thin(self, memory_id: str, seq: int, at_most: int) -> None:
+        """Takes out so many of the edges at a memory, of those that it is evidence of, and of what is kept of its
+        past."""
+        changes, row, key = self._changes, self._changes.links(seq), NodeKey(memory_id, memory=True)
         changes.keeps_past = False
-        edges = [*changes.edges.at(NodeKey(memory_id, memory=True), at_most // _EDGE_WEIGHT)]
+        edges = [*changes.edges.at(key, at_most // EDGE_WEIGHT)]
         for name, edge in edges:
-            changes.edges.remove(name, edge)
-            changes.past.forget_edge(name)
-        left = at_most - _EDGE_WEIGHT * len(edges)
-        withdrawn = row.evidence[: left // _STATED_WEIGHT] if row is not None else []
+            changes.edges.erase(name, edge)
+        left = at_most - EDGE_WEIGHT * len(edges)
+        withdrawn = row.evidence[: left // STATED_WEIGHT] if row is not None else []
         if row is not None and withdrawn:
-            self._withdraw(withdrawn, memory_id, relation=False)
             for stated in withdrawn:
                 changes.past.forget_statements(bytes.fromhex(stated), seq)
+            self._withdraw(withdrawn, memory_id, relation=False)
             changes.put_links(seq, row._replace(evidence=row.evidence[len(withdrawn) :]))
-        left -= _STATED_WEIGHT * len(withdrawn)
-        versions = changes.past.forget_versions(seq, max(0, left // _VERSION_WEIGHT))
+        left -= STATED_WEIGHT * len(withdrawn)
+        changes.past.thin(key, seq, left)
         changes.keeps_past = True
         changes.prune()
-        return bool(edges or withdrawn or versions)
 
     def merge_episodes(self, merged_id: str, into_id: str, at_most: int | None = None) -> int:
         """Makes so many members of one episode, or all, members of another. Returns how many there were."""
