@@ -275,13 +275,18 @@ class Unsynced(NamedTuple):
 
 class Superseded(NamedTuple):
     """That a memory is refined by a newer one: between `valid_from_ms` and `expires_ms`, if they are given; as it was
-    known from `ingested_ms` up to `until_ms`, None of what stands."""
+    known from `ingested_ms` up to `until_ms`, None of what stands. `said_ms`: the event time of what first said it."""
 
     by: str
     ingested_ms: int
     expires_ms: int | None
     valid_from_ms: int | None = None
     until_ms: int | None = None
+    said_ms: int = EPOCH_MS_MIN
+
+    def happened(self, by_ms: int) -> bool:
+        """Whether it is about a time: since one that it names, or else since it was said."""
+        return (self.said_ms if self.valid_from_ms is None else self.valid_from_ms) <= by_ms
 
 
 def encode_rows(rows: Sequence[Neighbour] | Sequence[Superseded]) -> bytes:

@@ -80,7 +80,8 @@ class PastGraph(OwnerGraph):
         self._index = index
         self._known_ms = EPOCH_MS_MAX if known_by_ms is None else known_by_ms
         self._happened_ms = EPOCH_MS_MAX if happened_by_ms is None else happened_by_ms
-        self._newest = int(index.facts["seq"].max(initial=-1))
+        happened = index.facts["created_ms"] <= self._happened_ms
+        self._newest = int(index.facts["seq"].max(initial=-1, where=happened))
         self._links: dict[int, list[tuple[NodeKey, str]]] = {}
         self._episode_keys = {} if known_by_ms is None else _episodes(index)
         self._episodes = {key: number for number, key in self._episode_keys.items()}
@@ -152,27 +153,32 @@ class PastGraph(OwnerGraph):
     # ------------------------------------------------------------------ parts
 
     def _row(self, key: NodeKey) -> NodeRow | None:
-        now = super()._row(key)
+        now, gone = super()._row(key), None
         for _, value in self._partition.scan(keys.past_nodes(self._owner, self.name(key))):
             until_ms, stored = orjson.loads(value)
+            row = None if stored is None else NodeRow(NodeKey(*stored[0]), *stored[1:])
             if until_ms > self._known_ms:
-                if stored is None:
-                    return None
-                own, *rest = stored
-                row = NodeRow(NodeKey(*own), *rest)
-                return row if now is None else now._replace(archived=row.archived)
-        return now
+                now = row if row is None or now is None else now._replace(archived=row.archived)
+                break
+            gone = row or gone
+        # What an edit left without memories and edges is still what the version before it was linked to.
+        return now or gone
 
     def _seq(self, key: NodeKey) -> int | None:
         seq = super()._seq(key)
-        return None if seq is None or self._index.slot(seq) is None else seq
+        return None if seq is None or self._slot(seq) is None else seq
+
+    def _slot(self, seq: int) -> int | None:
+        """The slot of a memory that was known and had happened."""
+        slot = self._index.slot(seq)
+        return None if slot is None or self._index.facts["created_ms"][slot] > self._happened_ms else slot
 
     def _linked(self, table: bytes, node: bytes) -> Iterator[int]:
         first, end = keys.members_from(self._owner, table, node, self._newest)
         return (keys.reversed_sequence(key) for key, _ in self._partition.scan_range(first, end))
 
     def _read_links(self, seq: int) -> Iterator[tuple[NodeKey, str]]:
-        slot = self._index.slot(seq)
+        slot = self._slot(seq)
         row = None if slot is None else self._links_row(seq, int(self._index.facts["version"][slot]))
         if row is None:
             return
@@ -229,7 +235,7 @@ class PastGraph(OwnerGraph):
             past = self._partition.get(keys.past_adjacency(self._owner, names[0], number))
             row = None if past is None else self._past_life(past)[1]
         then = None if row is None or row.added_ms > self._known_ms else self._edge_row(name, row)
-        return then is not None and then.joins
+        return then is not None and then.joins and self._happened(edge_of(then, source))
 
     def _happened(self, edge: Edge) -> bool:
         """Whether it is about then: since a time it says itself, or else since it was said."""
@@ -310,9 +316,7 @@ class PastGraph(OwnerGraph):
             if until_ms > self._known_ms and one.seq not in replaced:
                 replaced.add(one.seq)
                 near[one.seq] = one
-        then = [
-            one for one in near.values() if one.ingested_ms <= self._known_ms and self._index.slot(one.seq) is not None
-        ]
+        then = [one for one in near.values() if one.ingested_ms <= self._known_ms and self._slot(one.seq) is not None]
         return [similar_edge(key, one) for one in sorted(then, key=lambda one: (-one.weight, -one.seq))]
 
 

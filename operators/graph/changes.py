@@ -349,7 +349,10 @@ class EdgeChanges:
         by = decode_superseded(stored) if stored else []
         before = next((one for one in by if one.by == row.source.text and one.until_ms is None), None)
         ingested_ms = self._changes.ingested_ms
-        after = Superseded(row.source.text, ingested_ms, row.ends_ms, row.word.valid_from_ms) if hides else None
+        after = None
+        if hides:
+            times_ms = row.ends_ms, row.word.valid_from_ms
+            after = Superseded(row.source.text, ingested_ms, *times_ms, said_ms=row.said_ms)
         if before is not None and after is not None and before._replace(ingested_ms=ingested_ms) == after:
             return
         keeps = self._changes.keeps_past

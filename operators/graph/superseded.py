@@ -22,12 +22,14 @@ def superseded(
     happened_by_ms: int | None = None,
 ) -> set[int]:
     """`seq` of the memories that others have superseded, by what holds at `now_ms`. One that had not happened by the
-    time given supersedes nothing."""
+    time given supersedes nothing, and none does before it was said so."""
     by: dict[int, list[int]] = {}
     happened_ms = NEVER_MS if happened_by_ms is None else happened_by_ms
     for seq, refinements in graph.superseded().items():
         for one in refinements:
             if one.expires_ms is not None and now_ms >= one.expires_ms:
+                continue
+            if not one.happened(happened_ms):
                 continue
             if one.valid_from_ms is not None and now_ms < one.valid_from_ms:
                 continue

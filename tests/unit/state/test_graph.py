@@ -83,7 +83,7 @@ def test_similar_memories_round_trip(near: list[Neighbour]) -> None:
     assert decode_neighbours(encode_rows(near)) == near
 
 
-@given(by=st.lists(st.builds(Superseded, TEXT, TIME, *[st.none() | TIME] * 3), max_size=3))
+@given(by=st.lists(st.builds(Superseded, TEXT, TIME, *[st.none() | TIME] * 3, TIME), max_size=3))
 def test_what_supersedes_round_trips(by: list[Superseded]) -> None:
     assert decode_superseded(encode_rows(by)) == by
 

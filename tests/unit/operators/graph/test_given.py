@@ -235,13 +235,13 @@ def test_a_superseded_memory_is_marked_for_as_long_as_the_edge_stands(engine: En
         return engine.graph.superseded()
 
     engine.run(give(edge("b", "a", "supersedes", expires_at=99), edge("c", "a", "supersedes")))
-    assert superseded() == {0: [Superseded("b", 3, 99), Superseded("c", 3, None)]}
+    assert superseded() == {0: [Superseded("b", 3, 99, said_ms=3), Superseded("c", 3, None, said_ms=3)]}
     engine.run(archive(edges=[edge("c", "a", "supersedes")]))
-    assert superseded() == {0: [Superseded("b", 3, 99)]}
+    assert superseded() == {0: [Superseded("b", 3, 99, said_ms=3)]}
     engine.run(event("memory.forget", memory_id="b"))
     assert superseded() == {}
     engine.run(archive(edges=[edge("c", "a", "supersedes")], archived=False))
-    assert superseded() == {0: [Superseded("c", 6, None)]}
+    assert superseded() == {0: [Superseded("c", 6, None, said_ms=3)]}
     engine.run(event("memory.forget", memory_id="a"))
     assert superseded() == {}
 
@@ -250,7 +250,7 @@ def test_what_a_hot_owner_knows_of_supersession_follows_each_event(engine: Engin
     graph = engine.hot.graph
     assert graph.superseded() == {}
     engine.run(give(edge("b", "a", "supersedes")))
-    assert graph.superseded() == {0: [Superseded("b", 3, None)]} == engine.graph.superseded()
+    assert graph.superseded() == {0: [Superseded("b", 3, None, said_ms=3)]} == engine.graph.superseded()
     engine.run(event("memory.forget", memory_id="b"))
     assert graph.superseded() == {}
 

@@ -160,3 +160,77 @@ def test_what_an_edit_brings_and_takes_away_is_of_its_event_time(
     found = run_flow([*log, explore]).responses[-1]["subgraph"]
     assert {link["node"] for link in found["links"] if link["node"].startswith("topic:")} == {topic}
     assert {edge["type"] for edge in found["edges"]} == {relation}
+
+
+@pytest.mark.parametrize(
+    ("hour", "told", "fields"),
+    [
+        (3, ["a", "b"], {}),
+        (4, ["b"], {}),
+        (2, ["b"], {"valid_from": 2 * HOUR_MS}),
+    ],
+)
+def test_a_memory_is_superseded_since_that_was_said_or_since_the_time_it_names(
+    hour: int, told: list[str], fields: dict[str, Any], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    """Said anew on hour 6, it holds since hour 4 all the same."""
+    edge = {"source": "b", "target": "a", "type": "supersedes"} | fields
+    then = {"as_of": {"event_time": hour * HOUR_MS}}
+    recall, explore, facts = run_flow(
+        [
+            make_event("memory", HOUR_MS, id="a", content="the gate opens at six", entities=[{"name": "Gate"}]),
+            make_event("memory", HOUR_MS, id="b", content="the gate opens at seven", entities=[{"name": "Gate"}]),
+            make_event("graph.edges", 4 * HOUR_MS, edges=[edge]),
+            make_event("graph.edges", 6 * HOUR_MS, edges=[edge | {"weight": 0.5}]),
+            make_event("recall", 9 * HOUR_MS, query="when does the gate open", **then),
+            make_event("graph.explore", 9 * HOUR_MS, nodes=["a", "b"], **then),
+            make_event("graph.facts", 9 * HOUR_MS, entities=["b"], types=["supersedes"], **then),
+        ]
+    ).responses
+    assert sorted(ids(recall)) == told
+    marks = {memory["id"]: memory["marks"] for memory in explore["subgraph"]["memories"]}
+    assert marks == {"a": [] if "a" in told else ["superseded"], "b": []}
+    assert (
+        ["supersedes"] * (told == ["b"])
+        == [one["type"] for one in explore["subgraph"]["edges"] if one["type"] == "supersedes"]
+        == [one["type"] for one in facts["graph_facts"]["facts"]]
+    )
+
+
+def robert(make_event: MakeEvent, holder: str) -> list[dict[str, Any]]:
+    """Bob is known since hour 2; on hour 6 he is told to be Robert."""
+    first = make_event("memory", 2 * HOUR_MS, id="y", content="somebody sings", entities=[{"name": "Bob"}])
+    aliases = {"aliases": ["Bob"]} if holder == "aliases" else {}
+    second = make_event(
+        "memory", 6 * HOUR_MS, id="x", content="another one dances", entities=[{"name": "Robert"} | aliases]
+    )
+    edge = {"source": "entity:robert", "target": "entity:bob", "type": "same_as"}
+    return [first, second, *([make_event("graph.edges", 6 * HOUR_MS, edges=[edge])] if holder == "edges" else [])]
+
+
+@pytest.mark.parametrize("holder", ["aliases", "edges"])
+@pytest.mark.parametrize("time", ["event_time", "ingestion_time"])
+def test_a_thing_has_the_names_of_then(time: str, holder: str, make_event: MakeEvent, run_flow: RunFlow) -> None:
+    found = {}
+    for hour in (4, 7):
+        then = {"as_of": {time: hour * HOUR_MS}}
+        filters = {"filters": {"entities": ["Robert"]}}
+        asked = [
+            make_event("recall", 9 * HOUR_MS, query="somebody", **filters, **then),
+            make_event("graph.explore", 9 * HOUR_MS, nodes=["Bob"], hops=2, **then),
+        ]
+        recall, explore = run_flow([*robert(make_event, holder), *asked]).responses
+        nodes = explore["subgraph"]["nodes"]
+        names = {name for node in nodes if node["kind"] == "entity" for name in (node["name"], *node["aliases"])}
+        unknown = "unknown_entity" in {warning["code"] for warning in recall["warnings"]}
+        found[hour] = sorted(ids(recall)), names, unknown
+    assert found == {4: ([], {"Bob"}, True), 7: (["x", "y"], {"Robert", "Bob"}, False)}
+
+
+def test_what_had_not_happened_is_no_node_of_then(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    asked = [
+        make_event("graph.explore", 9 * HOUR_MS, nodes=[node], as_of={"event_time": 4 * HOUR_MS})
+        for node in ("Robert", "x")
+    ]
+    answered = run_flow([*robert(make_event, "none"), *asked])
+    assert not [one for one in answered.responses if one.get("subgraph")]

@@ -49,7 +49,8 @@ def test_a_refined_memory_is_out_until_the_edge_goes(run_flow: Run, make_event: 
         ({"as_of": {"ingestion_time": 29}}, {"new", "old"}),
         ({"as_of": {"ingestion_time": 30}}, {"new"}),
         ({"as_of": {"event_time": 19}}, {"old"}),
-        ({"as_of": {"event_time": 20}}, {"new"}),
+        ({"as_of": {"event_time": 29}}, {"new", "old"}),
+        ({"as_of": {"event_time": 30}}, {"new"}),
     ],
 )
 def test_it_comes_back_for_questions_about_before(
