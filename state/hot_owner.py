@@ -16,6 +16,7 @@ from recallflow.state.past_graph import PastGraph
 from recallflow.state.rows import Current, Episode, Head
 from recallflow.state.segments import Segments
 from recallflow.state.usage import OwnerUsage, Usage, decode_seqs
+from recallflow.state.version_graph import VersionGraph
 
 _OWNER_BYTES = 1_000
 _EPISODE_BYTES = 300
@@ -74,6 +75,10 @@ class HotOwner:
     def past_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> OwnerGraph:
         """The owner's graph as it was known by a time, of what had happened by a time; `index`: of then."""
         return PastGraph(self._partition, self.key, index, known_by_ms, happened_by_ms)
+
+    def version_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> VersionGraph:
+        """The same, by all versions that the index holds."""
+        return VersionGraph(self._partition, self.key, index, known_by_ms, happened_by_ms)
 
     def hot_graph(self) -> HotGraph:
         """What writing the owner's graph keeps in memory."""

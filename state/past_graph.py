@@ -8,7 +8,7 @@ nothing is left.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
@@ -82,7 +82,7 @@ class PastGraph(OwnerGraph):
         self._happened_ms = EPOCH_MS_MAX if happened_by_ms is None else happened_by_ms
         happened = index.facts["created_ms"] <= self._happened_ms
         self._newest = int(index.facts["seq"].max(initial=-1, where=happened))
-        self._links: dict[int, list[tuple[NodeKey, str]]] = {}
+        self._links: dict[tuple[int, int], list[tuple[NodeKey, str]]] = {}
         self._episode_keys = {} if known_by_ms is None else _episodes(index)
         self._episodes = {key: number for number, key in self._episode_keys.items()}
 
@@ -113,18 +113,13 @@ class PastGraph(OwnerGraph):
         if (number := self._episodes.get(key)) is not None:
             facts = self._index.conversation.facts
             return sorted({*facts["seq"][facts["episode"] == number].tolist()}, reverse=True)[:limit]
-        if self._newest < 0:
-            return []
-        tables, names = (keys.MEMBER, keys.PAST_MEMBER), self.unions().names(key)
-        linked = (self._linked(table, self.name(name)) for table in tables for name in names)
-        near = dict.fromkeys(islice(heapq.merge(*linked, reverse=True), LOOKED_AT * limit))
-        return [*islice((seq for seq in near if any(node == names[0] for node, _ in self.links(seq))), limit)]
+        own, near = self._called(key), self._ever_linked(key, limit)
+        return [*islice((seq for seq in near if any(node == own for node, _ in self.links(seq))), limit)]
 
     def links(self, seq: int) -> list[tuple[NodeKey, str]]:
         """Node and role of each link that a memory had, itself first; none where it was not there."""
-        if seq not in self._links:
-            self._links[seq] = [*self._read_links(seq)]
-        return self._links[seq]
+        slot = self._slot(seq)
+        return [] if slot is None else self._links_of(seq, int(self._index.facts["version"][slot]))
 
     def unions(self) -> Unions:
         """Which entities were one thing."""
@@ -177,9 +172,23 @@ class PastGraph(OwnerGraph):
         first, end = keys.members_from(self._owner, table, node, self._newest)
         return (keys.reversed_sequence(key) for key, _ in self._partition.scan_range(first, end))
 
-    def _read_links(self, seq: int) -> Iterator[tuple[NodeKey, str]]:
+    def _ever_linked(self, key: NodeKey, limit: int) -> Iterable[int]:
+        """The `seq` of memories that some version links to the node, newest first, as many as are looked at."""
+        if self._newest < 0:
+            return []
+        tables, names = (keys.MEMBER, keys.PAST_MEMBER), self.unions().names(key)
+        linked = (self._linked(table, self.name(name)) for table in tables for name in names)
+        return dict.fromkeys(islice(heapq.merge(*linked, reverse=True), LOOKED_AT * limit))
+
+    def _links_of(self, seq: int, version: int) -> list[tuple[NodeKey, str]]:
+        """The links of a version."""
+        if (seq, version) not in self._links:
+            self._links[seq, version] = [*self._read_links(seq, version)]
+        return self._links[seq, version]
+
+    def _read_links(self, seq: int, version: int) -> Iterator[tuple[NodeKey, str]]:
         slot = self._slot(seq)
-        row = None if slot is None else self._links_row(seq, int(self._index.facts["version"][slot]))
+        row = None if slot is None else self._links_row(seq, version)
         if row is None:
             return
         yield NodeKey(row.id, memory=True), SELF_ROLE

@@ -13,8 +13,10 @@ from recallflow.queries import Filters
 from recallflow.responses import Warn
 from recallflow.state.arrays import Ints, Mask, Places
 from recallflow.state.graph import OwnerGraph
+from recallflow.state.graph_codec import NodeKey
 from recallflow.state.index import OwnerIndex
 from recallflow.state.labels import Labels, metadata_label
+from recallflow.state.version_graph import VersionGraph
 
 # Columns that a list of names is compared with.
 _COLUMNS = {
@@ -41,11 +43,11 @@ def valid(index: OwnerIndex, moment: Moment) -> Mask:
 
 @dataclass(slots=True)
 class Filtering:
-    """One owner's memories, by what a query's filters ask of them. `members`: which memories (`seq`) are linked to what
-    is called so. What is asked for again is found again."""
+    """One owner's memories, by what a query's filters ask of them. `linked`: the places of those that are linked to
+    what is called so. What is asked for again is found again."""
 
     index: OwnerIndex
-    members: Callable[[str], Ints]
+    linked: Callable[[str], Ints]
     _labelled: dict[tuple[int, str], Places] = field(default_factory=dict)
     _linked: dict[str, Mask] = field(default_factory=dict)
 
@@ -110,32 +112,43 @@ class Filtering:
     def _about(self, entity: str) -> Mask:
         """Which memories are linked to an entity."""
         if entity not in self._linked:
-            self._linked[entity] = np.isin(self.index.conversation.facts["seq"], self.members(entity))
+            mask = self._linked[entity] = np.zeros(self.index.conversation.size, np.bool_)
+            mask[self.linked(entity)] = True
         return self._linked[entity]
 
 
 class Linked:
-    """The memories (`seq`) of what is called so in a graph, the newest of it, so that no question reads more than a
+    """The places of memories of what is called so in a graph, the newest of it, so that no question reads more than a
     bound allows. `unknown`: what is asked for and nothing is called; `cut`: what has more memories."""
 
-    def __init__(self, graph: OwnerGraph, moment: Moment) -> None:
+    def __init__(self, graph: OwnerGraph, index: OwnerIndex, moment: Moment) -> None:
         self.unknown: list[str] = []
         self.cut: list[str] = []
         self._graph = graph
+        self._facts = index.conversation.facts
         self._left = FILTER_MEMBERS_MAX if moment.is_now else FILTER_PAST_MEMBERS_MAX
 
     def __call__(self, name: str) -> Ints:
         nodes = given(self._graph, [name])
         if not nodes:
             self.unknown.append(name)
-        found: list[int] = []
+        found: list[Ints] = []
         for node in nodes:
             members = self._graph.members(node, self._left + 1)
             if len(members) > self._left:
                 self.cut.append(name)
-            found += members[: self._left]
+            found.append(self._places(node, members[: self._left]))
             self._left -= min(len(members), self._left)
-        return np.array(found, np.int64)
+        return np.concatenate([np.zeros(0, np.int64), *found])
+
+    def _places(self, node: NodeKey, members: list[int]) -> Ints:
+        """The places of memories of a node; of several versions of one, of those that were linked to it."""
+        places = np.flatnonzero(np.isin(self._facts["seq"], members))
+        graph = self._graph
+        if not isinstance(graph, VersionGraph):
+            return places
+        versions = zip(self._facts["seq"][places].tolist(), self._facts["version"][places].tolist(), strict=True)
+        return places[[graph.was_linked(seq, version, node) for seq, version in versions]]
 
     def warnings(self) -> list[Warn]:
         """What the answer must say of it."""

@@ -106,6 +106,13 @@ def graph_at(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
     return hot.past_graph(index, moment.known_by_ms, moment.happened_by_ms)
 
 
+def filtered_graph(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
+    """The graph by which memories are filtered: with history, by the links of each version."""
+    if moment.history:
+        return hot.version_graph(index, moment.known_by_ms, moment.happened_by_ms)
+    return graph_at(hot, index, moment)
+
+
 def build(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: int) -> Steps[OwnerIndex]:
     """Builds the index of a past moment in steps of some thousand records, of what is committed at the first one."""
     tables = {

@@ -16,7 +16,7 @@ from recallflow.operators.recall import rerank, signal
 from recallflow.operators.recall.deadline import Laps, Step
 from recallflow.operators.recall.filters import Filtering, Linked, superseded, valid
 from recallflow.operators.recall.intent import intent_of, mode_for
-from recallflow.operators.recall.moment import Moment, graph_at, index_at
+from recallflow.operators.recall.moment import Moment, filtered_graph, graph_at, index_at
 from recallflow.operators.recall.question import Vocabulary, understand
 from recallflow.operators.recall.ranking import rank_candidates
 from recallflow.operators.recall.rerank import Scored, Text
@@ -121,7 +121,7 @@ def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
 
 def _find_candidates(asked: Asked, understood: Understood) -> Candidates:
     index, shared, question = asked.index, asked.engine.shared, understood.question
-    linked = Linked(asked.graph, asked.moment)
+    linked = Linked(filtered_graph(asked.hot, index, asked.moment), index, asked.moment)
     filtering = Filtering(index, linked)
     standing = valid(index, asked.moment)
     if (out := superseded(asked.graph, index, asked.moment)) is not None:

@@ -234,3 +234,54 @@ def test_what_had_not_happened_is_no_node_of_then(make_event: MakeEvent, run_flo
     ]
     answered = run_flow([*robert(make_event, "none"), *asked])
     assert not [one for one in answered.responses if one.get("subgraph")]
+
+
+CLUB = {"entities": [{"name": "club x"}]}
+ASKED = {"entities": ["club x"]}
+
+
+def clubs(make_event: MakeEvent) -> list[dict[str, Any]]:
+    """`a` is of the club since its edit, `b` up to its own, and `c` as it was and as it is."""
+    return [
+        make_event("memory", HOUR_MS, id="a", content="the club meets"),
+        make_event("memory", HOUR_MS, id="b", content="the club sings", **CLUB),
+        make_event("memory", HOUR_MS, id="c", content="the club rests", **CLUB),
+        make_event("memory.update", 4 * HOUR_MS, memory_id="a", **CLUB),
+        make_event("memory.update", 4 * HOUR_MS, memory_id="b", entities=[]),
+        make_event("memory.update", 4 * HOUR_MS, memory_id="c", content="the club rests now"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"include_history": True}, [("a", 1), ("b", 0), ("c", 0), ("c", 1)]),
+        ({"include_history": True, "as_of": {"event_time": 5 * HOUR_MS}}, [("a", 1), ("b", 0), ("c", 0), ("c", 1)]),
+        ({"include_history": True, "as_of": {"ingestion_time": 5 * HOUR_MS}}, [("a", 1), ("b", 0), ("c", 0), ("c", 1)]),
+        ({"include_history": True, "as_of": {"event_time": 3 * HOUR_MS}}, [("b", 0), ("c", 0)]),
+        ({"as_of": {"event_time": 3 * HOUR_MS}}, [("b", 0), ("c", 0)]),
+        ({"as_of": {"ingestion_time": 3 * HOUR_MS}}, [("b", 0), ("c", 0)]),
+        ({}, [("a", 1), ("c", 1)]),
+    ],
+)
+def test_a_filter_goes_by_the_links_of_each_version(
+    fields: dict[str, Any], expected: list[tuple[str, int]], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    ask = make_event("recall", 9 * HOUR_MS, query="what does the club do", filters=ASKED, **fields)
+    recall = run_flow([*clubs(make_event), ask]).responses[-1]
+    assert sorted((memory["id"], memory["version"]) for memory in recall["memories"]) == expected
+
+
+@pytest.mark.parametrize(
+    "fields", [{"include_history": True}, {"as_of": {"event_time": 3 * HOUR_MS}}, {"include_history": True, "not": 1}]
+)
+def test_an_entity_that_an_edit_left_without_memories_is_found_in_the_versions_before(
+    fields: dict[str, Any], make_event: MakeEvent, run_flow: RunFlow
+) -> None:
+    """So is what the filter is to leave out: by the version, not by the memory."""
+    filters = {"not": ASKED} if fields.pop("not", None) else ASKED
+    events = [one for one in clubs(make_event) if "b" in (one.get("id"), one.get("memory_id"))]
+    ask = make_event("recall", 9 * HOUR_MS, query="what does the club do", filters=filters, **fields)
+    recall = run_flow([*events, ask]).responses[-1]
+    assert [(memory["id"], memory["version"]) for memory in recall["memories"]] == [("b", 1 if filters != ASKED else 0)]
+    assert "unknown_entity" not in {warning["code"] for warning in recall["warnings"]}
