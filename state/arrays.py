@@ -5,6 +5,7 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
 
 import numpy as np
+import numpy.ma  # `np.unique` asks for it: the first question of a process would wait for it
 import numpy.typing as npt
 
 from recallflow.embedder import Matrix

@@ -25,14 +25,14 @@ def with_assistant(facts: Mapping[str, Array], names: Interner) -> Mask:
     """
     sessions, persons = facts["session"] + 1, people(facts, names)
     count = int(sessions.max(initial=0)) + 1
-    # A pair as one number: NumPy sorts pairs twenty times as slowly.
-    authors = int(facts["author"].max(initial=0)) + 1
-    of, wrote = np.divmod(np.unique(sessions[persons] * np.int64(authors) + facts["author"][persons]), authors)
-    several = np.bincount(of, minlength=count) > 1
+    of, wrote = sessions[persons], facts["author"][persons]
+    one = np.zeros(count, wrote.dtype)
+    one[of] = wrote  # any of the persons of each session: others are several
+    several = np.bincount(of[wrote != one.take(of)], minlength=count) > 0
     assisted = ~several & (np.bincount(sessions[(facts["author"] >= 0) & ~persons], minlength=count) > 0)
     several[0] = assisted[0] = False  # no session
     found: Mask = assisted.take(sessions)
     between_people = several.take(sessions)
     clear, agreed = found | between_people, int(found.sum()) - int(between_people.sum())
-    found[~clear] = agreed >= 0 if clear.any() else len(np.unique(wrote)) <= 1
+    found[~clear] = agreed >= 0 if clear.any() else bool((wrote == wrote[:1]).all())
     return found

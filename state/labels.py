@@ -12,6 +12,7 @@ import orjson
 from recallflow.limits import METADATA_NAME_CHARACTERS, METADATA_TEXT_CHARACTERS, METADATA_VALUES_MAX
 from recallflow.state.arrays import Ints
 
+PACKED_FROM = 1_000  # slots at once: a list for each of 100,000 is long to make, and to free
 _LABELLED_BYTES, _LISTED_BYTES, _ADDED_BYTES = 200, 150, 40
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode  # numbers of any size
@@ -95,6 +96,9 @@ class Labels:
     def add(self, first: int, labels: Iterable[list[str]]) -> None:
         """Adds the labels of the slots from `first` on."""
         added = {first + at: of_one for at, of_one in enumerate(labels) if of_one}
+        if len(added) >= PACKED_FROM:
+            self.append(0, Columns.of(added).encode())
+            return
         self._of.update(added)
         if self._listed is not None:
             for slot, of_one in added.items():

@@ -6,7 +6,7 @@ goes with it, and so do the edges it states: a thing falls apart again along the
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -62,7 +62,8 @@ class Unions:
     """An owner's, in memory. What a union is made of is looked at when it is first asked for, and kept."""
 
     def __init__(self, stored: Iterable[bytes]) -> None:
-        self._joined = dict(map(decode_joined, stored))
+        # As JSON has them: most are never asked for, and all are read for the first question.
+        self._joined: dict[str, Sequence[Any]] = dict(orjson.loads(b"[%b]" % b",".join(stored)))
         self._names: dict[str, tuple[NodeKey, ...]] = {}
 
     def __bool__(self) -> bool:
@@ -73,9 +74,12 @@ class Unions:
         if key.memory or key.text not in self._joined:
             return (key,)
         if key.text not in self._names:
-            names = tuple(NodeKey(text) for text in names_of(key.text, lambda one: self._joined.get(one, [])))
+            names = tuple(NodeKey(text) for text in names_of(key.text, self._joined_to))
             self._names |= {name.text: names for name in names}
         return self._names[key.text]
+
+    def _joined_to(self, name: str) -> list[Joined]:
+        return [Joined(*one) for one in self._joined.get(name, ())]
 
     def joins(self, key: NodeKey) -> int:
         """How many edges join a name to others."""

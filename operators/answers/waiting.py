@@ -72,6 +72,7 @@ class Pasts:
         self._embedder = embedder
         self._episode_gap_ms = episode_gap_ms
         self._asked: deque[Asked] = deque()
+        self._built: OwnerIndex | None = None  # the past of the first of them
 
     def __bool__(self) -> bool:
         return bool(self._asked)
@@ -95,20 +96,24 @@ class Pasts:
         return True
 
     def advance(self) -> Asked | None:
-        """Takes one step. Returns the question that can be answered now, its past at hand with the owner; where our own
-        code fails at a step, without it: then its answer says so."""
+        """Takes one step. The last one returns the question that can be answered now, its past at hand with the owner;
+        where our own code fails at a step, without it: then its answer says so."""
         asked = self._asked[0]
+        if self._built is not None:  # to answer takes long enough for a turn of its own
+            self._owners.get(asked.ask.owner).past = asked.moment, self._built
+            self._built = None
+            return self._asked.popleft()
         try:
             once(STEP, asked.ask.record.position, self._step, asked)
         except InvalidRecord:
             return self._asked.popleft()
-        return self._asked.popleft() if self._owners.get(asked.ask.owner).past is not None else None
+        return None
 
     def _step(self, asked: Asked) -> None:
         try:
             next(asked.steps)
         except StopIteration as ended:
-            self._owners.get(asked.ask.owner).past = asked.moment, ended.value
+            self._built = ended.value
 
     def end(self, asked: Asked) -> None:
         """The question is answered: nobody else asks about its past."""

@@ -7,12 +7,13 @@ order of the log, since a later message may have widened or merged what stood th
 """
 
 import gc
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import merge
 from itertools import chain, islice
 from operator import attrgetter
 from threading import Lock
-from typing import Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from recallflow.operators.episodes import end, join, opening
 from recallflow.owner import Owner
@@ -129,41 +130,84 @@ def _built(
 ) -> Steps[OwnerIndex]:
     """The index, out of records. A function of its own, so that all it read is freed before the search for cycles is on
     again: that would look through 100,000 entries at once."""
-    current = yield from _read(tables[keys.ENTRY], lambda _, value: Entry.decode(value))
-    stored = current + (yield from _read(tables[keys.PAST_ENTRY], lambda _, value: Entry.decode(value)))
-    known = (entry for entry in stored if moment.knows(entry.ingested_ms))
-    versions = sorted(known, key=attrgetter("seq", "version"))
-    # What had not happened by then stays in, and out of answers, as it does in the present index.
-    latest = {entry.seq: entry for entry in versions}
-    latest |= {entry.seq: entry for entry in versions if moment.saw(entry.updated_ms)}
-    yield
-    vectors = yield from _vectors(tables, {entry.seq: entry.version for entry in current})
-    episodes, episode_of = yield from _episodes(owner, tables, moment, versions, gap_ms)
+    known = yield from _known(tables, moment)
+    episodes, episode_of = yield from _episodes(owner, tables, moment, known.versions, gap_ms)
     index = OwnerIndex(model, dimension)
-    index.load(episodes, (), {})
-    others = (entry for entry in versions if latest[entry.seq] is not entry and moment.saw(entry.updated_ms))
-    past = [*others] if moment.history else []
-    for some in _parts(past):
-        index.load((), (), vectors, past=[entry._replace(episode=episode_of[entry.seq]) for entry in some])
+    for part in _parts(sorted(episodes, key=attrgetter("number"))):
+        index.load(part, (), {})
         yield
-    for some in _parts([*latest.values()]):
-        index.add([entry._replace(episode=episode_of[entry.seq]) for entry in some], vectors)
+    past = yield from _read(
+        tables[keys.PAST_VECTORS], lambda key, value: (keys.seq_and_version(key), Vectors.decode(value))
+    )
+    vectors: dict[tuple[int, int], Vectors | None] = dict(past)
+    for some in _parts(known.versions) if moment.history else ():
+        others = [entry for entry in some if known.latest[entry.seq] is not entry and moment.saw(entry.updated_ms)]
+        index.load((), (), vectors, past=[entry._replace(episode=episode_of[entry.seq]) for entry in others])
+        yield
+    left = [*known.latest.values()]
+    known.latest.clear()
+    yield from _let_go(known.versions)
+    current = _InOrder(tables[keys.VECTORS])
+    while left:
+        some = [entry._replace(episode=episode_of[entry.seq]) for entry in left[:AT_ONCE]]
+        del left[:AT_ONCE]
+        of_current = yield from _read(
+            current.up_to(some[-1].seq),
+            lambda key, value: ((seq := keys.sequence(key), known.current[seq]), Vectors.decode(value)),
+        )
+        wanted = [(entry.seq, entry.version) for entry in some]
+        index.add(some, {one: vectors[one] for one in wanted if one in vectors} | dict(of_current))
         yield
     return index
 
 
-def _vectors(
-    tables: Mapping[bytes, Records], current_version: Mapping[int, int]
-) -> Steps[dict[tuple[int, int], Vectors | None]]:
-    """The vectors of all versions, by `seq` and version."""
-    past = yield from _read(
-        tables[keys.PAST_VECTORS], lambda key, value: (keys.seq_and_version(key), Vectors.decode(value))
-    )
-    current = yield from _read(
-        tables[keys.VECTORS],
-        lambda key, value: ((seq := keys.sequence(key), current_version[seq]), Vectors.decode(value)),
-    )
-    return dict([*past, *current])
+class _Known(NamedTuple):
+    """What was known at a moment. `versions`: of memories in their order; `latest`: of each memory the version of then,
+    and `current`: the number of the version of now."""
+
+    versions: list[Entry]
+    latest: dict[int, Entry]
+    current: dict[int, int]
+
+
+def _known(tables: Mapping[bytes, Records], moment: Moment) -> Steps[_Known]:
+    """Reads entries, and sorts out those of the moment."""
+    now = yield from _read(tables[keys.ENTRY], lambda _, value: Entry.decode(value))
+    past = yield from _read(tables[keys.PAST_ENTRY], lambda _, value: Entry.decode(value))
+    found, seen = _Known([], {}, {}), dict[int, Entry]()
+    for some in _parts(merge(past, now, key=attrgetter("seq"))):  # of each memory the past versions first
+        known = [entry for entry in some if moment.knows(entry.ingested_ms)]
+        found.versions.extend(known)
+        found.latest.update((entry.seq, entry) for entry in known)
+        found.current.update((entry.seq, entry.version) for entry in some)
+        seen.update((entry.seq, entry) for entry in known if moment.saw(entry.updated_ms))
+        yield
+    # What had not happened by then stays in, and out of answers, as it does in the present index.
+    found.latest.update(seen)
+    yield from _let_go(past, now)
+    return found
+
+
+class _InOrder:
+    """Records by sequence number, asked for in its order, each once: not all of them are held at a time."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._next = next(records, None)
+
+    def up_to(self, seq: int) -> Records:
+        """Those that come next, up to a sequence number."""
+        while self._next is not None and keys.sequence(self._next[0]) <= seq:
+            yield self._next
+            self._next = next(self._records, None)
+
+
+def _let_go(*lists: list[Any]) -> Steps[None]:
+    """Empties lists in steps: to free so many objects takes as long as to read them."""
+    for one in lists:
+        while one:
+            del one[-AT_ONCE:]
+            yield
 
 
 def _opened(records: Records) -> Records:
@@ -179,8 +223,10 @@ def _read(records: Records, decode: Callable[[bytes, bytes], T]) -> Steps[list[T
     return found
 
 
-def _parts(entries: list[Entry]) -> Iterator[list[Entry]]:
-    return (entries[start : start + AT_ONCE] for start in range(0, len(entries), AT_ONCE))
+def _parts(items: Iterable[T]) -> Iterator[list[T]]:
+    left = iter(items)
+    while some := [*islice(left, AT_ONCE)]:
+        yield some
 
 
 def _episodes(
@@ -191,15 +237,17 @@ def _episodes(
     episode_of = {entry.seq: entry.episode for entry in versions}
     if moment.known_by_ms is None:
         return (yield from _read(tables[keys.EPISODE], lambda _, value: Episode.decode(value))), episode_of
-    marks = yield from _read(tables[keys.EPISODE_LOG], lambda _, value: EpisodeMark.decode(value))
-    messages: list[EpisodeMark] = []
+    marks: list[EpisodeMark] = []
     standing: dict[str | None, list[Episode]] = {}
     episodes: dict[int, Episode] = {}
-    for some in _parts([entry for entry in versions if entry.version == 0 and entry.episode >= 0]):
-        messages += [EpisodeMark(e.change, e.ingested_ms, e.session_id, None, opening(owner, e)) for e in some]
+    for some in _parts(versions):
+        openers = (entry for entry in some if entry.version == 0 and entry.episode >= 0)
+        marks += [EpisodeMark(e.change, e.ingested_ms, e.session_id, None, opening(owner, e)) for e in openers]
         yield
-    marks = [*messages, *(mark for mark in marks if moment.knows(mark.ingested_ms))]
-    for number, mark in enumerate(sorted(marks, key=attrgetter("change"))):
+    stored = yield from _read(tables[keys.EPISODE_LOG], lambda _, value: EpisodeMark.decode(value))
+    marks += [mark for mark in stored if moment.knows(mark.ingested_ms)]
+    marks.sort(key=attrgetter("change"))
+    for number, mark in enumerate(marks):
         if number % AT_ONCE == 0:
             yield
         session = standing.setdefault(mark.session_id, [])
@@ -213,6 +261,7 @@ def _episodes(
         if changed:
             standing[mark.session_id] = with_changes(session, changed)
             episodes.update((episode.number, episode) for episode in changed)
+    yield from _let_go(marks)
     return list(episodes.values()), episode_of
 
 

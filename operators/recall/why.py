@@ -134,13 +134,15 @@ def _standing(rows: Rows, asked: Sequence[frozenset[str]], languages: Sequence[i
     for language, wanted in by_language.items():
         beginnings = [text[:SEARCHED_CHARACTERS] for text, _, _ in wanted]
         searched = find_stems(beginnings, [stems for _, stems, _ in wanted], language)
-        for (text, stems, words), places in zip(wanted, searched, strict=True):
+        for (text, _, words), places in zip(wanted, searched, strict=True):
             for stem, start, end in places:
                 if end < SEARCHED_CHARACTERS or end == len(text):  # there a word may be cut in two
                     words.setdefault(stem, []).append((start, end))
-            if not words and len(text) > SEARCHED_CHARACTERS:
-                for stem, start, end in find_stems([text], [stems], language)[0]:
-                    words.setdefault(stem, []).append((start, end))
+        left = [one for one in wanted if not one[2] and len(one[0]) > SEARCHED_CHARACTERS]
+        whole = find_stems([text for text, _, _ in left], [stems for _, stems, _ in left], language)
+        for (_, _, words), places in zip(left, whole, strict=True):
+            for stem, start, end in places:
+                words.setdefault(stem, []).append((start, end))
     return found
 
 

@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recallflow.language import LATIN, find_stems, read
+from recallflow.language.places import WORDS_MOST
 from recallflow.language.scripts import BEYOND_LATIN, KANA, UNSPACED_LETTER, normalised
 
 FACTS = sorted((Path(__file__).parent / "facts").glob("*.txt"))
@@ -85,3 +86,10 @@ def test_texts_are_searched_together_as_each_alone(texts: list[str], language: i
 
 def test_a_character_that_is_asked_for_alone_is_shown_in_every_word_that_holds_it() -> None:
     assert spelled("她每天喝咖啡。", {"喝"}, 0) == [("喝", "喝")]
+
+
+@pytest.mark.parametrize("beside", ["", " é"])
+def test_of_very_many_different_words_the_first_ones_are_looked_at(beside: str) -> None:
+    words = [f"w{number}" for number in range(2 * WORDS_MOST)]
+    text = " ".join(words) + beside
+    assert [text[start:end] for _, start, end in find_stems([text], [{words[1], words[-1]}], 0)[0]] == [words[1]]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallflow.flows.embedded import Processed
+from recallflow.operators.recall import moment
 from tests.unit.operators.harness import explained
 
 Run = Callable[..., Processed]
@@ -60,15 +61,20 @@ def asked(response: dict[str, Any]) -> list[tuple[Any, ...]]:
     before=timed(st.one_of(CREATE, CREATE, FACT, UPDATE, FORGET, END)),
     after=timed(st.one_of(CREATE, FACT, UPDATE, END)),
     mode=st.sampled_from(["relevance", "hybrid", "recency", "episode"]),
+    at_once=st.sampled_from([1, 2, moment.AT_ONCE]),
 )
 def test_what_was_known_then_is_what_an_engine_answers_that_saw_no_more(
-    run_flow: Run, before: list[dict[str, Any]], after: list[dict[str, Any]], mode: str
+    run_flow: Run, before: list[dict[str, Any]], after: list[dict[str, Any]], mode: str, at_once: int
 ) -> None:
-    moment = max(accumulate((event["timestamp"] for event in before), max), default=0)
-    later = [event | {"timestamp": event["timestamp"] + moment + 1} for event in after]
+    then_ms = max(accumulate((event["timestamp"] for event in before), max), default=0)
+    later = [event | {"timestamp": event["timestamp"] + then_ms + 1} for event in after]
     query = {"type": "recall", "query": "Who rides the red bike?", "mode": mode, "k": 10}
-    then = run_flow(owned([*before, query | {"timestamp": moment}]))
-    now = run_flow(owned([*before, *later, query | {"timestamp": moment * 9, "as_of": {"ingestion_time": moment}}]))
+    then = run_flow(owned([*before, query | {"timestamp": then_ms}]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moment, "AT_ONCE", at_once)
+        now = run_flow(
+            owned([*before, *later, query | {"timestamp": then_ms * 9, "as_of": {"ingestion_time": then_ms}}])
+        )
     assert asked(now.responses[0]) == asked(then.responses[0])
     assert explained(now.responses[0]) == explained(then.responses[0])
 

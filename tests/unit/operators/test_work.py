@@ -15,6 +15,7 @@ from recallflow.outputs import Output
 from recallflow.records import Record
 from recallflow.state import keys
 from recallflow.state.graph_codec import decode_neighbours
+from recallflow.state.index import OwnerIndex
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, receipts
 
@@ -388,3 +389,29 @@ def test_the_past_is_built_in_steps_and_is_that_of_the_questions_place_in_line(
     (expected,) = whole.answers().values()
     assert engine.answers()["past"] == expected
     assert len(expected) > 1
+
+
+def test_an_answer_about_the_past_has_a_turn_of_its_own(
+    make_engine: Callable[[], Engine],
+    make_event: MakeEvent,
+    said: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "AT_ONCE", 3)
+    ended: list[bool] = []
+
+    def build_and_tell(*given: Any) -> moment.Steps[OwnerIndex]:
+        index = yield from moment.build(*given)
+        ended.append(True)
+        return index
+
+    monkeypatch.setattr(waiting, "build", build_and_tell)
+    engine = make_engine()
+    engine.run(MEMORIES, *said)
+    engine.run(QUERIES, make_event("recall", 60 * MINUTE_MS, id="past", query="tea?", include_history=True))
+    while not ended:
+        assert engine.advance() == []
+    assert engine.answers() == {}
+    engine.advance()
+    assert [*engine.answers()] == ["past"]
+    assert not engine.is_due

@@ -23,6 +23,20 @@ def test_what_is_added_after_slots_were_asked_for_is_found_too() -> None:
     assert [later[slot] for slot in (0, 12, 14, 15, 20)] == [["b"], ["a", "b"], ["c"], [], ["b"]]
 
 
+def test_many_at_once_are_as_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[tuple[int, list[list[str]]]] = [(0, [["a"], [], ["a", "b"]]), (3, [["b"]]), (4, [["c"], ["a", "c"]])]
+    alone, together = Labels(), Labels()
+    for first, labels in added:
+        for place, one in enumerate(labels):
+            alone.add(first + place, [one])
+    monkeypatch.setattr("recallflow.state.labels.PACKED_FROM", 2)
+    for first, labels in added:
+        together.add(first, labels)
+        assert sorted(together.slots("a").tolist()) == [slot for slot in (0, 2, 5) if slot < first + len(labels)]
+    assert [sorted(together.slots(label).tolist()) for label in "bcd"] == [[2, 3], [4, 5], []]
+    assert [together[slot] for slot in range(7)] == [alone[slot] for slot in range(7)]
+
+
 def test_numbers_are_equal_as_numbers_and_nothing_else_is() -> None:
     assert metadata_label("n", 5) == metadata_label("n", 5.0)
     others: list[Any] = [5, "5", True, 1, "true", 5.5, 2**53 + 1, 2**53]
