@@ -156,8 +156,9 @@ class PastGraph(OwnerGraph):
                 now = row if row is None or now is None else now._replace(archived=row.archived)
                 break
             gone = row or gone
-        # What an edit left without memories and edges is still what the version before it was linked to.
-        return now or gone
+        # What an edit left without memories and edges is still what the version before it was linked to. Of a memory, a
+        # row tells that it was archived.
+        return now if key.memory else now or gone
 
     def _seq(self, key: NodeKey) -> int | None:
         seq = super()._seq(key)
