@@ -15,9 +15,9 @@ from recallflow.language.words import LATIN_WORD, ascii_words, counts, placed_pa
 # A stretch of ASCII, up to a letter that may carry a mark; or what is seen as one character.
 _CLUSTER = regex.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|\X")
 
-WORDS_MOST = (
-    8_000  # different ones, of texts that are looked through at once: to find their stems takes a tenth of a second
-)
+# So much takes a tenth of a second to look through.
+WORDS_MOST = 8_000  # different ones in Latin script, of texts that are looked through at once
+CHARACTERS_MOST = 10_000  # of each text that other scripts are in
 
 _start = itemgetter(1)
 
@@ -45,9 +45,17 @@ def _find(text: str, wanted: Collection[str], language: int) -> list[Found]:
     if text.isascii() or not BEYOND_LATIN.search(lowered):
         found = _in_latin(lowered, _wanted(lowered, wanted, language), wanted)
     else:
-        found = _joined(_in_any(lowered, wanted, language), lowered)
+        found = _joined(_in_any(_beginning(lowered), wanted, language), lowered)
     # Most texts are written as they are read; in the others each character has to be found again.
     return found if normalised(text) == text and len(lowered) == len(text) else _moved(text, lowered, found, language)
+
+
+def _beginning(text: str) -> str:
+    """Of a very long text, as many whole words."""
+    if len(text) <= CHARACTERS_MOST:
+        return text
+    blank = text.rfind(" ", 0, CHARACTERS_MOST)
+    return text[: CHARACTERS_MOST if blank < 0 else blank]
 
 
 def _lowered(text: str, language: int) -> str:

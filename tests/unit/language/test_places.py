@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recallflow.language import LATIN, find_stems, read
-from recallflow.language.places import WORDS_MOST
+from recallflow.language.places import CHARACTERS_MOST, WORDS_MOST
 from recallflow.language.scripts import BEYOND_LATIN, KANA, UNSPACED_LETTER, normalised
 
 FACTS = sorted((Path(__file__).parent / "facts").glob("*.txt"))
@@ -93,3 +93,11 @@ def test_of_very_many_different_words_the_first_ones_are_looked_at(beside: str) 
     words = [f"w{number}" for number in range(2 * WORDS_MOST)]
     text = " ".join(words) + beside
     assert [text[start:end] for _, start, end in find_stems([text], [{words[1], words[-1]}], 0)[0]] == [words[1]]
+
+
+@pytest.mark.parametrize("word", ["чай", "茶"])
+def test_of_a_very_long_text_in_another_script_the_beginning_is_looked_at(word: str) -> None:
+    text = f"{word} да " * CHARACTERS_MOST
+    (found,) = find_stems([text], [{*read(word).stems}], 0)
+    assert found[0].start == 0
+    assert CHARACTERS_MOST - len(text) / CHARACTERS_MOST < found[-1].end <= CHARACTERS_MOST
