@@ -18,6 +18,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.deployment import SESSION_MAX_S, SESSION_MIN_S, SESSION_S
 from recallflow.errors import UsageError
 from recallflow.flows.config_values import PARSERS, parse_any, parse_bytes
+from recallflow.flows.model_settings import EmbeddingSettings, EnrichmentSettings, LlmSettings
 from recallflow.flows.settings import Settings, refuse_unless
 from recallflow.flows.topics import Topics
 from recallflow.records import Position
@@ -67,6 +68,9 @@ class Config:
     topics: Topics = field(default_factory=Topics)
     engine: Settings = field(default_factory=Settings)
     run: RunSettings = field(default_factory=RunSettings)
+    llm: LlmSettings = field(default_factory=LlmSettings)
+    embedding: EmbeddingSettings = field(default_factory=EmbeddingSettings)
+    enrichment: EnrichmentSettings = field(default_factory=EnrichmentSettings)
 
     def __post_init__(self) -> None:
         _ = self.skips  # what is wrong with them shows here
@@ -90,7 +94,15 @@ class Given(NamedTuple):
     value: object
 
 
-SECTIONS: dict[str, type[Any]] = {"kafka": KafkaOptions, "topics": Topics, "engine": Settings, "run": RunSettings}
+SECTIONS: dict[str, type[Any]] = {
+    "kafka": KafkaOptions,
+    "topics": Topics,
+    "engine": Settings,
+    "run": RunSettings,
+    "llm": LlmSettings,
+    "embedding": EmbeddingSettings,
+    "enrichment": EnrichmentSettings,
+}
 LIBRDKAFKA = "kafka.librdkafka."  # and the name of any of librdkafka's options
 # Key → type of its value.
 KEYS: dict[str, Any] = {
@@ -104,6 +116,14 @@ VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
     "SIMILARITY_EDGE_THRESHOLD": "engine.similarity_threshold",
     "SIMILARITY_EDGE_MAX_K": "engine.similarity_max_k",
     "SIMILARITY_EDGE_MAX_PER_MEMORY": "engine.similarity_max_per_memory",
+    "GRAPH_LLM_EXTRACTION_ENABLED": "enrichment.relationships",
+    "GRAPH_LLM_AMBIGUOUS_SIMILARITY_MIN": "enrichment.ambiguous_similarity_min",
+    "GRAPH_LLM_AMBIGUOUS_SIMILARITY_MAX": "enrichment.ambiguous_similarity_max",
+    "GRAPH_LLM_RELATIONSHIP_CONFIDENCE_THRESHOLD": "enrichment.relationship_confidence",
+    "GRAPH_LLM_RELATIONSHIP_MODEL_ID": "llm.model",
+    "GRAPH_LLM_SEMANTIC_CONTEXT_LIMIT": "enrichment.semantic_context_limit",
+    "GRAPH_LLM_SEMANTIC_CONFIDENCE_THRESHOLD": "enrichment.semantic_confidence",
+    "GRAPH_LLM_SEMANTIC_MIN_CHARS": "enrichment.semantic_min_chars",
 }
 _NO_SETTINGS = frozenset((FILE_VARIABLE, "RECALLFLOW_SHARED"))  # the latter is read by tests and benchmarks
 _LIBRDKAFKA_VARIABLE = PREFIX + LIBRDKAFKA.upper().replace(".", "_")

@@ -9,6 +9,7 @@
     ├── SinkError            an output could not be delivered: the flow stops before it would be lost
     ├── EmbedderError        a model cannot be loaded or used: check its name and path
     ├── RerankerError        a reranker cannot be loaded or used: answers go without it
+    ├── ModelError           a model behind an API gave no answer that can be used: its step is left out
     ├── DecryptionFailed     a stored value cannot be opened: an answer shows it redacted
     ├── StateError           the state directory cannot be used
     │   ├── StateFormatError     written by another version: use that version, or rebuild
@@ -103,6 +104,31 @@ class EmbedderError(RecallflowError):
 
 class RerankerError(RecallflowError):
     """A reranker cannot be loaded, or did not give a number for each text."""
+
+
+ModelFailure = Literal[
+    "timeout",
+    "rate_limited",
+    "unavailable",  # no connection, or the service says that it failed
+    "rejected",  # the service does not take the call: key, model or request are wrong
+    "refused",  # the model will not answer
+    "malformed",  # not JSON, not of the schema, or cut off
+    "over_budget",  # the tenant has spent what it may spend today
+    "left_alone",  # the service failed so often that it is not asked for a while
+    "busy",  # too many calls are under way
+]
+
+
+class ModelError(RecallflowError):
+    """A model behind an API gave no answer that can be used; `code` says why."""
+
+    def __init__(self, code: ModelFailure, problem: str) -> None:
+        super().__init__(code, problem)
+        self.code = code
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.problem}"
 
 
 class DecryptionFailed(RecallflowError):

@@ -56,6 +56,24 @@ class Event(Model):
         return self
 
 
+class Source(Part):
+    """A memory that something was made from; `content_hash`: SHA-256 of its text (UTF-8) then, in hexadecimal."""
+
+    memory_id: Identifier
+    content_hash: Name | None = None
+
+
+class DerivedFrom(Source):
+    """What an event was made from: it has no effect where the memory is gone or says something else by now, or any of
+    the `others` that were read beside it. `model` and `prompt_version`: what made it; `source`: the position of the
+    event that brought the memory."""
+
+    others: Annotated[list[Source], Field(max_length=limits.SOURCES_MAX)] = []
+    model: Name | None = None
+    prompt_version: Name | None = None
+    source: Name | None = None
+
+
 class ContentPart(Model):
     """One part of an OpenAI chat message. Only text is remembered; other parts are named by their type."""
 
@@ -155,6 +173,7 @@ class Memory(Event, MemoryFields):
     type: Literal["memory"]
     content: NonEmpty
     name: Name | None = None
+    derived_from: DerivedFrom | None = None
 
     @model_validator(mode="after")
     def _valid_span(self) -> Self:
@@ -169,6 +188,7 @@ class MemoryUpdate(Event, MemoryFields):
     type: Literal["memory.update"]
     memory_id: Identifier
     content: NonEmpty | None = None
+    derived_from: DerivedFrom | None = None
 
     @field_validator("content")
     @classmethod
@@ -235,6 +255,16 @@ class CategorySummary(Event):
     type: Literal["category.summary"]
     category: Name
     summary: Annotated[NonEmpty, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
+    derived_from: DerivedFrom | None = None
+
+
+class EpisodeSummary(Event):
+    """A summary of one episode, from the enrichment flow or the platform."""
+
+    type: Literal["episode.summary"]
+    episode_id: Identifier
+    summary: Annotated[NonEmpty, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
+    derived_from: DerivedFrom | None = None
 
 
 class GraphEdge(_Held):
@@ -256,6 +286,7 @@ class GraphEdges(Event):
 
     type: Literal["graph.edges"]
     edges: Annotated[list[GraphEdge], Field(min_length=1, max_length=limits.EDGES_MAX)]
+    derived_from: DerivedFrom | None = None
 
 
 class MemoryEmbedding(Event):
@@ -266,6 +297,7 @@ class MemoryEmbedding(Event):
     embedding: Embedding
     model: Name
     content_hash: Name
+    source: Name | None = None
 
 
 class GraphArchive(Event):
@@ -297,6 +329,7 @@ MemoryEvent = Annotated[
     | MemoryFeedback
     | EpisodeEnd
     | CategorySummary
+    | EpisodeSummary
     | GraphEdges
     | MemoryEmbedding
     | GraphArchive

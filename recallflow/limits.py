@@ -14,6 +14,7 @@ STATEMENTS_MAX = 200  # of one edge: the newest memories that state it
 EVIDENCE_MAX = 1_000  # edges that one memory is given as evidence of
 SUPERSEDED_MAX = 200  # memories that one memory is superseded by
 DESCRIBERS_MAX = 250  # memories that are looked through for the next description of a node
+SOURCES_MAX = 50  # memories that one event says it was made from, beside the first
 SUMMARY_CHARACTERS = 20_000
 EVIDENCE_CHARACTERS = 2_000
 FILTER_VALUES_MAX = 200  # of one filter of a question

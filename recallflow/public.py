@@ -25,6 +25,7 @@ from recallflow.errors import (
     EmbedderError as EmbedderError,
     FieldProblem as FieldProblem,
     InvalidRecord as InvalidRecord,
+    ModelError as ModelError,
     RecallflowError as RecallflowError,
     SettingsMismatch as SettingsMismatch,
     StateBehind as StateBehind,
@@ -37,8 +38,10 @@ from recallflow.errors import (
 from recallflow.events import (
     CategorySummary as CategorySummary,
     ContentPart as ContentPart,
+    DerivedFrom as DerivedFrom,
     Entity as Entity,
     EpisodeEnd as EpisodeEnd,
+    EpisodeSummary as EpisodeSummary,
     Event as Event,
     ForgetFilter as ForgetFilter,
     GraphArchive as GraphArchive,
@@ -52,6 +55,7 @@ from recallflow.events import (
     MemoryUpdate as MemoryUpdate,
     Message as Message,
     Relation as Relation,
+    Source as Source,
     UserErase as UserErase,
 )
 from recallflow.owner import (

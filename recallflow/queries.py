@@ -228,6 +228,7 @@ class Recall(Event):
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_MAX), AS_WHOLE] | None = None
     select_categories: bool = False
     check_sufficiency: bool = False
+    rewrite: bool = False
     as_of: AsOf | None = None
     include_history: bool = False
     wait_for: PositionText | Annotated[list[PositionText], Field(max_length=limits.POSITIONS_MAX)] | None = None

@@ -1,0 +1,103 @@
+"""The settings of models behind an API, and of what they are asked for."""
+
+from dataclasses import dataclass
+
+from recallflow.flows.settings import refuse_unless
+
+CAPACITY_MAX = 1_000
+TIMEOUT_MS_MAX = 600_000
+ATTEMPTS_MAX = 20
+_TIMEOUT, _ATTEMPTS = "1 to 600,000", "1 to 20"
+
+
+@dataclass(frozen=True)
+class LlmSettings:
+    """The language model; without `model` there is none, and no step asks one.
+
+    `base_url`: of any endpoint that speaks OpenAI's protocol, None for OpenAI's own; `headers`: further ones, each as
+    `Name: value`. `timeout_ms` holds for each attempt of the enrichment flow, of which there are `attempts`;
+    `query_timeout_ms` for a question's step, which is tried once. `capacity`: calls under way at a time.
+    `tokens_per_day`: of a tenant, unless a quota says otherwise; None is no limit. `key`: its secret."""
+
+    model: str | None = None
+    base_url: str | None = None
+    key: str | None = None
+    headers: tuple[str, ...] = ()
+    timeout_ms: int = 30_000
+    query_timeout_ms: int = 1_500
+    attempts: int = 5
+    capacity: int = 100
+    tokens_per_day: int | None = None
+
+    def __post_init__(self) -> None:
+        refuse_unless(
+            self,
+            ("timeout_ms", _TIMEOUT, 1 <= self.timeout_ms <= TIMEOUT_MS_MAX),
+            ("query_timeout_ms", _TIMEOUT, 1 <= self.query_timeout_ms <= TIMEOUT_MS_MAX),
+            ("attempts", _ATTEMPTS, 1 <= self.attempts <= ATTEMPTS_MAX),
+            ("capacity", "1 to 1,000", 1 <= self.capacity <= CAPACITY_MAX),
+            ("tokens_per_day", "0 or more", self.tokens_per_day is None or self.tokens_per_day >= 0),
+        )
+
+
+@dataclass(frozen=True)
+class EmbeddingSettings:
+    """The embedding service that `--embedder openai` means. `dimension`: floats of its vectors, part of what a state
+    directory remembers; the rest as for the language model."""
+
+    model: str = "text-embedding-3-small"
+    dimension: int = 1_536
+    base_url: str | None = None
+    key: str | None = None
+    headers: tuple[str, ...] = ()
+    timeout_ms: int = 30_000
+    query_timeout_ms: int = 1_500
+    attempts: int = 5
+    capacity: int = 100
+    tokens_per_day: int | None = None
+
+    def __post_init__(self) -> None:
+        refuse_unless(
+            self,
+            ("dimension", "1 to 8,192", 1 <= self.dimension <= 8_192),
+            ("timeout_ms", _TIMEOUT, 1 <= self.timeout_ms <= TIMEOUT_MS_MAX),
+            ("query_timeout_ms", _TIMEOUT, 1 <= self.query_timeout_ms <= TIMEOUT_MS_MAX),
+            ("attempts", _ATTEMPTS, 1 <= self.attempts <= ATTEMPTS_MAX),
+            ("capacity", "1 to 1,000", 1 <= self.capacity <= CAPACITY_MAX),
+            ("tokens_per_day", "0 or more", self.tokens_per_day is None or self.tokens_per_day >= 0),
+        )
+
+
+@dataclass(frozen=True)
+class EnrichmentSettings:
+    """What the main flow asks the enrichment flow for, and what of the answers is kept.
+
+    `relationships`: what memories say to each other, and which entity is meant; pairs whose cosine is within
+    `ambiguous_similarity_min` and `…_max` are asked about, and kept from `relationship_confidence` on. Texts of
+    `semantic_min_chars` are read for relations, beside `semantic_context_limit` recent memories, and these kept from
+    `semantic_confidence` on. `facts`, `categories`, `summaries`: whether to find them. `batch_size` messages of a
+    session are read in one call, at most `batch_wait_ms` after the first."""
+
+    relationships: bool = False
+    facts: bool = False
+    categories: bool = False
+    summaries: bool = False
+    ambiguous_similarity_min: float = 0.70
+    ambiguous_similarity_max: float = 0.90
+    relationship_confidence: float = 0.70
+    semantic_context_limit: int = 20
+    semantic_confidence: float = 0.60
+    semantic_min_chars: int = 20
+    batch_size: int = 8
+    batch_wait_ms: int = 2_000
+
+    def __post_init__(self) -> None:
+        shares = ("ambiguous_similarity_min", "ambiguous_similarity_max", "relationship_confidence")
+        refuse_unless(
+            self,
+            *((name, "0 to 1", 0 <= getattr(self, name) <= 1) for name in (*shares, "semantic_confidence")),
+            ("semantic_context_limit", "0 to 50", 0 <= self.semantic_context_limit <= 50),
+            ("semantic_min_chars", "0 or more", self.semantic_min_chars >= 0),
+            ("batch_size", "1 to 50", 1 <= self.batch_size <= 50),
+            ("batch_wait_ms", "0 to 60,000", 0 <= self.batch_wait_ms <= 60_000),
+        )

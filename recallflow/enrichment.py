@@ -1,0 +1,91 @@
+"""What crosses the topic `enrichment.requests`, which is internal: requests of the main flow, and what the enrichment
+flow found.
+
+A language model does not answer the same twice. So what it said is written down first, in one record a request
+(`EnrichmentResult`), and the events in it go to `memory.events` from there: they are the same however often they are
+sent again.
+"""
+
+from hashlib import sha256
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from recallflow.events import Event
+from recallflow.fields import Identifier, Model, Name, Role, Timestamp
+from recallflow.llm import Task
+
+
+class ShownMemory(Model):
+    """A memory as a model is shown it; `content` may be cut. `similarity`: the cosine to the one it is about, where
+    their vectors were compared."""
+
+    memory_id: Identifier
+    content: str
+    content_hash: Name
+    kind: Name
+    role: Role | None = None
+    name: Name | None = None
+    category: Name | None = None
+    created_at: Timestamp
+    similarity: float | None = None
+
+
+class ShownEntity(Model):
+    """An entity that the owner's graph knows. `key`: its node's; `told_by`: a sentence that names it."""
+
+    key: Name
+    name: Name
+    type: Name | None = None
+    urn: Name | None = None
+    told_by: str | None = None
+
+
+class EnrichmentRequest(Event):
+    """What is to be found out about one memory, one episode that has ended, or one category.
+
+    `source`: the position of the event that it comes from. `memories`: those it is about, for a memory just that one;
+    `similar`, `recent` and `entities`: what the owner remembers beside it, the closest or the newest first. `text`:
+    what the embedding model is to read."""
+
+    type: Literal["enrichment.request"]
+    tasks: Annotated[list[Task], Field(min_length=1)]
+    source: Name
+    memories: Annotated[list[ShownMemory], Field(min_length=1)]
+    similar: list[ShownMemory] = []
+    recent: list[ShownMemory] = []
+    entities: list[ShownEntity] = []
+    text: str | None = None
+    episode_id: Identifier | None = None
+    category: Name | None = None
+    summary: str | None = None
+
+
+class TaskFailure(Model):
+    """A task that a request wanted and did not get; `code`: as receipts show it."""
+
+    task: Task
+    code: str
+    detail: str
+
+
+class EnrichmentResult(Event):
+    """All that came of one request, whose position `request` is: the events to send, in their order, what failed, how
+    many of a model's claims were refused and why, and what it cost."""
+
+    type: Literal["enrichment.result"]
+    request: Name
+    source: Name
+    memory_id: Identifier
+    events: list[dict[str, Any]]
+    failures: list[TaskFailure] = []
+    refused: dict[str, int] = {}
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    embedding_tokens: int = 0
+
+
+def content_hash(content: str) -> str:
+    """What tells whether a result still fits the text it was made for: SHA-256 of its UTF-8, in hexadecimal digits."""
+    return sha256(content.encode()).hexdigest()

@@ -1,0 +1,85 @@
+"""What recallflow asks of models behind an API: a language model, and an embedding service.
+
+Both are called on the loop thread of async calls. They must not block, and let themselves be cancelled. Retries, the
+circuit breaker, budgets and metering are the client's: who calls sees a value, or one `ModelError` that says why there
+is none.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+from recallflow.embedder import Matrix
+
+Task = Literal[
+    "classify",  # what a memory says to a similar one
+    "extract",  # typed relations, with conditions
+    "facts",  # what of a message is worth remembering by itself
+    "resolve",  # which known entity a name means
+    "categorise",
+    "summarise_category",
+    "summarise_episode",
+    "select_categories",
+    "check_sufficiency",
+    "rewrite",
+    "embed",
+]
+
+
+class Prompt(NamedTuple):
+    """One question to a language model. `schema`: the JSON schema of its answer, strict; `version` is kept with what
+    comes of it; `most_tokens`: of the answer."""
+
+    task: Task
+    version: str
+    system: str
+    user: str
+    schema: Mapping[str, Any]
+    most_tokens: int = 1_000
+
+
+class Spent(NamedTuple):
+    """What calls cost."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Completion(NamedTuple):
+    """An answer that has the prompt's schema, and what it cost."""
+
+    value: dict[str, Any]
+    spent: Spent
+
+
+class Embedded(NamedTuple):
+    """(texts, dimension) float32, L2-normalised rows, and what they cost."""
+
+    vectors: Matrix
+    spent: Spent
+
+
+class LanguageModel(Protocol):
+    """A language model behind an API."""
+
+    @property
+    def name(self) -> str:
+        """The model, as results name it."""
+
+    async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:
+        """Raises ModelError."""
+
+
+class EmbeddingService(Protocol):
+    """An embedding model behind an API."""
+
+    @property
+    def name(self) -> str:
+        """The model, as kept with the vectors: vectors of different models never meet."""
+
+    @property
+    def dimension(self) -> int:
+        """Floats per vector."""
+
+    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
+        """Raises ModelError, or EmbedderError for vectors of another size."""
