@@ -15,6 +15,8 @@ from recallflow.events import Event
 from recallflow.fields import Identifier, Model, Name, Role, Timestamp
 from recallflow.llm import Task
 
+EMBEDDED_BYTES = 8_000  # of UTF-8; the usual models read 8,191 tokens
+
 
 class ShownMemory(Model):
     """A memory as a model is shown it; `content` may be cut. `similarity`: the cosine to the one it is about, where
@@ -89,3 +91,10 @@ class EnrichmentResult(Event):
 def content_hash(content: str) -> str:
     """What tells whether a result still fits the text it was made for: SHA-256 of its UTF-8, in hexadecimal digits."""
     return sha256(content.encode()).hexdigest()
+
+
+def text_to_embed(author: str | None, content: str) -> str:
+    """What an embedding service reads of a memory: `author: content`, as a chat shows it, up to so many bytes that no
+    service refuses it, as no tokenizer makes more tokens of a text than it has bytes."""
+    shown = f"{author}: {content}" if author else content
+    return shown.encode()[:EMBEDDED_BYTES].decode(errors="ignore")

@@ -6,7 +6,7 @@ is none.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from recallflow.embedder import Matrix
 
@@ -83,3 +83,15 @@ class EmbeddingService(Protocol):
 
     async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
         """Raises ModelError, or EmbedderError for vectors of another size."""
+
+
+@runtime_checkable
+class RemoteEmbedder(Protocol):
+    """What an embedder may be beside: a model behind an API, which no event waits for. It has the name and dimension of
+    its `service`. A memory is stored without vector, and gets it by `memory.embedding`; a question's comes from the
+    service. `embed` is that of a copy of the same model in this process, and raises EmbedderError where there is none.
+    """
+
+    @property
+    def service(self) -> EmbeddingService:
+        """Where vectors come from."""

@@ -1,0 +1,21 @@
+"""What an embedding service is given to read."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.enrichment import EMBEDDED_BYTES, text_to_embed
+
+
+def test_a_text_is_read_with_its_author() -> None:
+    assert text_to_embed("Ana", "I live in Porto") == "Ana: I live in Porto"
+    assert text_to_embed(None, "Ana lives in Porto") == "Ana lives in Porto"
+
+
+@given(st.text(), st.integers(1, 3_000))
+def test_a_long_text_is_read_up_to_whole_characters_within_the_bytes(text: str, times: int) -> None:
+    content = text * times
+    read = text_to_embed(None, content)
+    assert content.startswith(read)
+    size = len(read.encode())
+    assert size <= EMBEDDED_BYTES
+    assert read == content or size > EMBEDDED_BYTES - 4
