@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed
 from recallflow.graphs import Facts, Trace
@@ -15,11 +17,11 @@ from recallflow.operators.graph.facts import FactSearch
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.graph.status import status
 from recallflow.operators.graph.trace import trace
-from recallflow.operators.recall.moment import Moment, graph_at, index_at
-from recallflow.operators.recall.pipeline import recall, to_rerank
+from recallflow.operators.recall.moment import Moment
+from recallflow.operators.recall.pipeline import ranked_only, recall, to_rerank
 from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.shared import Shared
-from recallflow.operators.recall.stages import Effects, Engine, Recalled
+from recallflow.operators.recall.stages import Effects, Engine, Ranked
 from recallflow.operators.recall.tuning import tenant_settings, unread
 from recallflow.queries import (
     K_MAX,
@@ -76,7 +78,8 @@ class Answerer:
         InvalidRecord where there is no answer to give."""
         query, request = ask.query, _request(ask)
         if isinstance(query, Recall):
-            found = self._recall(query, request, scored)
+            hot, tenant = self._owners.get(ask.owner), self._settings(request)
+            found = recall(self._engine, hot, query, request, _asked_ms(query, request), tenant, scored)
             memories = [memory.id for memory in found.response.memories or ()]
             ranked, added = [one for one in memories if one not in found.added], [*found.added.intersection(memories)]
             self._expansions.answered(request, ranked, added)
@@ -89,58 +92,42 @@ class Answerer:
         query, request = ask.query, _request(ask)
         if not isinstance(query, Recall):
             return []
-        tenant = tenant_settings(self._decisions, request.owner.tenant_id, request.at_ms)
-        hot = self._owners.get(request.owner)
+        hot, tenant = self._owners.get(ask.owner), self._settings(request)
         return to_rerank(self._engine, hot, query, request, _asked_ms(query, request), tenant)
 
-    def _recall(self, query: Recall, request: Request, scored: Scored | None = None) -> Recalled:
-        tenant = tenant_settings(self._decisions, request.owner.tenant_id, request.at_ms)
-        hot = self._owners.get(request.owner)
-        return recall(self._engine, hot, query, request, _asked_ms(query, request), tenant, scored)
+    def _settings(self, request: Request) -> RecallSettings:
+        return tenant_settings(self._decisions, request.owner.tenant_id, request.at_ms)
+
+    def _rank(self, query: Recall, request: Request) -> Ranked:
+        """What a recall query of the same owner ranks, for an answer of another kind."""
+        hot, tenant = self._owners.get(request.owner), self._settings(request)
+        return ranked_only(self._engine, hot, query, request, _asked_ms(query, request), tenant)
 
     def _trace(self, query: GraphTrace, request: Request) -> Trace:
-        asked = Recall(
-            type="recall",
-            tenant_id=query.tenant_id,
-            user_id=query.user_id,
-            environment=query.environment,
+        asked = _recall(
+            query,
+            query.query,
             project_id=query.project_id,
-            timestamp=query.timestamp,
-            query=query.query,
             k=query.k,
             mode=query.mode,
             filters=query.filters,
             traversal_depth=query.traversal_depth,
-            as_of=query.as_of,
-            explain=False,
         )
-        found = self._recall(asked, request)
+        ranked = self._rank(asked, request)
         held_back = self._expansions.held_back(request.owner.tenant_id, request.at_ms)
-        return trace(found.graph, found.ranking.places, found.ranking.scores, query.traversal_depth, held_back)
+        return trace(ranked.graph, ranked.ranking.places, ranked.ranking.scores, query.traversal_depth, held_back)
 
     def _facts(self, query: GraphFacts, request: Request) -> Facts:
-        hot, now_ms = self._owners.get(request.owner), _asked_ms(query, request)
-        moment = Moment.of(query, now_ms)
+        hot = self._owners.get(request.owner)
+        moment = Moment.of(query, _asked_ms(query, request))
         best: list[int] = []
         if query.query is not None and not query.entities:
-            asked = Recall(
-                type="recall",
-                tenant_id=query.tenant_id,
-                user_id=query.user_id,
-                environment=query.environment,
-                timestamp=query.timestamp,
-                query=query.query,
-                k=K_MAX,
-                as_of=query.as_of,
-                explain=False,
-            )
-            recalled = self._recall(asked, request)
-            index = recalled.graph.index
-            best = index.conversation.facts["seq"][recalled.ranking.places].tolist()
+            ranked = self._rank(_recall(query, query.query, k=K_MAX), request)
+            index, graph = ranked.scene.index, ranked.graph.graph
+            best = index.conversation.facts["seq"][ranked.ranking.places].tolist()
         else:
-            index = index_at(hot, moment, self.embedder.name, self.embedder.dimension, self._engine.episode_gap_ms)
-        rows, graph = partial(self._rows, hot, index), graph_at(hot, index, moment)
-        return FactSearch(graph, index, rows, query, moment).run(best)
+            index, graph = self._engine.at(hot, moment)
+        return FactSearch(graph, index, partial(self._rows, hot, index), query, moment).run(best)
 
     def _look_up(self, query: QueryEvent, request: Request) -> Response:
         hot, query_id, now_ms = self._owners.get(request.owner), request.query_id, _asked_ms(query, request)
@@ -165,8 +152,8 @@ class Answerer:
                 return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, request))
             case GraphExplore():
                 moment = Moment.of(query, now_ms)
-                index = index_at(hot, moment, self.embedder.name, self.embedder.dimension, self._engine.episode_gap_ms)
-                rows, graph = partial(self._rows, hot, index), graph_at(hot, index, moment)
+                index, graph = self._engine.at(hot, moment)
+                rows = partial(self._rows, hot, index)
                 subgraph = explore(graph, index, rows, query.nodes, query.hops, moment)
                 return Response(query_id=query_id, status="ok", subgraph=subgraph)
             case GraphFacts():
@@ -221,6 +208,20 @@ class Answerer:
 
 def _request(ask: Ask) -> Request:
     return Request(ask.owner, ask.record.position, ask.query_id, ask.record.append_ms)
+
+
+def _recall(query: GraphTrace | GraphFacts, text: str, **asked: Any) -> Recall:
+    """The recall query that asks for the text at the same moment of the same owner."""
+    return Recall(
+        type="recall",
+        tenant_id=query.tenant_id,
+        user_id=query.user_id,
+        environment=query.environment,
+        timestamp=query.timestamp,
+        query=text,
+        as_of=query.as_of,
+        **asked,
+    )
 
 
 def _asked_ms(query: QueryEvent, request: Request) -> int:

@@ -16,7 +16,7 @@ from recallflow.operators.recall import rerank, signal
 from recallflow.operators.recall.deadline import Laps, Step
 from recallflow.operators.recall.filters import Filtering, Linked, superseded, valid
 from recallflow.operators.recall.intent import intent_of, mode_for
-from recallflow.operators.recall.moment import Moment, filtered_graph, graph_at, index_at
+from recallflow.operators.recall.moment import Moment, filtered_graph
 from recallflow.operators.recall.question import Vocabulary, understand
 from recallflow.operators.recall.ranking import rank_candidates
 from recallflow.operators.recall.rerank import Scored, Text
@@ -65,7 +65,15 @@ def recall(
         seqs = zip(ranked.scene.fact("seq", expanded.places).tolist(), expanded.rows, strict=True)
         effects = Effects(tuple(seq for seq, row in seqs if row is not None), query.session_id, asked_ms)
     added = frozenset(item.id for item in expanded.applied.items) if expanded.applied is not None else frozenset()
-    return Recalled(response, effects, ranked.ranking, ranked.graph, added)
+    return Recalled(response, effects, added)
+
+
+def ranked_only(
+    engine: Engine, hot: HotOwner, query: Recall, request: Request, asked_ms: int, tenant: RecallSettings
+) -> Ranked:
+    """What a query ranks, and in which order, for who shows something else of that than memories."""
+    asked = _asked(engine, hot, query, request, asked_ms, None)
+    return _rank(asked, _understand(asked, tenant))
 
 
 def to_rerank(
@@ -77,21 +85,25 @@ def to_rerank(
     understood = _understand(asked, tenant)
     if understood.tuning.mode not in rerank.MODES or "rerank" in understood.dropped:
         return []
-    ranked = rank_candidates(asked, understood, _find_candidates(asked, understood), rerank.BEST)
+    ranked = _rank(asked, understood, rerank.BEST)
     found = rerank.texts(asked.rows(asked.index.conversation.slots[ranked.ranking.places].tolist()))
     return found if len(found) > 1 else []
+
+
+def _rank(asked: Asked, understood: Understood, at_least: int = 0) -> Ranked:
+    return rank_candidates(asked, understood, _find_candidates(asked, understood), at_least)
 
 
 def _asked(
     engine: Engine, hot: HotOwner, query: Recall, request: Request, asked_ms: int, scored: Scored | None
 ) -> Asked:
-    laps, moment, embedder = Laps(engine.timer), Moment.of(query, asked_ms), engine.embedder
-    index = index_at(hot, moment, embedder.name, embedder.dimension, engine.episode_gap_ms)
+    laps, moment = Laps(engine.timer), Moment.of(query, asked_ms)
+    index, graph = engine.at(hot, moment)
     laps.lap("index")
     if scored is not None:
         laps.add("rerank", scored.took_ms)
         engine.shared.costs.add("rerank", scored.took_ms)
-    return Asked(engine, hot, query, request, asked_ms, moment, index, graph_at(hot, index, moment), laps, scored)
+    return Asked(engine, hot, query, request, asked_ms, moment, index, graph, laps, scored)
 
 
 def _understand(asked: Asked, tenant: RecallSettings) -> Understood:

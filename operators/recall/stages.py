@@ -11,7 +11,7 @@ from recallflow.operators.events import Request
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Applied, Expansions
 from recallflow.operators.recall.deadline import Laps, Step
-from recallflow.operators.recall.moment import Moment
+from recallflow.operators.recall.moment import Moment, graph_at, index_at
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.relevance import Judged
 from recallflow.operators.recall.rerank import Scored
@@ -45,6 +45,11 @@ class Engine:
     def embedder(self) -> Embedder:
         return self.shared.questions.embedder
 
+    def at(self, hot: HotOwner, moment: Moment) -> tuple[OwnerIndex, OwnerGraph]:
+        """An owner's index and graph as of a moment."""
+        index = index_at(hot, moment, self.embedder.name, self.embedder.dimension, self.episode_gap_ms)
+        return index, graph_at(hot, index, moment)
+
 
 class Effects(NamedTuple):
     """What changes once an answer has been handed on (step 12): these memories were returned at that time, in that
@@ -56,13 +61,11 @@ class Effects(NamedTuple):
 
 
 class Recalled(NamedTuple):
-    """An answer; its effects, none where it was about another moment than now; what it was ranked from; and the ids of
-    the memories that the graph added."""
+    """An answer; its effects, none where it was about another moment than now; and the ids of the memories that the
+    graph added."""
 
     response: Response
     effects: Effects | None
-    ranking: Ranking
-    graph: QueryGraph
     added: frozenset[str]
 
 
