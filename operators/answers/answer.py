@@ -32,7 +32,6 @@ from recallflow.queries import (
     GraphTrace,
     MemoryGet,
     MemoryHistory,
-    QueryEvent,
     Recall,
     UserStats,
 )
@@ -78,13 +77,13 @@ class Answerer:
         InvalidRecord where there is no answer to give."""
         query, request = ask.query, _request(ask)
         if isinstance(query, Recall):
-            hot, tenant = self._owners.get(ask.owner), self._settings(request)
-            found = recall(self._engine, hot, query, request, _asked_ms(query, request), tenant, scored)
+            hot, tenant = self._owners.get(ask.owner), self._settings(ask)
+            found = recall(self._engine, hot, query, request, ask.asked_ms, tenant, scored)
             memories = [memory.id for memory in found.response.memories or ()]
             ranked, added = [one for one in memories if one not in found.added], [*found.added.intersection(memories)]
             self._expansions.answered(request, ranked, added)
             return found.response, found.effects
-        response, warnings = self._look_up(query, request), unread(query)
+        response, warnings = self._look_up(ask), unread(query)
         return response.model_copy(update={"warnings": [*response.warnings, *warnings]}), None
 
     def to_rerank(self, ask: Ask) -> list[Text]:
@@ -92,18 +91,18 @@ class Answerer:
         query, request = ask.query, _request(ask)
         if not isinstance(query, Recall):
             return []
-        hot, tenant = self._owners.get(ask.owner), self._settings(request)
-        return to_rerank(self._engine, hot, query, request, _asked_ms(query, request), tenant)
+        hot, tenant = self._owners.get(ask.owner), self._settings(ask)
+        return to_rerank(self._engine, hot, query, request, ask.asked_ms, tenant)
 
-    def _settings(self, request: Request) -> RecallSettings:
-        return tenant_settings(self._decisions, request.owner.tenant_id, request.at_ms)
+    def _settings(self, ask: Ask) -> RecallSettings:
+        return tenant_settings(self._decisions, ask.owner.tenant_id, ask.record.append_ms)
 
-    def _rank(self, query: Recall, request: Request) -> Ranked:
-        """What a recall query of the same owner ranks, for an answer of another kind."""
-        hot, tenant = self._owners.get(request.owner), self._settings(request)
-        return ranked_only(self._engine, hot, query, request, _asked_ms(query, request), tenant)
+    def _rank(self, query: Recall, ask: Ask) -> Ranked:
+        """What a recall query would rank, for an answer of another kind."""
+        hot, tenant = self._owners.get(ask.owner), self._settings(ask)
+        return ranked_only(self._engine, hot, query, _request(ask), ask.asked_ms, tenant)
 
-    def _trace(self, query: GraphTrace, request: Request) -> Trace:
+    def _trace(self, query: GraphTrace, ask: Ask) -> Trace:
         asked = _recall(
             query,
             query.query,
@@ -113,25 +112,24 @@ class Answerer:
             filters=query.filters,
             traversal_depth=query.traversal_depth,
         )
-        ranked = self._rank(asked, request)
-        held_back = self._expansions.held_back(request.owner.tenant_id, request.at_ms)
+        ranked = self._rank(asked, ask)
+        held_back = self._expansions.held_back(ask.owner.tenant_id, ask.record.append_ms)
         return trace(ranked.graph, ranked.ranking.places, ranked.ranking.scores, query.traversal_depth, held_back)
 
-    def _facts(self, query: GraphFacts, request: Request) -> Facts:
-        hot = self._owners.get(request.owner)
-        moment = Moment.of(query, _asked_ms(query, request))
+    def _facts(self, query: GraphFacts, ask: Ask) -> Facts:
+        hot, moment = self._owners.get(ask.owner), Moment.of(query, ask.asked_ms)
         best: list[int] = []
         if query.query is not None and not query.entities:
-            ranked = self._rank(_recall(query, query.query, k=K_MAX), request)
+            ranked = self._rank(_recall(query, query.query, k=K_MAX), ask)
             index, graph = ranked.scene.index, ranked.graph.graph
             best = index.conversation.facts["seq"][ranked.ranking.places].tolist()
         else:
             index, graph = self._engine.at(hot, moment)
         return FactSearch(graph, index, partial(self._rows, hot, index), query, moment).run(best)
 
-    def _look_up(self, query: QueryEvent, request: Request) -> Response:
-        hot, query_id, now_ms = self._owners.get(request.owner), request.query_id, _asked_ms(query, request)
-        match query:
+    def _look_up(self, ask: Ask) -> Response:
+        hot, query_id, now_ms = self._owners.get(ask.owner), ask.query_id, ask.asked_ms
+        match query := ask.query:
             case MemoryGet():
                 *_, latest = self._versions(hot, query.memory_id)
                 used = lookups.usage(self._usage(hot, latest.seq))
@@ -146,10 +144,10 @@ class Answerer:
                 found = lookups.episodes(index, rows, query, now_ms, self._engine.episode_gap_ms)
                 return Response(query_id=query_id, status="ok", episodes=found)
             case GraphStatus():
-                report = status(hot.graph, self._expansions, hot.owner.tenant_id, request.at_ms)
+                report = status(hot.graph, self._expansions, hot.owner.tenant_id, ask.record.append_ms)
                 return Response(query_id=query_id, status="ok", graph_status=report)
             case GraphTrace():
-                return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, request))
+                return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, ask))
             case GraphExplore():
                 moment = Moment.of(query, now_ms)
                 index, graph = self._engine.at(hot, moment)
@@ -157,7 +155,7 @@ class Answerer:
                 subgraph = explore(graph, index, rows, query.nodes, query.hops, moment)
                 return Response(query_id=query_id, status="ok", subgraph=subgraph)
             case GraphFacts():
-                return Response(query_id=query_id, status="ok", graph_facts=self._facts(query, request))
+                return Response(query_id=query_id, status="ok", graph_facts=self._facts(query, ask))
             case UserStats():
                 return Response(query_id=query_id, status="ok", stats=lookups.stats(self._index(hot), now_ms))
         raise unsupported(query.type)
@@ -222,8 +220,3 @@ def _recall(query: GraphTrace | GraphFacts, text: str, **asked: Any) -> Recall:
         as_of=query.as_of,
         **asked,
     )
-
-
-def _asked_ms(query: QueryEvent, request: Request) -> int:
-    """The time a query is asked at: its own, or when the log took it in."""
-    return request.at_ms if query.timestamp is None else query.timestamp
