@@ -35,7 +35,7 @@ NUMBER = re.compile(r"\d[\d,]*")
 # Parts of events that have a name of their own in the page.
 PARTS = {
     "Entity": "entity", "Relation": "relation", "GraphEdge": "edge", "ContentPart": "part", "ForgetFilter": "filter",
-    "Filters": "filters", "Decay": "decay", "AsOf": "as_of", "ReplyTo": "reply_to",
+    "DerivedFrom": "derived_from", "Source": "source", "Filters": "filters", "Decay": "decay", "AsOf": "as_of", "ReplyTo": "reply_to",
 }  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def test_the_tables_of_types_name_each_and_no_other_field(title: str) -> None:
 LEAST: dict[str, dict[str, Any]] = {
     "message": {"content": "tea"}, "memory": {"content": "tea"}, "memory.update": {"memory_id": "m", "tags": ["a"]},
     "memory.forget": {"memory_id": "m"}, "memory.feedback": {"memory_id": "m", "useful": True},
-    "category.summary": {"category": "c", "summary": "s"}, "graph.archive": {"entities": ["m"]},
+    "category.summary": {"category": "c", "summary": "s"}, "episode.summary": {"episode_id": "e", "summary": "s"}, "graph.archive": {"entities": ["m"]},
     "graph.edges": {"edges": [{"source": "m", "target": "n", "type": "t"}]},
     "memory.embedding": {"memory_id": "m", "embedding": [1.0] * 384, "model": "x", "content_hash": "y"},
     "recall": {"query": "tea"}, "memory.get": {"memory_id": "n"}, "memory.history": {"memory_id": "n"},
