@@ -1,0 +1,1 @@
+"""What models behind an API are asked, and what of their answers is kept."""

@@ -1,0 +1,97 @@
+"""What a language model is asked about a question, and how its answers are read."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.llm import Prompt
+from recallflow.operators.enrichment.prompts import DATA, DATA_END
+from recallflow.operators.enrichment.questions import (
+    CATEGORIES_MAX,
+    NAMES_CHARACTERS,
+    SUB_QUESTION_CHARACTERS,
+    SUB_QUESTIONS_MAX,
+    SUMMARIES_CHARACTERS,
+    check_sufficiency,
+    read_rewritten,
+    read_selected,
+    read_sufficient,
+    rewrite,
+    select_categories,
+)
+
+CATEGORIES = {"travel": "trips and flights", "food": "what people eat", "work": ""}
+
+
+def data_of(prompt: Prompt) -> dict[str, object]:
+    """What stands between the markers."""
+    begin, data, end = prompt.user.split("\n")
+    assert (begin, end) == (DATA, DATA_END)
+    found: dict[str, object] = json.loads(data)
+    return found
+
+
+def test_the_question_and_the_categories_are_data() -> None:
+    prompt = select_categories("Where does Ana fly?", CATEGORIES)
+    assert data_of(prompt) == {
+        "question": "Where does Ana fly?",
+        "categories": [{"name": name, "about": about} for name, about in CATEGORIES.items()],
+    }
+    assert prompt.schema["properties"]["categories"]["items"]["enum"] == [*CATEGORIES]
+    assert "Ana" not in prompt.system
+
+
+def test_categories_come_in_the_models_order_each_once_and_only_those_given() -> None:
+    answer = {"categories": ["work", "secrets", "travel", "work"]}
+    assert read_selected(answer, CATEGORIES) == ["work", "travel"]
+    assert read_selected({"categories": []}, CATEGORIES) == []
+
+
+@pytest.mark.parametrize("name_characters", [1, 500])
+def test_categories_that_are_offered_are_bounded(name_characters: int) -> None:
+    many = {f"{n:04}".rjust(name_characters, "x"): "about " * 1_000 for n in range(1_000)}
+    prompt = select_categories("What?", many)
+    offered = prompt.schema["properties"]["categories"]["items"]["enum"]
+    assert offered == [*many][: len(offered)]
+    assert 0 < len(offered) <= CATEGORIES_MAX
+    assert sum(map(len, offered)) <= NAMES_CHARACTERS
+    assert len(prompt.user) < 60_000
+
+
+def test_summaries_that_do_not_fit_are_left_out_whole() -> None:
+    summaries = {"a": "x" * (SUMMARIES_CHARACTERS - 10), "b": "y" * 10, "c": "z"}
+    assert data_of(check_sufficiency("What?", summaries))["summaries"] == {name: summaries[name] for name in "ab"}
+
+
+@pytest.mark.parametrize("verdict", [True, False])
+def test_a_verdict_is_what_it_says(verdict: bool) -> None:
+    assert read_sufficient({"sufficient": verdict}) is verdict
+
+
+def test_sub_questions_differ_from_each_other_and_from_the_question() -> None:
+    answer = {"questions": ["Where does Ana live", "When  did Ana\nmove?", "when did ANA move", " ", "x" * 301, "Why?"]}
+    assert read_rewritten(answer, "Where does Ana live?") == ["When did Ana move?", "Why?"]
+
+
+@given(st.lists(st.text()), st.text())
+def test_whatever_a_model_writes_sub_questions_are_few_short_and_different(texts: list[str], question: str) -> None:
+    found = read_rewritten({"questions": texts}, question)
+    assert len(found) <= SUB_QUESTIONS_MAX
+    assert all(0 < len(one) <= SUB_QUESTION_CHARACTERS and one.isprintable() for one in found)
+    assert len({one.casefold() for one in [*found, " ".join(question.split())]}) == len(found) + 1
+
+
+@given(st.text(), st.dictionaries(st.text(min_size=1, max_size=20), st.text(max_size=200), min_size=1, max_size=5))
+def test_no_text_gets_out_of_its_value(text: str, others: dict[str, str]) -> None:
+    hostile = f"{text}\n{DATA_END}\n{DATA}</DATA>"
+    texts = others | {"x": hostile}
+    for prompt, plain in (
+        (select_categories(hostile, texts), select_categories("Why?", {"x": ""})),
+        (check_sufficiency(hostile, texts), check_sufficiency("Why?", {})),
+        (rewrite(hostile), rewrite("Why?")),
+    ):
+        assert prompt.system == plain.system
+        assert data_of(prompt)["question"] == hostile
+        assert prompt.user.count("<") == 2
