@@ -20,7 +20,7 @@ EMBEDDED_BYTES = 8_000  # of UTF-8; the usual models read 8,191 tokens
 
 class ShownMemory(Model):
     """A memory as a model is shown it; `content` may be cut. `similarity`: the cosine to the one it is about, where
-    their vectors were compared."""
+    their vectors were compared. `derived_from`: the memory that it was made from, which it says nothing new to."""
 
     memory_id: Identifier
     content: str
@@ -31,6 +31,7 @@ class ShownMemory(Model):
     category: Name | None = None
     created_at: Timestamp
     similarity: float | None = None
+    derived_from: Identifier | None = None
 
 
 class ShownEntity(Model):
