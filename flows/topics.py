@@ -28,12 +28,13 @@ class Topics:
     responses: str = "recall.responses"
     receipts: str = "memory.receipts"
     enrichment: str = "enrichment.requests"
+    results: str = "enrichment.results"
     dead_letters: str = "dead.letters"
     replies: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
         inputs = self.read()
-        names = (*inputs, self.enrichment, *self.outputs())
+        names = (*inputs, self.enrichment, self.results, *self.outputs())
         if wrong := sorted({name for name in names if not _NAME.fullmatch(name) or name in (".", "..")}):
             raise UsageError(f"no topic name: {', '.join(map(repr, wrong))}; give {_NAMED}")
         # What is read must not be what is written, nor one topic be read for another.

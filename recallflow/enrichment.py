@@ -1,9 +1,9 @@
-"""What crosses the topic `enrichment.requests`, which is internal: requests of the main flow, and what the enrichment
-flow found.
+"""What crosses the topics `enrichment.requests`, the main flow's, and `enrichment.results`, the enrichment flow's. Both
+are internal.
 
 A language model does not answer the same twice. So what it said is written down first, in one record a request
 (`EnrichmentResult`), and the events in it go to `memory.events` from there: they are the same however often they are
-sent again.
+sent again. They have a topic of their own: behind requests that wait for their turn they would wait, too.
 """
 
 from hashlib import sha256

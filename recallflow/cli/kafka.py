@@ -28,7 +28,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     create = parser.add_subparsers(metavar="ACTION", required=True).add_parser("create", help="create what is missing")
     create.add_argument("--partitions", default="8", metavar="N", help="per topic (default: 8)")
     create.add_argument("--replication", default="1", metavar="N", help="copies (default: 1)")
-    add_kafka(create, *TOPICS, "topics.enrichment")
+    add_kafka(create, *TOPICS, "topics.enrichment", "topics.results")
     create.set_defaults(run=run_create)
 
 
@@ -56,6 +56,7 @@ def run_create(options: argparse.Namespace) -> int:
         named.responses: many,
         named.receipts: many,
         named.enrichment: many,
+        named.results: many,
         named.dead_letters: 1,
     }
     settings = dict.fromkeys(partitions, LOG_APPEND_TIME)

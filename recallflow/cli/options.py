@@ -49,6 +49,7 @@ _FLAGS = {
     "topics.responses": ("--response-topic", "TOPIC", "responses"),
     "topics.receipts": ("--receipt-topic", "TOPIC", "receipts"),
     "topics.enrichment": ("--enrichment-topic", "TOPIC", "requests for enrichment"),
+    "topics.results": ("--result-topic", "TOPIC", "results of enrichment"),
     "topics.dead_letters": ("--dead-letter-topic", "TOPIC", "dead letters"),
     "topics.replies": ("--reply-topic", "TOPIC", "may be named in reply_to; may be given often"),
 }

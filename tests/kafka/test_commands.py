@@ -23,9 +23,12 @@ def at(broker: Cluster) -> list[str]:
 @pytest.fixture
 def created(command: Command, at: list[str], topics: Names) -> None:
     """All topics of this test's own, made by the command."""
-    enrichment = ["--enrichment-topic", topics("enrichment.requests")]
-    done = command("topics", "create", "--partitions", 2, *at, *flags(topics), *enrichment)
+    done = command("topics", "create", "--partitions", 2, *at, *flags(topics), *enrichment(topics))
     assert done.returncode == 0, done.stderr
+
+
+def enrichment(topics: Names) -> list[str]:
+    return ["--enrichment-topic", topics("enrichment.requests"), "--result-topic", topics("enrichment.results")]
 
 
 def values(broker: Cluster, topic: str) -> list[tuple[bytes, bytes]]:
@@ -44,10 +47,10 @@ def produce(broker: Cluster, topic: str, *events: dict[str, Any]) -> None:
 
 
 def test_topics_are_created_once(command: Command, at: list[str], topics: Names) -> None:
-    named = [*at, *flags(topics), "--enrichment-topic", topics("enrichment.requests")]
+    named = [*at, *flags(topics), *enrichment(topics)]
     first, again = command("topics", "create", *named), command("topics", "create", *named)
     assert (first.returncode, again.returncode) == (0, 0)
-    names = {*flags(topics)[1::2], topics("enrichment.requests")}
+    names = {*flags(topics)[1::2], *enrichment(topics)[1::2]}
     assert set(first.stdout.splitlines()) == {f"{name}: created" for name in names}
     assert set(again.stdout.splitlines()) == {f"{name}: was there" for name in names}
 

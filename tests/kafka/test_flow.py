@@ -104,8 +104,8 @@ class Flow:
 
 
 def named(names: list[str]) -> Topics:
-    memory, queries, control, responses, receipts, enrichment, dead_letters, replies = names
-    return Topics(memory, queries, control, responses, receipts, enrichment, dead_letters, (replies,))
+    memory, queries, control, responses, receipts, enrichment, results, dead_letters, replies = names
+    return Topics(memory, queries, control, responses, receipts, enrichment, results, dead_letters, (replies,))
 
 
 @pytest.fixture

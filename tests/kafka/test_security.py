@@ -54,7 +54,8 @@ def test_with_the_password_a_memory_is_remembered_and_recalled(
 ) -> None:
     topics = own_topics()
     chosen = words(guarded, topics, PASSWORD)
-    made = command("topics", "create", "--enrichment-topic", topics.enrichment, *chosen)
+    enrichment = ["--enrichment-topic", topics.enrichment, "--result-topic", topics.results]
+    made = command("topics", "create", *enrichment, *chosen)
     assert made.returncode == 0, made.stderr
     engine = start("run", "--state-dir", tmp_path / "s", *chosen)
     named = {"memory_topic": topics.memory, "query_topic": topics.queries, "response_topic": topics.responses}
