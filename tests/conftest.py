@@ -24,6 +24,7 @@ from recallflow.decisions import History
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
 from recallflow.state.rows import Entry
+from tests.llm_server import LlmServer
 from tests.starts import COMMAND, Starts
 
 # A slow machine is no defect, so there is no deadline. CI tries the same examples every time: a red build is then the
@@ -176,6 +177,13 @@ def cli(
 def starts() -> Iterator[Starts]:
     """What commands are started by."""
     with contextlib.closing(Starts()) as made:
+        yield made
+
+
+@pytest.fixture
+def llm_server() -> Iterator[LlmServer]:
+    """Models behind HTTP, as a test gives their answers and faults."""
+    with LlmServer() as made:
         yield made
 
 

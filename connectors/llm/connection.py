@@ -1,0 +1,99 @@
+"""The official client of one endpoint: sends a call, and gives the body of its answer or one ModelError."""
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import openai
+import orjson
+
+from recallflow.connectors.llm.endpoint import Endpoint
+from recallflow.errors import ModelError, ModelFailure
+
+NO_KEY = "none"  # the client insists on one, and a local server wants none
+CHARACTERS_PER_TOKEN = 4  # about, where a service does not say what it counted
+
+
+class CallFailed(ModelError):
+    """Why one attempt gave nothing. `retry_after`: what the service says of when to ask again, as it says it."""
+
+    def __init__(
+        self, code: ModelFailure, problem: str, status: int | None = None, retry_after: str | None = None
+    ) -> None:
+        super().__init__(code, problem)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class Connection:
+    """Use and close it on one event loop."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Raises UsageError for a URL or a header that is none."""
+        self.client = openai.AsyncOpenAI(
+            api_key=endpoint.key or NO_KEY,
+            base_url=endpoint.url,
+            default_headers=endpoint.named_headers,
+            timeout=endpoint.timeout_s,
+            max_retries=0,  # they are ours
+            # What memories say goes where the settings say, and nowhere else.
+            http_client=openai.DefaultAsyncHttpxClient(
+                follow_redirects=False, event_hooks={"response": [_leave_errors_unread]}
+            ),
+        )
+        self._timeout_s = endpoint.timeout_s
+
+    async def ask(self, opened: AbstractAsyncContextManager[Any], most_bytes: int) -> Any:
+        """The JSON of a response that a method of the client opens. Raises CallFailed."""
+        try:
+            # The client's own timeout holds between two bytes only.
+            async with asyncio.timeout(self._timeout_s), opened as response:
+                return _parsed(await _read(response, most_bytes))
+        except (TimeoutError, openai.APITimeoutError):
+            raise CallFailed("timeout", f"no answer within {self._timeout_s:g} s") from None
+        except openai.APIStatusError as error:
+            raise _of_status(error) from None
+        except openai.APIConnectionError as error:
+            cause = type(error.__cause__ or error).__name__
+            raise CallFailed("unavailable", f"it cannot be reached: {cause}") from None
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+async def _leave_errors_unread(response: Any) -> None:
+    """The body of an error may quote what was sent, and is as long as it likes."""
+    if response.status_code >= 300:
+        await response.aclose()
+
+
+async def _read(response: Any, most_bytes: int) -> bytes:
+    body = bytearray()
+    pieces = response.iter_bytes()
+    while True:
+        try:
+            piece = await anext(pieces, None)
+        except Exception as error:  # noqa: BLE001 what the transport raises: its library changes with the client's
+            raise CallFailed("unavailable", f"the connection was cut: {type(error).__name__}") from None
+        if piece is None:
+            return bytes(body)
+        body += piece
+        if len(body) > most_bytes:
+            raise CallFailed("malformed", f"the answer has more than {most_bytes:,} bytes")
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise CallFailed("malformed", "the answer is not JSON") from None
+
+
+def _of_status(error: openai.APIStatusError) -> CallFailed:
+    status = error.status_code
+    code: ModelFailure = "rejected"
+    if status == 429:
+        code = "rate_limited"
+    elif status in (408, 409) or status >= 500:
+        code = "unavailable"
+    return CallFailed(code, f"the service answered {status}", status, error.response.headers.get("retry-after"))

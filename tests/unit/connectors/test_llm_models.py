@@ -1,0 +1,213 @@
+"""Models behind an API, over real HTTP: what is sent, and what becomes of what comes back."""
+
+import asyncio
+import json
+import urllib.request
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from recallflow.connectors.llm import Endpoint, load_embedding_service, load_language_model
+from recallflow.errors import EmbedderError, ModelError, ModelFailure, UsageError
+from recallflow.llm import Completion, Embedded, Prompt, Spent
+from tests.llm_server import Fault, LlmServer
+
+SECRET, TEXT = "sk-very-secret", "Ana lives in Porto"
+SCHEMA = {
+    "type": "object",
+    "properties": {"relation": {"type": "string", "enum": ["agrees", "contradicts"]}, "confidence": {"type": "number"}},
+    "required": ["relation", "confidence"],
+    "additionalProperties": False,
+}
+PROMPT = Prompt("classify", "v1", "Judge.", TEXT, SCHEMA, 50)
+
+
+def complete(server: LlmServer, timeout_s: float = 30.0, prompt: Prompt = PROMPT) -> Completion:
+    async def asked() -> Completion:
+        model = load_language_model("m-1", Endpoint(server.url, SECRET, ("X-Team: memory",), timeout_s))
+        try:
+            return await model.complete("acme", prompt)
+        finally:
+            await model.close()
+
+    return asyncio.run(asked())
+
+
+def embed(server: LlmServer, *texts: str, model: str = "e-1", dimension: int = 64) -> Embedded:
+    async def asked() -> Embedded:
+        service = load_embedding_service(model, dimension, Endpoint(server.url, SECRET))
+        try:
+            return await service.embed("acme", texts)
+        finally:
+            await service.close()
+
+    return asyncio.run(asked())
+
+
+def test_a_language_model_is_asked_for_the_prompts_schema(llm_server: LlmServer) -> None:
+    llm_server.answer("classify", {"relation": "contradicts", "confidence": 0.9})
+    answer = complete(llm_server)
+    assert answer.value == {"relation": "contradicts", "confidence": 0.9}
+    (asked,) = llm_server.requests
+    assert (asked.system, asked.user, asked.schema, asked.body["model"]) == ("Judge.", TEXT, SCHEMA, "m-1")
+    assert asked.body["response_format"]["json_schema"]["strict"] is True
+    assert asked.body["max_tokens"] == 50
+    assert (asked.headers["authorization"], asked.headers["x-team"]) == (f"Bearer {SECRET}", "memory")
+    assert answer.spent == Spent(1, 6, 17)
+
+
+STATUSES: list[tuple[int, ModelFailure]] = [
+    (307, "rejected"), (400, "rejected"), (401, "rejected"), (403, "rejected"), (404, "rejected"), (408, "unavailable"),
+    (409, "unavailable"), (422, "rejected"), (429, "rate_limited"), (500, "unavailable"), (503, "unavailable"),
+]  # fmt: skip
+FAULTS: list[tuple[Fault, ModelFailure]] = [
+    *((Fault("status", status=status), code) for status, code in STATUSES),
+    (Fault("cut"), "unavailable"),
+    (Fault("cut_midway"), "unavailable"),
+    (Fault("huge"), "malformed"),
+    (Fault("not_json"), "malformed"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        *FAULTS,
+        (Fault("invalid_json"), "malformed"),
+        (Fault("off_schema"), "malformed"),
+        (Fault("length"), "malformed"),
+        (Fault("refusal"), "refused"),
+    ],
+    ids=str,
+)
+def test_whatever_a_language_model_does_there_is_one_error(
+    llm_server: LlmServer, fault: Fault, code: ModelFailure
+) -> None:
+    llm_server.answer("classify", {"relation": TEXT, "confidence": 1})
+    llm_server.fail(fault)
+    with pytest.raises(ModelError) as raised:
+        complete(llm_server)
+    assert raised.value.code == code
+    assert llm_server.calls == {"classify": 1}
+    assert SECRET not in str(raised.value)
+    assert "Ana" not in str(raised.value)
+
+
+@pytest.mark.parametrize("fault", ["hang", "slow"])
+def test_a_model_that_takes_too_long_is_given_up_and_its_connection_let_go(
+    llm_server: LlmServer, fault: Literal["hang", "slow"]
+) -> None:
+    llm_server.fail(fault)
+    with pytest.raises(ModelError, match=r"timeout: no answer within 0\.2 s"):
+        complete(llm_server, timeout_s=0.2)
+    llm_server.wait_for(lambda now: now.hung_up == 1)
+
+
+def test_a_call_that_is_cancelled_lets_its_connection_go(llm_server: LlmServer) -> None:
+    async def cancelled() -> None:
+        model = load_language_model("m-1", Endpoint(llm_server.url))
+        task = asyncio.create_task(model.complete("acme", PROMPT))
+        await asyncio.to_thread(llm_server.wait_for, lambda now: now.held == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(llm_server.wait_for, lambda now: now.hung_up == 1)
+        await model.close()
+
+    llm_server.fail("hang")
+    asyncio.run(cancelled())
+
+
+def test_nobody_at_the_address_is_a_model_that_is_unavailable() -> None:
+    with LlmServer() as gone:
+        pass
+    with pytest.raises(ModelError, match="unavailable: it cannot be reached"):
+        complete(gone)
+
+
+def test_vectors_are_normalised_and_in_the_order_of_their_texts(llm_server: LlmServer) -> None:
+    llm_server.vectors["b"] = [3.0, 4.0]
+    found = embed(llm_server, "a", "b", " ", "a").vectors
+    assert (str(found.dtype), found.shape) == ("float32", (4, 64))
+    assert found[1][:2].tolist() == pytest.approx([0.6, 0.8])
+    assert np.linalg.norm(found, axis=1) == pytest.approx([1, 1, 0, 1])
+    assert (found[0] == found[3]).all()
+    assert [asked.texts for asked in llm_server.requests] == [["a", "b", "a"]]
+
+
+def test_a_server_may_answer_with_numbers(llm_server: LlmServer) -> None:
+    packed = embed(llm_server, "Ana lives in Porto", "nuts").vectors
+    llm_server.packs = False
+    assert (embed(llm_server, "Ana lives in Porto", "nuts").vectors == packed).all()
+
+
+def test_a_model_that_gives_any_number_of_floats_is_told_how_many(llm_server: LlmServer) -> None:
+    assert embed(llm_server, "a", model="openai/text-embedding-3-small", dimension=32).vectors.shape == (1, 32)
+    embed(llm_server, "a")
+    assert [asked.body.get("dimensions") for asked in llm_server.requests] == [32, None]
+
+
+def test_many_texts_and_long_ones_go_in_several_calls(llm_server: LlmServer) -> None:
+    texts = [f"text {n}" for n in range(300)] + ["é" * 10_000] * 40
+    found = embed(llm_server, *texts)
+    assert found.vectors.shape == (340, 64)
+    sizes = [len(asked.texts) for asked in llm_server.requests]
+    assert (sum(sizes), max(sizes), found.spent.calls) == (340, 256, len(sizes))
+    assert all(sum(len(text.encode()) for text in asked.texts) <= 512 * 1024 for asked in llm_server.requests)
+    assert max(len(text) for asked in llm_server.requests for text in asked.texts) == 8_000
+    assert (found.vectors[299] == embed(llm_server, "text 299").vectors[0]).all()
+    assert found.spent.prompt_tokens == 2 * 300 + 40
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [*FAULTS, (Fault("nan"), "malformed"), (Fault("too_few"), "malformed")], ids=str
+)
+def test_whatever_an_embedding_model_does_there_is_one_error(
+    llm_server: LlmServer, fault: Fault, code: ModelFailure
+) -> None:
+    llm_server.fail(fault)
+    with pytest.raises(ModelError) as raised:
+        embed(llm_server, TEXT, "b")
+    assert raised.value.code == code
+    assert llm_server.calls == {"embed": 1}
+    assert SECRET not in str(raised.value)
+    assert "Ana" not in str(raised.value)
+
+
+def test_vectors_of_another_size_are_a_mistake_in_the_settings(llm_server: LlmServer) -> None:
+    llm_server.fail("wrong_dimension")
+    with pytest.raises(EmbedderError, match=r"e-1 gives vectors of 65 floats: set embedding.dimension to that"):
+        embed(llm_server, "a")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "says"),
+    [
+        (Endpoint("ftp://host/v1"), "must begin with http:// or https://"),
+        (Endpoint("http:///v1"), "name a host"),
+        (Endpoint("http://host:port/v1"), "name a host"),
+        (Endpoint("http://user:hunter2@host/v1"), "must have no user or password in it"),
+        (Endpoint("http://host", headers=("hunter2",)), "NAME: VALUE"),
+        (Endpoint("http://host", headers=(": hunter2",)), "NAME: VALUE"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_without_showing_it(endpoint: Endpoint, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as raised:
+        load_language_model("m", endpoint)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_another_process_can_give_answers_and_faults(llm_server: LlmServer) -> None:
+    def post(path: str, document: object) -> None:
+        url = llm_server.url.removesuffix("/v1") + path
+        urllib.request.urlopen(urllib.request.Request(url, json.dumps(document).encode())).close()
+
+    post("/answers", {"classify": {"relation": "agrees", "confidence": 0.5}})
+    post("/faults", {"kind": "status", "status": 429, "task": "classify", "times": None})
+    with pytest.raises(ModelError, match="rate_limited"):
+        complete(llm_server)
+    post("/heal", {})
+    assert complete(llm_server).value == {"relation": "agrees", "confidence": 0.5}
+    with urllib.request.urlopen(llm_server.url.removesuffix("/v1") + "/calls") as said:
+        assert json.load(said)["calls"] == {"classify": 2}
