@@ -12,6 +12,7 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import Memory, MemoryEmbedding, MemoryUpdate, Message
 from recallflow.language import read
 from recallflow.limits import READ_CHARACTERS
+from recallflow.llm import RemoteEmbedder
 from recallflow.operators.events import Analysis, Item, Refused, Write
 from recallflow.operators.graph.names import read_names
 from recallflow.operators.guard import once
@@ -26,7 +27,8 @@ STEP = "embed"
 
 def prepare(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
     """Adds an analysis to every event that brings text; the order stays. One call of the model for the whole batch;
-    where our own code or the model's fails, for each event alone. Raises EmbedderError."""
+    where our own code or the model's fails, for each event alone. A model behind an API is not called: the vectors of
+    its memories come later. Raises EmbedderError."""
     if not batch:
         return []
     with suppress(InvalidRecord):
@@ -45,6 +47,8 @@ def _prepared_alone(embedder: Embedder, item: Item) -> Item:
 def _prepared(embedder: Embedder, batch: Sequence[Item]) -> list[Item]:
     checked = [check_dimension(embedder, item) if isinstance(item, Write) else item for item in batch]
     texts = [_Text.of(item) if isinstance(item, Write) else None for item in checked]
+    if isinstance(embedder, RemoteEmbedder):
+        texts = [None if text is None else text._replace(shown=[]) for text in texts]
     shown = [text.shown for text in texts if text is not None]
     each = iter(embed_texts(embedder, [passage for one in shown for passage in one]))
     embedded = [_together([*islice(each, len(one))]) for one in shown if one]
@@ -82,7 +86,7 @@ def _together(embedded: Sequence[TextVectors]) -> _Vectors:
 
 class _Text(NamedTuple):
     """The text that an event brings, as far as it is read. `shown`: what stands for each passage, as a chat shows it:
-    `author: passage`; none where there is nothing to embed."""
+    `author: passage`; none where nothing is to be embedded."""
 
     whole: str
     passages: list[Passage]

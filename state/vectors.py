@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recallflow.embedder import Matrix
-from recallflow.state.arrays import Codes, GrowingArray, Ints, ranges
+from recallflow.state.arrays import Codes, GrowingArray, Ints, Mask, ranges
 from recallflow.state.segment import Rows, masked
 
 ONE = 127  # the byte that stands for a row's largest number
@@ -130,6 +130,12 @@ class VectorIndex:
         products -= _ZERO * query.sum()
         products *= units
         return products
+
+    def holds(self, slots: Ints) -> Mask:
+        """Whether each slot has rows."""
+        owned = self._slots.view
+        found: Mask = owned.searchsorted(slots, "right") > owned.searchsorted(slots)
+        return found
 
     def of(self, slots: Ints) -> Matrix:
         """The vector of each slot, (len(slots), dimension), of several rows their mean, of length 1; zeros for a slot

@@ -6,9 +6,9 @@
 | mentions | n / (1 + n), where n of its members mention entities that are asked for or named |
 
 An episode's share is exp(odds - log Σ exp(odds of all)), where odds = log Σ exp(signal) over its members, the log-odds
-that any of them is evidence, plus a quarter of the z-score of the cosine between question and centroid. Centroids alone
-find too little: on LoCoMo (hash embedder) the best three episodes hold some evidence for .49 of the questions, by their
-members for .90.
+that any of them is evidence, plus a quarter of the z-score of the cosine between question and centroid, 0 where no
+member has a vector yet. Centroids alone find too little: on LoCoMo (hash embedder) the best three episodes hold some
+evidence for .49 of the questions, by their members for .90.
 
 A memory's score is its episode's: in between, and among equal episodes, the event time decides. A memory outside any
 episode is one of its own.
@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from recallflow.operators.recall.people import filled
 from recallflow.operators.recall.scene import Ranking, Scene
-from recallflow.state.arrays import Column, Ints, Places
+from recallflow.state.arrays import Column, Ints, Mask, Places
 
 SPREAD = 3  # episodes that share the room, where the best do not fit whole
 CENTROID_WEIGHT = 0.25
@@ -73,8 +74,12 @@ def _relevance(scene: Scene, found: _Episodes) -> Column:
     odds: Column = np.logaddexp.reduceat(scene.semantic[found.members], found.first)
     if scene.vector is not None:
         segments = scene.index.conversation.segment[found.members[found.first]]
-        cosines = scene.index.clusters.centroids(segments).astype(np.float64) @ scene.vector
-        odds = odds + CENTROID_WEIGHT * (cosines - cosines.mean()) / (cosines.std() + 1e-6)
+        centroids = scene.index.clusters.centroids(segments)
+        embedded: Mask = centroids.any(axis=1)
+        if embedded.any():
+            cosines = filled(centroids.astype(np.float64) @ scene.vector, embedded)
+            known = cosines[embedded]
+            odds = odds + CENTROID_WEIGHT * (cosines - known.mean()) / (known.std() + 1e-6)
     relevance: Column = np.exp(odds - np.logaddexp.reduce(odds)) * scene.relevance(scene.best(BEST)).max()
     return relevance
 

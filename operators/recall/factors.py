@@ -16,6 +16,9 @@
 | relationship | of the best edge from another candidate, by its type (see docs/graph.md) |
 | personalisation | 0.10 · cosine to the mean of what the user found useful (the newest 100), never negative |
 | session_continuity | 0.03 where the memory was returned earlier in the same session |
+
+A memory whose vector has not come yet stands at the mean of the others in the batch, in `cluster` and in
+`personalisation`: it counts neither for nor against it.
 """
 
 from collections.abc import Callable
@@ -23,9 +26,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from recallflow.operators.recall.people import filled
 from recallflow.operators.recall.scene import DAY_MS, Scene
 from recallflow.queries import Decay
-from recallflow.state.arrays import Column, Places
+from recallflow.state.arrays import Column, Mask, Places
 from recallflow.state.usage import Records
 
 # The signal is stretched so that one unit of its log-odds is worth the same in every batch; what the whole range of
@@ -52,7 +56,7 @@ def raw(scene: Scene, places: Places) -> dict[str, Column]:
     ages, confidence = scene.age_days(places), scene.fact("confidence", places)
     used = None if scene.usage is None else scene.usage.of(scene.fact("seq", places))
     return {
-        "cluster": scene.index.clusters.cosines(places).astype(np.float64),
+        "cluster": filled(scene.index.clusters.cosines(places).astype(np.float64), _embedded(scene, places)),
         "recency": recency(ages, scene.tuning.decay),
         "importance": scene.fact("importance", places),
         "usage": np.zeros(len(places)) if used is None else usage(used, scene.now_ms),
@@ -158,7 +162,7 @@ def _liked(scene: Scene, places: Places) -> Column | None:
         return None
     cosines = scene.index.vectors.of(scene.index.conversation.slots[places]) @ taste
     boost: Column = PERSONALISATION * np.clip(cosines.astype(np.float64), 0.0, 1.0)
-    return boost
+    return filled(boost, _embedded(scene, places))
 
 
 def _returned(scene: Scene, places: Places) -> Column | None:
@@ -166,6 +170,11 @@ def _returned(scene: Scene, places: Places) -> Column | None:
         return None
     again = (scene.fact("seq", places)[:, None] == scene.returned).any(axis=1)
     return np.where(again, SESSION_CONTINUITY, 0.0)
+
+
+def _embedded(scene: Scene, places: Places) -> Mask:
+    """Whether each place's memory has a vector."""
+    return scene.index.vectors.holds(scene.index.conversation.slots[places])
 
 
 def _taste(scene: Scene) -> Column | None:

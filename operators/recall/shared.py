@@ -19,6 +19,8 @@ from weakref import ref
 import numpy as np
 
 from recallflow.embedder import NO_FLOATS, Embedder, Matrix, QuestionEmbedder, TextVectors, TokenCounter, TokenEmbedder
+from recallflow.errors import ModelError
+from recallflow.llm import EmbeddingService, RemoteEmbedder
 from recallflow.operators.graph.gates import Gates
 from recallflow.operators.recall.columns import Columns
 from recallflow.operators.recall.context import token_counter
@@ -79,8 +81,10 @@ class QuestionVector(NamedTuple):
 class QuestionVectors:
     """The model for questions, behind a cache of what it gave within the last hour.
 
-    Where the model fails there is no vector to compare with the stored ones, as vectors of different models never meet:
-    `fallback` then embeds both sides, the question and the texts it is compared with.
+    A model behind an API is asked elsewhere, and what it gave is received here; where it failed, a copy of the same
+    model in this process takes its place, if there is one. Without any there is no vector to compare with the stored
+    ones, as vectors of different models never meet: `fallback` then embeds both sides, the question and the texts it
+    is compared with.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class QuestionVectors:
         """`timer`: seconds, from any start. `fallback`: a model that needs nothing but the text."""
         self.embedder = embedder
         self.fallback = fallback
+        self.service: EmbeddingService | None = embedder.service if isinstance(embedder, RemoteEmbedder) else None
         self._embed_whole = _with_tokens(embedder)  # slow to find out
         self._timer = timer
         self._cache = _Recent[str, tuple[float, TextVectors]](size)
@@ -99,23 +104,36 @@ class QuestionVectors:
         return None if vectors is None or self._timer() - stored_s > TTL_S else vectors
 
     def embed(self, text: str) -> QuestionVector:
-        """The text's vector. It never raises for what is wrong with the model."""
+        """The text's vector, by the model in this process. It never raises for what is wrong with the model."""
         if (cached := self.cached(text)) is not None:
             return QuestionVector(cached.vector, cached=True, tokens=cached.tokens)
         began_s = self._timer()
         found = self._run_model(text)
-        ended_s = self._timer()
-        took_ms = (ended_s - began_s) * 1000
+        return self._keep(text, found, (self._timer() - began_s) * 1000)
+
+    def receive(self, text: str, given: Matrix | ModelError, took_ms: float) -> QuestionVector:
+        """The text's vector: what the service gave within `took_ms`, (dimension,), or, where it failed, a copy of the
+        model in this process."""
+        if not isinstance(given, ModelError):
+            return self._keep(text, self._checked(np.array([given], np.float32), NO_FLOATS), took_ms)
+        began_s = self._timer()
+        found = self._run_model(text)
+        if isinstance(found, Warn):
+            what = f"{self.embedder.name} gave no vector of the question ({given.code})"
+            found = self._warn("embedding_fallback", what)
+        return self._keep(text, found, took_ms + (self._timer() - began_s) * 1000)
+
+    def _keep(self, text: str, found: TextVectors | Warn, took_ms: float) -> QuestionVector:
+        """Caches what was found."""
         if isinstance(found, Warn):
             _log.warning("%s", found.detail)
             return QuestionVector(None, took_ms=took_ms, problem=found)
         if len(found.tokens) <= CACHED_TOKENS:
-            self._cache.put(cache_key(self.embedder.name, text), (ended_s, found))
+            self._cache.put(cache_key(self.embedder.name, text), (self._timer(), found))
         return QuestionVector(found.vector, took_ms=took_ms, tokens=found.tokens)
 
     def _run_model(self, text: str) -> TextVectors | Warn:
         """What the model gives, or what is wrong with it."""
-        name, expected = self.embedder.name, (1, self.embedder.dimension)
         tokens = NO_FLOATS
         try:
             if self._embed_whole is None:
@@ -127,7 +145,13 @@ class QuestionVectors:
             raise
         except Exception as error:  # noqa: BLE001 a model and its runtime raise what they like; the answer does without
             # Not the error's message: it may quote the question.
-            return self._warn("embedding_fallback", f"{name} failed at a question ({type(error).__name__})")
+            what = f"{self.embedder.name} failed at a question ({type(error).__name__})"
+            return self._warn("embedding_fallback", what)
+        return self._checked(matrix, tokens)
+
+    def _checked(self, matrix: Matrix, tokens: Matrix) -> TextVectors | Warn:
+        """A question's vectors, or what is wrong with them."""
+        name, expected = self.embedder.name, (1, self.embedder.dimension)
         if matrix.shape != expected:
             return self._warn("wrong_dimension", f"{name} gave an array of {matrix.shape}, not {expected}")
         if not (np.isfinite(matrix).all() and np.isfinite(tokens).all()):

@@ -10,7 +10,7 @@ from recallflow.embedder import NO_FLOATS, Embedder, Matrix, TextVectors
 from recallflow.operators import redaction
 from recallflow.operators.recall.columns import Columns, compute
 from recallflow.operators.recall.question import Question
-from recallflow.operators.recall.shared import Shared
+from recallflow.operators.recall.shared import QuestionVector, Shared
 from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, weights_of
 from recallflow.operators.redaction import RowsReader
 from recallflow.responses import Warn
@@ -35,11 +35,19 @@ class Signal(NamedTuple):
     warnings: tuple[Warn, ...] = ()
 
 
-def read(shared: Shared, index: OwnerIndex, question: Question, permitted: Places, rows: RowsReader) -> Signal:
+def read(
+    shared: Shared,
+    index: OwnerIndex,
+    question: Question,
+    permitted: Places,
+    rows: RowsReader,
+    received: QuestionVector | None = None,
+) -> Signal:
     """The signal by the question's vector and words. Where the model fails, by its words and, for the memories that fit
-    best, by vectors that the fallback makes of question and texts."""
+    best, by vectors that the fallback makes of question and texts. `received`: the question's vector, where a service
+    was asked for it."""
     questions, conversation = shared.questions, index.conversation
-    asked = questions.embed(question.own_words)
+    asked = questions.embed(question.own_words) if received is None else received
     hits = ("question_vector",) if asked.cached else ()
     if not asked.cached:
         shared.costs.add("dense", asked.took_ms)

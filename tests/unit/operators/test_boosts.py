@@ -34,13 +34,13 @@ def test_without_a_reason_there_is_no_boost(make_entry: MakeEntry, make_scene: M
 
 
 def test_personalisation_is_by_the_mean_of_what_was_useful(make_entry: MakeEntry, make_scene: MakeScene) -> None:
-    # Liked: (1, 0) and (0, 1), so the taste is (√½, √½). Cosines: √½, √½, 1, -√½ (none below 0), and none.
+    # Liked: (1, 0) and (0, 1), so the taste is (√½, √½). Cosines: √½, √½, 1, -√½ (none below 0), and unknown.
     vectors = {0: (1, 0), 1: (0, 1), 2: (0.5**0.5, 0.5**0.5), 3: (-1, 0)}
     entries = [make_entry(n, episode=0) for n in range(5)]
     usage = {0: LIKED, 1: Usage(useful=3, not_useful=2), 3: Usage(useful=2, not_useful=2)}
     found = boosts(make_scene("hybrid", entries, [0] * 5, vectors=vectors, usage=usage), np.arange(5))
     assert found.keys() == {"personalisation"}
-    np.testing.assert_allclose(found["personalisation"], [0.0707107, 0.0707107, 0.1, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(found["personalisation"], [0.0707107, 0.0707107, 0.1, 0, 0.0603553], atol=1e-6)
 
 
 def test_what_was_useful_but_has_no_vector_tells_no_taste(make_entry: MakeEntry, make_scene: MakeScene) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from recallflow.embedder import Kind, Matrix
-from recallflow.errors import EmbedderError
+from recallflow.errors import EmbedderError, ModelError
+from recallflow.llm import Embedded
 from recallflow.operators.recall.shared import TTL_S, QuestionVectors, cache_key
 
 
@@ -145,3 +146,75 @@ def test_where_there_is_no_memory_left_the_flow_stops(vectors: QuestionVectors, 
     model.error = MemoryError()
     with pytest.raises(MemoryError):
         vectors.embed("tea?")
+
+
+# ── a model behind an API ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Service:
+    """Is never asked: what it gave is received."""
+
+    name, dimension = "model", 3
+
+    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
+        raise AssertionError(tenant_id, texts)
+
+
+class Remote(Model):
+    """`error` is what the copy in this process raises."""
+
+    service = Service()
+
+
+@pytest.fixture
+def remote(clock: Clock) -> tuple[QuestionVectors, Remote]:
+    model = Remote()
+    return QuestionVectors(model, Model(), clock), model
+
+
+def test_what_a_service_gave_is_received_once_and_served_for_an_hour(
+    remote: tuple[QuestionVectors, Remote], clock: Clock
+) -> None:
+    vectors, model = remote
+    received = vectors.receive("tea?", np.array([0, 1, 0], np.float32), 80.0)
+    assert received.vector is not None
+    assert (received.vector.tolist(), received.took_ms, received.problem) == ([0, 1, 0], 80.0, None)
+    clock.now_s += TTL_S
+    again = vectors.embed("tea?")
+    assert (again.cached, again.vector is received.vector) == (True, True)
+    clock.now_s += 0.5
+    assert vectors.cached("tea?") is None
+    assert model.asked == []
+
+
+def test_where_the_service_fails_a_copy_of_the_model_takes_its_place(remote: tuple[QuestionVectors, Remote]) -> None:
+    vectors, model = remote
+    received = vectors.receive("tea?", ModelError("timeout", "no answer within 1.5 s"), 1_500.0)
+    assert received.vector is not None
+    assert (received.vector.tolist(), received.took_ms, received.problem) == ([4, 0, 0], 1_500.0, None)
+    assert model.asked == ["tea?"]
+    assert vectors.embed("tea?").cached
+
+
+def test_without_a_copy_the_answer_says_why_there_is_no_vector(
+    remote: tuple[QuestionVectors, Remote], caplog: pytest.LogCaptureFixture
+) -> None:
+    vectors, model = remote
+    model.error = EmbedderError("no copy of the model")
+    received = vectors.receive("tea?", ModelError("rate_limited", "tea?"), 20.0)
+    assert received.vector is None
+    assert received.problem is not None
+    assert received.problem.code == "embedding_fallback"
+    assert "rate_limited" in received.problem.detail
+    assert "tea?" not in received.problem.detail + caplog.text
+    assert vectors.cached("tea?") is None
+
+
+@pytest.mark.parametrize(("given", "code"), [([1, 0], "wrong_dimension"), ([np.nan, 0, 0], "embedding_fallback")])
+def test_what_a_service_gave_is_checked(remote: tuple[QuestionVectors, Remote], given: list[float], code: str) -> None:
+    vectors, _ = remote
+    received = vectors.receive("tea?", np.array(given, np.float32), 20.0)
+    assert received.vector is None
+    assert received.problem is not None
+    assert received.problem.code == code
+    assert vectors.cached("tea?") is None
