@@ -75,7 +75,7 @@ def _relevance(scene: Scene, found: _Episodes) -> Column:
     if scene.vector is not None:
         segments = scene.index.conversation.segment[found.members[found.first]]
         centroids = scene.index.clusters.centroids(segments)
-        embedded: Mask = centroids.any(axis=1)
+        embedded: Mask = np.linalg.norm(centroids, axis=1) > 0
         if embedded.any():
             cosines = filled(centroids.astype(np.float64) @ scene.vector, embedded)
             known = cosines[embedded]
