@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
+from recallflow.breaker import FAILURES, LEFT_ALONE_S, Breaker
 from recallflow.errors import RerankerError
 from recallflow.operators.async_call import Completions, Retry, Runtime
 from recallflow.operators.async_call.logic import numbers
 from recallflow.reranker import Reranker
 
 AT_ONCE = 16  # questions
-FAILURES = 5  # in a row
-LEFT_ALONE_S = 10.0
 
 
 class Job(NamedTuple):
@@ -41,10 +40,8 @@ class Scorer:
         # One attempt: who asks waits, and has an answer without it.
         self.runtime = Runtime(Completions(), timeout_s=timeout_s, retry=Retry(attempts=1))
         self._reranker = reranker
-        self._now_s = now_s
+        self._breaker = Breaker(now_s)
         self._under_way = 0
-        self._failures = 0
-        self._closed_until_s = -math.inf
 
     def __enter__(self) -> Self:
         return self
@@ -58,11 +55,8 @@ class Scorer:
         """A number for each text. Raises RerankerError, or whatever else went wrong."""
         if self._under_way >= AT_ONCE:
             raise RerankerError(f"{AT_ONCE} questions are with it already")
-        now_s = self._now_s()
-        if now_s < self._closed_until_s:
+        if self._breaker.begin() > 0:
             raise RerankerError(f"it failed {FAILURES} times in a row, and is left alone for {LEFT_ALONE_S:g} s")
-        if self._failures >= FAILURES:
-            self._closed_until_s = now_s + LEFT_ALONE_S  # one question tries it
         self._under_way += 1
         try:
             scores = await self._reranker.score(job.question, job.texts)
@@ -70,11 +64,9 @@ class Scorer:
                 problem = f"it gave {len(scores)} numbers for {len(job.texts)} texts, or some that are none"
                 raise RerankerError(problem)  # noqa: TRY301 it counts as any other failure
         except BaseException:  # a timeout cancels
-            self._failures += 1
-            if self._failures >= FAILURES:
-                self._closed_until_s = self._now_s() + LEFT_ALONE_S
+            self._breaker.failed()
             raise
         finally:
             self._under_way -= 1
-        self._failures, self._closed_until_s = 0, -math.inf
+        self._breaker.succeeded()
         return scores

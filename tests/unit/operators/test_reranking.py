@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from recallflow.breaker import FAILURES, LEFT_ALONE_S
 from recallflow.operators.answers import scoring
 from recallflow.operators.answers.scoring import Scorer
 from recallflow.operators.recall import moment
@@ -255,11 +256,11 @@ def test_one_that_fails_over_and_over_is_left_alone_for_a_while(
 ) -> None:
     working, fake.scores = fake.scores, crash
     engine = open_engine(one_log=True)
-    asked = [ask(make_event, id=f"q{n}") for n in range(scoring.FAILURES + 2)]
+    asked = [ask(make_event, id=f"q{n}") for n in range(FAILURES + 2)]
     responses = answers(engine.run(MEMORIES, *told, *asked))
-    assert len(fake.given) == scoring.FAILURES
+    assert len(fake.given) == FAILURES
     assert "is left alone" in responses[-1]["warnings"][0]["detail"]
-    clock.now_s += scoring.LEFT_ALONE_S
+    clock.now_s += LEFT_ALONE_S
     fake.scores = working
     (healed,) = answers(engine.run(MEMORIES, ask(make_event, id="later")))
     assert (healed["status"], healed["memories"][0]["rerank_score"]) == ("ok", 6)

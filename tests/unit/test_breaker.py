@@ -1,0 +1,50 @@
+"""A service that fails is left alone, tried now and then, and asked again once it answers."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.breaker import FAILURES, LEFT_ALONE_S, Breaker
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_after_failures_in_a_row_it_is_tried_by_one_at_a_time() -> None:
+    clock = Clock()
+    breaker = Breaker(clock)
+    for _ in range(FAILURES):
+        assert (breaker.begin(), breaker.is_open) == (0, False)
+        breaker.failed()
+    assert (breaker.begin(), breaker.is_open) == (LEFT_ALONE_S, True)
+    clock.now_s += LEFT_ALONE_S
+    assert (breaker.begin(), breaker.begin()) == (0, LEFT_ALONE_S)
+    clock.now_s += 1
+    breaker.failed()
+    assert breaker.begin() == LEFT_ALONE_S
+    clock.now_s += LEFT_ALONE_S
+    assert breaker.begin() == 0
+    breaker.succeeded()
+    assert (breaker.begin(), breaker.begin(), breaker.is_open) == (0, 0, False)
+
+
+def test_a_service_may_ask_to_be_left_alone_for_longer() -> None:
+    breaker = Breaker(Clock())
+    for _ in range(FAILURES):
+        breaker.failed(at_least_s=60)
+    assert breaker.begin() == 60
+
+
+@given(st.lists(st.floats(0, 30)))
+def test_a_service_that_is_down_is_asked_at_most_so_often(waits_s: list[float]) -> None:
+    clock, asked = Clock(), 0
+    breaker = Breaker(clock)
+    for wait_s in waits_s:
+        clock.now_s += wait_s
+        if breaker.begin() == 0:
+            asked += 1
+            breaker.failed()
+    assert asked <= FAILURES + clock.now_s / LEFT_ALONE_S
