@@ -7,7 +7,7 @@ from recallflow.operators.recall import compose, episode_list, signal, why
 from recallflow.operators.recall.context import About, context
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Step, tier_of
 from recallflow.operators.recall.excerpt import excerpts
-from recallflow.operators.recall.filters import superseded
+from recallflow.operators.recall.filters import superseded, valid
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.stages import Asked, Candidates, Composed, Expanded, Ranked, Understood
 from recallflow.operators.recall.tuning import validate
@@ -70,9 +70,8 @@ def _current(asked: Asked, places: Places) -> list[bool]:
     if asked.moment.is_now:
         return [True] * len(places)
     index, hot, facts = asked.index, asked.hot, asked.index.conversation.facts
-    late = superseded(hot.graph, index, Moment(asked.asked_ms, None, None, history=False))
-    holds = (facts["valid_from_ms"] <= asked.asked_ms) & (asked.asked_ms < facts["valid_to_ms"])
-    holds &= asked.asked_ms < facts["expires_ms"]
+    now = Moment(asked.asked_ms, None, None, history=False)
+    late, holds = superseded(hot.graph, index, now), valid(index, now)
     found = []
     for place in places.tolist():
         stands = hot.current(index.ids[index.conversation.slots[place]])
