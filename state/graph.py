@@ -162,8 +162,8 @@ class OwnerGraph:
     def superseded(self) -> dict[int, list[Superseded]]:
         """`seq` of each superseded memory → by which memories. Kept between calls; not to be changed."""
         if self._superseded is None:
-            stored = ((key, _standing(decode_superseded(value))) for key, value in self._scan(keys.SUPERSEDED))
-            self._superseded = {keys.sequence(key): by for key, by in stored if by}
+            stored = ((keys.sequence(key), decode_superseded(value)) for key, value in self._scan(keys.SUPERSEDED))
+            self._superseded = {seq: standing for seq, by in stored if (standing := [*filter(self._stands, by)])}
         return self._superseded
 
     def unions(self) -> Unions:
@@ -181,7 +181,7 @@ class OwnerGraph:
         if self._superseded is not None:
             for seq, by in superseded.items():
                 self._superseded.pop(seq, None)
-                if standing := _standing(by):
+                if standing := [*filter(self._stands, by)]:
                     self._superseded[seq] = standing
 
     def size_bytes(self) -> int:
@@ -236,6 +236,10 @@ class OwnerGraph:
                     yield edge
 
     # ------------------------------------------------------------------ parts
+
+    def _stands(self, one: Superseded) -> bool:
+        """Whether that was so, of what is and was known."""
+        return one.until_ms is None
 
     def name(self, key: NodeKey) -> bytes:
         """What stands for the node in stored keys."""
@@ -369,7 +373,3 @@ def similar_edge(source: NodeKey, neighbour: Neighbour) -> Edge:
     return Edge(
         source, target, SIMILAR_TO, neighbour.weight, 1.0, [], None, neighbour.archived, neighbour.ingested_ms, {}
     )
-
-
-def _standing(by: list[Superseded]) -> list[Superseded]:
-    return [one for one in by if one.until_ms is None]

@@ -31,7 +31,6 @@ from recallflow.state.graph_codec import (
     Statement,
     Superseded,
     decode_neighbours,
-    decode_superseded,
     node_key,
 )
 from recallflow.state.index import OwnerIndex
@@ -132,20 +131,15 @@ class PastGraph(OwnerGraph):
             self._unions = Unions(encode_joined(own, found) for own, found in joined.items())
         return self._unions
 
-    def superseded(self) -> dict[int, list[Superseded]]:
-        """`seq` of each memory that was superseded → by which memories."""
-        found: dict[int, list[Superseded]] = {}
-        for key, value in self._scan(keys.SUPERSEDED):
-            for one in decode_superseded(value):
-                if one.ingested_ms <= self._known_ms and (one.until_ms is None or one.until_ms > self._known_ms):
-                    found.setdefault(keys.sequence(key), []).append(one)
-        return found
-
     def has_stated(self) -> bool:
         """Whether there is, or was, any edge beside those between similar memories."""
         return super().has_stated() or next(self._scan(keys.PAST_ADJACENCY), None) is not None
 
     # ------------------------------------------------------------------ parts
+
+    def _stands(self, one: Superseded) -> bool:
+        known = one.ingested_ms <= self._known_ms and (one.until_ms is None or one.until_ms > self._known_ms)
+        return known and one.happened(self._happened_ms)
 
     def _row(self, key: NodeKey) -> NodeRow | None:
         now, gone = super()._row(key), None

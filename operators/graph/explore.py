@@ -11,7 +11,7 @@ from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, Explor
 from recallflow.operators.graph.neighbourhood import Neighbourhood, Vertex
 from recallflow.operators.graph.reader import Bounds, Scope, marks
 from recallflow.operators.graph.superseded import superseded
-from recallflow.operators.recall.moment import Moment
+from recallflow.operators.recall.moment import Moment, newest
 from recallflow.operators.redaction import RowsReader
 from recallflow.state.graph import Edge, OwnerGraph
 from recallflow.state.graph_codec import MEMORY_KIND, NodeKey, begins_like_a_key
@@ -28,24 +28,19 @@ def explore(
     """What lies within `hops` (1 to 3) of the nodes asked for: by key, memory id, URN, or an entity's name; of the
     moment. What does not count then is shown too, and marked. Raises InvalidRecord where a node is not there."""
 
-    def slot_of(seq: int) -> int | None:
-        """Of a memory that had happened."""
-        slot, by_ms = index.slot(seq), moment.happened_by_ms
-        return slot if by_ms is None or slot is None or index.facts["created_ms"][slot] <= by_ms else None
-
     now_ms = moment.now_ms
-    begin = _begin(graph, index, wanted)
-    scope = Scope(graph, allowed=lambda seq: slot_of(seq) is not None, bounds=BOUNDS)
+    begin = _begin(graph, wanted) if wanted else newest(index, moment)[:NEWEST]
+    scope = Scope(graph, allowed=lambda seq: index.slot(seq) is not None, bounds=BOUNDS)
     around = Neighbourhood(scope, begin, hops)
-    slots = {seq: slot for seq in around.out if isinstance(seq, int) and (slot := slot_of(seq)) is not None}
+    slots = {seq: slot for seq in around.out if isinstance(seq, int) and (slot := index.slot(seq)) is not None}
     own = {seq: NodeKey(index.ids[slot], memory=True) for seq, slot in slots.items()}
-    hidden = superseded(graph, index, now_ms, moment.happened_by_ms)
+    hidden = superseded(graph, now_ms)
     edges: list[ExploredEdge] = []
     links: list[ExploredLink] = []
     for vertex, neighbours in around.out.items():
         for other, joined in neighbours.items():
             if any(isinstance(end, int) and end not in own for end in (vertex, other)):
-                continue  # a memory that had not happened yet
+                continue  # a memory that is forgotten, which the graph could not be told yet
             edges += [explored_edge(edge, now_ms) for edge in joined.values() if edge is not None]
             if "" in joined and isinstance(vertex, int) and isinstance(other, NodeKey):
                 role = dict(graph.links(vertex))[other]
@@ -61,10 +56,7 @@ def explore(
     )
 
 
-def _begin(graph: OwnerGraph, index: OwnerIndex, wanted: Sequence[str]) -> list[Vertex]:
-    if not wanted:
-        newest = sorted((int(seq) for seq in index.conversation.facts["seq"]), reverse=True)
-        return [*newest[:NEWEST]]
+def _begin(graph: OwnerGraph, wanted: Sequence[str]) -> list[Vertex]:
     begin: list[Vertex] = []
     missing: list[FieldProblem] = []
     for at, text in enumerate(wanted):

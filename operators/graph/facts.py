@@ -17,7 +17,7 @@ from recallflow.language.places import find_stems
 from recallflow.operators.graph import entities
 from recallflow.operators.graph.reader import has_weight, is_form, marks, read_once
 from recallflow.operators.graph.superseded import superseded
-from recallflow.operators.recall.moment import Moment
+from recallflow.operators.recall.moment import Moment, newest
 from recallflow.operators.recall.phrases import short
 from recallflow.operators.redaction import RowsReader, is_readable
 from recallflow.queries import GraphFacts
@@ -63,20 +63,20 @@ class FactSearch:
         self._rows = rows
         self._complete = True
         self._read: dict[str, MemoryRow | None] = {}
-        self._hidden = superseded(graph, index, moment.now_ms, moment.happened_by_ms)
+        self._hidden = superseded(graph, moment.now_ms)
+        self._wanted = _words(query.query or "")
 
     def run(self, best: Sequence[int]) -> Facts:
         """The facts; `best`: `seq` of the memories that fit the question best."""
         candidates = self._candidates(self._begin(best))
         self._read_evidence(candidates)
-        wanted = _words(self._query.query or "")
         found = []
         for edge in candidates:
             why_not = self._marks(edge)
             if (why_not or not has_weight(edge)) and not self._query.include_history:
                 continue
-            score = self._score(edge, wanted)
-            if score > 0 or not wanted:
+            score = self._score(edge)
+            if score > 0 or not self._wanted:
                 found.append(_Found(edge, score, why_not))
         found.sort(key=lambda one: one.order)
         return Facts(facts=[self._fact(one) for one in found[: self._query.limit]], complete=self._complete)
@@ -87,9 +87,9 @@ class FactSearch:
         if self._query.entities:
             return iter(self._given())
         named = entities.named(self._graph, self._query.query) if self._query.query else []
-        newest = sorted({int(seq) for seq in self._index.conversation.facts["seq"]}, reverse=True)
-        self._complete = len(newest) <= MEMORIES
-        return self._around(named, dict.fromkeys([*best, *newest[:MEMORIES]]))
+        seqs = newest(self._index, self._moment)
+        self._complete = len(seqs) <= MEMORIES
+        return self._around(named, dict.fromkeys([*best, *seqs[:MEMORIES]]))
 
     def _given(self) -> list[NodeKey]:
         found: list[NodeKey] = []
@@ -145,10 +145,7 @@ class FactSearch:
 
     def _slot(self, memory_id: str) -> int | None:
         seqs = self._graph.members(NodeKey(memory_id, memory=True), 1)
-        slot = self._index.slot(seqs[0]) if seqs else None
-        by_ms = self._moment.happened_by_ms
-        late = slot is not None and by_ms is not None and self._index.facts["created_ms"][slot] > by_ms
-        return None if late else slot
+        return self._index.slot(seqs[0]) if seqs else None
 
     def _marks(self, edge: Edge) -> list[Mark]:
         """Why a fact does not count: by itself, or since that is so of all that tells it."""
@@ -166,15 +163,15 @@ class FactSearch:
             found += [mark for mark, is_so in tests.items() if mark not in found and all(map(is_so, slots))]
         return found
 
-    def _score(self, edge: Edge, wanted: Sequence[str]) -> float:
-        if not wanted:
+    def _score(self, edge: Edge) -> float:
+        if not self._wanted:
             return 0.0
         said = [self._name(edge.source), edge.type, self._name(edge.target), *map(str, edge.properties.values())]
         own = _stems(" ".join(said).replace("_", " ").replace("-", " "))
         rows = (self._read.get(one) for one in edge.evidence[-QUOTED:])
         evident = {stem for row in rows if is_readable(row) for stem in _stems(row.content)}
-        points = (1.0 if stem in own else _EVIDENCE_COUNTS if stem in evident else 0.0 for stem in wanted)
-        return round(sum(points) / len(wanted), 6)
+        points = (1.0 if stem in own else _EVIDENCE_COUNTS if stem in evident else 0.0 for stem in self._wanted)
+        return round(sum(points) / len(self._wanted), 6)
 
     def _name(self, key: NodeKey) -> str:
         node = self._graph.node(key)
@@ -183,7 +180,6 @@ class FactSearch:
     def _fact(self, found: _Found) -> Fact:
         edge = found.edge
         rows = [self._read.get(one) for one in reversed(edge.evidence[-QUOTED:])]
-        wanted = _words(self._query.query or "")
         return Fact(
             source=str(edge.source),
             source_name=self._name(edge.source),
@@ -197,7 +193,7 @@ class FactSearch:
             expires_at=_time(edge.expires_ms),
             ingested_at=format_time(edge.ingested_ms),
             properties=edge.properties,
-            evidence=[Evidence(id=row.id, quote=_quote(row.content, wanted)) for row in rows if is_readable(row)],
+            evidence=[Evidence(id=row.id, quote=_quote(row.content, self._wanted)) for row in rows if is_readable(row)],
             evidence_count=len(edge.evidence),
             score=found.score,
             marks=found.marks,

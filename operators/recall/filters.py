@@ -166,6 +166,6 @@ def superseded(graph: OwnerGraph, index: OwnerIndex, moment: Moment) -> Mask | N
     none."""
     if moment.history or not graph.superseded():
         return None
-    seqs = refined(graph, index, moment.now_ms, moment.happened_by_ms)
+    seqs = refined(graph, moment.now_ms)
     mask: Mask = np.isin(index.conversation.facts["seq"], [*seqs])
     return mask

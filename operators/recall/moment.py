@@ -107,6 +107,13 @@ def graph_at(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
     return hot.past_graph(index, moment.known_by_ms, moment.happened_by_ms)
 
 
+def newest(index: OwnerIndex, moment: Moment) -> list[int]:
+    """`seq` of the memories that had happened by the moment, newest first."""
+    facts = index.conversation.facts
+    seqs = facts["seq"] if moment.happened_by_ms is None else facts["seq"][facts["created_ms"] <= moment.happened_by_ms]
+    return sorted({*seqs.tolist()}, reverse=True)
+
+
 def filtered_graph(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
     """The graph by which memories are filtered: with history, by the links of each version."""
     if moment.history:

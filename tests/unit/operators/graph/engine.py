@@ -15,7 +15,7 @@ from recallflow.state.graph_codec import NodeKey
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.keys import CURRENT, OWNERS, split, table
 from recallflow.state.rows import Current
-from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness, letters, receipts
+from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness, answers, letters, receipts
 
 ANN = Owner("acme", "prod", "ann")
 
@@ -46,6 +46,11 @@ class Engine:
         given = receipts(outputs)
         self.receipts += given
         return given
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one question."""
+        (answer,) = answers(self._harness.run(MEMORIES, question))
+        return answer
 
     def again(self, writer: MakeWriter | None = None) -> None:
         """Ends the process and starts another one: what was kept in memory is gone."""

@@ -285,3 +285,28 @@ def test_an_entity_that_an_edit_left_without_memories_is_found_in_the_versions_b
     recall = run_flow([*events, ask]).responses[-1]
     assert [(memory["id"], memory["version"]) for memory in recall["memories"]] == [("b", 1 if filters != ASKED else 0)]
     assert "unknown_entity" not in {warning["code"] for warning in recall["warnings"]}
+
+
+def test_the_newest_memories_of_a_moment_are_those_that_had_happened(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    """More came later than are begun with."""
+    later = [
+        make_event("memory", (3 + n) * HOUR_MS, id=f"late{n}", content=f"the gate, {n} o'clock") for n in range(12)
+    ]
+    first = make_event("memory", HOUR_MS, id="first", content="the gate is open")
+    asked = make_event("graph.explore", 99 * HOUR_MS, as_of={"event_time": 2 * HOUR_MS})
+    subgraph = run_flow([first, *later, asked]).responses[-1]["subgraph"]
+    assert [memory["id"] for memory in subgraph["memories"]] == ["first"]
+    assert not [node["key"] for node in subgraph["nodes"] if "late" in node["key"]]
+
+
+def test_what_a_later_memory_superseded_counts_no_more(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    """The question is about a time at which nobody knew of the later one."""
+    edge = {"source": "b", "target": "a", "type": "supersedes"}
+    events = [
+        make_event("memory", HOUR_MS, id="a", content="the gate opens at six"),
+        make_event("memory", 3 * HOUR_MS, id="b", content="the gate opens at seven"),
+        make_event("graph.edges", 4 * HOUR_MS, edges=[edge]),
+        make_event("recall", 9 * HOUR_MS, query="when does the gate open", as_of={"ingestion_time": 2 * HOUR_MS}),
+    ]
+    (memory,) = run_flow(events).responses[-1]["memories"]
+    assert (memory["id"], memory["current"]) == ("a", False)

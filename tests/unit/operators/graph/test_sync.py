@@ -140,6 +140,9 @@ def test_a_failed_forget_is_made_up_for(engine: Engine, faults: Faults) -> None:
     (receipt,) = engine.run(event("memory.forget", memory_id="a"))
     assert (receipt["outcome"], receipt["code"]) == ("forgotten", SYNC_FAILED)
     assert memory("a") not in engine.nodes()
+    shown = engine.ask(event("graph.explore", nodes=["tag:hot"], hops=2))["subgraph"]
+    assert [one["id"] for one in shown["memories"]] == ["b"]
+    assert {link["memory"] for link in shown["links"]} == {"b"}
     engine.run(untouched())
     assert engine.graph.members(NodeKey("tag:hot"), 5) == [1]
     assert {edge.type for edge in engine.edges().values()} == {"likes"}
