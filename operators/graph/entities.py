@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from recallflow.language import FUNCTION_WORDS
-from recallflow.operators.graph.reader import is_live
+from recallflow.operators.graph.reader import is_live, other_end
 from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_codec import ENTITY_KIND, NodeKey, node_key
 
@@ -101,7 +101,7 @@ def context(
             continue
         relationships = []
         for edge in graph.edges(key, RELATIONSHIPS):
-            other = edge.target if edge.source == key else edge.source
+            other = other_end(edge, key)
             if other.memory or not is_live(edge, now_ms) or not _is_stated(graph, edge, permitted):
                 continue
             if hops[key] < CONTEXT_HOPS and other not in hops:

@@ -52,8 +52,8 @@ class QueryGraph:
     """The graph at a query's moment, through the memories that the query permits.
 
     `semantic`: (n,) the signal of each place. `permitted`: the places that may be in the answer. `now_ms`: the time at
-    which edges must hold. `warnings`: those for the response. `ran`:
-    whether its links and edges were followed, which makes an answer one of the tier `graph`.
+    which edges must hold. `warnings`: those for the response. `ran`: whether its links and edges were followed, which
+    makes an answer one of the tier `graph`.
     """
 
     graph: OwnerGraph

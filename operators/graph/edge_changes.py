@@ -1,0 +1,138 @@
+"""What one event changes of its owner's edges: each at both its ends, with what it makes of what it replaces."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.limits import SUPERSEDED_MAX
+from recallflow.state import keys
+from recallflow.state.graph_codec import (
+    SAME_AS,
+    SUPERSEDES,
+    SYMMETRIC,
+    EdgeRow,
+    NodeKey,
+    Superseded,
+    decode_superseded,
+    encode_rows,
+)
+from recallflow.state.partition import Partition
+
+if TYPE_CHECKING:
+    from recallflow.operators.graph.changes import Changes
+
+_EDGE_NUMBERS = 2**16  # of one event: more edges do not fit into a record
+
+
+class EdgeChanges:
+    """What one event changes of its owner's edges."""
+
+    def __init__(self, changes: "Changes", partition: Partition, owner: bytes, change: int) -> None:
+        self._changes = changes
+        self._partition = partition
+        self._owner = owner
+        self._first_number = change * _EDGE_NUMBERS
+
+    def name(self, source: NodeKey, target: NodeKey, kind: str) -> bytes:
+        """What stands for an edge in stored keys; one of a symmetric type is the same from both ends."""
+        first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
+        return self._partition.keyring.edge(self._owner, self._changes.name(first), self._changes.name(second), kind)
+
+    def get(self, name: bytes) -> EdgeRow | None:
+        stored = self._changes.get(keys.edge(self._owner, name))
+        return None if stored is None else EdgeRow.decode(stored)
+
+    def new(self, source: NodeKey, target: NodeKey, kind: str) -> EdgeRow:
+        """An edge that nothing states yet, still to be put."""
+        number = self._first_number + self._changes.staged.edges
+        self._changes.staged.edges += 1
+        first, second = sorted((source, target)) if kind in SYMMETRIC else (source, target)
+        return EdgeRow(first, second, kind, number, added_ms=self._changes.ingested_ms)
+
+    def add(self, name: bytes, row: EdgeRow) -> None:
+        """Writes an edge that was not there, at both its ends."""
+        for end in (row.source, row.target):
+            self._changes.put(keys.adjacency(self._owner, self._changes.name(end), row.number), name)
+        self.put(name, row)
+
+    def put(self, name: bytes, row: EdgeRow) -> None:
+        """Writes an edge that is at its ends already."""
+        before = self.get(name)
+        if before is not None and self._changes.keeps_past:
+            self._changes.past.keep_parts(name, before, row)
+        self._changes.put(keys.edge(self._owner, name), row.encode())
+        self._supersede(row, hides=row.hides)
+        self._changes.names.join(row, joins=row.joins)
+
+    def remove(self, name: bytes, row: EdgeRow) -> None:
+        """Deletes an edge, at both its ends. What was said of it is kept, but for what forgotten memories said:
+        where that was all, nothing is."""
+        past = self._changes.past
+        if self._changes.keeps_past:
+            past.keep_parts(name, row, None)
+        if past.forget_unless_said(name):
+            past.keep_life(name, row)
+        elif row.type == SAME_AS:
+            past.forget_joined(row.source, row.number)
+        self._take_out(name, row)
+
+    def erase(self, name: bytes, row: EdgeRow) -> None:
+        """Deletes an edge, with all that was ever said of it."""
+        past = self._changes.past
+        past.forget_edge(name)
+        if row.type == SAME_AS:
+            past.forget_joined(row.source, row.number)
+        self._take_out(name, row)
+
+    def names_at(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
+        """Names of so many of the edges that earlier events left at a node, or of all."""
+        stored = self._partition.scan(keys.adjacency_of(self._owner, self._changes.name(key)))
+        return [name for _, name in islice(stored, at_most)]
+
+    def at(self, key: NodeKey, at_most: int | None = None) -> Iterator[tuple[bytes, EdgeRow]]:
+        """Names and records of those of them that stand so far."""
+        for name in self.names_at(key, at_most):
+            if (row := self.get(name)) is not None:
+                yield name, row
+
+    def _take_out(self, name: bytes, row: EdgeRow) -> None:
+        self._changes.put(keys.edge(self._owner, name), None)
+        for end in (row.source, row.target):
+            self._changes.put(keys.adjacency(self._owner, self._changes.name(end), row.number), None)
+            if not end.memory:
+                self._changes.detach(end)
+        self._supersede(row, hides=False)
+        self._changes.names.join(row, joins=False)
+
+    def _supersede(self, row: EdgeRow, hides: bool) -> None:
+        if row.type != SUPERSEDES or not (row.source.memory and row.target.memory):
+            return
+        seq = self._changes.seq(row.target.text)
+        if seq is None:
+            return
+        key = keys.superseded(self._owner, seq)
+        stored = self._changes.get(key)
+        by = decode_superseded(stored) if stored else []
+        before = next((one for one in by if one.by == row.source.text and one.until_ms is None), None)
+        ingested_ms = self._changes.ingested_ms
+        after = None
+        if hides:
+            times_ms = row.ends_ms, row.word.valid_from_ms
+            after = Superseded(row.source.text, ingested_ms, *times_ms, said_ms=row.said_ms)
+        if before is not None and after is not None and before._replace(ingested_ms=ingested_ms) == after:
+            return
+        keeps = self._changes.keeps_past
+        others = [one for one in by if one != before and (keeps or one.by != row.source.text)]
+        if before is not None and keeps:
+            others.append(before._replace(until_ms=ingested_ms))
+        past = [one for one in others if one.until_ms is not None][-SUPERSEDED_MAX:]
+        standing = [one for one in others if one.until_ms is None]
+        if after is not None and len(standing) == SUPERSEDED_MAX:
+            problem = (
+                f"{row.target} is superseded by {SUPERSEDED_MAX} memories already: archive the edge of one of them"
+            )
+            raise InvalidRecord("invalid_event", [FieldProblem("edges", problem)])
+        by = [*past, *standing, *([] if after is None else [after])]
+        self._changes.put(key, encode_rows(by) if by else None)
+        self._changes.staged.superseded[seq] = by
