@@ -46,9 +46,9 @@ class Staged:
 
 
 class HotGraph:
-    """`nodes`: node key → its name in stored keys, for some of the nodes that are stored. `absent`: keys of some that
-    are not, of which texts made somebody ask. `unsynced`: `seq` → marker of
-    the memories whose graph is still to be written."""
+    """What memory holds of one owner's graph. `nodes`: node key → its name in stored keys, for some of the nodes that
+    are stored. `absent`: keys of some that are not, of which texts made somebody ask. `unsynced`: `seq` → marker of the
+    memories whose graph is still to be written."""
 
     def __init__(self, partition: Partition, owner: bytes) -> None:
         self._partition = partition

@@ -75,11 +75,10 @@ class Rows(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """`end`: before which sequence number its memories are; `size`: how many they are; `facts`: by column of `FACTS`,
-    (size,) or (1,) where all are equal, all live; `names`: what their numbers stand for; `ids`: the bytes of all;
-    `id_ends`: where each one ends; `tags`,
-    `metadata`: as `Labels` packs them; `token_dimension`: numbers per
-    token vector, 0 where no memory has any."""
+    """A stretch of an owner's memories by sequence number, all of them live. `end`: the number before which they are;
+    `size`: how many they are. `facts`: by column of `FACTS`, (size,) or (1,) where all are equal; `names`: what their
+    numbers stand for. `ids`: the bytes of all, `id_ends`: where each one ends. `tags`, `metadata`: as `Labels` packs
+    them. `token_dimension`: numbers per token vector, 0 where no memory has any."""
 
     end: int
     size: int
