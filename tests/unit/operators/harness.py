@@ -1,9 +1,10 @@
 """The state step without Bytewax: lines of two logs in, outputs out; resumed from any snapshot, and killed anywhere."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -30,6 +31,7 @@ HASHING = load_embedder("hash")
 CLOCKS = Clocks(timer=lambda: 0.0, now_ms=lambda: 0)
 
 Event = Mapping[str, Any]
+H = TypeVar("H", bound="Harness")
 
 
 class FlatEmbedder:
@@ -185,6 +187,20 @@ class Harness:
         """The values of one of the owners' tables."""
         stored = self.directory.partition(0).scan(keys.OWNERS)
         return [value for key, value in stored if keys.split(key)[1] == table]
+
+
+@contextmanager
+def several(folder: Path, kind: type[H]) -> Iterator[Callable[[], H]]:
+    """A maker of harnesses, each on a directory of its own; all are stopped in the end."""
+    made: list[H] = []
+
+    def make() -> H:
+        made.append(kind(folder / f"state{len(made)}"))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
 
 
 def answers(outputs: Iterable[Output]) -> list[dict[str, Any]]:

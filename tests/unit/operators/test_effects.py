@@ -18,7 +18,7 @@ from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.logical import state_hash
 from recallflow.state.partition import Partition
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, explained
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, explained, several
 
 MakeEvent = Callable[..., dict[str, Any]]
 MakeQuery = Callable[..., dict[str, Any]]
@@ -45,15 +45,8 @@ class Logs(Harness):
 
 @pytest.fixture
 def make_logs(tmp_path: Path) -> Iterator[Callable[[], Logs]]:
-    made: list[Logs] = []
-
-    def make() -> Logs:
-        made.append(Logs(tmp_path / str(len(made))))
-        return made[-1]
-
-    yield make
-    for logs in made:
-        logs.stop()
+    with several(tmp_path, Logs) as make:
+        yield make
 
 
 @pytest.fixture

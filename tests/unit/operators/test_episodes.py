@@ -31,8 +31,8 @@ def moment(number: int, at_ms: int, logged: bool = True) -> Episode:
     return Episode(number, f"ep_{number}", "s", at_ms, at_ms, logged=logged)
 
 
-def span(number: int, start_ms: int, last_ms: int, ended_ms: int | None = None) -> Episode:
-    return Episode(number, f"ep_{number}", "s", start_ms, last_ms, ended_ms)
+def span(number: int, start_ms: int, last_ms: int, ended_ms: int | None = None, of_facts: bool = False) -> Episode:
+    return Episode(number, f"ep_{number}", "s", start_ms, last_ms, ended_ms, of_facts=of_facts)
 
 
 # ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────────

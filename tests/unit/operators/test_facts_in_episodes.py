@@ -1,6 +1,5 @@
 """Facts told of a session belong to its episodes, whenever they come in and whatever becomes of them."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +7,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recallflow.flows.embedded import Processed
 from recallflow.operators.episodes import end, join
 from recallflow.state.rows import Episode
+from tests.unit.operators.test_episodes import GAP, MakeEvent, RunFlow, span
 
-GAP = 100
 GAP_MINUTES = GAP / 60_000
 LATER_MS = 5_000
-
-MakeEvent = Callable[..., dict[str, Any]]
-RunFlow = Callable[..., Processed]
-
-
-def span(number: int, start_ms: int, last_ms: int, ended_ms: int | None = None, of_facts: bool = False) -> Episode:
-    return Episode(number, f"ep_{number}", "s", start_ms, last_ms, ended_ms, of_facts=of_facts)
 
 
 def fact(number: int, at_ms: int) -> Episode:

@@ -17,7 +17,7 @@ from recallflow.state import keys
 from recallflow.state.graph_codec import decode_neighbours
 from recallflow.state.index import OwnerIndex
 from recallflow.state.verify import verify
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, receipts
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters, receipts, several
 
 MakeEvent = Callable[..., dict[str, Any]]
 
@@ -73,15 +73,8 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make_engine(tmp_path: Path) -> Iterator[Callable[[], Engine]]:
-    made: list[Engine] = []
-
-    def make() -> Engine:
-        made.append(Engine(tmp_path / f"state{len(made)}"))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.stop()
+    with several(tmp_path, Engine) as make:
+        yield make
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """The state step on a directory of its own: events in, receipts and refusals out, the graph to look at."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,17 @@ from recallflow.state.keys import CURRENT, OWNERS, split, table
 from recallflow.state.rows import Current
 from tests.unit.operators.harness import MEMORIES, FlatEmbedder, Harness, answers, letters, receipts
 
+ALONE = Settings(partitions=1, similarity_max_per_memory=0)  # no memory is like another
 ANN = Owner("acme", "prod", "ann")
 
 
 def event(kind: str, /, **fields: Any) -> dict[str, Any]:
     """An event of Ann's that asks for a receipt."""
     return {"type": kind, "tenant_id": "acme", "user_id": "ann", "receipt": True} | fields
+
+
+def fact(memory_id: str, content: str = "tea", **fields: Any) -> dict[str, Any]:
+    return event("memory", id=memory_id, content=content, **fields)
 
 
 def memory(key: str) -> NodeKey:
@@ -120,3 +127,12 @@ class Engine:
 
     def close(self) -> None:
         self._harness.stop()
+
+
+@contextmanager
+def opened(path: Path, settings: Settings = ALONE, writer: MakeWriter = GraphWriter) -> Iterator[Engine]:
+    """An engine whose graph must hang together in the end."""
+    engine = Engine(path, settings, writer)
+    yield engine
+    assert engine.problems() == []
+    engine.close()

@@ -8,7 +8,7 @@ import pytest
 
 from recallflow.flows.settings import Settings
 from recallflow.state.graph_codec import NodeKey, Superseded
-from tests.unit.operators.graph.engine import Engine, event, memory
+from tests.unit.operators.graph.engine import Engine, event, memory, opened
 
 A, B = memory("a"), memory("b")
 
@@ -16,11 +16,9 @@ A, B = memory("a"), memory("b")
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
     """Three memories: a (place 0), b (1) and c (2)."""
-    made = Engine(tmp_path / "s", Settings(partitions=1, similarity_max_per_memory=0))
-    made.run(*(event("memory", id=name, content=name, tags=["hot"]) for name in "abc"))
-    yield made
-    assert made.problems() == []
-    made.close()
+    with opened(tmp_path / "s") as made:
+        made.run(*(event("memory", id=name, content=name, tags=["hot"]) for name in "abc"))
+        yield made
 
 
 def edge(source: str, target: str, kind: str = "caused_by", **fields: Any) -> dict[str, Any]:

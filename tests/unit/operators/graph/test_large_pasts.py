@@ -11,7 +11,7 @@ from recallflow.operators.graph import changes
 from recallflow.state.hot_graph import Staged
 from recallflow.state.partition import Partition, Values
 from recallflow.state.verify import verify
-from tests.unit.operators.harness import MEMORIES, Harness
+from tests.unit.operators.harness import MEMORIES, Harness, several
 
 MakeEvent = Callable[..., dict[str, Any]]
 
@@ -61,15 +61,8 @@ def said(make_event: MakeEvent) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def make_harness(tmp_path: Path) -> Iterator[Callable[[], Harness]]:
-    made: list[Harness] = []
-
-    def make() -> Harness:
-        made.append(Harness(tmp_path / f"state{len(made)}"))
-        return made[-1]
-
-    yield make
-    for harness in made:
-        harness.stop()
+    with several(tmp_path, Harness) as make:
+        yield make
 
 
 def test_a_step_of_forgetting_changes_no_more_than_its_share_where_there_is_a_past(

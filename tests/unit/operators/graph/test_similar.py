@@ -15,15 +15,13 @@ from recallflow.flows.settings import Settings
 from recallflow.operators.graph.similar import cosines
 from recallflow.state.graph_codec import SIMILAR_TO
 from recallflow.state.window import SKETCH_BYTES
-from tests.unit.operators.graph.engine import Engine, event
+from tests.unit.operators.graph.engine import Engine, event, opened
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = Engine(tmp_path / "s", Settings(partitions=1, similarity_max_per_memory=2))
-    yield made
-    assert made.problems() == []
-    made.close()
+    with opened(tmp_path / "s", Settings(partitions=1, similarity_max_per_memory=2)) as made:
+        yield made
 
 
 def at(degrees: float) -> list[float]:

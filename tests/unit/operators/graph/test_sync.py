@@ -16,7 +16,7 @@ from recallflow.operators.graph.similar import Similarity
 from recallflow.operators.graph.sync import FAILURES_MAX, RETRIES, SYNC_FAILED
 from recallflow.operators.graph.write import GraphWriter, Remembered
 from recallflow.state.graph_codec import NodeKey
-from tests.unit.operators.graph.engine import Engine, event, memory
+from tests.unit.operators.graph.engine import Engine, event, memory, opened
 
 
 @dataclass
@@ -59,10 +59,8 @@ def faults() -> Faults:
 @pytest.fixture
 def engine(tmp_path: Path, faults: Faults, caplog: pytest.LogCaptureFixture) -> Iterator[Engine]:
     caplog.set_level(logging.CRITICAL)
-    made = Engine(tmp_path / "s", Settings(partitions=1), faults)
-    yield made
-    assert made.problems() == []
-    made.close()
+    with opened(tmp_path / "s", Settings(partitions=1), faults) as made:
+        yield made
 
 
 def said(memory_id: str, **fields: Any) -> dict[str, Any]:

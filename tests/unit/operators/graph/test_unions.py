@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.flows.settings import Settings
 from recallflow.limits import ALIASES_MAX
 from recallflow.operators.graph.entities import context, named
 from recallflow.operators.graph.proximity import proximity
@@ -16,22 +15,14 @@ from recallflow.operators.graph.reader import Scope
 from recallflow.state import caseless, graph_check, keys, unions
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.unions import NAMES_MAX
-from tests.unit.operators.graph.engine import ANN, Engine, event
+from tests.unit.operators.graph.engine import ALONE, ANN, Engine, event, fact, opened
 from tests.unit.operators.graph.test_write_model import engines
-
-ALONE = Settings(partitions=1, similarity_max_per_memory=0)
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = Engine(tmp_path / "s", ALONE)
-    yield made
-    assert made.problems() == []
-    made.close()
-
-
-def fact(memory_id: str, content: str = "tea", **fields: Any) -> dict[str, Any]:
-    return event("memory", id=memory_id, content=content, **fields)
+    with opened(tmp_path / "s") as made:
+        yield made
 
 
 def same(source: str, target: str, **fields: Any) -> dict[str, Any]:

@@ -8,32 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.flows.settings import Settings
 from recallflow.operators.graph import orphans
 from recallflow.state import caseless, keys
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.rows import Entry
-from tests.unit.operators.graph.engine import ANN, Engine, event, memory
+from tests.unit.operators.graph.engine import ALONE, ANN, Engine, event, fact, memory, opened
 
 MINUTE_MS = 60_000
-ALONE = Settings(partitions=1, similarity_max_per_memory=0)
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = Engine(tmp_path / "s", ALONE)
-    yield made
-    assert made.problems() == []
-    made.close()
+    with opened(tmp_path / "s") as made:
+        yield made
 
 
 def keys_of(engine: Engine) -> set[str]:
     """Keys of the nodes that are no memories."""
     return {key.text for key in engine.nodes() if not key.memory}
-
-
-def fact(memory_id: str, content: str = "tea", **fields: Any) -> dict[str, Any]:
-    return event("memory", id=memory_id, content=content, **fields)
 
 
 # ── links ─────────────────────────────────────────────────────────────────────────────────────────────────────────
