@@ -11,7 +11,8 @@ from recallflow.operators import redaction
 from recallflow.operators.recall.columns import Columns, compute
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.shared import QuestionVector, Shared
-from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, weights_of
+from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, sets_for, weights_of
+from recallflow.operators.recall.words import by_token
 from recallflow.operators.redaction import RowsReader
 from recallflow.responses import Warn
 from recallflow.state.arrays import Column, Places
@@ -65,8 +66,9 @@ def read(
         return Signal(columns, embedded=fallback is not None, took_ms=asked.took_ms, warnings=problems)
     if (known := shared.candidates.get(conversation, question.text)) is not None:
         return Signal(known, asked.vector, embedded=True, hits=(*hits, "candidates"), took_ms=asked.took_ms)
-    weights = weights_of(index, WEIGHTS[questions.embedder.kind])
-    columns = compute(index, question, TextVectors(asked.vector, asked.tokens), weights, permitted)
+    query = TextVectors(asked.vector, asked.tokens)
+    weights = weights_of(index, sets_for(questions.embedder.kind, by_token=by_token(index, query)))
+    columns = compute(index, question, query, weights, permitted)
     if columns.complete:
         shared.candidates.put(conversation, question.text, columns)
     return Signal(columns, asked.vector, embedded=True, hits=hits, took_ms=asked.took_ms)

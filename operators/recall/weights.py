@@ -98,6 +98,18 @@ WEIGHTS: Mapping[Kind, Mapping[Chat, Mapping[str, float]]] = MappingProxyType(
     }
 )
 BY_VECTOR = ("dense", "reply")
+# A vector of a whole text alone, without those of its tokens: words are compared by their spelling then, and what a
+# cosine tells beside that, of a model that knows what words mean, is three times what one of spelling tells. That ranks
+# conversations as well as weights fitted to them do, left out (docs/decisions/0049).
+MEANING = 3.0
+WHOLE_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
+    {
+        chat: MappingProxyType(
+            {name: weight * (MEANING if name in BY_VECTOR else 1.0) for name, weight in columns.items()}
+        )
+        for chat, columns in WEIGHTS["spelling"].items()
+    }
+)
 # What is left to go by without the question's vector.
 LEXICAL_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
     {
@@ -105,6 +117,11 @@ LEXICAL_WEIGHTS: Mapping[Chat, Mapping[str, float]] = MappingProxyType(
         for chat, columns in WEIGHTS["spelling"].items()
     }
 )
+
+
+def sets_for(kind: Kind, *, by_token: bool) -> Mapping[Chat, Mapping[str, float]]:
+    """The sets for what vectors know. `by_token`: whether those of tokens are compared as well."""
+    return WEIGHTS[kind] if by_token or kind == "spelling" else WHOLE_WEIGHTS
 
 
 def chat_of(index: OwnerIndex) -> Chat:

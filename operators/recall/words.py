@@ -55,13 +55,18 @@ class Units:
 def units(index: OwnerIndex, question: Question, query: TextVectors) -> Units:
     """The question's tokens, weighed by their vectors' lengths, where memories have tokens to compare them with; else
     its stems without participants' names, weighed by their rarity."""
-    if query.tokens.shape[1] and query.tokens.shape[1] == index.tokens.dimension:
+    if by_token(index, query):
         lengths = np.linalg.norm(query.tokens, axis=1).astype(np.float64)
         heavy = lengths > 0
         tokens = query.tokens[heavy] / lengths[heavy, np.newaxis].astype(np.float32)
         return Units(_shares(lengths[heavy]), tokens=tokens)
     stems = tuple(dict.fromkeys(question.bare_stems))
     return Units(_shares(idf([index.standing[stem].holders for stem in stems], index.conversation.size)), stems)
+
+
+def by_token(index: OwnerIndex, query: TextVectors) -> bool:
+    """Whether there are tokens on both sides to compare."""
+    return bool(query.tokens.shape[1]) and query.tokens.shape[1] == index.tokens.dimension
 
 
 def _shares(weights: Column) -> Column:

@@ -5,19 +5,21 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from recallflow.embedder import Kind, Matrix
+from recallflow.embedder import Kind, Matrix, TextVectors
 from recallflow.operators.recall.question import understand
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal, read
-from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS
+from recallflow.operators.recall.weights import LEXICAL_WEIGHTS, WEIGHTS, WHOLE_WEIGHTS
 from recallflow.operators.redaction import RowsReader, memory
 from recallflow.state.arrays import Column, Places
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, MemoryRow, Vectors
+from recallflow.state.tokens import to_bytes
 
 MakeEntry = Callable[..., Entry]
 
 QUESTION = understand("Which tea?", [])
+TOKENS = to_bytes(np.eye(2, dtype=np.float32))
 CONTENTS = ["tea", "bike", "tea and cake"]
 
 
@@ -79,12 +81,29 @@ def test_with_a_model_the_columns_are_the_models(index: OwnerIndex) -> None:
     found = signal(Shared.of(model, lambda: 0.0), index)
     assert found.embedded
     assert found.warnings == ()
-    assert found.columns.weights == WEIGHTS["contextual"]["assistant"]
+    assert found.columns.weights == WHOLE_WEIGHTS["assistant"]
     # Cosines 1, 0, 0.6: mean 0.533333, deviation 0.410961; stored in bytes, they are a little off.
     np.testing.assert_allclose(by_memory(index, found.columns.values["dense"]), [1.13555, -1.29777, 0.16222], atol=1e-2)
     np.testing.assert_array_equal(found.vector, [1, 0])
     spelling = Model("model", "spelling", **{"tea?": (1, 0)})
     assert signal(Shared.of(spelling, lambda: 0.0), index).columns.weights == WEIGHTS["spelling"]["assistant"]
+
+
+def test_the_models_own_weights_are_for_tokens(entries: list[Entry]) -> None:
+    """Without them its cosines weigh three times what those of spelling do, and all else as much."""
+
+    class Reader(Model):
+        def embed_tokens(self, texts: Sequence[str]) -> list[TextVectors]:
+            return [TextVectors(row, np.eye(2, dtype=np.float32)) for row in self.embed(texts)]
+
+    model = Reader("model", "contextual", **{"tea?": (1, 0)})
+    index = OwnerIndex("model", 2)
+    index.add(entries, {(n, 0): Vectors("model", np.eye(1, 2, dtype=np.float32), TOKENS) for n in range(3)})
+    assert signal(Shared.of(model, lambda: 0.0), index).columns.weights == WEIGHTS["contextual"]["assistant"]
+    whole, spelling = WHOLE_WEIGHTS["people"], WEIGHTS["spelling"]["people"]
+    assert {name: weight / spelling[name] for name, weight in whole.items()} == pytest.approx(
+        dict.fromkeys(spelling, 1.0) | {"dense": 3.0, "reply": 3.0}
+    )
 
 
 def test_where_it_fails_question_and_texts_meet_in_the_fallbacks_vectors(index: OwnerIndex) -> None:

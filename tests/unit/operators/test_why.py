@@ -243,7 +243,7 @@ def test_similar_meaning_is_said_only_where_it_helped(tmp_path: Path, make_event
 
 def test_a_column_of_negative_weight_is_no_reason(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     sets = {chat: dict.fromkeys(weights, -1.0) for chat, weights in WEIGHTS["spelling"].items()}
-    monkeypatch.setattr(signal, "WEIGHTS", {"spelling": sets})
+    monkeypatch.setattr(signal, "sets_for", lambda *_, **__: sets)
     response = ask("What do people eat in Porto?", mode="relevance", k=9)
     assert not any(of(response, memory["id"]).keys() & {"meaning", "words"} for memory in response["memories"])
 
