@@ -30,13 +30,13 @@ class Begin(NamedTuple):
     sent: dict[str, int] = {}
 
     @classmethod
-    def now(cls, options: KafkaOptions, topics: Topics) -> "Begin":
-        """What a new state directory begins with. Raises SourceError, and UsageError where the memory topic is one of
-        queries."""
+    def now(cls, options: KafkaOptions, topics: Topics, written: tuple[str, ...]) -> "Begin":
+        """What a new state directory begins with, where these topics are `written`. Raises SourceError, and UsageError
+        where the memory topic is one of queries."""
         _check_memories(options, topics.memory)
-        outputs = ends(options, topics.written(), UNCOMMITTED)
+        outputs = ends(options, written, UNCOMMITTED)
         queries = ends(options, (topics.queries,))
-        sent = sent_before(options, topics)
+        sent = sent_before(options, topics, written)
         for source, offset in sent.below.items():
             _log.info(
                 "%s: what comes of records below offset %d was sent before, and is not sent again", source, offset

@@ -28,7 +28,7 @@ from recallflow.flows.rebuild import check_not_behind
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
 from recallflow.operators.answers.scoring import Scorer
-from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
+from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Requested, Verdict
 from recallflow.parsing import ends_turn
 from recallflow.responses import ErrorBody
 from recallflow.state.directory import StateDirectory
@@ -134,11 +134,12 @@ class Embedded:
 
 
 def _decide(decisions: History, batch: list[tuple[str, Output]]) -> Iterator[tuple[str, Delivered | Done]]:
-    """Verdicts hold at once, as there is no log for them to come back through; all else goes on."""
+    """Verdicts hold at once, as there is no log for them to come back through, and requests are not wanted, as nobody
+    would read them; all else goes on."""
     for key, output in batch:
         if isinstance(output, Verdict):
             decisions.add(output.at_ms, output.event)
-        else:
+        elif not isinstance(output, Requested):
             yield key, output
 
 

@@ -60,6 +60,7 @@ class KafkaFlow:
     def __init__(self, config: Config) -> None:
         """Raises UsageError where no state directory is named."""
         self.options, self.topics, self.settings = config.kafka, config.topics, config.engine
+        self.enrichment = config.enrichment
         self.state_dir, self.skips, self.chosen = config.named_state_dir(), config.skips, config.run
 
     def run(self) -> None:
@@ -70,18 +71,19 @@ class KafkaFlow:
             if (port := self.chosen.metrics_port) is not None:
                 stack.enter_context(Probes(self.chosen.metrics_host, port, metrics.registry, metrics.obstacle))
             embedder = self.settings.load_embedder()
+            written = self.topics.written(enriches=self.enrichment.wanted(embedder) is not None)
             scorer = stack.enter_context(self.settings.scorer())
             deployment = stack.enter_context(closing(self._deployment()))
             directory, rewind = self._open_directory(stack, deployment, self.settings.fingerprint(embedder))
             # Before anything else is read: each record is judged by what was decided up to then.
             table = stack.enter_context(closing(ControlTable(self.options, self.topics.control)))
-            begin, recovery = self._begin()
+            begin, recovery = self._begin(written)
             deployment.join()  # it puts out whoever worked here before: the directory is ours
             _log.info("deployment %s is ours", self._deployment_name())
             parts = Closing()
-            running, known = self._running(stack, deployment, directory, table, begin, rewind, parts, scorer)
+            running, known = self._running(stack, deployment, directory, table, begin, rewind, parts, scorer, written)
             metrics.watch(running)
-            sink = self._sink(begin, known, deployment, running.source.stopping, parts)
+            sink = self._sink(begin, known, deployment, running.source.stopping, parts, written)
             flow = self._flow(running, sink, known, embedder, table.history, scorer)
             _stop_on_signals(running.source)
             stack.enter_context(running.watch.running())
@@ -122,13 +124,14 @@ class KafkaFlow:
         rewind: dict[str, int],
         parts: Closing,
         scorer: Scorer | None,
+        written: tuple[str, ...],
     ) -> tuple[Running, KnownTopics]:
         """The source with all that watches over it, and what is known of the topics."""
-        ask = TopicAsker(self.options, (*self.topics.read(), *self.topics.outputs()))
+        ask = TopicAsker(self.options, [*dict.fromkeys((*self.topics.read(), *written))])
         found = ask.first()
         if unknown := [str(skip) for skip in self.skips if skip.partition >= found[skip.topic].partitions]:
             raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
-        known = KnownTopics.open(self.state_dir, found, self.topics.read_for(), self.topics.written(), self._ends)
+        known = KnownTopics.open(self.state_dir, found, self.topics.read_for(), written, self._ends)
         catch_up, watch, misplaced = CatchUp(), Watch(ask, found), Misplaced()
         connection = stack.enter_context(closing(Connection(self.options, self.topics.memory, catch_up)))
         source = KafkaSource(
@@ -182,7 +185,13 @@ class KafkaFlow:
         return Deployment(group, self.state_dir, self.chosen.session_timeout_s, wait=self.chosen.wait)
 
     def _sink(
-        self, begin: Begin, known: KnownTopics, deployment: Deployment, stopping: threading.Event, parts: Closing
+        self,
+        begin: Begin,
+        known: KnownTopics,
+        deployment: Deployment,
+        stopping: threading.Event,
+        parts: Closing,
+        written: tuple[str, ...],
     ) -> KafkaSink:
         since = {part: offset for part, offset in begin.outputs.items() if part.rpartition(":")[0] not in known.anew}
         return KafkaSink(
@@ -190,7 +199,7 @@ class KafkaFlow:
             partitions=known.latest(),
             begin=since,
             ids=known.ids,
-            most_bytes=self.topics.ask_sizes(self.options),
+            most_bytes=self.topics.ask_sizes(self.options, written),
             permit=deployment.check,
             outage_s=deployment.outage_s,
             stopping=stopping,
@@ -214,7 +223,7 @@ class KafkaFlow:
     ) -> Dataflow:
         replies = {topic: sink.partitions[topic] for topic in (self.topics.responses, *self.topics.replies)}
         rules = self.settings.rules(embedder, self.topics.queries, replies, input_ends=False, decisions=decisions)
-        rules = replace(rules, skips=self.skips)
+        rules = replace(rules, skips=self.skips, wanted=self.enrichment.wanted(embedder))
         router = Router(self.topics, known.partitions, sink.most_bytes)
 
         def route(batch: list[tuple[str, Output]]) -> Iterable[tuple[str, Outgoing]]:
@@ -241,17 +250,17 @@ class KafkaFlow:
         op.output("outputs", op.flat_map_batch("route", outputs, route), sink)
         return flow
 
-    def _begin(self) -> tuple[Begin, RecoveryConfig]:
+    def _begin(self, written: tuple[str, ...]) -> tuple[Begin, RecoveryConfig]:
         """Where the topics ended when the state directory was new, and the recovery store. The store is there first: a
         first start that is killed between them is a first start again."""
         begin = Begin.read(self.state_dir)
         if begin is not None:
             check_store(self.state_dir)
             if not self.chosen.accept_repeats:
-                check_repeats(self.state_dir, self.options, self.topics, begin)
+                check_repeats(self.state_dir, self.options, self.topics, written, begin)
         recovery = recovery_store(self.state_dir)
         if begin is None:
-            begin = Begin.now(self.options, self.topics)
+            begin = Begin.now(self.options, self.topics, written)
             begin.write(self.state_dir)
         return begin, recovery
 

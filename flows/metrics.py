@@ -17,10 +17,11 @@ from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.errors import ErrorCode
 from recallflow.flows.tally import BOUNDS_S, Tally
+from recallflow.operators.enrichment.requests import TASKS
 from recallflow.responses import WARNINGS, Response
 from recallflow.state.directory import StateDirectory
 
-KINDS = ("response", "receipt", "dead_letter", "verdict")
+KINDS = ("response", "receipt", "request", "dead_letter", "verdict")
 STATUSES = get_args(Response.model_fields["status"].annotation)
 
 
@@ -89,6 +90,7 @@ class Metrics(Collector):
 
 def _outputs(tally: Tally) -> Iterator[Metric]:
     yield _counter("outputs", "Records handed to the output topics", "kind", tally.outputs, KINDS)
+    yield _counter("enrichment_tasks", "Tasks handed to the enrichment flow", "task", tally.requested, TASKS)
     yield _counter("dead_letters", "Refused records", "code", tally.dead_letters, get_args(ErrorCode))
     yield _counter("responses", "Responses", "status", tally.responses, STATUSES)
     yield _counter("response_warnings", "Warnings in responses", "code", tally.warnings, WARNINGS)

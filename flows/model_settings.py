@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from recallflow.embedder import Embedder
 from recallflow.flows.settings import refuse_unless
+from recallflow.llm import RemoteEmbedder
+from recallflow.operators.enrichment.wanted import Wanted
 
 CAPACITY_MAX = 1_000
 TIMEOUT_MS_MAX = 600_000
@@ -101,3 +104,19 @@ class EnrichmentSettings:
             ("batch_size", "1 to 50", 1 <= self.batch_size <= 50),
             ("batch_wait_ms", "0 to 60,000", 0 <= self.batch_wait_ms <= 60_000),
         )
+
+    def wanted(self, embedder: Embedder) -> Wanted | None:
+        """What the main flow asks for; None where that is nothing. A remote embedder gives no vector at once."""
+        found = Wanted(
+            embed=isinstance(embedder, RemoteEmbedder),
+            by_meaning=embedder.kind != "spelling",
+            relationships=self.relationships,
+            facts=self.facts,
+            categories=self.categories,
+            summaries=self.summaries,
+            similarity_min=self.ambiguous_similarity_min,
+            similarity_max=self.ambiguous_similarity_max,
+            min_chars=self.semantic_min_chars,
+            recent=self.semantic_context_limit,
+        )
+        return found if any((found.embed, self.relationships, self.facts, self.categories, self.summaries)) else None

@@ -1,6 +1,7 @@
 """Whether a start would send again what was sent: it knows what it sent since its last snapshot from the output topics,
 and from nowhere else. After a checkpoint was restored that is long ago, and retention may have removed it since."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,11 +30,13 @@ class _Gone:
     low: int
 
 
-def check_repeats(state_dir: Path, options: KafkaOptions, topics: Topics, begin: Begin) -> None:
+def check_repeats(
+    state_dir: Path, options: KafkaOptions, topics: Topics, written: tuple[str, ...], begin: Begin
+) -> None:
     """Raises OutputsGone where outputs since the last snapshot are gone from their topic, and something was to be done
     since then."""
     with TopicReader(options) as reader:
-        gone = _gone(reader, topics, _resumed(state_dir, begin))
+        gone = _gone(reader, [one for one in written if one != topics.control], _resumed(state_dir, begin))
         if not gone or not _anything_to_do(reader, state_dir, topics, begin):
             return
         first = gone[0]
@@ -53,8 +56,8 @@ def _resumed(state_dir: Path, begin: Begin) -> dict[str, int]:
     return begin.outputs | snapshots
 
 
-def _gone(reader: TopicReader, topics: Topics, resumed: dict[str, int]) -> list[_Gone]:
-    spans = reader.spans(topics.outputs())
+def _gone(reader: TopicReader, written: Sequence[str], resumed: dict[str, int]) -> list[_Gone]:
+    spans = reader.spans(written)
     held = [(part, resumed[part_name(*part)], low) for part, (low, _) in spans.items() if part_name(*part) in resumed]
     return [_Gone(*part, at, low) for part, at, low in held if at < low]
 

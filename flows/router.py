@@ -10,12 +10,14 @@ from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
 from recallflow.connectors.kafka.partitions import part_name, partition_of
 from recallflow.flows.topics import Topics
 from recallflow.operators.answers import fit
-from recallflow.outputs import Answer, DeadLetter, Output, Receipted, Verdict
+from recallflow.operators.enrichment.requests_fit import fitted_request
+from recallflow.outputs import Answer, DeadLetter, Output, Receipted, Requested, Verdict
 from recallflow.records import Position
 
 KEY_BYTES = 4_096  # an owner's key has at most 1,025: a longer one is cut
 DETAIL_BYTES = 2_000
 HEADERS_SHARE = 4  # a refused record's own headers take at most one part in so many of a dead letter
+Routed = Answer | Receipted | Requested | DeadLetter | Verdict
 UNREADABLE = "a header's name is not UTF-8"
 
 
@@ -32,12 +34,15 @@ class Router:
         self._most_bytes = most_bytes
 
     def fitted(self, output: Output) -> Output:
-        """The output as it will be sent: an answer larger than its topic takes is shortened."""
-        if not isinstance(output, Answer):
-            return output
-        return fit.fitted(output, self._room_bytes(output))
+        """The output as it will be sent: an answer larger than its topic takes is shortened, and so is a request."""
+        match output:
+            case Answer():
+                return fit.fitted(output, self._room_bytes(output))
+            case Requested():
+                return fitted_request(output, self._room_bytes(output))
+        return output
 
-    def route(self, output: Answer | Receipted | DeadLetter | Verdict) -> tuple[str, Outgoing]:
+    def route(self, output: Routed) -> tuple[str, Outgoing]:
         """The sink part that a fitted output goes to, and the record to send."""
         match output:
             case Answer():
@@ -46,6 +51,8 @@ class Router:
                 outgoing = replace(outgoing, instead=partial(self._failed, output))
             case Receipted():
                 topic, outgoing = self._topics.receipts, _outgoing(output, output.key, output.body)
+            case Requested():
+                topic, outgoing = self._topics.enrichment, _outgoing(output, output.key, output.body)
             case DeadLetter():
                 topic = self._topics.dead_letters
                 outgoing = letter(output, self._most_bytes[topic])
@@ -53,7 +60,7 @@ class Router:
                 topic, outgoing = self._topics.control, _outgoing(output, output.key, output.body)
         return part_name(topic, self._partition(topic, output)), outgoing
 
-    def _partition(self, topic: str, output: Answer | Receipted | DeadLetter | Verdict) -> int:
+    def _partition(self, topic: str, output: Routed) -> int:
         if isinstance(output, Answer) and output.reply_to is not None and output.reply_to.partition is not None:
             return output.reply_to.partition
         key = output.record.key if isinstance(output, DeadLetter) else output.key
@@ -61,11 +68,13 @@ class Router:
             str(output.position).encode() if key is None else key, self._partitions(topic, output.position)
         )
 
-    def _topic_of(self, answer: Answer) -> str:
-        return self._topics.responses if answer.reply_to is None else answer.reply_to.topic
+    def _topic_of(self, output: Answer | Requested) -> str:
+        if isinstance(output, Requested):
+            return self._topics.enrichment
+        return self._topics.responses if output.reply_to is None else output.reply_to.topic
 
-    def _room_bytes(self, answer: Answer) -> int:
-        return _outgoing(answer, answer.key, b"").room_bytes(self._most_bytes[self._topic_of(answer)])
+    def _room_bytes(self, output: Answer | Requested) -> int:
+        return _outgoing(output, output.key, b"").room_bytes(self._most_bytes[self._topic_of(output)])
 
     def _failed(self, answer: Answer, reason: str) -> Outgoing:
         """What stands in for an answer that the brokers refuse."""
@@ -120,7 +129,5 @@ def _whole(value: bytes) -> dict[str, str]:
     return {"error.size": str(len(value)), "error.sha256": hashlib.sha256(value).hexdigest()}
 
 
-def _outgoing(
-    output: Answer | Receipted | DeadLetter | Verdict, key: bytes | None, value: bytes | None, headers: Headers = ()
-) -> Outgoing:
+def _outgoing(output: Routed, key: bytes | None, value: bytes | None, headers: Headers = ()) -> Outgoing:
     return Outgoing(str(output.position), output.number, key and key[:KEY_BYTES], value, headers)

@@ -37,13 +37,16 @@ class _Source(NamedTuple):
     begins_ms: int
 
 
-def sent_before(options: KafkaOptions, topics: Topics, new_consumer: NewConsumer = Consumer) -> Sent:
-    """Reads the topics of receipts and dead letters. Raises SourceError."""
+def sent_before(
+    options: KafkaOptions, topics: Topics, written: tuple[str, ...], new_consumer: NewConsumer = Consumer
+) -> Sent:
+    """Reads the topics that hold outputs of memory events, those which are `written`. Raises SourceError."""
     places: dict[str, dict[str, deque[tuple[int, int]]]] = {}  # part → source → offsets of a record, and its output
     last: dict[str, int] = defaultdict(lambda: -1)
+    read = [topic for topic in (topics.receipts, topics.dead_letters, topics.enrichment) if topic in written]
     with TopicReader(options, UNCOMMITTED, new_consumer=new_consumer) as reader:
         sources = _sources(reader, topics.memory)
-        for (topic, number), (low, high) in reader.spans((topics.receipts, topics.dead_letters)).items():
+        for (topic, number), (low, high) in reader.spans(read).items():
             if not sources or low >= high:
                 continue
             found = places.setdefault(part_name(topic, number), defaultdict(lambda: deque(maxlen=COMPARED)))

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Verdict
+from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Requested, Verdict
 from recallflow.responses import Response
 
 # Upper bounds in seconds: a query takes some milliseconds.
@@ -19,6 +19,7 @@ class Tally:
         """`first_offsets`: `topic:partition` → the first offset of this run."""
         self.outputs: Counter[str] = Counter()
         self.dead_letters: Counter[str] = Counter()  # by error code
+        self.requested: Counter[str] = Counter()  # of the enrichment flow, by task
         self.responses: Counter[str] = Counter()  # by status
         self.warnings: Counter[str] = Counter()  # by code
         self.processed = [0] * (len(BOUNDS_S) + 1)  # responses by time: at most each bound, and beyond
@@ -42,6 +43,9 @@ class Tally:
             case DeadLetter():
                 self.outputs["dead_letter"] += 1
                 self.dead_letters[output.error.code] += 1
+            case Requested():
+                self.outputs["request"] += 1
+                self.requested.update(output.tasks)
             case Verdict():
                 self.outputs["verdict"] += 1
         if output.number == 0 and output.position.topic == self._query_topic:
@@ -56,7 +60,7 @@ class Tally:
             self.processed[bisect_left(BOUNDS_S, taken_s)] += 1
             self.processed_s += taken_s
 
-    def _count_answered(self, output: Answer | Receipted | DeadLetter | Verdict) -> None:
+    def _count_answered(self, output: Answer | Receipted | Requested | DeadLetter | Verdict) -> None:
         """The first output of a query has number 0. Queries that wait since an earlier run were never counted as
         waiting."""
         if output.position.offset >= self._first_offsets.get(output.position.source, 0):

@@ -53,22 +53,23 @@ class Topics:
         """Every topic that only the main flow writes to."""
         return (self.responses, self.receipts, self.dead_letters, *self.replies)
 
-    def written(self) -> tuple[str, ...]:
-        """Every topic the main flow writes to: quality gates' verdicts go where operators' decisions come from."""
-        return (*self.outputs(), self.control)
+    def written(self, *, enriches: bool = False) -> tuple[str, ...]:
+        """Every topic the main flow writes to: quality gates' verdicts go where operators' decisions come from, and
+        requests go to the enrichment flow, where there are any (`enriches`)."""
+        return (*self.outputs(), self.control, *([self.enrichment] if enriches else []))
 
-    def ask_sizes(self, options: KafkaOptions) -> dict[str, int]:
+    def ask_sizes(self, options: KafkaOptions, written: tuple[str, ...]) -> dict[str, int]:
         """Asks the brokers how large a record each written topic takes; a log line where the clocks of
         producers stamp what is read. Raises UsageError where that is next to nothing."""
         inputs = (self.memory, self.queries)
-        found = ask_configs(options, (*inputs, *self.written()))
+        found = ask_configs(options, (*inputs, *written))
         if own := [topic for topic in inputs if not found[topic].stamped_by_log]:
             _log.warning(
                 "%s: records carry their producers' times (CreateTime): clocks that differ mix up what was known when; "
                 "set message.timestamp.type=LogAppendTime",
                 ", ".join(own),
             )
-        most_bytes = {topic: found[topic].most_bytes for topic in self.written()}
+        most_bytes = {topic: found[topic].most_bytes for topic in written}
         if small := [topic for topic, most in most_bytes.items() if most < LEAST_BYTES]:
             raise UsageError(f"{', '.join(small)}: max.message.bytes is too small; set it to {LEAST_BYTES} or more")
         return most_bytes

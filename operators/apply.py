@@ -25,6 +25,7 @@ from recallflow.events import (
 from recallflow.fields import Model
 from recallflow.language import read, stems
 from recallflow.limits import READ_CHARACTERS
+from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.episodes import end, join_or_open, joins_episode
 from recallflow.operators.events import Analysis, Write, event_time, unsupported
 from recallflow.operators.graph.archive import archive
@@ -71,7 +72,8 @@ class Rules:
     """The settings that shape what is stored, and what the surroundings are like: the topic that brings queries only
     (None: all come from one log), topics that a query may name in `reply_to` with their partition counts (None: it is
     not read), whether the input is a log that ends, what tenants' operators decided, what writes the graph, whether
-    queries may follow it, and the records to refuse unread."""
+    queries may follow it, the records to refuse unread, and what is wanted of the enrichment flow (None: nobody reads
+    requests)."""
 
     model: str
     episode_gap_ms: int
@@ -83,6 +85,7 @@ class Rules:
     graph_writer: MakeWriter = GraphWriter
     graph_enabled: bool = True
     skips: frozenset[Position] = frozenset()
+    wanted: Wanted | None = None
 
 
 def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> Receipt | None:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import orjson
 
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.outputs import DeadLetter, Receipted
+from recallflow.outputs import DeadLetter, Receipted, Requested
 from recallflow.records import Position, Record
 from recallflow.state import keys
 from recallflow.state.partition import Partition, Values
 
-Kept = Receipted | DeadLetter
+Kept = Receipted | Requested | DeadLetter
 
 
 def encode(partition: Partition, position: Position, outputs: Sequence[Kept]) -> Values:
@@ -49,6 +49,8 @@ def _encode_one(output: Kept) -> list[object]:
     if isinstance(output, Receipted):
         # The key is whatever the record's producer made it, and JSON holds text.
         return ["receipt", output.number, base64.b64encode(output.key).decode(), output.body.decode()]
+    if isinstance(output, Requested):
+        return ["request", output.number, base64.b64encode(output.key).decode(), output.body.decode(), output.tasks]
     return ["dead", output.number, output.step, output.error.code, [tuple(f) for f in output.error.fields]]
 
 
@@ -56,6 +58,8 @@ def _decode_one(fields: list[object], record: Record) -> Kept:
     match fields:
         case ["receipt", int(number), str(key), str(body)]:
             return Receipted(record.position, number, base64.b64decode(key), body.encode())
+        case ["request", int(number), str(key), str(body), list(tasks)]:
+            return Requested(record.position, number, base64.b64decode(key), body.encode(), tuple(tasks))
         case ["dead", int(number), str(step), code, list(problems)]:
             error = InvalidRecord(code, [FieldProblem(*problem) for problem in problems])  # type: ignore[arg-type]
             return DeadLetter(record, number, error, step)

@@ -1,6 +1,6 @@
 """What one event may read and change: the owner's records, and a list of effects that counts only as a whole."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from recallflow.operators.episodes import opening
 from recallflow.operators.events import Write
@@ -63,11 +63,24 @@ class View:
             raise KeyError(f"version {version} of a current memory is missing")
         return MemoryRow.decode(stored)
 
+    def rows(self, entries: Iterable[Entry]) -> list[MemoryRow]:
+        """The rows of index entries, in one batched read."""
+        name, key = self._hot.name, self._hot.key
+        stored = self._partition.get_many([keys.row(key, name(one.id), one.version) for one in entries])
+        return [MemoryRow.decode(row) for row in stored if row is not None]
+
     def entry(self, seq: int) -> Entry:
-        stored = self._partition.get(keys.entry(self._hot.key, seq))
+        """A memory's index entry as the event leaves it so far."""
+        key = keys.entry(self._hot.key, seq)
+        stored = self._staged.get(key) or self._partition.get(key)
         if stored is None:
             raise KeyError(f"index entry {seq} of a current memory is missing")
         return Entry.decode(stored)
+
+    def entries_of(self, seqs: Sequence[int]) -> list[Entry]:
+        """The index entries of those of the memories that earlier events left, in one batched read."""
+        stored = self._partition.get_many([keys.entry(self._hot.key, seq) for seq in seqs])
+        return Entry.decode_all([entry for entry in stored if entry is not None])
 
     def vectors(self, seq: int) -> Vectors | None:
         stored = self._partition.get(keys.vectors(self._hot.key, seq))

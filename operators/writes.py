@@ -15,13 +15,15 @@ from functools import partial
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators import outbox
 from recallflow.operators.apply import Rules, apply
+from recallflow.operators.enrichment.requests import requests
+from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.events import Refused, Write, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.large import STEP, LargeEvents
 from recallflow.operators.outbox import Kept
 from recallflow.operators.view import View
-from recallflow.outputs import DeadLetter, Receipted
+from recallflow.outputs import DeadLetter, Receipted, Requested
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
 from recallflow.state.hot_owner import Owners
@@ -95,7 +97,10 @@ class Writes:
         return [] if record.silent else letters
 
     def _again(self, record: Record) -> Sequence[Kept]:
-        return [] if record.silent else outbox.read(self._partition, record)
+        if record.silent:
+            return []
+        kept = outbox.read(self._partition, record)
+        return [one for one in kept if self._rules.wanted is not None or not isinstance(one, Requested)]
 
     def _applied(self, write: Write) -> tuple[View, Sequence[Kept]] | None:
         hot, work = self._owners.get(write.owner), self._large.done(write)
@@ -108,9 +113,19 @@ class Writes:
                 raise work.error
             view = View(self._partition, hot, write, work.change)
         receipt = apply(view, write, self._rules, work)
-        if receipt is None:
-            return view, ()
-        return view, [Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode())]
+        outputs: list[Kept] = []
+        if receipt is not None:
+            outputs.append(Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode()))
+        if self._rules.wanted is not None and not write.record.silent:
+            with suppress(InvalidRecord):  # the memory is stored, whatever becomes of its request
+                outputs += once("enrichment", write.record.position, self._requested, view, write, self._rules.wanted)
+        return view, outputs
+
+    def _requested(self, view: View, write: Write, wanted: Wanted) -> list[Requested]:
+        asked = requests(view, write, wanted, self._rules.decisions)
+        position, key = write.record.position, write.owner.record_key
+        encoded = ((number, one.model_dump_json(exclude_none=True).encode(), tuple(one.tasks)) for number, one in asked)
+        return [Requested(position, number, key, body, tasks) for number, body, tasks in encoded]
 
     def _counted(self, position: Position) -> Position | None:
         """Positions are about memories: a query leaves nothing behind that a rebuild would have to read again."""

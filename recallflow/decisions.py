@@ -4,7 +4,7 @@ import bisect
 from collections import defaultdict
 from typing import NamedTuple
 
-from recallflow.control import Control
+from recallflow.control import Category, Control
 
 
 class Decision(NamedTuple):
@@ -43,3 +43,9 @@ class History:
     def names(self, tenant_id: str, kind: str) -> list[str]:
         """Every name of a kind that a tenant ever decided on."""
         return sorted(self._names.get((tenant_id, kind), ()))
+
+
+def categories(decisions: History, tenant_id: str, at_ms: int) -> list[Category]:
+    """The categories that a tenant's operator had decided on by a time, by name, without those removed."""
+    found = (decisions.as_of(tenant_id, "category", name, at_ms) for name in decisions.names(tenant_id, "category"))
+    return [one for one in found if isinstance(one, Category) and not one.removed]

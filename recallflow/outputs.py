@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from recallflow.control import GateVerdict
 from recallflow.errors import InvalidRecord
+from recallflow.llm import Task
 from recallflow.queries import ReplyTo
 from recallflow.records import Position, Record
 from recallflow.responses import Response
@@ -31,6 +32,17 @@ class Receipted:
     number: int
     key: bytes
     body: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Requested:
+    """A request to the enrichment flow, encoded. `key`: the owner's record key; `tasks`: what it asks for."""
+
+    position: Position
+    number: int
+    key: bytes
+    body: bytes
+    tasks: tuple[Task, ...]
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,4 +86,4 @@ class Done:
     offsets: tuple[int, ...]
 
 
-Output = Answer | Receipted | DeadLetter | Verdict | Done
+Output = Answer | Receipted | Requested | DeadLetter | Verdict | Done

@@ -12,7 +12,7 @@ from recallflow.flows.kafka import KafkaFlow
 
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 OUTPUTS = ("topics.responses", "topics.receipts", "topics.dead_letters")
-TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS)
+TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, "topics.enrichment")
 DEPLOYMENT = ("run.deployment", "run.session_timeout_s", "run.wait", "run.accept_repeats", "run.skip", "run.workers")
 SHOWN = ("run.metrics_host", "run.metrics_port", "run.serve_while_catching_up", "run.log_format")
 
@@ -28,7 +28,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     create = parser.add_subparsers(metavar="ACTION", required=True).add_parser("create", help="create what is missing")
     create.add_argument("--partitions", default="8", metavar="N", help="per topic (default: 8)")
     create.add_argument("--replication", default="1", metavar="N", help="copies (default: 1)")
-    add_kafka(create, *TOPICS, "topics.enrichment", "topics.results")
+    add_kafka(create, *TOPICS, "topics.results")
     create.set_defaults(run=run_create)
 
 

@@ -12,10 +12,11 @@ from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.control import GateVerdict
+from recallflow.enrichment import EnrichmentRequest
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.flows.router import KEY_BYTES, Router, letter
 from recallflow.flows.topics import LEAST_BYTES, Topics
-from recallflow.outputs import Answer, DeadLetter, Receipted, Verdict
+from recallflow.outputs import Answer, DeadLetter, Receipted, Requested, Verdict
 from recallflow.parsing import parse_control
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
@@ -26,7 +27,7 @@ WHY = InvalidRecord("invalid_event", [FieldProblem("content", "is blank")])
 
 
 def router(most_bytes: int = LEAST_BYTES, partitions: int = 1) -> Router:
-    return Router(TOPICS, lambda *_: partitions, dict.fromkeys(TOPICS.written(), most_bytes))
+    return Router(TOPICS, lambda *_: partitions, dict.fromkeys(TOPICS.written(enriches=True), most_bytes))
 
 
 def refused(value: bytes = b"{}", key: bytes | None = b"acme/ann", headers: Headers | None = ()) -> DeadLetter:
@@ -182,3 +183,42 @@ def test_positions_to_skip_are_read() -> None:
 def test_what_is_no_position_of_an_input_is_a_usage_error(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         TOPICS.skipped([text])
+
+
+def requested(characters: str, beside: int) -> Requested:
+    shown = {"content_hash": "h", "kind": "message", "role": "user", "created_at": 5}
+    others = [shown | {"memory_id": f"m{n}", "content": characters * 2_000} for n in range(beside)]
+    request = {
+        "type": "enrichment.request",
+        "tenant_id": "acme",
+        "user_id": "ann",
+        "tasks": ["embed", "facts"],
+        "source": "memory.events:0:3",
+        "memories": [shown | {"memory_id": "own", "content": characters * 8_000}],
+        "recent": others,
+        "similar": others,
+        "text": characters * 8_000,
+    }
+    return Requested(Position(TOPICS.memory, 0, 3), 10, b"acme/ann", orjson.dumps(request), ("embed", "facts"))
+
+
+@pytest.mark.parametrize("characters", ["a", "\x01", "\U0001f600", '"'])
+def test_a_request_fits_its_topic_and_keeps_what_it_is_about(characters: str) -> None:
+    given = requested(characters, beside=20)
+    fitted = router().fitted(given)
+    assert isinstance(fitted, Requested)
+    part, outgoing = router().route(fitted)
+    assert part == part_name(TOPICS.enrichment, 0)
+    assert (outgoing.key, outgoing.source, outgoing.number) == (b"acme/ann", "memory.events:0:3", 10)
+    assert size_bytes(outgoing) <= LEAST_BYTES
+    assert outgoing.value is not None
+    request = EnrichmentRequest.model_validate_json(outgoing.value)
+    (memory,) = request.memories
+    assert (memory.memory_id, request.tasks) == ("own", ["embed", "facts"])
+    assert memory.content
+    assert (characters * 8_000).startswith(memory.content)
+
+
+def test_a_request_that_fits_stays_as_it_is() -> None:
+    given = requested("a", beside=2)
+    assert router(most_bytes=1024 * 1024).fitted(given) is given

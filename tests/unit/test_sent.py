@@ -9,15 +9,15 @@ from recallflow.flows.sent import Sent, sent_before
 from recallflow.flows.topics import Topics
 from tests.unit.connectors.fake_consumer import FakeKafka
 
-TOPICS = Topics(memory="memories", receipts="receipts", dead_letters="letters")
-RECEIPTS, LETTERS = "receipts:00000", "letters:00000"
+TOPICS = Topics(memory="memories", receipts="receipts", dead_letters="letters", enrichment="requests")
+RECEIPTS, LETTERS, REQUESTS = "receipts:00000", "letters:00000", "requests:00000"
 
 
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
     """Ten memories in each of two partitions, appended at 100 ms and later."""
     monkeypatch.setattr(sent, "COMPARED", 3)
-    made = FakeKafka(memories=2, receipts=1, letters=1)
+    made = FakeKafka(memories=2, receipts=1, letters=1, requests=1)
     for number in range(20):
         made.append("memories", number % 2, b"{}", append_ms=100 + number)
     return made
@@ -28,8 +28,8 @@ def put(kafka: FakeKafka, topic: str, source: str, at_ms: int = 500) -> None:
     kafka.append(topic, 0, b"{}", append_ms=at_ms, headed=tuple((name, value or b"") for name, value in headers))
 
 
-def found(kafka: FakeKafka) -> Sent:
-    return sent_before(KafkaOptions("nowhere:1"), TOPICS, kafka.consumer)
+def found(kafka: FakeKafka, *, enriches: bool = False) -> Sent:
+    return sent_before(KafkaOptions("nowhere:1"), TOPICS, TOPICS.written(enriches=enriches), kafka.consumer)
 
 
 def test_of_topics_that_hold_nothing_nothing_was_sent(kafka: FakeKafka) -> None:
@@ -60,3 +60,10 @@ def test_outputs_of_other_records_say_nothing(kafka: FakeKafka, source: str, at_
     put(kafka, "receipts", source, at_ms)
     kafka.append("receipts", 0, b"somebody else's", append_ms=500)
     assert found(kafka) == Sent({}, {})
+
+
+def test_requests_count_where_there_are_any(kafka: FakeKafka) -> None:
+    for offset in range(5):
+        put(kafka, "requests", f"memories:0:{offset}")
+    assert found(kafka) == Sent({}, {})
+    assert found(kafka, enriches=True) == Sent({"memories:0": 2}, {REQUESTS: 2})

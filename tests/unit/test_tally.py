@@ -21,7 +21,8 @@ from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.flows.metrics import Metrics, Running
 from recallflow.flows.settings import Settings
 from recallflow.flows.tally import Tally
-from recallflow.outputs import Answer, DeadLetter, Done, Receipted
+from recallflow.operators.enrichment.requests import TASKS
+from recallflow.outputs import Answer, DeadLetter, Done, Receipted, Requested
 from recallflow.records import Position, Record
 from recallflow.responses import WARNINGS, Response, Warn
 from recallflow.state.directory import StateDirectory
@@ -58,7 +59,10 @@ def test_outputs_count_by_what_they_are(tally: Tally) -> None:
     }
     for output in (answer(100, processing_time_ms=2.0), answer(101, **slow), receipt(1), letter(MEMORIES, 2)):
         tally.observe(output)
-    assert tally.outputs == {"response": 2, "receipt": 1, "dead_letter": 1}
+    for tasks in (("extract", "facts"), ("facts",)):
+        tally.observe(Requested(Position(MEMORIES, 0, 3), 10, b"acme/ann", b"{}", tasks))
+    assert tally.outputs == {"response": 2, "receipt": 1, "dead_letter": 1, "request": 2}
+    assert tally.requested == {"extract": 1, "facts": 2}
     assert tally.responses == {"ok": 1, "degraded": 1}
     assert tally.warnings == {"stale_read": 1}
     assert tally.dead_letters == {"invalid_json": 1}
@@ -138,10 +142,12 @@ def test_every_counter_is_there_before_anything_is_counted(running: Running) -> 
     expected = [f"recallflow_responses_total{{'status': '{status}'}}" for status in ("ok", "degraded", "error")]
     expected += [f"recallflow_response_warnings_total{{'code': '{code}'}}" for code in WARNINGS]
     expected += [f"recallflow_dead_letters_total{{'code': '{code}'}}" for code in get_args(ErrorCode)]
+    expected += [f"recallflow_enrichment_tasks_total{{'task': '{task}'}}" for task in TASKS]
     expected += [f"recallflow_records_total{{'topic': '{topic}'}}" for topic in (MEMORIES, QUERIES)]
     expected += [f"recallflow_misplaced_records_total{{'reason': '{reason}'}}" for reason in REASONS]
     expected += [
-        f"recallflow_outputs_total{{'kind': '{kind}'}}" for kind in ("response", "receipt", "dead_letter", "verdict")
+        f"recallflow_outputs_total{{'kind': '{kind}'}}"
+        for kind in ("response", "receipt", "request", "dead_letter", "verdict")
     ]
     assert {name: found.get(name) for name in expected} == dict.fromkeys(expected, 0)
 

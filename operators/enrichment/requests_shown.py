@@ -1,0 +1,58 @@
+"""Memories as requests show them to a model: their texts cut, and never so many that one event holds up others."""
+
+from collections.abc import Iterable, Iterator
+
+from recallflow.enrichment import ShownMemory, content_hash
+from recallflow.operators.view import View
+from recallflow.state.graph_codec import EPISODE_KIND, node_key
+from recallflow.state.rows import Entry, MemoryRow
+
+OWN_CHARACTERS = 8_000  # of the memory that a request is about
+SHOWN_CHARACTERS = 2_000  # of one beside it
+EPISODES_BACK = 2  # of a session, that are looked through for its newest memories
+
+
+def shown(row: MemoryRow, characters: int = SHOWN_CHARACTERS, similarity: float | None = None) -> ShownMemory:
+    """A memory as a model is shown it. What is stored is valid: it is not checked again."""
+    return ShownMemory.model_construct(
+        memory_id=row.id,
+        content=row.content[:characters],
+        content_hash=content_hash(row.content),
+        kind=row.kind,
+        role=row.role,
+        name=row.name,
+        category=row.category,
+        created_at=row.created_ms,
+        similarity=similarity,
+    )
+
+
+def recent(view: View, row: MemoryRow, most: int) -> list[ShownMemory]:
+    """So many of the owner's newest memories beside one: those of its session first."""
+    if not most:
+        return []
+    entries = _newest(view, row, most)
+    return [shown(one) for one in view.rows(entries) if not is_blank(one.content)]
+
+
+def is_blank(content: str) -> bool:
+    return not content or content.isspace()
+
+
+def _newest(view: View, row: MemoryRow, most: int) -> list[Entry]:
+    seqs = dict.fromkeys(_of_session(view, row, most + 1))
+    seqs |= dict.fromkeys(range(view.newest, max(-1, view.newest - most - 1), -1))
+    seqs.pop(row.seq, None)
+    return view.entries_of([*seqs][: 2 * most])[:most]
+
+
+def _of_session(view: View, row: MemoryRow, most: int) -> Iterable[int]:
+    if row.session_id is None and row.role is None:  # a fact told of no conversation
+        return
+    for episode in view.episodes(row.session_id)[: -EPISODES_BACK - 1 : -1]:
+        yield from view.graph.members(node_key(EPISODE_KIND, episode.id), most)
+
+
+def rows_of(view: View, seqs: Iterable[int]) -> Iterator[MemoryRow]:
+    """The current versions of those of the memories that are remembered."""
+    return iter(view.rows(view.entries_of([*seqs])))
