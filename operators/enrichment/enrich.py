@@ -1,0 +1,126 @@
+"""Requests → results: all models are asked at the same time, and where one fails the others' answers stand."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from recallflow.embedder import Matrix
+from recallflow.enrichment import EnrichmentResult
+from recallflow.errors import EmbedderError, InvalidRecord, ModelError
+from recallflow.fields import written_time
+from recallflow.llm import EmbeddingService, LanguageModel, Spent, Task
+from recallflow.operators.enrichment.claims import Draft, Found, Step
+from recallflow.operators.enrichment.failures import failure
+from recallflow.operators.enrichment.plan import Thresholds, alone, plan
+from recallflow.operators.enrichment.results import Asked, Part, result
+from recallflow.operators.guard import once
+
+_NO_COST = Spent()
+# A single text of several may be what the service or the model does not like: then each is tried by itself.
+_ONE_TO_BLAME = frozenset(("rejected", "refused", "malformed"))
+
+
+async def enrich(
+    asked: Sequence[Asked],
+    model: LanguageModel | None,
+    embeddings: EmbeddingService | None,
+    thresholds: Thresholds,
+    categories: Mapping[str, str],
+) -> list[EnrichmentResult]:
+    """The result of each request; all are of one owner and one session. `categories`: the tenant's, name →
+    description."""
+    work = _Work(asked, model, embeddings, thresholds, categories)
+    steps = plan([one.request for one in asked], thresholds, categories)
+    wanting = [number for number, one in enumerate(asked) if "embed" in one.request.tasks]
+    parts = await asyncio.gather(work.embed(wanting), *(work.ask(step) for step in steps))
+    return [
+        result(one, [part for group in parts for part in group if part.number == number])
+        for number, one in enumerate(asked)
+    ]
+
+
+class _Work:
+    """Asks what requests need."""
+
+    def __init__(
+        self,
+        asked: Sequence[Asked],
+        model: LanguageModel | None,
+        embeddings: EmbeddingService | None,
+        thresholds: Thresholds,
+        categories: Mapping[str, str],
+    ) -> None:
+        self._asked, self._model, self._embeddings = asked, model, embeddings
+        self._thresholds, self._categories = thresholds, categories
+
+    async def ask(self, step: Step) -> list[Part]:
+        """What a language model says, for each request of a call."""
+        if self._model is None:
+            return self._failed(step.prompt.task, step.requests, "no language model is configured")
+        first = self._asked[step.requests[0]]
+        try:
+            completion = await self._model.complete(first.request.tenant_id, step.prompt)
+        except ModelError as error:
+            if error.code in _ONE_TO_BLAME and len(step.requests) > 1:
+                requests = [one.request for one in self._asked]
+                each = alone(step, requests, self._thresholds, self._categories)
+                return [part for group in await asyncio.gather(*map(self.ask, each)) for part in group]
+            return self._failed(step.prompt.task, step.requests, str(error))
+        try:
+            found = once(step.prompt.task, first.position, step.read, completion.value)
+        except InvalidRecord as error:
+            return self._failed(step.prompt.task, step.requests, str(error), completion.spent)
+        return [
+            Part(number, step.prompt.task, one, spent, self._model.name, step.prompt.version)
+            for number, one, spent in zip(step.requests, found, _shared(completion.spent, len(found)), strict=True)
+        ]
+
+    async def embed(self, numbers: Sequence[int]) -> list[Part]:
+        """The vectors of these requests' memories."""
+        if not numbers:
+            return []
+        if self._embeddings is None:
+            return self._failed("embed", numbers, "no embedding service is configured")
+        requests = [self._asked[number].request for number in numbers]
+        texts = [one.memories[0].content if one.text is None else one.text for one in requests]
+        try:
+            embedded = await self._embeddings.embed(requests[0].tenant_id, texts)
+        except (ModelError, EmbedderError) as error:
+            if len(numbers) > 1 and (isinstance(error, EmbedderError) or error.code in _ONE_TO_BLAME):
+                each = await asyncio.gather(*(self.embed([number]) for number in numbers))
+                return [part for group in each for part in group]
+            return self._failed("embed", numbers, str(error))
+        spent = _shared(embedded.spent, len(numbers))
+        return [
+            Part(number, "embed", Found([self._vector(number, embedded.vectors, row)]), spent[row])
+            for row, number in enumerate(numbers)
+        ]
+
+    def _vector(self, number: int, vectors: Matrix, row: int) -> Draft:
+        """The event that brings a vector, each float as short as it can be written."""
+        request = self._asked[number].request
+        memory = request.memories[0]
+        fields: dict[str, Any] = {
+            "type": "memory.embedding",
+            "timestamp": written_time(memory.created_at),
+            "memory_id": memory.memory_id,
+            "embedding": orjson.loads(orjson.dumps(vectors[row], option=orjson.OPT_SERIALIZE_NUMPY)),
+            "model": "" if self._embeddings is None else self._embeddings.name,
+            "content_hash": memory.content_hash,
+            "source": request.source,
+        }
+        return Draft(fields, None)
+
+    def _failed(self, task: Task, numbers: Sequence[int], why: str, spent: Spent = _NO_COST) -> list[Part]:
+        shares = _shared(spent, len(numbers))
+        return [
+            Part(number, task, Found(), share, failure=failure(task, why))
+            for number, share in zip(numbers, shares, strict=True)
+        ]
+
+
+def _shared(spent: Spent, count: int) -> list[Spent]:
+    """What a call cost, divided among the requests it was for: together they say what it was."""
+    return [Spent(*(part // count + (number < part % count) for part in spent)) for number in range(count)]

@@ -1,0 +1,167 @@
+"""What of messages is worth remembering by itself: sentences that are understood without the conversation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from recallflow.enrichment import EnrichmentRequest, ShownMemory
+from recallflow.fields import format_time, written_time
+from recallflow.language import plain
+from recallflow.operators.enrichment.claims import (
+    Draft,
+    Found,
+    Refusal,
+    Step,
+    check_confidence,
+    check_text,
+    check_time,
+)
+from recallflow.operators.enrichment.prompts import NUMBER, TEXT, TEXT_OR_NONE, fields, listed, one_of, prompt
+from recallflow.operators.enrichment.shown import (
+    BESIDE_CHARACTERS,
+    CHARACTERS,
+    as_data,
+    author,
+    cut,
+    date_words,
+    names_it,
+    numbered,
+    sources_of,
+    stands_in,
+)
+from recallflow.operators.graph.names import NAME_CHARACTERS
+
+VERSION = "facts-1"
+FACTS_MAX = 10  # of one message
+FACT_CHARACTERS = 500
+ENTITIES_MAX = 8  # of one fact
+BEFORE_MAX = 6  # messages before those read
+KINDS = ("fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal")
+ENTITY_TYPES = ("person", "place", "organisation", "product", "event", "other")
+_DUTY = (
+    "You are given messages of a conversation (m1, m2 …) and some that came before them (c1, c2 …). Write down what of "
+    "m1, m2 … is worth knowing in months: facts about people and what belongs to them, preferences, decisions, plans, "
+    "events. Leave out greetings, questions, small talk, what holds for the moment only, general knowledge, and what "
+    "the messages before tell: they are there to be understood, not read for facts. Of an assistant's messages only "
+    "what was promised, recommended or done for somebody counts. Each fact is one sentence in the language of its "
+    "message that is understood by itself: people by their names ('by' says who writes; call 'user' the user), never "
+    "'I', 'you' or 'she'. Use only names and numbers that the messages have, as they write them. 'time' tells when a "
+    "message was written: work out dates from it, and give them as valid_from and valid_to (YYYY-MM-DD) only where the "
+    "message says since when or until when the fact holds, or when it happens. Give the number of the message, its "
+    "kind, your confidence from 0 to 1, as evidence the words of that message, copied exactly, that say it, and the "
+    f"names in the fact as entities. At most {FACTS_MAX} facts a message, each once; if there are none, the list is "
+    "empty."
+)
+_ANSWER = fields(
+    facts=listed(
+        fields(
+            message=TEXT,
+            content=TEXT,
+            kind=one_of(KINDS),
+            confidence=NUMBER,
+            evidence=TEXT,
+            entities=listed(fields(name=TEXT, type=one_of(ENTITY_TYPES))),
+            valid_from=TEXT_OR_NONE,
+            valid_to=TEXT_OR_NONE,
+        )
+    )
+)
+
+
+def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confidence: float) -> Step:
+    """The call for the facts in the messages of these requests."""
+    messages = numbered(cut(one.memories[0], CHARACTERS) for one in requests)
+    read = {one.memory_id for one in messages.values()}
+    before = [cut(one, BESIDE_CHARACTERS) for one in requests[0].recent if one.memory_id not in read][:BEFORE_MAX]
+    earlier = numbered(sorted(before, key=lambda one: one.created_at), "c")
+    data = {
+        "before": [as_data(*one) for one in earlier.items()],
+        "messages": [as_data(*one) for one in messages.items()],
+    }
+    asked = prompt("facts", VERSION, _DUTY, data, _ANSWER, 500 + 250 * len(messages))
+    beside = [*earlier.values()]
+    return Step(numbers, asked, lambda answer: _Reading(messages, beside, requests, confidence).read(answer))
+
+
+class _Reading:
+    """Reads one answer: facts that are said of each message."""
+
+    def __init__(
+        self,
+        messages: Mapping[str, ShownMemory],
+        before: Sequence[ShownMemory],
+        requests: Sequence[EnrichmentRequest],
+        confidence: float,
+    ) -> None:
+        self._messages, self._before, self._least = messages, before, confidence
+        self._requests = dict(zip(messages, requests, strict=True))
+        self._found = {number: Found() for number in messages}
+        self._seen = set[str]()
+
+    def read(self, answer: Mapping[str, Any]) -> list[Found]:
+        """What is kept for each message. A claim about no message is counted with the first."""
+        first = next(iter(self._found.values()))
+        for claim in answer["facts"]:
+            found = self._found.get(claim["message"], first)
+            with found.claim():
+                found.drafts.append(self._fact(claim, found))
+        return [*self._found.values()]
+
+    def _fact(self, claim: Mapping[str, Any], found: Found) -> Draft:
+        """The event that brings a fact. Raises Refusal."""
+        message = self._messages.get(claim["message"])
+        if message is None:
+            raise Refusal("unknown_id")
+        confidence = check_confidence(claim, self._least)
+        content = check_text(claim["content"], FACT_CHARACTERS)
+        if not stands_in(claim["evidence"], message.content):
+            raise Refusal("no_evidence")
+        since, until = check_time(claim["valid_from"]), check_time(claim["valid_to"])
+        if since is not None and until is not None and until < since:
+            raise Refusal("wrong_date")
+        others = self._others(content, message, [since, until])
+        if plain(content) in self._seen:
+            raise Refusal("duplicate")
+        if len(found.drafts) == FACTS_MAX:
+            raise Refusal("too_many")
+        self._seen.add(plain(content))
+        request = self._requests[claim["message"]]
+        fields = {
+            "type": "memory",
+            "timestamp": written_time(message.created_at),
+            "project_id": request.project_id,
+            "session_id": request.session_id,
+            "content": content,
+            "kind": claim["kind"],
+            "layer": "long_term",
+            "confidence": confidence,
+            "entities": _entities(claim["entities"], content, found) or None,
+            "valid_from": None if since is None else written_time(since),
+            "valid_to": None if until is None else written_time(until),
+        }
+        return Draft({name: value for name, value in fields.items() if value is not None}, message, others)
+
+    def _others(self, content: str, message: ShownMemory, times: Sequence[int | None]) -> list[ShownMemory]:
+        """The other messages that a fact has a name or a number from. Raises Refusal where it has one from none."""
+        beside = [one for one in (*self._messages.values(), *self._before) if one is not message]
+        texts = [f"{author(one)}\n{one.content}" for one in beside]
+        year = format_time(message.created_at)[:4]  # its day only if the fact gives it as a date, too
+        used = sources_of(content, [author(message), message.content, date_words(times), year], texts)
+        if used is None:
+            raise Refusal("not_in_texts")
+        return [beside[number] for number in used]
+
+
+def _entities(claimed: Sequence[Mapping[str, Any]], content: str, found: Found) -> list[dict[str, str]]:
+    """The entities that a fact names. Without others, which are counted, the fact is kept."""
+    kept = dict[str, dict[str, str]]()
+    for one in claimed:
+        with found.claim():
+            name = check_text(one["name"], NAME_CHARACTERS)
+            if not names_it(content, name):
+                raise Refusal("not_in_texts")
+            if plain(name) in kept:
+                raise Refusal("duplicate")
+            if len(kept) == ENTITIES_MAX:
+                raise Refusal("too_many")
+            kept[plain(name)] = {"name": name, "type": one["type"]}
+    return [*kept.values()]

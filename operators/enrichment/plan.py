@@ -1,0 +1,105 @@
+"""Which calls of a language model requests need: those about one memory alone, and those that read several at once.
+
+Facts and categories are found as well in many messages of a session as in one, and instructions and schema are paid
+once. What a memory says to others is asked for each alone: its neighbours would have to be shown all the same, and
+what is said of one pair would stand beside what is said of another.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from recallflow.enrichment import EnrichmentRequest
+from recallflow.llm import Prompt, Spent, Task
+from recallflow.operators.enrichment.categorise import categorise
+from recallflow.operators.enrichment.claims import Step
+from recallflow.operators.enrichment.classify import classify
+from recallflow.operators.enrichment.extract import extract
+from recallflow.operators.enrichment.facts import facts
+from recallflow.operators.enrichment.resolve import resolve
+from recallflow.operators.enrichment.shown import CHARACTERS
+from recallflow.operators.enrichment.summarise import summarise_category, summarise_episode
+
+BATCH_MAX = 16  # messages that one call reads: more, and its answer is cut off
+BATCH_CHARACTERS = 24_000  # of them
+CHARACTERS_A_TOKEN = 4  # about, for an estimate
+_BATCHED: tuple[Task, ...] = ("facts", "categorise")
+
+
+class Thresholds(NamedTuple):
+    """How sure a model has to be: of what memories say to each other and which entity is meant, and of all else."""
+
+    relationship_confidence: float = 0.70
+    semantic_confidence: float = 0.60
+
+
+def plan(requests: Sequence[EnrichmentRequest], thresholds: Thresholds, categories: Mapping[str, str]) -> list[Step]:
+    """The calls that the requests of one owner and session need, always in the same order."""
+    steps = [
+        step
+        for number, request in enumerate(requests)
+        for task in request.tasks
+        if (step := _of_one(task, number, request, thresholds)) is not None
+    ]
+    for task in _BATCHED:
+        for numbers in _batches(task, requests):
+            steps += _of_many(task, numbers, requests, thresholds, categories)
+    return steps
+
+
+def alone(
+    step: Step, requests: Sequence[EnrichmentRequest], thresholds: Thresholds, categories: Mapping[str, str]
+) -> list[Step]:
+    """The calls that do the work of one that reads several requests, each for one of them."""
+    task = step.prompt.task
+    return [one for number in step.requests for one in _of_many(task, [number], requests, thresholds, categories)]
+
+
+def estimated(prompts: Iterable[Prompt]) -> Spent:
+    """About what prompts cost, without their answers."""
+    sizes = [len(one.system) + len(one.user) + len(json.dumps(one.schema)) for one in prompts]
+    return Spent(len(sizes), sum(sizes) // CHARACTERS_A_TOKEN, 0)
+
+
+def _of_one(task: Task, number: int, request: EnrichmentRequest, thresholds: Thresholds) -> Step | None:
+    match task:
+        case "classify":
+            return classify(number, request, thresholds.relationship_confidence)
+        case "extract":
+            return extract(number, request, thresholds.semantic_confidence)
+        case "resolve":
+            return resolve(number, request, thresholds.relationship_confidence)
+        case "summarise_category":
+            return summarise_category(number, request)
+        case "summarise_episode":
+            return summarise_episode(number, request)
+    return None
+
+
+def _of_many(
+    task: Task,
+    numbers: Sequence[int],
+    requests: Sequence[EnrichmentRequest],
+    thresholds: Thresholds,
+    categories: Mapping[str, str],
+) -> list[Step]:
+    chosen = [requests[number] for number in numbers]
+    if task == "facts":
+        return [facts(numbers, chosen, thresholds.semantic_confidence)]
+    return [categorise(numbers, chosen, categories, thresholds.semantic_confidence)] if categories else []
+
+
+def _batches(task: Task, requests: Sequence[EnrichmentRequest]) -> Iterator[list[int]]:
+    """The numbers of the requests for a task, as many together as one call may read."""
+    batch, room = list[int](), BATCH_CHARACTERS
+    for number, request in enumerate(requests):
+        if task not in request.tasks:
+            continue
+        size = min(len(request.memories[0].content), CHARACTERS)
+        if batch and (size > room or len(batch) == BATCH_MAX):
+            yield batch
+            batch, room = [], BATCH_CHARACTERS
+        batch.append(number)
+        room -= size
+    if batch:
+        yield batch

@@ -1,0 +1,104 @@
+"""Requests, and models that answer them as a test has it, behind the protocols that all models are behind."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from recallflow.embedder import Matrix
+from recallflow.enrichment import EnrichmentRequest, EnrichmentResult, ShownMemory, content_hash
+from recallflow.errors import EmbedderError, ModelError
+from recallflow.events import Event
+from recallflow.fields import parse_time
+from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt, Spent
+from recallflow.operators.enrichment.enrich import enrich
+from recallflow.operators.enrichment.plan import Thresholds
+from recallflow.operators.enrichment.results import Asked
+from recallflow.parsing import parse
+from recallflow.records import Position
+
+Said = Mapping[str, Any] | ModelError
+DAY = "2026-05-20T09:00:00Z"
+OWNER = {"tenant_id": "acme", "user_id": "ann", "environment": "prod"}
+
+
+def memory(memory_id: str, content: str, at: str | int = DAY, **fields: Any) -> ShownMemory:
+    """A memory as a request shows it."""
+    given = {"kind": "message", "role": "user", "name": "Ann"} | fields
+    return ShownMemory(
+        memory_id=memory_id, content=content, content_hash=content_hash(content), created_at=parse_time(at), **given
+    )
+
+
+def request(tasks: Sequence[str], *memories: ShownMemory, **fields: Any) -> EnrichmentRequest:
+    """A request about memories."""
+    given = {"type": "enrichment.request", "source": "memory.events:0:7", "session_id": "s1", "timestamp": 7}
+    return EnrichmentRequest.model_validate({**OWNER, **given, "tasks": [*tasks], "memories": [*memories], **fields})
+
+
+def asked(*requests: EnrichmentRequest) -> list[Asked]:
+    """Requests, one after the other in their topic."""
+    return [Asked(Position("enrichment.requests", 0, 40 + n), one) for n, one in enumerate(requests)]
+
+
+class Scripted:
+    """A language model that says of each task what a test has it say; it keeps the prompts."""
+
+    name = "scripted"
+
+    def __init__(self, **said: Said | Callable[[Prompt], Said]) -> None:
+        self._said = said
+        self.prompts: list[Prompt] = []
+
+    async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:
+        assert tenant_id == "acme"
+        self.prompts.append(prompt)
+        await asyncio.sleep(0)
+        said = self._said[prompt.task]
+        found = said(prompt) if callable(said) else said
+        if isinstance(found, ModelError):
+            raise found
+        return Completion(dict(found), Spent(1, 100, 11))
+
+    def data(self) -> dict[str, Any]:
+        """What the only prompt shows."""
+        (prompt,) = self.prompts
+        found: dict[str, Any] = json.loads(prompt.user.split("\n")[1])
+        return found
+
+
+class Vectors:
+    """An embedding service; texts that a test names are what it cannot take."""
+
+    name, dimension = "scripted-vectors", 3
+
+    def __init__(self, *, bad: Sequence[str] = (), error: ModelError | EmbedderError | None = None) -> None:
+        self._bad, self._error = bad, error
+        self.calls: list[list[str]] = []
+
+    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
+        assert tenant_id == "acme"
+        self.calls.append([*texts])
+        await asyncio.sleep(0)
+        if self._error is not None and (not self._bad or {*texts} & {*self._bad}):
+            raise self._error
+        rows: Matrix = np.array([[0.1 * len(text), 0.2, -0.3] for text in texts], np.float32)
+        return Embedded(rows, Spent(1, sum(map(len, texts)), 0))
+
+
+def results(
+    requests: Sequence[EnrichmentRequest],
+    model: LanguageModel | None = None,
+    embeddings: EmbeddingService | None = None,
+    categories: Mapping[str, str] | None = None,
+    thresholds: Thresholds = Thresholds(),  # noqa: B008 a value
+) -> list[EnrichmentResult]:
+    """What comes of requests."""
+    return asyncio.run(enrich(asked(*requests), model, embeddings, thresholds, categories or {}))
+
+
+def parsed(result: EnrichmentResult) -> list[Event]:
+    """The events of a result, as whoever reads them reads them."""
+    return [parse(json.dumps(event).encode()) for event in result.events]

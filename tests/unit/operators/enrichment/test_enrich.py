@@ -1,0 +1,158 @@
+"""All that is wanted of a request is asked for at the same time, each part fails alone, and results are the same for
+the same answers."""
+
+import asyncio
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recallflow.embedder import Matrix
+from recallflow.errors import EmbedderError, ModelError
+from recallflow.events import MemoryEmbedding
+from recallflow.llm import Completion, Prompt, Task
+from recallflow.operators.enrichment.enrich import enrich
+from recallflow.operators.enrichment.failures import LACKS, RELATIONSHIPS
+from recallflow.operators.enrichment.plan import Thresholds, estimated, plan
+from tests.unit.operators.enrichment.models import Scripted, Vectors, asked, memory, parsed, request, results
+
+PORTO = memory("new", "I moved to Porto.")
+LISBON = memory("old", "I live in Lisbon.", "2026-01-01")
+SUMMARISED = {"category": "travel", "episode_id": "ep_1"}
+ALL: tuple[Task, ...] = (
+    "embed",
+    "classify",
+    "extract",
+    "resolve",
+    "facts",
+    "categorise",
+    "summarise_category",
+    "summarise_episode",
+)
+NOTHING: dict[str, Any] = {
+    "classify": {"verdicts": []},
+    "extract": {"relations": []},
+    "resolve": {"verdicts": []},
+    "facts": {"facts": []},
+    "categorise": {"assigned": []},
+    "summarise_category": {"summary": "Ann moved to Porto."},
+    "summarise_episode": {"summary": "Ann moved to Porto."},
+}
+WANTED = request(
+    ALL, PORTO, similar=[LISBON], recent=[LISBON], entities=[{"key": "entity:lisboa", "name": "Lisboa"}], **SUMMARISED
+)
+CATEGORIES = {"travel": ""}
+
+
+def test_every_task_that_is_asked_for_has_its_code() -> None:
+    assert {*LACKS} == {*ALL}
+    assert {*LACKS} >= RELATIONSHIPS
+    assert LACKS["classify"].code == "GRAPH_LLM_CLASSIFICATION_FAILED"
+    assert LACKS["extract"].code == LACKS["resolve"].code == "GRAPH_LLM_SEMANTIC_EXTRACTION_FAILED"
+
+
+@pytest.mark.parametrize("failing", [task for task in ALL if task != "embed"])
+def test_each_task_fails_alone(failing: Task) -> None:
+    model = Scripted(**NOTHING | {failing: ModelError("timeout", "no answer in 30 s")})
+    (result,) = results([WANTED], model, Vectors(), CATEGORIES)
+    assert [(one.task, one.code) for one in result.failures] == [(failing, LACKS[failing].code)]
+    assert result.failures[0].detail == f"{LACKS[failing].text} (timeout: no answer in 30 s)"
+    expected = {"memory.embedding": 1, "category.summary": 1, "episode.summary": 1}
+    expected.pop(failing.replace("summarise_", "") + ".summary", None)
+    assert [event["type"] for event in result.events] == [*expected]
+    assert (result.calls, result.prompt_tokens, result.completion_tokens) == (6, 600, 66)
+    assert result.embedding_tokens == len(PORTO.content)
+
+
+@pytest.mark.parametrize("error", [ModelError("rejected", "no"), EmbedderError("5 floats, not 3")])
+def test_a_text_that_cannot_be_embedded_costs_the_others_nothing(error: ModelError | EmbedderError) -> None:
+    service = Vectors(bad=["Bad"], error=error)
+    wanted = [request(["embed"], memory("a", "Good", name=None)), request(["embed"], memory("b", "y"), text="Bad")]
+    good, bad = results(wanted, None, service)
+    assert service.calls == [["Good", "Bad"], ["Good"], ["Bad"]]
+    assert ([event["memory_id"] for event in good.events], good.failures) == (["a"], [])
+    assert (bad.events, [one.code for one in bad.failures]) == ([], ["EMBEDDING_FAILED"])
+
+
+def test_an_embedding_service_that_is_away_is_asked_once() -> None:
+    service = Vectors(error=ModelError("unavailable", "no connection"))
+    found = results([request(["embed"], PORTO), request(["embed"], LISBON)], None, service)
+    assert len(service.calls) == 1
+    assert [[one.code for one in result.failures] for result in found] == [["EMBEDDING_FAILED"]] * 2
+
+
+def test_vectors_come_of_what_is_to_be_read_with_what_tells_whether_they_still_fit() -> None:
+    (result,) = results([request(["embed"], PORTO, text="Ann: I moved to Porto.")], None, Vectors())
+    (event,) = parsed(result)
+    assert isinstance(event, MemoryEmbedding)
+    assert (event.memory_id, event.content_hash) == ("new", PORTO.content_hash)
+    assert (event.model, event.source) == ("scripted-vectors", "memory.events:0:7")
+    sent: Matrix = np.array([0.1 * len("Ann: I moved to Porto."), 0.2, -0.3], np.float32)
+    assert np.array(event.embedding, np.float32).tobytes() == sent.tobytes()
+    assert "0.2" in str(event.embedding)  # as short as it can be written
+
+
+@pytest.mark.parametrize("task", ALL)
+def test_without_a_model_the_result_says_so(task: Task) -> None:
+    wanted = WANTED.model_copy(update={"tasks": [task]})
+    (result,) = results([wanted], None, None, CATEGORIES)
+    assert [(one.task, one.code) for one in result.failures] == [(task, LACKS[task].code)]
+    assert (result.events, result.calls) == ([], 0)
+
+
+def test_everything_is_asked_for_at_the_same_time() -> None:
+    begun, all_begun = 0, asyncio.Event()
+
+    class Waits(Scripted):
+        async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:
+            nonlocal begun
+            begun += 1
+            if begun == 7:
+                all_begun.set()
+            await asyncio.wait_for(all_begun.wait(), 30)
+            return await super().complete(tenant_id, prompt)
+
+    (result,) = results([WANTED], Waits(**NOTHING), Vectors(), CATEGORIES)
+    assert (result.calls, result.failures) == (7, [])
+
+
+def test_a_result_says_whose_it_is_and_what_it_answers() -> None:
+    (result,) = results([request(["classify"], PORTO, environment="test")], Scripted())
+    assert result.owner == ("acme", "test", "ann")
+    assert (result.request, result.source) == ("enrichment.requests:0:40", "memory.events:0:7")
+    assert (result.memory_id, result.timestamp) == ("new", 7)
+
+
+def test_events_have_the_owner_and_an_id_that_is_always_the_same() -> None:
+    wanted = WANTED.model_copy(update={"environment": "test"})
+    (result,) = results([wanted], Scripted(**NOTHING), Vectors(), CATEGORIES)
+    name = sha256(b"enrichment.requests:0:40").hexdigest()[:32]
+    assert [event["id"] for event in result.events] == [f"{name}-{n}" for n in range(3)]
+    assert {event.owner for event in parsed(result)} == {WANTED.owner._replace(environment="test")}
+
+
+def test_an_answer_that_our_own_code_fails_at_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    model = Scripted(**NOTHING | {"extract": {"relations": [{"evidence": "secret"}]}})
+    (result,) = results([WANTED], model, Vectors(), CATEGORIES)
+    assert [(one.task, one.code) for one in result.failures] == [("extract", LACKS["extract"].code)]
+    assert "KeyError" in result.failures[0].detail
+    assert (result.calls, len(result.events)) == (7, 3)
+    assert "secret" not in caplog.text
+
+
+def test_a_failure_of_another_kind_stops() -> None:
+    def fail(prompt: Prompt) -> Any:
+        raise MemoryError(prompt.task)
+
+    with pytest.raises(MemoryError):
+        asyncio.run(enrich(asked(request(["extract"], PORTO)), Scripted(extract=fail), None, Thresholds(), {}))
+
+
+def test_an_estimate_counts_calls_and_grows_with_what_is_shown() -> None:
+    steps = plan([WANTED] * 3, Thresholds(), CATEGORIES)
+    small = estimated(step.prompt for step in steps)
+    assert small.calls == 3 * 5 + 2
+    long = WANTED.model_copy(update={"memories": [memory("new", "I moved. " * 500)]})
+    large = estimated(step.prompt for step in plan([long] * 3, Thresholds(), CATEGORIES))
+    assert large.prompt_tokens > small.prompt_tokens + 3 * 5 * 300

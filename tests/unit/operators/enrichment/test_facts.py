@@ -1,0 +1,186 @@
+"""What of messages is worth remembering by itself, and what of a model's claims is kept."""
+
+from typing import Any
+
+import pytest
+
+from recallflow.errors import ModelError
+from recallflow.events import Memory
+from recallflow.fields import parse_time
+from recallflow.llm import Prompt
+from recallflow.operators.enrichment.facts import ENTITIES_MAX, FACT_CHARACTERS, FACTS_MAX
+from recallflow.operators.enrichment.plan import BATCH_CHARACTERS, BATCH_MAX
+from tests.unit.operators.enrichment.models import Scripted, Vectors, memory, parsed, request, results
+
+ANN = memory("msg1", "I moved to Porto in March with my dog Rex, who is 4.", name="Ann")
+BOB = memory("msg2", "She starts at Acme on 1 June.", name="Bob")
+
+
+def fact(content: str = "Ann moved to Porto in March with Rex.", **fields: Any) -> dict[str, Any]:
+    given = {
+        "message": "m1",
+        "content": content,
+        "kind": "fact",
+        "confidence": 0.9,
+        "evidence": "I moved to Porto",
+        "entities": [],
+        "valid_from": None,
+        "valid_to": None,
+    }
+    return given | fields
+
+
+def asking(*messages: Any, **fields: Any) -> Any:
+    return [request(["facts"], one, **fields) for one in messages]
+
+
+def kept(said: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
+    """The facts that come of a claim about the first of two messages, and what is refused."""
+    first, second = results(asking(ANN, BOB), Scripted(facts={"facts": [said]}))
+    assert second.events == []
+    return [event["content"] for event in first.events], first.refused
+
+
+def test_a_fact_is_a_memory_that_tells_what_it_was_made_from() -> None:
+    said = fact(
+        kind="event",
+        entities=[{"name": "Ann", "type": "person"}, {"name": "Porto", "type": "place"}],
+        valid_from="2026-03-01",
+    )
+    (result,) = results(asking(ANN, project_id="p1"), Scripted(facts={"facts": [said]}))
+    (event,) = parsed(result)
+    assert isinstance(event, Memory)
+    assert (event.content, event.kind, event.layer) == (said["content"], "event", "long_term")
+    assert (event.session_id, event.project_id, event.timestamp) == ("s1", "p1", ANN.created_at)
+    assert (event.valid_from, event.valid_to, event.confidence) == (parse_time("2026-03-01"), None, 0.9)
+    assert [(one.name, one.type) for one in event.entities or []] == [("Ann", "person"), ("Porto", "place")]
+    assert event.derived_from is not None
+    assert (event.derived_from.memory_id, event.derived_from.content_hash) == ("msg1", ANN.content_hash)
+    assert (event.derived_from.others, event.derived_from.prompt_version) == ([], "facts-1")
+    assert event.model_extra == {}
+
+
+def test_messages_of_a_session_are_read_in_one_call_and_each_has_its_own_facts() -> None:
+    said = [
+        fact(message="m2", content="Ann starts at Acme on 1 June.", evidence="starts at Acme"),
+        fact(),
+        fact(message="m7"),
+    ]
+    before = memory("msg0", "Hi, I am Ann Lee.", "2026-05-01")
+    model = Scripted(facts={"facts": said})
+    first, second = results(asking(ANN, BOB, recent=[BOB, before, ANN]), model)
+    assert [one["number"] for one in model.data()["messages"]] == ["m1", "m2"]
+    assert [(one["number"], one["text"]) for one in model.data()["before"]] == [("c1", before.content)]
+    assert [event["content"] for event in first.events] == ["Ann moved to Porto in March with Rex."]
+    assert [event["content"] for event in second.events] == ["Ann starts at Acme on 1 June."]
+    assert (first.refused, second.refused) == ({"unknown_id": 1}, {})
+    assert (first.calls + second.calls, first.prompt_tokens + second.prompt_tokens) == (1, 100)
+    assert first.completion_tokens + second.completion_tokens == 11
+
+
+def test_a_fact_that_leans_on_another_message_goes_with_that_too() -> None:
+    said = fact(message="m2", content="Our friend Ann starts at Acme on 1 June.", evidence="She starts at Acme")
+    _, second = results(asking(ANN, BOB), Scripted(facts={"facts": [said]}))
+    (event,) = parsed(second)
+    assert isinstance(event, Memory)
+    assert event.derived_from is not None
+    assert [one.memory_id for one in event.derived_from.others] == ["msg1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (fact(message="m3"), "unknown_id"),
+        (fact(message="msg1"), "unknown_id"),
+        (fact(confidence=0.59), "low_confidence"),
+        (fact(confidence=2), "out_of_bounds"),
+        (fact(content=" \n"), "empty"),
+        (fact(content="x" * (FACT_CHARACTERS + 1)), "too_long"),
+        (fact(content="Ann \x07 rings."), "unfit"),
+        (fact(evidence="starts at Acme"), "no_evidence"),
+        (fact(evidence=""), "no_evidence"),
+        (fact(content="The wife of Peter Smith moved."), "not_in_texts"),
+        (fact(content="Rex is 5."), "not_in_texts"),
+        (fact(valid_from="soon"), "wrong_date"),
+        (fact(valid_from="2026-03-02", valid_to="2026-03-01"), "wrong_date"),
+    ],
+)
+def test_a_claim_that_is_not_borne_out_is_refused(said: dict[str, Any], reason: str) -> None:
+    assert kept(said) == ([], {reason: 1})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Ann's dog Rex is 4.",
+        "Ann has been living in Porto since March 2026.",  # the year that the message was written in
+        "Ann is in Porto, and Bob knows.",
+        "ann moved",
+    ],
+)
+def test_names_and_numbers_of_the_messages_and_their_dates_are_known(content: str) -> None:
+    assert kept(fact(content)) == ([content], {})
+
+
+def test_a_date_that_was_worked_out_may_stand_in_the_fact() -> None:
+    assert kept(fact("Ann moved on 3 March 2025.", valid_from="2025-03-03")) == (["Ann moved on 3 March 2025."], {})
+    assert kept(fact("Ann moved on 3 March 2025.")) == ([], {"not_in_texts": 1})
+
+
+def test_the_same_fact_comes_once() -> None:
+    said = [fact("Ann lives in Porto."), fact("ann lives  in Porto.")]
+    (result,) = results(asking(ANN), Scripted(facts={"facts": said}))
+    assert (len(result.events), result.refused) == (1, {"duplicate": 1})
+
+
+def test_a_fact_that_the_message_says_alike_is_kept_as_one() -> None:
+    plain = memory("msg1", "Ann lives in Porto.")
+    (result,) = results(asking(plain), Scripted(facts={"facts": [fact("Ann lives in Porto.", evidence="Ann lives")]}))
+    assert [event["kind"] for event in result.events] == ["fact"]
+
+
+def test_facts_of_a_message_are_bounded() -> None:
+    letters = "abcdefghijklmnop"
+    said = [fact(f"It is {one}.") for one in letters]
+    (result,) = results(asking(ANN), Scripted(facts={"facts": said}))
+    assert (len(result.events), result.refused) == (FACTS_MAX, {"too_many": len(letters) - FACTS_MAX})
+
+
+def test_entities_that_the_fact_does_not_name_are_left_out_and_it_is_kept() -> None:
+    names = [*[f"n{letter}" for letter in "abcdefghi"], "", "NA", "elsewhere"]
+    content = f"It has {' '.join(names[:9])}."
+    said = fact(content, entities=[{"name": name, "type": "other"} for name in names])
+    (result,) = results(asking(ANN), Scripted(facts={"facts": [said]}))
+    assert [one["name"] for one in result.events[0]["entities"]] == names[:ENTITIES_MAX]
+    assert result.refused == {"duplicate": 1, "empty": 1, "not_in_texts": 1, "too_many": 1}
+
+
+def test_one_call_reads_so_many_messages_and_characters() -> None:
+    model = Scripted(facts={"facts": []})
+    results(asking(*(memory(f"m{n}", "Hi there.") for n in range(BATCH_MAX + 1))), model)
+    assert [one.user.count('"number"') for one in model.prompts] == [BATCH_MAX, 1]
+    model = Scripted(facts={"facts": []})
+    results(asking(*(memory(f"m{n}", "x" * (BATCH_CHARACTERS // 4)) for n in range(5))), model)
+    assert [one.user.count('"number"') for one in model.prompts] == [4, 1]
+
+
+@pytest.mark.parametrize("code", ["malformed", "refused", "rejected"])
+def test_a_message_that_a_model_will_not_read_costs_the_others_nothing(code: Any) -> None:
+    def say(prompt: Prompt) -> Any:
+        if "Acme" in prompt.user:
+            return ModelError(code, "no")
+        return {"facts": [fact()]}
+
+    model = Scripted(facts=say)
+    first, second = results(asking(ANN, BOB), model)
+    assert len(model.prompts) == 3
+    assert (len(first.events), first.failures) == (1, [])
+    assert [(one.task, one.code) for one in second.failures] == [("facts", "FACT_EXTRACTION_FAILED")]
+
+
+@pytest.mark.parametrize("code", ["timeout", "rate_limited", "unavailable", "over_budget", "left_alone", "busy"])
+def test_a_service_that_does_not_answer_is_not_asked_for_each_message(code: Any) -> None:
+    model = Scripted(facts=ModelError(code, "no"))
+    found = results(asking(ANN, BOB), model, Vectors())
+    assert len(model.prompts) == 1
+    assert [[one.code for one in result.failures] for result in found] == [["FACT_EXTRACTION_FAILED"]] * 2

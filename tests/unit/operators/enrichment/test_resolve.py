@@ -1,0 +1,79 @@
+"""Which known entity a name means, and what of a model's verdicts is kept."""
+
+from typing import Any
+
+import pytest
+
+from recallflow.enrichment import ShownEntity
+from recallflow.events import GraphEdges
+from tests.unit.operators.enrichment.models import Scripted, memory, parsed, request, results
+
+ANA = ShownEntity(key="entity:ana silva", name="Ana Silva", type="person", told_by="Ana Silva is my sister.")
+REX = ShownEntity(key="entity:rex", name="Rex")
+TEXT = memory("new", "Yesterday my sister Annie and Rex came with Bob.")
+
+
+def verdict(name: str = "n1", entity: str = "e1", says: str = "same", **fields: Any) -> dict[str, Any]:
+    given = {"name": name, "entity": entity, "verdict": says, "confidence": 0.9, "evidence": "my sister Annie"}
+    return given | fields
+
+
+def told(*said: dict[str, Any]) -> Any:
+    model = Scripted(resolve={"verdicts": [*said]})
+    (result,) = results([request(["resolve"], TEXT, entities=[ANA, REX])], model)
+    return result
+
+
+def test_names_that_are_not_known_are_shown_beside_what_is() -> None:
+    model = Scripted(resolve={"verdicts": []})
+    results([request(["resolve"], TEXT, entities=[ANA, REX])], model)
+    data = model.data()
+    assert data["names"] == [{"number": "n1", "name": "Annie"}, {"number": "n2", "name": "Bob"}]
+    assert [(one["number"], one["name"]) for one in data["entities"]] == [("e1", "Ana Silva"), ("e2", "Rex")]
+
+
+def test_what_is_the_same_is_one_thing_called_as_it_was_known() -> None:
+    (event,) = parsed(told(verdict()))
+    assert isinstance(event, GraphEdges)
+    (edge,) = event.edges
+    assert (edge.source, edge.type, edge.target) == ("entity:ana silva", "same_as", "entity:Annie")
+    assert (edge.confidence, edge.evidence) == (0.9, "new")
+    assert event.derived_from is not None
+    assert event.derived_from.memory_id == "new"
+
+
+@pytest.mark.parametrize("says", ["different", "unknown"])
+def test_nothing_comes_of_other_verdicts(says: str) -> None:
+    result = told(verdict(says=says))
+    assert (result.events, result.refused) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (verdict(name="n9"), "unknown_id"),
+        (verdict(name="Annie"), "unknown_id"),
+        (verdict(entity="entity:rex"), "unknown_id"),
+        (verdict(confidence=0.6), "low_confidence"),
+        (verdict(confidence=7), "out_of_bounds"),
+        (verdict(evidence="Ana Silva is my sister Annie"), "no_evidence"),
+        (verdict(evidence="Yesterday"), "no_evidence"),
+    ],
+)
+def test_a_claim_that_is_not_borne_out_is_refused(said: dict[str, Any], reason: str) -> None:
+    result = told(said)
+    assert (result.events, result.refused) == ([], {reason: 1})
+
+
+def test_one_name_never_makes_two_known_entities_one() -> None:
+    result = told(verdict(), verdict(entity="e2"))
+    assert (len(result.events), result.refused) == (1, {"duplicate": 1})
+
+
+@pytest.mark.parametrize(
+    ("about", "entities"), [(TEXT, []), (memory("new", "it rains."), [ANA]), (memory("new", "and Rex too."), [REX])]
+)
+def test_nobody_is_asked_where_there_is_nothing_to_tell(about: Any, entities: list[ShownEntity]) -> None:
+    model = Scripted()
+    (result,) = results([request(["resolve"], about, entities=entities)], model)
+    assert (model.prompts, result.events, result.failures) == ([], [], [])
