@@ -16,12 +16,14 @@ from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.errors import ErrorCode
+from recallflow.events import DERIVED_TYPES
 from recallflow.flows.tally import BOUNDS_S, Tally
 from recallflow.operators.enrichment.requests import TASKS
 from recallflow.responses import WARNINGS, Response
 from recallflow.state.directory import StateDirectory
 
 KINDS = ("response", "receipt", "request", "dead_letter", "verdict")
+OTHER_MODEL = "memory.embedding", "other_model"
 STATUSES = get_args(Response.model_fields["status"].annotation)
 
 
@@ -83,9 +85,18 @@ class Metrics(Collector):
                 REASONS,
             )
             held = self._running.directory.counts
+            yield _unfit(self._running.directory.unfit)
             yield _gauge("owners", "Users whose memory is held", held.owners)
             yield _gauge("memories", "Current memories held", held.memories)
             yield _gauge("hot_cache_bytes", "Bytes of owners in memory", self._running.directory.hot_bytes)
+
+
+def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:
+    help_text = "Events without effect: what they were made from is gone or changed"
+    family = CounterMetricFamily("recallflow_unfit_events", help_text, labels=["type", "reason"])
+    for labels in sorted({(kind, "outdated") for kind in DERIVED_TYPES} | {OTHER_MODEL} | {*counts}):
+        family.add_metric(labels, counts.get(labels, 0))
+    return family
 
 
 def _outputs(tally: Tally) -> Iterator[Metric]:

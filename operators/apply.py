@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 
@@ -17,6 +17,7 @@ from recallflow.events import (
     GraphArchive,
     GraphEdges,
     Memory,
+    MemoryEmbedding,
     MemoryFeedback,
     MemoryForget,
     MemoryUpdate,
@@ -25,6 +26,7 @@ from recallflow.events import (
 from recallflow.fields import Model
 from recallflow.language import read, stems
 from recallflow.limits import READ_CHARACTERS
+from recallflow.operators import derived
 from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.episodes import end, join_or_open, joins_episode
 from recallflow.operators.events import Analysis, Write, event_time, unsupported
@@ -38,9 +40,11 @@ from recallflow.operators.text import entry_stems, flags_of
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, to_forget
 from recallflow.records import Position
-from recallflow.responses import Outcome, Receipt
+from recallflow.responses import Outcome, Receipt, Unfit
+from recallflow.state.arrays import unit
 from recallflow.state.labels import metadata_labels
 from recallflow.state.rows import LANGUAGE_SHIFT, Current, Entry, MemoryRow, Vectors
+from recallflow.state.tokens import NO_TOKENS
 
 NO_EPISODE = -1
 DEFAULT_KIND = "fact"
@@ -54,6 +58,7 @@ READ_IN_PART = "READ_IN_PART"
 _READ_IN_PART = (
     f"the whole text is stored and shown, and found by its first {READ_CHARACTERS:,} characters: send several memories"
 )
+_UNFIT = get_args(Unfit)
 _OUT_OF_STEP = "the memory is stored, its graph is not: it is tried again with the next event of this user"
 _CLEARED: dict[str, Any] = {
     "kind": DEFAULT_KIND,
@@ -94,12 +99,14 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> R
     changed."""
     event, position = write.event, write.record.position
     digest = view.digest(_content(event))
+    outcome: Outcome
     if isinstance(event, Message | Memory):
         memory_id: str | None = event.id or str(position)
         outcome = _create(view, write, event, event.id or str(position), digest, rules)
     else:
         memory_id = event.memory_id if isinstance(event, MemoryUpdate | MemoryForget | MemoryFeedback) else None
         outcome = _once(view, write, digest, rules, work)
+    view.unfit = outcome if outcome in _UNFIT else None
     missing: tuple[str, str] | None = None
     synced = sync(view, rules.graph_writer(view.graph, rules.similarity), write.analysis, position)
     if not synced or (work is not None and not work.synced):
@@ -126,8 +133,11 @@ def _create(view: View, write: Write, event: Message | Memory, memory_id: str, d
     known = view.current(memory_id)
     if known is not None:
         return _repeated(known.digest, digest, "id")
+    if not derived.fits(view, event):
+        return "outdated"
     row = _row(view, event, memory_id, event_time(write))
     check_relations(row)
+    derived.link(view, row)
     analysis = _in_own_language(view, write.analysis or Analysis("", 0, None), row.content)
     episode = _join_episode(view, row, rules) if joins_episode(event) else NO_EPISODE
     view.put(row, _entry(row, episode, analysis), _vectors(analysis, rules), digest)
@@ -158,7 +168,10 @@ def _row(view: View, event: Message | Memory, memory_id: str, created: tuple[int
         project_id=event.project_id,
         metadata=event.metadata,
     )
-    return replace(row, **dict(_columns(event))) if isinstance(event, Memory) else row
+    if isinstance(event, Message):
+        return row
+    made_from = None if event.derived_from is None else derived.columns(view, event.derived_from)
+    return replace(row, derived_from=made_from, **dict(_columns(event)))
 
 
 def _join_episode(view: View, row: MemoryRow, rules: Rules) -> int:
@@ -180,7 +193,8 @@ def _once(view: View, write: Write, digest: str, rules: Rules, work: Work | None
     if before is not None:
         return _repeated(before, digest, "id")
     outcome = _change(view, write, rules, work)
-    view.mark_applied(event.id, digest)
+    if outcome not in _UNFIT:
+        view.mark_applied(event.id, digest)
     return outcome
 
 
@@ -188,9 +202,13 @@ def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcom
     if work is not None:
         return "forgotten" if work.found else "unchanged"
     event = write.event
+    if not derived.fits(view, event):
+        return "outdated"
     match event:
         case MemoryUpdate():
             return _update(view, event, write.analysis, event_time(write), rules)
+        case MemoryEmbedding():
+            return _embed(view, event, rules)
         case MemoryForget():
             return _forget(view, event)
         case MemoryFeedback():
@@ -198,11 +216,12 @@ def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcom
         case EpisodeEnd():
             return _end_episode(view, event, event_time(write)[0], rules)
         case GraphEdges():
-            return "updated" if relate(view.graph, event, event_time(write)[0]) else "unchanged"
+            return _relate(view, event, event_time(write)[0])
         case GraphArchive():
             return "updated" if archive(view.graph, event) else "unchanged"
         case CategorySummary():
-            view.put_summary(event.category, event.summary)
+            sources = view.seqs(one.memory_id for one in derived.sources_of(event))
+            view.put_summary(event.category, event.summary, sources)
             return "updated"
     raise unsupported(event.type)
 
@@ -212,10 +231,7 @@ def _update(
 ) -> Outcome:
     current = _known(view, event.memory_id)
     before = view.row(event.memory_id, current.version)
-    columns = dict(_columns(event))
-    if before.role is not None and "kind" in columns and event.kind is None:
-        columns["kind"] = MESSAGE_KIND  # what a message is when nothing else is said
-    after = replace(before, **columns)
+    after = replace(before, **_changed(before, event))
     if after == before:
         return "unchanged"
     if after.valid_from_ms is not None and after.valid_to_ms is not None and after.valid_to_ms < after.valid_from_ms:
@@ -238,7 +254,48 @@ def _update(
     else:
         analysis = _in_own_language(view, analysis, after.content)
         view.put(after, _entry(after, entry.episode, analysis), _vectors(analysis, rules), current.digest)
+    if after.content != before.content:
+        derived.withdraw(view, current.seq, edited)
     return "updated"
+
+
+def _changed(before: MemoryRow, event: MemoryUpdate) -> dict[str, Any]:
+    """The columns that an update changes. What was found out of a text fills what nobody gave, and goes with that
+    text."""
+    columns = dict(_columns(event))
+    if event.derived_from is not None:
+        columns = {name: value for name, value in columns.items() if getattr(before, name) in (None, [])}
+        return columns | {"filled": [*before.filled, *columns]} if columns else {}
+    if before.role is not None and "kind" in columns and event.kind is None:
+        columns["kind"] = MESSAGE_KIND  # what a message is when nothing else is said
+    filled = [name for name in before.filled if name not in columns]
+    if event.content not in (None, before.content):
+        columns |= {name: [] if isinstance(getattr(before, name), list) else None for name in filled}
+        filled = []
+    return columns | {"filled": filled}
+
+
+def _embed(view: View, event: MemoryEmbedding, rules: Rules) -> Outcome:
+    """Gives a memory the vector of its text. Tokens that the model gave of it before stay."""
+    if event.model != rules.model:
+        return "other_model"
+    current = _known(view, event.memory_id)
+    before = view.vectors(current.seq)
+    tokens = before.tokens if before is not None and before.model == rules.model else NO_TOKENS
+    vectors = Vectors(rules.model, unit(event.embedding), tokens)
+    if before is not None and before.encode() == vectors.encode():
+        return "unchanged"
+    view.put_vectors(view.row(event.memory_id, current.version), vectors)
+    return "updated"
+
+
+def _relate(view: View, event: GraphEdges, said_ms: int) -> Outcome:
+    try:
+        return "updated" if relate(view.graph, event, said_ms) else "unchanged"
+    except InvalidRecord as error:
+        if event.derived_from is None or error.code != "not_found":
+            raise
+        return "outdated"  # something that it is about is gone by now
 
 
 def _forget(view: View, event: MemoryForget) -> Outcome:

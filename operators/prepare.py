@@ -18,7 +18,7 @@ from recallflow.operators.graph.names import read_names
 from recallflow.operators.guard import once
 from recallflow.operators.passages import Passage, passages
 from recallflow.operators.text import entry_stems, flags_of
-from recallflow.state.arrays import Bytes, mean
+from recallflow.state.arrays import Bytes, mean, unit
 from recallflow.state.tokens import NO_TOKENS, to_bytes
 from recallflow.state.window import sketches
 
@@ -119,7 +119,7 @@ def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes
     vectors = None if embedded is None else embedded.matrix
     tokens, sizes = (NO_TOKENS, ()) if embedded is None else (embedded.tokens, embedded.sizes)
     if given is not None:
-        vectors, sizes = _unit(given), ()
+        vectors, sizes = unit(given), ()
     reading = read(text.whole)
     return Analysis(
         stems=entry_stems(text.whole, text.passages, reading),
@@ -140,17 +140,13 @@ def _given(write: Write) -> list[float] | None:
     return event.embedding if isinstance(event, Message | Memory | MemoryUpdate | MemoryEmbedding) else None
 
 
-def _unit(vector: Sequence[float]) -> Matrix:
-    """(1, dimension) float32, L2-normalised; the norm is taken in double precision, where it cannot overflow."""
-    row = np.array([vector], np.float64)
-    norm = np.linalg.norm(row)
-    return (row / norm if norm > 0 else row).astype(np.float32)
-
-
 def check_dimension(embedder: Embedder, write: Write) -> Write | Refused:
-    """A vector that comes with the event must be the configured model's: vectors of different models never meet."""
+    """A vector that comes with the event must be the configured model's: vectors of different models never meet. One
+    that names another model is no mistake: it has no effect."""
     given = _given(write)
     if given is None or len(given) == embedder.dimension:
+        return write
+    if isinstance(write.event, MemoryEmbedding) and write.event.model != embedder.name:
         return write
     problem = f"{len(given)} numbers; {embedder.name} has {embedder.dimension}. Leave it out to have it computed"
     return Refused(write.record, InvalidRecord("wrong_dimension", [FieldProblem("embedding", problem)]), STEP)

@@ -11,7 +11,17 @@ from recallflow.records import Position
 from recallflow.state import keys, segments
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.partition import Counts, Partition, Values
-from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, MemoryRow, Vectors
+from recallflow.state.rows import (
+    CategorySummary,
+    Current,
+    Entry,
+    Episode,
+    EpisodeMark,
+    Head,
+    Made,
+    MemoryRow,
+    Vectors,
+)
 from recallflow.state.usage import Usage
 
 
@@ -28,8 +38,10 @@ class View:
         self.language = hot.language  # of the owner's last text that told one
         self.change = hot.next_change if change is None else change
         self._added: list[tuple[Entry, Vectors | None]] = []
+        self._embedded: list[tuple[Entry, Vectors | None]] = []
         self._removed: list[int] = []
         self.touched: list[Remembered | Forgotten] = []
+        self.unfit: str | None = None  # why the event has no effect, where it does not fit what is remembered
         self._graph: Changes | None = None
         self._episodes: dict[str | None, list[Episode]] = {}
         self._usage: dict[int, Usage] = {}
@@ -90,6 +102,21 @@ class View:
         """Current memories from a sequence number on, in order of arrival."""
         end = keys.after(keys.table(self._hot.key, keys.ENTRY))
         return (Entry.decode(value) for _, value in self._partition.scan_range(keys.entry(self._hot.key, first), end))
+
+    def seqs(self, memory_ids: Iterable[str]) -> list[int]:
+        """The sequence numbers of memories, forgotten ones too, each once."""
+        found = map(self.current, memory_ids)
+        return [*dict.fromkeys(current.seq for current in found if current is not None)]
+
+    def made(self, seq: int) -> Made:
+        """What was made of a memory, as the event leaves it so far."""
+        key = keys.made(self._hot.key, seq)
+        stored = self._staged[key] if key in self._staged else self._partition.get(key)
+        return Made.decode(stored) if stored else Made([], [])
+
+    def is_forgotten(self, seq: int) -> bool:
+        """Whether the event has forgotten a memory by now."""
+        return seq in self._removed
 
     def episodes(self, session_id: str | None) -> list[Episode]:
         return self._hot.episodes(session_id)
@@ -152,6 +179,7 @@ class View:
         key, name, current = self._hot.key, self._hot.name(entry.id), self.current(entry.id)
         if current is None:
             raise KeyError(f"no id leads to memory {entry.seq}")
+        self._part(entry)
         first = self._first_entry(entry)
         if first.episode >= 0:
             opened = opening(self.owner, first)
@@ -187,10 +215,39 @@ class View:
         self._mark(EpisodeMark(self.change, self.ingested_ms, session_id, at_ms, None))
         self.put_episodes(session_id, [ended])
 
-    def put_summary(self, category: str, summary: str) -> None:
-        """Stores a category's new summary."""
+    def put_vectors(self, row: MemoryRow, vectors: Vectors) -> None:
+        """Gives a memory's current version its vector, or another one."""
+        key, entry = self._hot.key, self.entry(row.seq)
+        self._staged[keys.vectors(key, row.seq)] = vectors.encode()
+        self._staged[keys.renewed(key, row.seq)] = b""
+        self._embedded.append((entry, vectors))
+        self.touched.append(Remembered(row, entry.episode, vectors, content_changed=False, embedded=True))
+
+    def put_made(self, seq: int, made: Made) -> None:
+        """Stores what was made of a memory."""
+        self._staged[keys.made(self._hot.key, seq)] = made.encode() if any(made) else None
+
+    def put_summary(self, category: str, summary: str, sources: list[int]) -> None:
+        """Stores a category's new summary. One that was made of memories replaces the one before that was."""
+        if sources:
+            for change in self._derived_summaries(category):
+                self.drop_summary(category, change)
         key = keys.category_summary(self._hot.key, self._hot.name(category), self.change)
-        self._staged[key] = CategorySummary(self.change, self.ingested_ms, category, summary).encode()
+        self._staged[key] = CategorySummary(self.change, self.ingested_ms, category, summary, sources).encode()
+        for seq in sources:
+            made = self.made(seq)
+            self.put_made(seq, made._replace(summaries=[*made.summaries, (category, self.change)]))
+
+    def drop_summary(self, category: str, change: int) -> None:
+        """Deletes a summary that was made of memories."""
+        key = keys.category_summary(self._hot.key, self._hot.name(category), change)
+        stored = self._staged[key] if key in self._staged else self._partition.get(key)
+        if stored is None:
+            return
+        self._staged[key] = None
+        for seq in CategorySummary.decode(stored).sources:
+            made = self.made(seq)
+            self.put_made(seq, made._replace(summaries=[one for one in made.summaries if one != (category, change)]))
 
     def put_episodes(self, session_id: str | None, changed: list[Episode]) -> None:
         session = self._hot.session_key(session_id)
@@ -229,12 +286,28 @@ class View:
         self._hot.put_usage(self._usage)
         if self._hot.index is not None:
             self._hot.index.remove(*self._removed)
-            if self._added:
-                self._hot.index.add([e for e, _ in self._added], {(e.seq, e.version): v for e, v in self._added})
+            if found := [*self._added, *self._embedded]:
+                self._hot.index.add([e for e, _ in found], {(e.seq, e.version): v for e, v in found})
         if self._graph is not None:
             self._graph.publish()
 
     # ------------------------------------------------------------------ parts
+
+    def _part(self, entry: Entry) -> None:
+        """Takes a memory that is forgotten away from those it was made of, and deletes the summaries made of it."""
+        derived = self.row(entry.id, entry.version).derived_from
+        if derived is not None:
+            for seq in self.seqs(one["memory_id"] for one in (derived, *derived.get("others", []))):
+                made = self.made(seq)
+                self.put_made(seq, made._replace(memories=[one for one in made.memories if one != entry.seq]))
+        for category, change in self.made(entry.seq).summaries:
+            self.drop_summary(category, change)
+
+    def _derived_summaries(self, category: str) -> list[int]:
+        """The changes that brought the summaries of a category which were made of memories."""
+        prefix = keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.name(category)
+        found = [CategorySummary.decode(value) for _, value in self._partition.scan(prefix)]
+        return [one.change for one in found if one.sources]
 
     def _versions(self, name: bytes, at_most: int) -> list[int]:
         """The first versions that are there of a memory, and one more than so many."""

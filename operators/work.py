@@ -18,6 +18,7 @@ import orjson
 from recallflow.errors import InvalidRecord
 from recallflow.events import MemoryForget, Message
 from recallflow.operators.decode import decode
+from recallflow.operators.derived import with_derived
 from recallflow.operators.episodes import join
 from recallflow.operators.events import Write, event_time
 from recallflow.operators.graph.sync import attempt, sync
@@ -95,15 +96,17 @@ def is_large(view: View, writer: GraphWriter, write: Write, gap_ms: int) -> bool
     share = 0
     for looked_at, entry in enumerate(_candidates(view, event, 0)):
         if _matches(entry, event):
-            share += _weight(writer, entry)
+            share += sum(_weight(writer, one) for one in with_derived(view, entry))
         if share > SHARE or looked_at == LOOKED_AT:
             return True
     return False
 
 
 def to_forget(view: View, event: MemoryForget) -> list[Entry]:
-    """The memories that an event forgets; all of them fit into one step."""
-    return [entry for entry in _candidates(view, event, 0) if _matches(entry, event)]
+    """The memories that an event forgets, those first that were made of others; all of them fit into one step."""
+    matching = [entry for entry in _candidates(view, event, 0) if _matches(entry, event)]
+    found = {one.seq: one for entry in matching for one in with_derived(view, entry)}
+    return [*found.values()]
 
 
 def step(view: View, writer: GraphWriter, work: Work, gap_ms: int) -> Work:
@@ -125,12 +128,15 @@ def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) ->
             done = False
             break
         if _matches(entry, event):
-            weight = _weight(writer, entry)
-            if weight > left and (left < SHARE or _thin(view, writer, work, entry)):
-                done = False
+            for one in with_derived(view, entry):
+                weight = _weight(writer, one)
+                if weight > left and (left < SHARE or _thin(view, writer, work, one)):
+                    done = False
+                    break
+                view.forget(one)
+                left -= weight
+            if not done:
                 break
-            view.forget(entry)
-            left -= weight
         cursor = entry.seq + 1
     synced = sync(view, writer, None, work.write.record.position, retries=0)
     return work.next(cursor, found=left < SHARE, synced=synced, done=done)

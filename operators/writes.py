@@ -75,6 +75,8 @@ class Writes:
             self._partition.stage(kept, position)
         else:
             view.stage(kept, position)
+            if view.unfit is not None and not record.silent:
+                self._partition.unfit[write.event.type, view.unfit] += 1
             with suppress(InvalidRecord):  # it is applied, whatever memory makes of it
                 once(STEP, record.position, view.publish, undo=drop)
             if write.event.type == "memory.feedback":  # also about the answers that the graph added the memory to

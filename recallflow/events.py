@@ -205,6 +205,16 @@ class MemoryUpdate(Event, MemoryFields):
             raise ValueError("embedding: goes with the content it is of; memory.embedding brings a vector alone")
         return self
 
+    @model_validator(mode="after")
+    def _found_out_of_itself(self) -> Self:
+        if self.derived_from is None:
+            return self
+        if self.derived_from.memory_id != self.memory_id:
+            raise ValueError("derived_from.memory_id: another memory than the one to update")
+        if self.content is not None:
+            raise ValueError("content: is given or told, never derived; send a memory of its own")
+        return self
+
 
 class ForgetFilter(Part):
     """Which memories to forget: all conditions given must hold."""
@@ -320,6 +330,16 @@ class UserErase(Event):
 
     type: Literal["user.erase"]
 
+
+# Types of events that may be made from memories.
+DERIVED_TYPES = (
+    "memory",
+    "memory.update",
+    "memory.embedding",
+    "category.summary",
+    "episode.summary",
+    "graph.edges",
+)
 
 MemoryEvent = Annotated[
     Message

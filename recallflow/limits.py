@@ -15,6 +15,7 @@ EVIDENCE_MAX = 1_000  # edges that one memory is given as evidence of
 SUPERSEDED_MAX = 200  # memories that one memory is superseded by
 DESCRIBERS_MAX = 250  # memories that are looked through for the next description of a node
 SOURCES_MAX = 50  # memories that one event says it was made from, beside the first
+MADE_MAX = 100  # memories that are made of one memory
 SUMMARY_CHARACTERS = 20_000
 EVIDENCE_CHARACTERS = 2_000
 FILTER_VALUES_MAX = 200  # of one filter of a question

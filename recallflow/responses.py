@@ -11,7 +11,9 @@ from recallflow.errors import InvalidRecord
 from recallflow.fields import Cuttable, Model
 from recallflow.graphs import ExploredEdge, Facts, GraphReport, Subgraph, Trace
 
-Outcome = Literal["created", "updated", "unchanged", "duplicate", "forgotten", "ended"]
+# Of an event that was made from memories and does not fit them any more, and of a vector of a model that is not in use.
+Unfit = Literal["outdated", "other_model"]
+Outcome = Literal["created", "updated", "unchanged", "duplicate", "forgotten", "ended", "outdated", "other_model"]
 Tier = Literal["fast", "standard", "graph", "llm"]
 
 
@@ -135,7 +137,7 @@ class RecalledMemory(Cuttable):
     at 1; `explanation`: how `score` came about, null where the query asks for none, and for what the graph adds;
     `confidence_score`: the probability to be evidence, beside all that is remembered; `relevance`: the probability to
     be evidence for the question, by itself; `why`: at least one reason, the strongest first; `excerpt`: of a long text
-    the passage that fits the question best."""
+    the passage that fits the question best; `derived_from`: the memories it was made of."""
 
     id: str
     version: int
@@ -165,6 +167,7 @@ class RecalledMemory(Cuttable):
     excerpt: Span | None = None
     conflicts_with: list[str] | None = None
     rerank_score: float | None = None
+    derived_from: dict[str, Any] | None = None
 
 
 class ContextItem(Cuttable):

@@ -1,6 +1,6 @@
 """Arrays by what they hold, and one that grows at its end."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
 
@@ -126,6 +126,13 @@ def ranges(starts: Ints, sizes: Ints) -> Ints:
     firsts = sizes.cumsum() - sizes
     found: Ints = np.arange(sizes.sum()) + np.repeat(starts - firsts, sizes)
     return found
+
+
+def unit(vector: Sequence[float]) -> Matrix:
+    """(1, dimension) float32, L2-normalised; the norm is taken in double precision, where it cannot overflow."""
+    row = np.array([vector], np.float64)
+    norm = np.linalg.norm(row)
+    return (row / norm if norm > 0 else row).astype(np.float32)
 
 
 def mean(rows: Matrix) -> Matrix:

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -98,6 +99,11 @@ class StateDirectory:
         loss."""
         numbers = range(self.fingerprint.partitions)
         return [self.partition(number) for number in numbers if partition_folder(self.path, number).is_dir()]
+
+    @property
+    def unfit(self) -> Counter[tuple[str, str]]:
+        """Events of this run that had no effect, as what they were made from is gone or changed, by type and reason."""
+        return sum((partition.unfit for partition in [*self._partitions.values()]), Counter())
 
     @property
     def counts(self) -> Counts:

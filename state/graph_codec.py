@@ -137,7 +137,8 @@ class NodeRow(NamedTuple):
 
 class Statement(NamedTuple):
     """That a memory is evidence of an edge: as a `relation` of its own, with what it says of it, or because the event
-    that gives the edge says so. `said_ms`: its event time; `ingested_ms`: since when it says so, in whatever words."""
+    that gives the edge says so. `said_ms`: its event time; `ingested_ms`: since when it says so, in whatever words.
+    `derived`: it was found out of the memory and those at the edge's ends, as they were."""
 
     memory_id: str
     seq: int
@@ -150,6 +151,7 @@ class Statement(NamedTuple):
     valid_from_ms: int | None = None
     valid_to_ms: int | None = None
     said_ms: int = EPOCH_MS_MIN
+    derived: bool = False
 
 
 class Given(NamedTuple):

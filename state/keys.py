@@ -24,6 +24,7 @@ read, or deleted, as one range and can never be reached from another owner's pre
                                               where forgotten messages stood
        B name(16) change(8)                   category summaries, every one there was
        S name(16) number(8)                   episodes, by session
+       d seq(8)                               what was made of a memory, and goes with it
        D name(16)                             ids of applied events that create no memory: each applies once
        N node(16)                             the graph (docs/graph.md): a node
        L node(16) seq'(8)                     a memory's link to a node, newest first
@@ -59,7 +60,7 @@ means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or o
 import struct
 from collections.abc import Iterable
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 
 FORMAT = b"\x00format"
 APPLIED = b"\x00applied:"
@@ -84,6 +85,7 @@ EPISODE_LOG = b"X"
 CATEGORY_SUMMARY = b"B"
 EPISODE = b"S"
 EVENT_ID = b"D"
+MADE = b"d"
 NODE = b"N"
 MEMBER = b"L"
 LINKS = b"M"
@@ -195,6 +197,10 @@ def episode(owner: bytes, session: bytes, number: int) -> bytes:
 
 def event_id(owner: bytes, event: bytes) -> bytes:
     return OWNERS + owner + EVENT_ID + event
+
+
+def made(owner: bytes, seq: int) -> bytes:
+    return OWNERS + owner + MADE + _U64.pack(seq)
 
 
 def node(owner: bytes, name: bytes) -> bytes:

@@ -10,7 +10,7 @@ from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.graph_logical import graph_records
 from recallflow.state.partition import Partition
-from recallflow.state.rows import CategorySummary, Entry, Episode, EpisodeMark, Head, MemoryRow
+from recallflow.state.rows import CategorySummary, Entry, Episode, EpisodeMark, Head, Made, MemoryRow
 
 
 def state_hash(directory: StateDirectory) -> str:
@@ -47,7 +47,9 @@ def _logical_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, 
         yield "episode mark", [mark.change, mark.session_id, mark.opened is None]
     for _, value in partition.scan(keys.table(owner, keys.CATEGORY_SUMMARY)):
         summary = CategorySummary.decode(value)
-        yield "category summary", [summary.change, summary.category, summary.summary]
+        yield "category summary", [summary.change, summary.category, summary.summary, summary.sources]
+    for key, value in partition.scan(keys.table(owner, keys.MADE)):
+        yield "made", [keys.sequence(key), *Made.decode(value)]
     for _, value in partition.scan(keys.table(owner, keys.EPISODE)):
         yield "episode", Episode.decode(value).logical()
     yield from graph_records(partition, owner)

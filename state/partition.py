@@ -1,6 +1,7 @@
 """One state partition: a RocksDB that takes the effects of events and their positions in the same atomic write."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -91,6 +92,7 @@ class Partition:
         self._check_format(path)
         self.applied = self._read_applied()
         self.counts = Counts(*orjson.loads(self.get(keys.COUNTS) or b"[0,0]"))
+        self.unfit = Counter[tuple[str, str]]()  # events of this run that had no effect, by type and reason
 
     # ------------------------------------------------------------------ positions
 

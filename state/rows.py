@@ -29,8 +29,9 @@ class MemoryRow:
 
     `created_ms` is the event time of the memory, `edited_ms` that of the update which made this version (None for the
     first one); `ingested_ms` the ingestion time of this version. A time that was stamped at the edge, because the log
-    does not carry it, is marked as not logged and stays out of the state hash. `change` numbers the owner's event that
-    made this version.
+    does not carry it, is marked as not logged and stays out of the state hash. `change` numbers the owner's event that made
+    this version. `derived_from`: the memories it was made of, as the event said; `filled`: columns that were found out,
+    not given.
     """
 
     id: str
@@ -62,6 +63,8 @@ class MemoryRow:
     metadata: dict[str, Any] | None = None
     edited_ms: int | None = None
     edited_logged: bool = True
+    derived_from: dict[str, Any] | None = None
+    filled: list[str] = field(default_factory=list)
 
     def encode(self) -> bytes:
         return orjson.dumps(_columns(self))
@@ -229,12 +232,14 @@ class EpisodeMark(NamedTuple):
 
 
 class CategorySummary(NamedTuple):
-    """One summary of a category. The latest holds; earlier ones are kept for questions about the past."""
+    """One summary of a category. The latest holds; earlier ones are kept for questions about the past. `sources`: `seq`
+    of the memories it was made of, where that was said."""
 
     change: int
     ingested_ms: int
     category: str
     summary: str
+    sources: list[int] = []
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self))
@@ -242,6 +247,21 @@ class CategorySummary(NamedTuple):
     @classmethod
     def decode(cls, data: bytes) -> "CategorySummary":
         return cls._make(orjson.loads(data))
+
+
+class Made(NamedTuple):
+    """What was made of a memory and goes with it: memories, by `seq`, and summaries, by category and change."""
+
+    memories: list[int]
+    summaries: list[tuple[str, int]]
+
+    def encode(self) -> bytes:
+        return orjson.dumps(tuple(self))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Made":
+        memories, summaries = orjson.loads(data)
+        return cls(memories, [(category, change) for category, change in summaries])
 
 
 class Head(NamedTuple):

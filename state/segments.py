@@ -6,8 +6,8 @@ is packed twice, whatever the owner's size, and no step packs more than `LARGE`.
 newest are packed as well, if half a small segment of them is new: they stand where the whole small one will.
 
 A segment exists only while it is true. Forgetting a memory deletes the segments that hold it, in the same write. An
-update marks its memory, and marked memories are read from their entries. A segment that is missing, does not fit or has
-many marks is made again by the next question.
+update, or a vector that comes later, marks its memory, and marked memories are read from their entries. A segment that
+is missing, does not fit or has many marks is made again by the next question.
 """
 
 from bisect import bisect_left
@@ -149,14 +149,11 @@ class Segments:
         index.add(entries, {(seq, version[seq]): Vectors.decode(value) for seq, value in stored})
 
     def _renew(self, index: OwnerIndex, marked: list[int]) -> None:
-        """Puts memories in their current version where they are in an earlier one."""
+        """Puts memories in as they are now: in a segment they may be of an earlier version, or without their vector."""
         stored = self._partition.get_many([keys.entry(self._owner, seq) for seq in marked])
         entries = [Entry.decode(value) for value in stored if value is not None]
-        older = [
-            one for one in entries if (at := index.slot(one.seq)) is None or index.facts["version"][at] != one.version
-        ]
-        vectors = self.read_vectors(np.array([entry.seq for entry in older], np.int64))
-        index.add(older, {(one.seq, one.version): row for one, row in zip(older, vectors, strict=True)})
+        vectors = self.read_vectors(np.array([entry.seq for entry in entries], np.int64))
+        index.add(entries, {(one.seq, one.version): row for one, row in zip(entries, vectors, strict=True)})
 
     def read_vectors(self, seqs: Ints) -> list[Vectors | None]:
         """Vectors of current memories."""

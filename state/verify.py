@@ -17,8 +17,9 @@ from recallflow.state import graph_check, keys
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory, partition_folder
 from recallflow.state.graph_check import GraphCheck
+from recallflow.state.made_check import MadeCheck
 from recallflow.state.partition import Counts, Partition
-from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, MemoryRow, Vectors
+from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, Made, MemoryRow, Vectors
 from recallflow.state.segment import Segment
 from recallflow.state.usage import Usage
 
@@ -37,6 +38,7 @@ TABLES = {
     keys.EPISODE: ("episodes", 24),
     keys.EPISODE_LOG: ("episode marks", 8),
     keys.CATEGORY_SUMMARY: ("category summaries", 24),
+    keys.MADE: ("derivations", 8),
     keys.EVENT_ID: ("event ids", 16),
     keys.USAGE: ("usage", 8),
     keys.SESSION: ("sessions", 16),
@@ -46,7 +48,6 @@ TABLES = {
 # Tables whose records say nothing of others: they need only be decoded.
 _DECODERS: dict[bytes, Callable[[bytes], object]] = {
     keys.REACH: orjson.loads,
-    keys.CATEGORY_SUMMARY: CategorySummary.decode,
     keys.USAGE: Usage.decode,
     keys.EVENT_ID: lambda value: bytes.fromhex(value.decode()),
 }
@@ -144,6 +145,7 @@ class _OwnerCheck:
         self._name = partial(partition.keyring.name, owner)
         self._key = partition.keyring.owner
         self._graph = GraphCheck(partition.keyring, owner)
+        self._made = MadeCheck()
         self._head: Head | None = None
         self._currents: dict[bytes, Current] = {}
         self._versions: dict[bytes, set[int]] = {}
@@ -208,6 +210,10 @@ class _OwnerCheck:
                     yield f"says it is of change {change}"
             case keys.EPISODE:
                 yield from self._read_episode(rest, Episode.decode(value))
+            case keys.MADE:
+                self._made.add_made(keys.sequence(rest), Made.decode(value))
+            case keys.CATEGORY_SUMMARY:
+                self._made.add_summary(CategorySummary.decode(value))
             case _ if table in _DECODERS:
                 _DECODERS[table](value)
             case _ if table in graph_check.TABLES:
@@ -223,6 +229,7 @@ class _OwnerCheck:
     def _read_row(self, rest: bytes, row: MemoryRow) -> Iterator[str]:
         name, version = rest[:16], int.from_bytes(rest[16:], "big")
         self._versions.setdefault(name, set()).add(version)
+        self._made.add_row(row)
         if self._name(row.id) != name or row.version != version:
             yield f"says it is version {row.version} of another memory"
 
@@ -265,6 +272,7 @@ class _OwnerCheck:
             if episode.merged_into is not None and episode.merged_into not in self._episodes:
                 yield f"episode {number}: was taken in by {episode.merged_into}, which is missing"
         yield from self._of_segments()
+        yield from self._made.problems(self._seq_of)
         yield from self._graph.problems({one.seq: name for name, one in self._currents.items() if not one.forgotten})
         yield from self._of_head()
 
@@ -283,6 +291,10 @@ class _OwnerCheck:
             yield f"entry {current.seq} missing"
         elif entry.version != current.version:
             yield f"entry {current.seq} is of version {entry.version}, not {current.version}"
+
+    def _seq_of(self, memory_id: str) -> int | None:
+        current = self._currents.get(self._name(memory_id))
+        return None if current is None or current.forgotten else current.seq
 
     def _of_segments(self) -> Iterator[str]:
         for stretch, segment in self._segments.items():

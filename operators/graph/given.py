@@ -57,7 +57,8 @@ def relate(changes: Changes, event: GraphEdges, said_ms: int) -> bool:
     loops = [number for number, (_, source, target) in enumerate(found) if source.key == target.key]
     if loops:
         raise InvalidRecord("invalid_event", [FieldProblem(f"edges.{number}.target", _TO_ITSELF) for number in loops])
-    changed = [_give(changes, edge, source, target, said_ms) for edge, source, target in found]
+    by = None if event.derived_from is None else event.derived_from.memory_id
+    changed = [_give(changes, edge, source, target, said_ms, by) for edge, source, target in found]
     return any(changed)
 
 
@@ -112,15 +113,19 @@ def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
 # ---------------------------------------------------------------------- edges
 
 
-def _give(changes: Changes, edge: GraphEdge, source: End, target: End, said_ms: int) -> bool:
+def _give(changes: Changes, edge: GraphEdge, source: End, target: End, said_ms: int, derived_from: str | None) -> bool:
     for end in (source, target):
         if not end.key.memory:
             changes.ensure_node(end.key.text, end.kind, end.name)
     name = changes.edges.name(source.key, target.key, edge.type)
     before = changes.edges.get(name)
     row = before if before is not None else changes.edges.new(source.key, target.key, edge.type)
-    evidence = None if edge.evidence is None else changes.seq(edge.evidence)
-    row = _with_given(row, edge, evidence, said_ms, changes.ingested_ms)
+    memory_id = derived_from or edge.evidence
+    evidence = None if memory_id is None else changes.seq(memory_id)
+    if derived_from is None or evidence is None:
+        row = _with_given(row, edge, evidence, said_ms, changes.ingested_ms)
+    else:
+        row = _with_found(row, edge, Statement(derived_from, evidence, changes.ingested_ms, False, said_ms=said_ms))
     if row == before:
         return False
     if before is None:
@@ -128,8 +133,31 @@ def _give(changes: Changes, edge: GraphEdge, source: End, target: End, said_ms: 
     else:
         changes.edges.put(name, row)
     if evidence is not None:
-        _note_evidence(changes, evidence, str(edge.evidence), name.hex())
+        _note_evidence(changes, evidence, str(memory_id), name.hex())
+    if derived_from is not None:
+        for key in (source.key, target.key):
+            seq = changes.seq(key.text) if key.memory else None
+            if seq is not None:
+                _note_evidence(changes, seq, key.text, name.hex())
     return True
+
+
+def _with_found(row: EdgeRow, edge: GraphEdge, statement: Statement) -> EdgeRow:
+    """The edge with what was found out of it, which changes nothing of what is given. It holds as long as the memory
+    says so, and those at its ends are what they were."""
+    quoted = {} if edge.evidence in (None, statement.memory_id) else {"evidence": edge.evidence}
+    statement = statement._replace(derived=True, properties=quoted or None)
+    said = [one for one in row.statements if not one.relation and one.memory_id == statement.memory_id]
+    if said and not said[0].derived:
+        return row
+    if said:
+        statement = statement._replace(ingested_ms=said[0].ingested_ms, said_ms=said[0].said_ms)
+    row = row._replace(statements=with_statement([one for one in row.statements if one not in said], statement))
+    if row.archived is not None or (row.given is not None and row.given.stands):
+        return row
+    times = (statement.ingested_ms, False, edge.valid_from, edge.valid_to, statement.said_ms)
+    given = Given(edge.weight, edge.confidence, edge.expires_at, edge.archived, {}, *times)
+    return row._replace(given=given)
 
 
 def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, said_ms: int, ingested_ms: int) -> EdgeRow:

@@ -94,6 +94,9 @@ def _write_memory(
         return
     if marker is not None:
         memory = memory._replace(content_changed=True)
+    elif memory.embedded:
+        writer.embed(memory, view.newest)
+        return
     writer.remember(memory, analysis, view.episode_id(memory.row.session_id, memory.episode), view.newest)
 
 

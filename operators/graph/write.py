@@ -2,6 +2,7 @@
 when it is forgotten."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from recallflow.limits import STATEMENTS_MAX
@@ -28,13 +29,15 @@ class Forgotten(NamedTuple):
 
 class Remembered(NamedTuple):
     """The version of a memory that an event made the current one. `episode`: the number of the episode that it joined.
-    `content_changed`: its text or its vector is another than before. `known`: the graph may have an earlier version."""
+    `content_changed`: its text or its vector is another than before. `known`: the graph may have an earlier version.
+    `embedded`: nothing is new but that it has a vector, or another one."""
 
     row: MemoryRow
     episode: int
     vectors: Vectors | None
     content_changed: bool
     known: bool = True
+    embedded: bool = False
 
     @property
     def memory_id(self) -> str:
@@ -81,6 +84,13 @@ class GraphWriter:
         if before is not None and before._replace(sketch=sketch) != after:
             changes.past.keep_links(row.seq, row.version - 1, before)
         changes.put_links(row.seq, after)
+
+    def embed(self, memory: Remembered, newest: int) -> None:
+        """Finds the memories that are similar to one by the vector that it has now."""
+        changes, before = self._changes, self._changes.links(memory.seq)
+        if before is not None and self._limits.max_per_memory:
+            known = memory._replace(row=replace(memory.row, ingested_ms=changes.ingested_ms))
+            changes.put_links(memory.seq, before._replace(sketch=self._find_similar(known, b"", newest)))
 
     def forget(self, memory_id: str, seq: int) -> None:
         """Takes out all that a memory brought in, and every edge at it."""
@@ -199,7 +209,10 @@ class GraphWriter:
             edge = self._changes.edges.get(name)
             if edge is None:
                 continue
-            statements = tuple(one for one in edge.statements if not _is_of(one, memory_id, relation))
+            is_end = NodeKey(memory_id, memory=True) in (edge.source, edge.target) and not relation
+            statements = tuple(
+                one for one in edge.statements if not (_is_of(one, memory_id, relation) or (is_end and one.derived))
+            )
             given = edge.given
             if given is not None and not given.stands and all(one.relation for one in statements):
                 given = None

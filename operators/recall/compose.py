@@ -118,6 +118,7 @@ def _memory(row: MemoryRow, about: Particulars, score: float, rank: int, more: d
         relevance=about.relevance,
         why=about.why,
         excerpt=about.excerpt,
+        derived_from=row.derived_from,
         **more,
     )
 

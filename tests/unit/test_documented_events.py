@@ -35,7 +35,8 @@ NUMBER = re.compile(r"\d[\d,]*")
 # Parts of events that have a name of their own in the page.
 PARTS = {
     "Entity": "entity", "Relation": "relation", "GraphEdge": "edge", "ContentPart": "part", "ForgetFilter": "filter",
-    "DerivedFrom": "derived_from", "Source": "source", "Filters": "filters", "Decay": "decay", "AsOf": "as_of", "ReplyTo": "reply_to",
+    "DerivedFrom": "derived_from", "Source": "source",
+    "Filters": "filters", "Decay": "decay", "AsOf": "as_of", "ReplyTo": "reply_to",
 }  # fmt: skip
 
 
@@ -195,7 +196,8 @@ def test_the_tables_of_types_name_each_and_no_other_field(title: str) -> None:
 LEAST: dict[str, dict[str, Any]] = {
     "message": {"content": "tea"}, "memory": {"content": "tea"}, "memory.update": {"memory_id": "m", "tags": ["a"]},
     "memory.forget": {"memory_id": "m"}, "memory.feedback": {"memory_id": "m", "useful": True},
-    "category.summary": {"category": "c", "summary": "s"}, "episode.summary": {"episode_id": "e", "summary": "s"}, "graph.archive": {"entities": ["m"]},
+    "category.summary": {"category": "c", "summary": "s"}, "episode.summary": {"episode_id": "e", "summary": "s"},
+    "graph.archive": {"entities": ["m"]},
     "graph.edges": {"edges": [{"source": "m", "target": "n", "type": "t"}]},
     "memory.embedding": {"memory_id": "m", "embedding": [1.0] * 384, "model": "x", "content_hash": "y"},
     "recall": {"query": "tea"}, "memory.get": {"memory_id": "n"}, "memory.history": {"memory_id": "n"},
@@ -228,7 +230,7 @@ AT_MOST = [
     [limits.RECORD_BYTES], [limits.VALUES_MAX], [MAX_DEPTH - 1], [limits.UNKNOWN_FIELDS_MAX], [128], [512],
     [limits.PARTS_MAX], [limits.LABELS_MAX], [limits.ENTITIES_MAX], [limits.ALIASES_MAX], [limits.RELATIONS_MAX],
     [8_192], [limits.SUMMARY_CHARACTERS], [limits.EVIDENCE_CHARACTERS], [limits.EDGES_MAX], [limits.EVIDENCE_MAX],
-    [limits.SUPERSEDED_MAX], [64], [limits.FILTER_VALUES_MAX],
+    [limits.SUPERSEDED_MAX], [limits.SOURCES_MAX], [limits.MADE_MAX], [64], [limits.FILTER_VALUES_MAX],
     [limits.FILTER_LEVELS_MAX, limits.FILTER_CONDITIONS_MAX], [limits.URNS_MAX, limits.FILTER_FIELDS_MAX],
     [limits.URNS_MAX], [limits.WHOLE_EPISODES_MAX], [limits.FACT_ENTITIES_MAX], [limits.FILTER_VALUES_MAX],
     [limits.POSITIONS_MAX], [MAX_TOKENS_MAX], [limits.USERS_MAX, limits.SUMMARY_CHARACTERS],

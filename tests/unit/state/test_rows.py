@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recallflow.fields import EPOCH_MS_MAX, EPOCH_MS_MIN
 from recallflow.owner import Owner
-from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, MemoryRow, Vectors
+from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, Made, MemoryRow, Vectors
 
 # All of Unicode but lone surrogates, which no JSON text holds; NUL and line ends among them.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -98,6 +98,7 @@ EPISODE_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "logged": st.booleans(),
     "of_facts": st.booleans(),
 }
+ROW_FIELDS |= {"derived_from": st.none() | OBJECT, "filled": st.lists(TEXT, max_size=3)}
 ROWS = st.builds(MemoryRow, **ROW_FIELDS)
 EPISODES = st.builds(Episode, **EPISODE_FIELDS)
 
@@ -128,7 +129,12 @@ def test_an_episode_mark_round_trips(mark: EpisodeMark) -> None:
     assert EpisodeMark.decode(mark.encode()) == mark
 
 
-@given(summary=st.builds(CategorySummary, SEQ, TIME, TEXT, TEXT))
+@given(made=st.builds(Made, st.lists(SEQ, max_size=3), st.lists(st.tuples(TEXT, SEQ), max_size=3)))
+def test_what_was_made_of_a_memory_round_trips(made: Made) -> None:
+    assert Made.decode(made.encode()) == made
+
+
+@given(summary=st.builds(CategorySummary, SEQ, TIME, TEXT, TEXT, st.lists(SEQ, max_size=3)))
 def test_a_category_summary_round_trips(summary: CategorySummary) -> None:
     assert CategorySummary.decode(summary.encode()) == summary
 
@@ -252,7 +258,7 @@ def test_an_episode_with_an_unlogged_time_is_hashed_without_its_span(episode: Ep
 
 @pytest.mark.parametrize("stored", [b"{}", b"[]", b'["m",0,0,0,"",0,0]', b'"m"'])
 def test_what_is_no_memory_row_is_not_read_as_one(stored: bytes) -> None:
-    with pytest.raises(ValueError, match="a memory row is a list of 29 columns"):
+    with pytest.raises(ValueError, match="a memory row is a list of 31 columns"):
         MemoryRow.decode(stored)
 
 

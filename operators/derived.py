@@ -1,0 +1,129 @@
+"""What is made from memories: whether an event still fits those that it was made from, and what becomes of what was
+made when they change.
+
+A memory that was made of a message is forgotten with it. Where the message's text changes, it ends: no answer about now
+has it, the past does. A summary of memories goes for good with the first of them that is forgotten or changes, as it
+may say what is not to be said any more.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from recallflow.enrichment import content_hash
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.events import DerivedFrom, MemoryEmbedding, MemoryEvent, Source
+from recallflow.limits import MADE_MAX
+from recallflow.operators.view import View
+from recallflow.state.rows import Entry, MemoryRow
+
+
+def sources_of(event: MemoryEvent) -> list[Source]:
+    """The memories that an event was made from; none of one that is told."""
+    if isinstance(event, MemoryEmbedding):
+        return [Source(memory_id=event.memory_id, content_hash=event.content_hash)]
+    derived: DerivedFrom | None = getattr(event, "derived_from", None)
+    return [] if derived is None else [derived, *derived.others]
+
+
+def fits(view: View, event: MemoryEvent) -> bool:
+    """Whether all that an event was made from is remembered, and says what it said then."""
+    return _stand(view, ((one.memory_id, one.content_hash) for one in sources_of(event)))
+
+
+def _stand(view: View, sources: Iterable[tuple[str, str | None]]) -> bool:
+    return all(_stands(view, memory_id, said) for memory_id, said in sources)
+
+
+def _stands(view: View, memory_id: str, said: str | None) -> bool:
+    """Whether a memory has the text of this hash, and what it was itself made of has its text of then."""
+    current = view.current(memory_id)
+    if current is None or current.forgotten:
+        return False
+    row = view.row(memory_id, current.version)
+    return (said is None or content_hash(row.content) == said) and _stand(view, _made_from(row))
+
+
+def _made_from(row: MemoryRow) -> list[tuple[str, str | None]]:
+    """Ids of the memories that a memory was made of, each with the hash of its text then."""
+    derived = row.derived_from
+    if derived is None:
+        return []
+    return [(one["memory_id"], one["content_hash"]) for one in (derived, *derived.get("others", []))]
+
+
+def columns(view: View, derived: DerivedFrom) -> dict[str, Any]:
+    """What a memory keeps of what it was made from: with the hash of each text, whether it was given or not. Raises
+    InvalidRecord for what was made itself."""
+    said = derived.model_dump(exclude_none=True)
+    for number, one in enumerate([said, *said["others"]]):
+        current = view.current(one["memory_id"])
+        if current is None:
+            raise KeyError("a memory that stands has an id")
+        row = view.row(one["memory_id"], current.version)
+        if row.derived_from is not None:
+            name = f"derived_from.others.{number - 1}.memory_id" if number else "derived_from.memory_id"
+            problem = f"was itself made from {row.derived_from['memory_id']}: name that"
+            raise InvalidRecord("invalid_event", [FieldProblem(name, problem)])
+        one["content_hash"] = content_hash(row.content)
+    return {name: value for name, value in said.items() if value}
+
+
+def link(view: View, row: MemoryRow) -> None:
+    """Notes at each memory that another one was made of that it was. Raises InvalidRecord where there are too many."""
+    for seq in view.seqs(memory_id for memory_id, _ in _made_from(row)):
+        made = view.made(seq)
+        if len(made.memories) >= MADE_MAX:
+            problem = f"{MADE_MAX} memories were made of this one, or with it, already: forget some of them"
+            raise InvalidRecord("invalid_event", [FieldProblem("derived_from", problem)])
+        view.put_made(seq, made._replace(memories=[*made.memories, row.seq]))
+
+
+def with_derived(view: View, entry: Entry) -> Iterator[Entry]:
+    """The memories that go with a memory as it is forgotten, itself at last."""
+    for seq in view.made(entry.seq).memories:
+        if not view.is_forgotten(seq):
+            yield view.entry(seq)
+    if not view.is_forgotten(entry.seq):
+        yield entry
+
+
+def withdraw(view: View, seq: int, edited: tuple[int, bool]) -> None:
+    """A memory's text is another since the event time `edited`: what was made of the old one holds no longer."""
+    made = view.made(seq)
+    for one in made.memories:
+        _end(view, view.entry(one), edited)
+    for category, change in made.summaries:
+        view.drop_summary(category, change)
+
+
+def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:
+    """Ends a memory in a new version. A time that no log carries ends it before all time: it is to be the same in each
+    replay."""
+    current, edited_ms, logged = view.current(entry.id), *edited
+    if current is None:
+        raise KeyError(f"no id leads to memory {entry.seq}")
+    before = view.row(entry.id, entry.version)
+    times_ms = ((edited_ms, logged), (view.ingested_ms, view.ingested_logged))
+    ended_ms = min((at_ms for at_ms, known in times_ms if known), default=0)
+    ended_ms = max(ended_ms, before.valid_from_ms or ended_ms)
+    if before.valid_to_ms is not None and before.valid_to_ms <= ended_ms:
+        return
+    after = replace(
+        before,
+        version=before.version + 1,
+        change=view.change,
+        ingested_ms=view.ingested_ms,
+        ingested_logged=view.ingested_logged,
+        edited_ms=edited_ms,
+        edited_logged=logged,
+        valid_to_ms=ended_ms,
+    )
+    renewed = entry._replace(
+        version=after.version,
+        change=view.change,
+        ingested_ms=after.ingested_ms,
+        valid_to_ms=ended_ms,
+        edited_ms=edited_ms,
+    )
+    view.put(after, renewed, view.vectors(entry.seq), current.digest)

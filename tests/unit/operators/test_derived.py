@@ -1,0 +1,250 @@
+"""What the engine makes of events that were made from memories: they hold as long as those are what they were."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recallflow.enrichment import content_hash
+from recallflow.flows.embedded import Processed
+from recallflow.limits import MADE_MAX
+from recallflow.state.verify import verify
+from tests.unit.operators.test_apply import (
+    codes,
+    forget,
+    found,
+    get,
+    history,
+    memory,
+    message,
+    outcomes,
+    recall,
+    update,
+)
+
+Do = Callable[..., Processed]
+Event = tuple[str, dict[str, Any]]
+
+LISBON, PORTO = "I live in Lisbon", "I moved to Porto"
+TOLD = message("told", LISBON)
+
+
+@pytest.fixture
+def do(run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]], tmp_path: Path) -> Do:
+    """Runs events, given as (type, fields), a minute apart; each asks for a receipt. What is left agrees."""
+
+    def run(*events: Event) -> Processed:
+        made = [make_event(kind, 60_000 * at, **{"receipt": True} | fields) for at, (kind, fields) in enumerate(events)]
+        done = run_flow(made, tmp_path / "state")
+        assert verify(tmp_path / "state").problems == []
+        return done
+
+    return run
+
+
+def of(memory_id: str, content: str | None = None, *others: str) -> dict[str, Any]:
+    """What an event carries that was made from a memory of this text."""
+    derived: dict[str, Any] = {"memory_id": memory_id, "model": "some", "prompt_version": "1", "source": "memories:0:0"}
+    if content is not None:
+        derived["content_hash"] = content_hash(content)
+    if others:
+        derived["others"] = [{"memory_id": other} for other in others]
+    return {"derived_from": derived}
+
+
+def fact(memory_id: str = "fact", content: str = "Ann lives in Lisbon", **fields: Any) -> Event:
+    return memory(memory_id, content, **{**of("told", LISBON), **fields})
+
+
+def edge(source: str, target: str, kind: str = "supersedes", **fields: Any) -> Event:
+    """An edge between two memories, as found out of the first of them."""
+    return "graph.edges", {"edges": [{"source": source, "target": target, "type": kind}], **fields}
+
+
+# ── whether an event still fits ───────────────────────────────────────────────────────────────────────────────────
+
+DERIVED: list[Event] = [
+    fact(),
+    update("told", category="home", **of("told", LISBON)),
+    ("category.summary", {"category": "home", "summary": "Lisbon", **of("told", LISBON)}),
+    edge("told", "other", **of("told", LISBON)),
+    ("memory.embedding", {"memory_id": "told", "embedding": [1.0] + [0.0] * 383, "model": "hash-384",
+                          "content_hash": content_hash(LISBON)}),
+]  # fmt: skip
+TYPES = [kind for kind, _ in DERIVED]
+
+
+@pytest.mark.parametrize("event", DERIVED, ids=TYPES)
+def test_what_fits_takes_effect(do: Do, event: Event) -> None:
+    done = do(TOLD, message("other", "hello"), event)
+    assert outcomes(done)[2:] == ["created" if event[0] == "memory" else "updated"]
+    assert codes(done) == []
+
+
+@pytest.mark.parametrize("event", DERIVED, ids=TYPES)
+@pytest.mark.parametrize("before", [forget(memory_id="told"), update("told", content=PORTO)], ids=["gone", "changed"])
+def test_what_was_made_from_a_memory_that_is_gone_or_says_something_else_has_no_effect(
+    do: Do, event: Event, before: Event
+) -> None:
+    done = do(TOLD, message("other", "hello"), before, event, recall(include_history=True))
+    assert outcomes(done)[3:] == ["outdated"]
+    assert codes(done) == []
+    assert "fact" not in found(done.responses[0])
+
+
+@pytest.mark.parametrize("event", DERIVED, ids=TYPES)
+def test_what_was_made_from_a_memory_that_nobody_knows_has_no_effect(do: Do, event: Event) -> None:
+    done = do(message("other", "hello"), event)
+    assert (outcomes(done)[1:], codes(done)) == (["outdated"], [])
+
+
+def test_all_that_was_read_beside_the_memory_must_stand_too(do: Do) -> None:
+    done = do(TOLD, message("other", "hello"), forget(memory_id="other"), fact(**of("told", LISBON, "other")))
+    assert outcomes(done)[3:] == ["outdated"]
+
+
+def test_without_a_hash_any_text_of_the_memory_will_do(do: Do) -> None:
+    done = do(TOLD, update("told", content=PORTO), fact(**of("told")))
+    assert outcomes(done)[2:] == ["created"]
+
+
+def test_no_receipt_comes_unasked_of_what_has_no_effect(do: Do) -> None:
+    kind, fields = fact()
+    done = do((kind, fields | {"receipt": False}))
+    assert (done.receipts, codes(done)) == ([], [])
+
+
+def test_what_had_no_effect_has_it_once_it_fits(do: Do) -> None:
+    again = fact("again")
+    done = do(fact(), TOLD, fact(), again, again)
+    assert outcomes(done) == ["outdated", "created", "created", "created", "duplicate"]
+
+
+# ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_fact_says_what_it_was_made_from(do: Do) -> None:
+    done = do(TOLD, fact(**of("told")), get("fact"), recall("Lisbon"))
+    said = {"memory_id": "told", "content_hash": content_hash(LISBON), "model": "some", "prompt_version": "1",
+            "source": "memories:0:0"}  # fmt: skip
+    assert done.responses[0]["versions"][0]["derived_from"] == said
+    shown = {memory["id"]: memory.get("derived_from") for memory in done.responses[1]["memories"]}
+    assert shown == {"told": None, "fact": said}
+
+
+def test_a_fact_is_of_its_own_event_time(do: Do) -> None:
+    done = do(TOLD, fact(timestamp=0), get("fact"))
+    assert done.responses[0]["versions"][0]["created_at"] == "1970-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize("which", [{"memory_id": "told"}, {"filter": {"session_id": "s"}}], ids=["id", "session"])
+def test_a_fact_is_forgotten_with_its_message(do: Do, which: dict[str, Any]) -> None:
+    told = message("told", LISBON, session_id="s")
+    done = do(told, message("left", "hello"), fact(), forget(**which), recall(include_history=True), history("fact"))
+    assert found(done.responses[0]) == {"left"}
+    assert done.responses[1]["status"] == "error"
+
+
+def test_a_fact_is_forgotten_with_what_was_read_beside_its_message(do: Do) -> None:
+    done = do(TOLD, message("other", "hello"), fact(**of("told", LISBON, "other")), forget(memory_id="other"), recall())
+    assert found(done.responses[0]) == {"told"}
+
+
+def test_a_message_stays_where_its_fact_is_forgotten(do: Do) -> None:
+    done = do(TOLD, fact(), forget(memory_id="fact"), recall(), fact("next"), forget(memory_id="told"), recall())
+    assert [found(response) for response in done.responses] == [{"told"}, set()]
+
+
+def test_a_fact_of_a_text_that_is_replaced_is_in_no_answer_about_now(do: Do) -> None:
+    done = do(
+        TOLD, fact(), update("told", content=PORTO), recall(), recall(include_history=True),
+        recall(as_of={"event_time": 90_000}), recall(as_of={"ingestion_time": 90_000}), history("fact"),
+    )  # fmt: skip
+    now, past, then, known, versions = done.responses
+    assert found(now) == {"told"}
+    assert found(past) == found(then) == found(known) == {"told", "fact"}
+    assert [one.get("valid_to") for one in versions["versions"]] == [None, "1970-01-01T00:02:00Z"]
+
+
+def test_an_update_that_leaves_the_text_as_it_is_leaves_its_facts(do: Do) -> None:
+    done = do(TOLD, fact(), update("told", category="home"), update("told", content=LISBON, tags=["a"]), recall())
+    assert found(done.responses[0]) == {"told", "fact"}
+
+
+def test_what_was_made_of_a_fact_that_is_withdrawn_no_longer_fits(do: Do) -> None:
+    late = edge("fact", "other", **of("fact", "Ann lives in Lisbon"))
+    done = do(TOLD, message("other", "hello"), fact(), update("told", content=PORTO), late, recall())
+    assert outcomes(done)[4:] == ["outdated"]
+    assert found(done.responses[0]) == {"told", "other"}
+
+
+def test_no_fact_is_made_of_a_fact(do: Do) -> None:
+    done = do(TOLD, fact(), fact("next", **of("fact")), fact("more", **of("told", LISBON, "fact")))
+    assert codes(done) == [
+        ("invalid_event", ["derived_from.memory_id"]),
+        ("invalid_event", ["derived_from.others.0.memory_id"]),
+    ]
+
+
+def test_so_many_facts_are_made_of_one_message(do: Do) -> None:
+    done = do(TOLD, *(fact(f"f{number}") for number in range(MADE_MAX + 1)), update("told", content=PORTO), recall())
+    assert codes(done) == [("invalid_event", ["derived_from"])]
+    assert found(done.responses[0]) == {"told"}
+
+
+# ── what is found out of a memory ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_found_out_fills_only_what_nobody_gave(do: Do) -> None:
+    told = memory("told", LISBON, tags=["city"])
+    found_out = update("told", category="home", tags=["lisbon"], **of("told", LISBON))
+    again = update("told", category="work", **of("told", LISBON))
+    done = do(told, found_out, again, get("told"))
+    assert outcomes(done) == ["created", "updated", "unchanged"]
+    version = done.responses[0]["versions"][0]
+    assert (version["category"], version["tags"], version["filled"]) == ("home", ["city"], ["category"])
+
+
+def test_what_was_found_out_goes_with_the_text_and_what_was_given_stays(do: Do) -> None:
+    found_out = update("told", category="home", topics=["city"], **of("told", LISBON))
+    done = do(TOLD, found_out, update("told", topics=["city"]), update("told", content=PORTO), get("told"))
+    version = done.responses[0]["versions"][0]
+    assert (version["category"], version["topics"], version["filled"]) == (None, ["city"], [])
+
+
+def test_what_is_found_out_is_of_the_memory_itself_and_no_text(do: Do) -> None:
+    done = do(TOLD, update("told", category="c", **of("other")), update("told", content="x", **of("told")))
+    assert [code for code, _ in codes(done)] == ["invalid_event"] * 2
+
+
+# ── summaries ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def summary(text: str, *sources: str) -> Event:
+    derived = of(sources[0], None, *sources[1:]) if sources else {}
+    return "category.summary", {"category": "home", "summary": text, **derived}
+
+
+def asked() -> Event:
+    return recall("Lisbon", max_tokens=1_000)
+
+
+def said(response: dict[str, Any]) -> str:
+    text: str = response["context"]["summaries"].get("home", "")
+    return text
+
+
+@pytest.mark.parametrize("change", [forget(memory_id="b"), update("b", content="nothing")], ids=["gone", "changed"])
+def test_a_summary_goes_with_the_first_memory_it_was_made_of(do: Do, change: Event) -> None:
+    told = [memory(name, f"{name} lives in Lisbon", category="home") for name in ("a", "b", "c")]
+    done = do(*told, summary("given"), summary("made", "a", "b"), asked(), change, asked(), forget(memory_id="c"))
+    assert [said(response) for response in done.responses] == ["made", "given"]
+
+
+def test_a_summary_that_is_made_replaces_the_one_before_that_was(do: Do) -> None:
+    told = [memory(name, f"{name} lives in Lisbon", category="home") for name in ("a", "b", "c")]
+    done = do(*told, summary("first", "a"), summary("next", "b"), asked(), forget(memory_id="b"), asked())
+    assert said(done.responses[0]) == "next"
+    assert "next" not in said(done.responses[1])
+    assert "first" not in said(done.responses[1])

@@ -1,0 +1,136 @@
+"""Vectors that come later than their memories (`memory.embedding`), or in place of earlier ones."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recallflow.enrichment import content_hash
+from recallflow.flows.embedded import Processed
+from recallflow.state.segments import SMALL
+from recallflow.state.verify import verify
+from tests.unit.operators.harness import HASHING
+from tests.unit.operators.test_apply import codes, forget, get, outcomes, update
+from tests.unit.operators.test_apply import message as told_in_session
+
+Event = tuple[str, dict[str, Any]]
+Do = Callable[..., Processed]
+
+MODEL = "hash-384"
+
+
+@pytest.fixture
+def do(run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]], tmp_path: Path) -> Do:
+    """Runs events, given as (type, fields), a minute apart, after those of earlier calls."""
+    count = 0
+
+    def run(*events: Event) -> Processed:
+        nonlocal count
+        made = [
+            make_event(kind, 60_000 * at, **{"receipt": True} | fields)
+            for at, (kind, fields) in enumerate(events, count)
+        ]
+        count += len(events)
+        done = run_flow(made, tmp_path / "state")
+        assert verify(tmp_path / "state").problems == []
+        return done
+
+    return run
+
+
+def message(memory_id: str, content: str = "tea", **fields: Any) -> Event:
+    """A message in a session of its own: what stands beside it would count as well."""
+    return told_in_session(memory_id, content, session_id=memory_id, **fields)
+
+
+QUESTIONS = ("zebra stripes", "violin concert", "harbour crane")
+
+
+def direction(axis: int) -> list[float]:
+    """The vector of a question that has no word of any memory."""
+    found: list[float] = HASHING.embed([QUESTIONS[axis]])[0].tolist()
+    return found
+
+
+def embedding(memory_id: str, axis: int, text: str = "tea", **fields: Any) -> Event:
+    given = {"memory_id": memory_id, "embedding": direction(axis), "model": MODEL, "content_hash": content_hash(text)}
+    return "memory.embedding", given | fields
+
+
+def along(axis: int) -> Event:
+    """The memories by how near their vectors are to a direction."""
+    return "recall", {"query": QUESTIONS[axis], "mode": "relevance"}
+
+
+def near(memory_id: str) -> Event:
+    return "graph.explore", {"nodes": [memory_id]}
+
+
+def similar(response: dict[str, Any]) -> list[tuple[str, str]]:
+    edges = response["subgraph"]["edges"]
+    return sorted({(edge["source"], edge["target"]) for edge in edges if edge["type"] == "similar_to"})
+
+
+# ── what becomes of it ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_memory_is_found_by_the_vector_that_came_last(do: Do) -> None:
+    told = [message("a"), message("b")]
+    done = do(*told, embedding("a", 0), embedding("b", 1), along(0), embedding("a", 1), embedding("b", 0), along(0))
+    assert outcomes(done)[2:] == ["updated"] * 4
+    assert [[one["id"] for one in response["memories"]] for response in done.responses] == [["a", "b"], ["b", "a"]]
+
+
+def test_it_is_no_version_of_the_memory(do: Do) -> None:
+    done = do(message("a"), get("a"), embedding("a", 0), get("a"))
+    before, after = ([*response["versions"]] for response in done.responses)
+    assert before == after
+
+
+def test_the_same_vector_again_changes_nothing(do: Do) -> None:
+    done = do(message("a"), embedding("a", 0), embedding("a", 0))
+    assert outcomes(done)[1:] == ["updated", "unchanged"]
+
+
+def test_memories_are_similar_by_the_vectors_that_came(do: Do) -> None:
+    told = [message("a", "one"), message("b", "two")]
+    one = [embedding("a", 0, "one"), embedding("b", 0, "two"), near("a")]
+    done = do(*told, near("a"), *one, embedding("b", 1, "two"), near("a"), forget(memory_id="b"), near("a"))
+    assert [similar(response) for response in done.responses] == [[], [("a", "b")], [], []]
+
+
+def test_similarity_is_known_since_the_vector_came(do: Do) -> None:
+    kind, fields = near("a")
+    before = (kind, fields | {"as_of": {"ingestion_time": 150_000}})
+    done = do(message("a", "one"), message("b", "two"), embedding("a", 0, "one"), embedding("b", 0, "two"), before)
+    assert similar(done.responses[0]) == []
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "after a restart"])
+def test_it_counts_for_memories_that_are_packed_already(do: Do, again: bool) -> None:
+    told = [message(f"m{at}", f"text {at}", embedding=direction(2)) for at in range(SMALL + 1)]
+    late, asked = embedding("m5", 0, "text 5"), along(0)
+    responses = [do(*told, asked), do(late), do(asked)] if again else [do(*told, asked, late, asked)]
+    assert responses[-1].responses[-1]["memories"][0]["id"] == "m5"
+
+
+def test_the_vector_of_a_text_that_is_replaced_is_not_that_of_the_next(do: Do) -> None:
+    done = do(message("a"), message("b"), embedding("a", 0), embedding("b", 1), update("a", content="zoo"), along(1))
+    assert [one["id"] for one in done.responses[0]["memories"]] == ["b", "a"]
+
+
+# ── what has no effect ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_vector_of_another_model_has_no_effect_whatever_its_size(do: Do) -> None:
+    done = do(message("a"), embedding("a", 0, model="other"), embedding("a", 0, model="other", embedding=[1.0]))
+    assert (outcomes(done)[1:], codes(done)) == (["other_model"] * 2, [])
+
+
+def test_a_vector_of_the_model_and_of_another_size_is_refused(do: Do) -> None:
+    assert codes(do(message("a"), embedding("a", 0, embedding=[1.0]))) == [("wrong_dimension", ["embedding"])]
+
+
+def test_a_vector_of_another_text_has_no_effect(do: Do) -> None:
+    assert outcomes(do(message("a"), embedding("a", 0, "coffee")))[1:] == ["outdated"]
