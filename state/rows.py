@@ -29,9 +29,9 @@ class MemoryRow:
 
     `created_ms` is the event time of the memory, `edited_ms` that of the update which made this version (None for the
     first one); `ingested_ms` the ingestion time of this version. A time that was stamped at the edge, because the log
-    does not carry it, is marked as not logged and stays out of the state hash. `change` numbers the owner's event that made
-    this version. `derived_from`: the memories it was made of, as the event said; `filled`: columns that were found out,
-    not given.
+    does not carry it, is marked as not logged and stays out of the state hash. `change` numbers the owner's event that
+    made this version. `derived_from`: the memories it was made of, as the event said; `filled`: columns that were found
+    out, not given.
     """
 
     id: str
