@@ -9,12 +9,15 @@ import numpy as np
 
 from recallflow.caching import Kept
 from recallflow.connectors.onnx_embedder import load_folder, load_minilm, load_named
+from recallflow.connectors.remote_embedder import RemoteModel
 from recallflow.connectors.static_embedder import StaticEmbedder
 from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.errors import EmbedderError
 from recallflow.language import grams, words
+from recallflow.llm import EmbeddingService
 
-NAMES = ("hash", "static", "minilm", "onnx")
+REMOTE = "openai"  # any service that speaks its protocol
+NAMES = ("hash", "static", "minilm", "onnx", REMOTE)
 _BLOCK = 128  # texts at a time: their sums stay in the processor's cache
 
 
@@ -33,9 +36,18 @@ def check_embedder(name: str, model_path: Path | None = None) -> None:
         raise EmbedderError(f"--model-path: {model_path} is no folder; give that of the model")
 
 
+def load_remote(service: EmbeddingService, model_path: Path | None = None) -> RemoteModel:
+    """The embedder whose vectors come from a service. `model_path`: a copy of its model, in ONNX, for questions that it
+    does not answer. Raises EmbedderError."""
+    check_embedder(REMOTE, model_path)
+    return RemoteModel(service, None if model_path is None else load_folder(model_path))
+
+
 def load_embedder(name: str, model_path: Path | None = None) -> Embedder:
-    """The embedder of this name. Raises EmbedderError with what to install, download or correct."""
+    """The embedder of this name, in this process. Raises EmbedderError with what to install, download or correct."""
     check_embedder(name, model_path)
+    if name == REMOTE:
+        raise EmbedderError("the openai embedder asks a service, and is not loaded")
     if name == "hash":
         return HashEmbedder()
     if name == "static":

@@ -18,7 +18,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.deployment import SESSION_MAX_S, SESSION_MIN_S, SESSION_S
 from recallflow.errors import UsageError
 from recallflow.flows.config_values import PARSERS, parse_any, parse_bytes
-from recallflow.flows.model_settings import EmbeddingSettings, EnrichmentSettings, LlmSettings
+from recallflow.flows.model_settings import EmbeddingSettings, EnrichmentSettings, LlmSettings, ModelSettings
 from recallflow.flows.settings import Settings, refuse_unless
 from recallflow.flows.topics import Topics
 from recallflow.records import Position
@@ -79,6 +79,10 @@ class Config:
     def skips(self) -> frozenset[Position]:
         """Positions of records to pass over, unread."""
         return self.topics.skipped(self.run.skip)
+
+    @property
+    def models(self) -> ModelSettings:
+        return ModelSettings(self.llm, self.embedding)
 
     def named_state_dir(self) -> Path:
         """Raises UsageError where nobody named one."""

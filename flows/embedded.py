@@ -23,10 +23,13 @@ from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError, StateError, StorageError
 from recallflow.flows.cycles import looking_between_batches
+from recallflow.flows.embedding import Ahead, open_embedder
 from recallflow.flows.engine import LINES_FLOW_ID, ONE_THREAD, build
+from recallflow.flows.model_settings import ModelSettings
 from recallflow.flows.rebuild import check_not_behind
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
+from recallflow.llm import RemoteEmbedder
 from recallflow.operators.answers.scoring import Scorer
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Requested, Verdict
 from recallflow.parsing import ends_turn
@@ -46,7 +49,11 @@ class Processed:
 
 
 def process(
-    lines: Iterable[bytes], settings: Settings, state_dir: Path | None = None, decisions: History | None = None
+    lines: Iterable[bytes],
+    settings: Settings,
+    state_dir: Path | None = None,
+    decisions: History | None = None,
+    models: ModelSettings | None = None,
 ) -> Processed:
     """Runs lines of events through the dataflow, on a state directory or one that is gone afterwards."""
     processed = Processed()
@@ -66,7 +73,7 @@ def process(
                 case DeadLetter():
                     processed.rejected.append(rejection(offset - first[0] + 1, output))
 
-    with Embedded.open(settings, state_dir, decisions) as embedded:
+    with Embedded.open(settings, state_dir, decisions, models) as embedded:
         embedded.run("lines", open_feed, collect, rewinds=False)
     return processed
 
@@ -86,14 +93,22 @@ class Embedded:
     recovery: RecoveryConfig | None
     decisions: History | None = None
     scorer: Scorer | None = None
+    ahead: Ahead | None = None
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, settings: Settings, state_dir: Path | None, decisions: History | None = None) -> Iterator["Embedded"]:
+    def open(
+        cls,
+        settings: Settings,
+        state_dir: Path | None,
+        decisions: History | None = None,
+        models: ModelSettings | None = None,
+    ) -> Iterator["Embedded"]:
         """Opens everything there is to open, so that what is wrong shows before the first line is read. `decisions`:
         what tenants' operators decided (default: nothing)."""
-        embedder = settings.load_embedder()
         with contextlib.ExitStack() as stack:
+            embedder = stack.enter_context(open_embedder(settings, (models or ModelSettings()).embedding))
+            ahead = stack.enter_context(Ahead.of(embedder)) if isinstance(embedder, RemoteEmbedder) else None
             scorer = stack.enter_context(settings.scorer())
             path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))
             fingerprint = settings.fingerprint(embedder)
@@ -103,7 +118,7 @@ class Embedded:
             if recovery is not None:
                 check_not_behind(directory)
             directory.partitions()
-            yield cls(directory, embedder, settings, recovery, decisions, scorer)
+            yield cls(directory, embedder, settings, recovery, decisions, scorer, ahead)
 
     def run(
         self,
@@ -124,7 +139,8 @@ class Embedded:
         source = LineSource(topic, open_feed, floor, clock_ms, ends_turn)
         flow = Dataflow(LINES_FLOW_ID)
         rules = self.settings.rules(self.embedder, decisions=self.decisions)
-        outputs = build(flow, source, self.directory, self.embedder, rules, scorer=self.scorer)
+        ahead = None if self.ahead is None else self.ahead.embed
+        outputs = build(flow, source, self.directory, self.embedder, rules, scorer=self.scorer, ahead=ahead)
         to_deliver = op.flat_map_batch("decide", outputs, partial(_decide, rules.decisions))
         op.output("outputs", to_deliver, LineSink(source, deliver))
         run_dataflow(flow, self.settings, workers, self.recovery)

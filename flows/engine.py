@@ -1,6 +1,6 @@
 """The main dataflow: one stream of tagged events up to the state, on any source and sink."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
@@ -43,20 +43,23 @@ def build(
     decode: Callable[[Record], Item] = decode,
     behind: Callable[[], str] = lambda: "",
     scorer: Scorer | None = None,
+    ahead: Callable[[Sequence[Item]], list[Item]] | None = None,
 ) -> KeyedStream[Output]:
     """decode → prepare → state partition; what comes out goes to whatever sink the caller has.
 
     Nothing may branch off and merge before the state, and nothing may be keyed finer: either would reorder events.
 
     `decode`: for a caller that looks at what comes in. `behind`: what answers do not know yet. `scorer`: asks a
-    reranker; where the input does not end, `source` emits its completions among the records.
+    reranker; where the input does not end, `source` emits its completions among the records. `ahead`: what is to be
+    done with prepared items before they are applied.
     """
 
     def prepared(read: list[Record | Completion]) -> list[tuple[str, Batch | Completion]]:
         look_for_cycles()  # hardly anything of the batch before is left
         finished = [one for one in read if isinstance(one, Completion)]
         events = [decode(one) for one in read if not isinstance(one, Completion)]
-        batches = by_partition(prepare(embedder, events), directory.fingerprint.partitions)
+        items = prepare(embedder, events)
+        batches = by_partition(ahead(items) if ahead else items, directory.fingerprint.partitions)
         return [*((one.key, one) for one in finished), *batches]
 
     batches = op.flat_map_batch("prepare", op.input("records", flow, source), prepared)

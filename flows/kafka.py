@@ -33,6 +33,7 @@ from recallflow.errors import StateInUse, UsageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import run_dataflow
+from recallflow.flows.embedding import open_embedder
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.metrics import Metrics, Running
@@ -60,6 +61,7 @@ class KafkaFlow:
     def __init__(self, config: Config) -> None:
         """Raises UsageError where no state directory is named."""
         self.options, self.topics, self.settings = config.kafka, config.topics, config.engine
+        self.embedding = config.embedding
         self.enrichment = config.enrichment
         self.state_dir, self.skips, self.chosen = config.named_state_dir(), config.skips, config.run
 
@@ -70,7 +72,7 @@ class KafkaFlow:
             metrics = Metrics(self.chosen.serve_while_catching_up)
             if (port := self.chosen.metrics_port) is not None:
                 stack.enter_context(Probes(self.chosen.metrics_host, port, metrics.registry, metrics.obstacle))
-            embedder = self.settings.load_embedder()
+            embedder = stack.enter_context(open_embedder(self.settings, self.embedding))
             written = self.topics.written(enriches=self.enrichment.wanted(embedder) is not None)
             scorer = stack.enter_context(self.settings.scorer())
             deployment = stack.enter_context(closing(self._deployment()))

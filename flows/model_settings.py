@@ -1,11 +1,16 @@
 """The settings of models behind an API, and of what they are asked for."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
+from recallflow.connectors.llm import Endpoint, load_embedding_service
 from recallflow.embedder import Embedder
 from recallflow.flows.settings import refuse_unless
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.enrichment.wanted import Wanted
+
+if TYPE_CHECKING:
+    from recallflow.connectors.llm.embeddings import OpenAiEmbeddings
 
 CAPACITY_MAX = 1_000
 TIMEOUT_MS_MAX = 600_000
@@ -69,6 +74,18 @@ class EmbeddingSettings:
             ("capacity", "1 to 1,000", 1 <= self.capacity <= CAPACITY_MAX),
             ("tokens_per_day", "0 or more", self.tokens_per_day is None or self.tokens_per_day >= 0),
         )
+
+    def load_service(self) -> "OpenAiEmbeddings":
+        """The service, to be closed on the loop that uses it. Raises UsageError."""
+        endpoint = Endpoint(self.base_url, self.key, self.headers, self.timeout_ms / 1000)
+        return load_embedding_service(self.model, self.dimension, endpoint)
+
+
+class ModelSettings(NamedTuple):
+    """Of the models behind an API that a run may ask."""
+
+    llm: LlmSettings = LlmSettings()
+    embedding: EmbeddingSettings = EmbeddingSettings()
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,11 @@ _READ_IN_PART = (
     f"the whole text is stored and shown, and found by its first {READ_CHARACTERS:,} characters: send several memories"
 )
 _UNFIT = get_args(Unfit)
+EMBEDDING_FAILED = "EMBEDDING_FAILED"
+_EMBEDDING_FAILED = (
+    "the memory is stored, and found by its words: the embedding service gave no vector ({}). Send one as "
+    "memory.embedding, or replay into a new directory"
+)
 _OUT_OF_STEP = "the memory is stored, its graph is not: it is tried again with the next event of this user"
 _CLEARED: dict[str, Any] = {
     "kind": DEFAULT_KIND,
@@ -111,8 +116,8 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> R
     synced = sync(view, rules.graph_writer(view.graph, rules.similarity), write.analysis, position)
     if not synced or (work is not None and not work.synced):
         missing = SYNC_FAILED, _OUT_OF_STEP
-    elif write.analysis is not None and write.analysis.cut and outcome in ("created", "updated"):
-        missing = READ_IN_PART, _READ_IN_PART
+    elif write.analysis is not None and outcome in ("created", "updated"):
+        missing = _missing(write.analysis)
     if missing is None and not event.receipt:
         return None
     code, detail = missing or (None, None)
@@ -124,6 +129,13 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> R
         code=code,
         detail=detail,
     )
+
+
+def _missing(analysis: Analysis) -> tuple[str, str] | None:
+    """The code and the words of what a memory is without, if anything."""
+    if analysis.unembedded is not None:
+        return EMBEDDING_FAILED, _EMBEDDING_FAILED.format(analysis.unembedded)
+    return (READ_IN_PART, _READ_IN_PART) if analysis.cut else None
 
 
 # ---------------------------------------------------------------------- creation

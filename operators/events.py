@@ -19,7 +19,8 @@ class Analysis(NamedTuple):
     `vectors`: (passages, dimension) float32, or (1, dimension) of the whole where it came with the event; None where
     there is no text. `tokens`: vectors of its tokens in bytes, where the model gives them; `sizes`: how many each row
     of several has. `named`: what it names, and the sketch of its vector, for the graph. `cut`:
-    only the beginning of the text was read. `sure`: the text tells its language.
+    only the beginning of the text was read. `sure`: the text tells its language. `unembedded`: why a service that was
+    waited for gave no vector.
     """
 
     stems: str
@@ -31,6 +32,7 @@ class Analysis(NamedTuple):
     cut: bool = False
     sure: bool = False
     sizes: tuple[int, ...] = ()
+    unembedded: str | None = None
 
 
 class Write(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 
 from recallflow.embedder import Embedder, Matrix, TextVectors, embed_texts
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.events import Memory, MemoryEmbedding, MemoryUpdate, Message
+from recallflow.events import Memory, MemoryEmbedding, MemoryEvent, MemoryUpdate, Message
 from recallflow.language import read
 from recallflow.limits import READ_CHARACTERS
 from recallflow.llm import RemoteEmbedder
@@ -95,16 +95,9 @@ class _Text(NamedTuple):
 
     @classmethod
     def of(cls, write: Write) -> "_Text | None":
-        event = write.event
-        author: str | None = None  # of an update the stored memory's, known only to the state
-        if isinstance(event, Message):
-            author, text = event.name or event.role, event.text()
-        elif isinstance(event, Memory):
-            author, text = event.name, event.content
-        elif isinstance(event, MemoryUpdate) and event.content is not None:
-            text = event.content
-        else:
+        if (brought := said(write.event)) is None:
             return None
+        author, text = brought
         cut = len(text) > READ_CHARACTERS
         text = text[:READ_CHARACTERS] if cut else text
         found = passages(text)
@@ -112,6 +105,18 @@ class _Text(NamedTuple):
             return cls(text, found, [], cut)
         begins = f"{author}: " if author else ""
         return cls(text, found, [begins + text[passage.start : passage.end] for passage in found], cut)
+
+
+def said(event: MemoryEvent) -> tuple[str | None, str] | None:
+    """The text that an event brings, and who says it; of an update that is the stored memory's author, known only to
+    the state."""
+    if isinstance(event, Message):
+        return event.name or event.role, event.text()
+    if isinstance(event, Memory):
+        return event.name, event.content
+    if isinstance(event, MemoryUpdate) and event.content is not None:
+        return None, event.content
+    return None
 
 
 def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes) -> Analysis:

@@ -234,7 +234,9 @@ def _compare(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
             "use the version that built it, or replay the log into a new directory (recallflow state rebuild)"
         )
     if differing:
+        other_model = (stored.embedder, stored.dimension) != (given.embedder, given.dimension)
+        how = ", for which recallflow reembed computes the vectors of an embedding service" if other_model else ""
         raise SettingsMismatch(
             f"{path} was created with other settings: {'; '.join(differing)}. "
-            "Use the settings it was created with, or replay the log into a new directory"
+            f"Use the settings it was created with, or replay the log into a new directory{how}"
         )

@@ -115,7 +115,7 @@ def _ask_directory(options: argparse.Namespace, asked: dict[str, Any]) -> dict[s
     describe(chosen.named_state_dir())  # asking makes no directory
     scope = {"tenant_id": options.tenant, "user_id": options.user, "environment": options.environment}
     line = orjson.dumps({"type": options.type, "timestamp": time.time_ns() // 1_000_000} | scope | asked)
-    return process([line], chosen.engine, chosen.named_state_dir(), decisions(options)).responses[0]
+    return process([line], chosen.engine, chosen.named_state_dir(), decisions(options), chosen.models).responses[0]
 
 
 def _ask_engine(options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:

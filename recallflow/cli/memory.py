@@ -62,7 +62,7 @@ def _run(options: argparse.Namespace, event: dict[str, Any]) -> Processed:
     scope = {"tenant_id": options.tenant, "user_id": options.user, "environment": options.environment}
     stamped = event | scope | {"timestamp": time.time_ns() // 1_000_000}
     known = decisions(options) if "control" in options else None
-    processed = process([orjson.dumps(stamped)], chosen.engine, chosen.named_state_dir(), known)
+    processed = process([orjson.dumps(stamped)], chosen.engine, chosen.named_state_dir(), known, chosen.models)
     if processed.rejected and not processed.responses:
         raise RecallflowError(processed.rejected[0]["error"]["message"])
     return processed

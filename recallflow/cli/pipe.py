@@ -35,7 +35,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 def run(options: argparse.Namespace) -> int:
     logging.disable(logging.WARNING)  # scripts parse stderr: it holds refused lines, or the one error that ends it all
     chosen = config(options)
-    with Embedded.open(chosen.engine, chosen.state_dir, decisions(options)) as embedded:
+    with Embedded.open(chosen.engine, chosen.state_dir, decisions(options), chosen.models) as embedded:
         lines = bounded_lines(_stdin(), RECORD_BYTES + 1)
         first: list[int] = []
 

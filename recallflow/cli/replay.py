@@ -13,11 +13,11 @@ from recallflow.cli.options import ENGINE, add_kafka, add_owner, config_and_orig
 from recallflow.cli.publish import publish
 from recallflow.cli.rejects import Rejects
 from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, detect_format, read_log
-from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import Delivery, IteratorFeed
 from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
 from recallflow.flows.embedded import Embedded, rejection
+from recallflow.flows.embedding import open_embedder
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused, Write
 from recallflow.operators.prepare import check_dimension
@@ -47,8 +47,8 @@ def run(options: argparse.Namespace) -> int:
     scope = Scope(options.tenant, options.user, options.environment)
     formats = {path: options.format or detect_format(path) for path in options.files}
     if options.dry_run:
-        embedder = load_embedder(chosen.engine.embedder, chosen.engine.model_path)
-        return max(_check(path, scope, log_format, embedder) for path, log_format in formats.items())
+        with open_embedder(chosen.engine, chosen.embedding) as embedder:
+            return max(_check(path, scope, log_format, embedder) for path, log_format in formats.items())
     targets = {path: options.rejects or path.with_name(path.name + ".rejects.jsonl") for path in formats}
     opened = {target: Rejects(target) for target in targets.values()}
     rejects = {path: opened[target] for path, target in targets.items()}
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if not options.embedded or chosen.state_dir is None:
         raise UsageError("give --embedded --state-dir DIR, or --bootstrap-servers HOST:PORT")
-    with Embedded.open(chosen.engine, chosen.state_dir) as embedded:
+    with Embedded.open(chosen.engine, chosen.state_dir, models=chosen.models) as embedded:
         for path, log_format in formats.items():
             _replay(embedded, path, scope, log_format, chosen.run.workers, rejects[path])
     return 0

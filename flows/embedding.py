@@ -1,0 +1,92 @@
+"""The embedder that settings choose, with what asks its service, if it has one."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
+
+import numpy as np
+
+from recallflow.connectors.embedders import REMOTE, load_remote
+from recallflow.embedder import Embedder, Matrix
+from recallflow.enrichment import text_to_embed
+from recallflow.errors import ModelError
+from recallflow.flows.model_settings import EmbeddingSettings
+from recallflow.flows.settings import Settings
+from recallflow.llm import EmbeddingService, RemoteEmbedder
+from recallflow.operators.async_call import Completions, Runtime
+from recallflow.operators.events import Item, Write
+from recallflow.operators.prepare import said
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def open_embedder(engine: Settings, embedding: EmbeddingSettings) -> Iterator[Embedder]:
+    """The embedder; its service, if it has one, is closed in the end. Raises EmbedderError, and UsageError."""
+    if engine.embedder != REMOTE:
+        yield engine.load_embedder()
+        return
+    service = embedding.load_service()
+    with Runtime(Completions()) as runtime:
+        try:
+            yield load_remote(service, engine.model_path)
+        finally:
+            runtime.run(service.close())
+
+
+class Ahead:
+    """Has texts embedded before their events are applied, and waits for it: for a run whose input ends, which has no
+    enrichment flow beside it. A memory whose vector cannot be had is stored without, and its receipt says so."""
+
+    def __init__(self, service: EmbeddingService, runtime: Runtime) -> None:
+        self._service, self._runtime = service, runtime
+        self._warned = False
+
+    @classmethod
+    @contextmanager
+    def of(cls, embedder: RemoteEmbedder) -> Iterator[Self]:
+        with Runtime(Completions()) as runtime:
+            yield cls(embedder.service, runtime)
+
+    def embed(self, prepared: Sequence[Item]) -> list[Item]:
+        """The items with the vectors of their texts. Raises EmbedderError for vectors of another size."""
+        items = [*prepared]
+        wanted: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for at, item in enumerate(items):
+            if isinstance(item, Write) and (text := _to_embed(item)) is not None:
+                wanted[item.owner.tenant_id].append((at, text))
+        for tenant_id, texts in wanted.items():
+            vectors = self._ask(tenant_id, [text for _, text in texts])
+            for row, (at, _) in enumerate(texts):
+                items[at] = _with(items[at], vectors if isinstance(vectors, str) else vectors[row])
+        return items
+
+    def _ask(self, tenant_id: str, texts: Sequence[str]) -> Matrix | str:
+        """(texts, dimension), or the code of what went wrong."""
+        try:
+            return self._runtime.run(self._service.embed(tenant_id, texts)).vectors
+        except ModelError as error:
+            if not self._warned:
+                self._warned = True
+                _log.warning("memories are stored without vectors, and found by words alone: %s", error)
+            return error.code
+
+
+def _to_embed(write: Write) -> str | None:
+    """What the service is to read of an event; None where nothing, or where a vector came with it."""
+    brought = said(write.event)
+    if write.analysis is None or write.analysis.vectors is not None or brought is None:
+        return None
+    author, text = brought
+    return None if not text or text.isspace() else text_to_embed(author, text)
+
+
+def _with(item: Item, found: Matrix | str) -> Item:
+    """The item with its vector, or with why it has none."""
+    assert isinstance(item, Write)  # noqa: S101 nothing else brings text
+    assert item.analysis is not None  # noqa: S101
+    if isinstance(found, str):
+        return item._replace(analysis=item.analysis._replace(unembedded=found))
+    return item._replace(analysis=item.analysis._replace(vectors=found[np.newaxis]))

@@ -1,0 +1,144 @@
+"""Events by lines where the embedder is a service, over real HTTP: texts are embedded before they are applied."""
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from recallflow.errors import EmbedderError, ModelFailure, SettingsMismatch
+from recallflow.flows.embedded import Processed, process
+from recallflow.flows.model_settings import EmbeddingSettings, ModelSettings
+from recallflow.flows.settings import Settings
+from recallflow.state import keys
+from recallflow.state.directory import StateDirectory
+from recallflow.state.rows import Vectors
+from tests.llm_server import Fault, LlmServer, words_vector
+
+MakeEvent = Callable[..., dict[str, Any]]
+Run = Callable[..., Processed]
+
+FERRY, KETTLE = "The ferry to Porto leaves at nine", "The kettle is broken again"
+SETTINGS = Settings(partitions=1, embedder="openai")
+
+
+@pytest.fixture
+def run(llm_server: LlmServer, tmp_path: Path) -> Run:
+    """What comes of events; the state is in `tmp_path`."""
+
+    def run(*events: dict[str, Any], **chosen: Any) -> Processed:
+        fields = {"model": "e-1", "dimension": 64, "base_url": llm_server.url, "attempts": 1} | chosen
+        models = ModelSettings(embedding=EmbeddingSettings(**fields))
+        return process([orjson.dumps(event) for event in events], SETTINGS, tmp_path / "state", models=models)
+
+    return run
+
+
+def stored(tmp_path: Path) -> list[Vectors]:
+    with StateDirectory.existing(tmp_path / "state", 1024 * 1024) as directory:
+        records = directory.partition(0).scan(keys.OWNERS)
+        return [Vectors.decode(value) for key, value in records if keys.split(key)[1] == keys.VECTORS]
+
+
+def asked_texts(server: LlmServer) -> Iterable[list[str]]:
+    return [asked.texts for asked in server.requests]
+
+
+def test_a_batch_is_embedded_in_one_call_for_each_tenant(
+    run: Run, llm_server: LlmServer, make_event: MakeEvent, tmp_path: Path
+) -> None:
+    events = [
+        make_event("message", 1, id="a", name="Ann", content=FERRY),
+        make_event("message", 2, id="b", role="assistant", content="Noted"),
+        make_event("memory", 3, id="c", content=KETTLE),
+        make_event("memory", 4, id="d", content="   . "),
+        make_event("message", 5, id="e", content=" \n"),
+        make_event("memory", 6, id="f", content="Of others", tenant_id="other"),
+        make_event("memory", 7, id="g", content="Brings its own", embedding=[1.0] + [0.0] * 63),
+        make_event("memory.update", 8, memory_id="c", content="The kettle works"),
+        make_event("memory.update", 9, memory_id="a", tags=["travel"]),
+    ]
+    assert run(*events).rejected == []
+    assert asked_texts(llm_server) == [
+        [f"Ann: {FERRY}", "assistant: Noted", KETTLE, "   . ", "The kettle works"],
+        ["Of others"],
+    ]
+    found = stored(tmp_path)
+    assert {one.model for one in found} == {"e-1"}
+    expected = np.array(words_vector(f"Ann: {FERRY}", 64))
+    assert any(np.allclose(one.matrix[0], expected / np.linalg.norm(expected), atol=1e-6) for one in found)
+
+
+FAULTS: list[tuple[Fault, ModelFailure]] = [
+    (Fault("status", status=401), "rejected"),
+    (Fault("status", status=429, retry_after="1"), "rate_limited"),
+    (Fault("status", status=500), "unavailable"),
+    (Fault("cut"), "unavailable"),
+    (Fault("cut_midway"), "unavailable"),
+    (Fault("not_json"), "malformed"),
+    (Fault("too_few"), "malformed"),
+    (Fault("nan"), "malformed"),
+    (Fault("hang"), "timeout"),
+    (Fault("slow"), "timeout"),
+]
+
+
+@pytest.mark.parametrize(("fault", "code"), FAULTS, ids=lambda one: getattr(one, "kind", ""))
+def test_what_the_service_does_not_embed_is_stored_and_found_by_its_words(
+    run: Run,
+    llm_server: LlmServer,
+    make_event: MakeEvent,
+    tmp_path: Path,
+    fault: Fault,
+    code: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    llm_server.fail(fault, times=None)
+    told = [make_event("memory", n, id=f"m{n}", content=text, receipt=True) for n, text in enumerate((FERRY, KETTLE))]
+    with caplog.at_level(logging.WARNING, "recallflow.flows.embedding"):
+        done = run(*told, make_event("recall", 10, query="When does the ferry leave?"), timeout_ms=200)
+    assert done.rejected == []
+    assert [receipt["code"] for receipt in done.receipts] == ["EMBEDDING_FAILED"] * 2
+    assert all(f"({code})" in receipt["detail"] for receipt in done.receipts)
+    assert [receipt["outcome"] for receipt in done.receipts] == ["created"] * 2
+    assert stored(tmp_path) == []
+    (answer,) = done.responses
+    assert answer["memories"][0]["id"] == "m0"
+    warnings = [record for record in caplog.records if record.name.endswith("flows.embedding")]
+    assert len(warnings) == 1
+    assert FERRY not in caplog.text
+
+
+def test_a_service_that_comes_back_embeds_what_comes_then(
+    run: Run, llm_server: LlmServer, make_event: MakeEvent, tmp_path: Path
+) -> None:
+    llm_server.fail(Fault("status", status=503))
+    assert len(run(make_event("memory", 1, id="a", content=FERRY)).receipts) == 1  # unasked
+    assert run(make_event("memory", 2, id="b", content=KETTLE)).receipts == []
+    assert len(stored(tmp_path)) == 1
+
+
+def test_vectors_of_another_size_stop_the_run_and_say_what_to_set(
+    run: Run, llm_server: LlmServer, make_event: MakeEvent
+) -> None:
+    llm_server.fail("wrong_dimension")
+    with pytest.raises(EmbedderError, match=r"set embedding\.dimension"):
+        run(make_event("memory", 1, content=FERRY))
+
+
+def test_a_directory_keeps_its_model_and_its_size(run: Run, make_event: MakeEvent) -> None:
+    run(make_event("memory", 1, content=FERRY))
+    for chosen in ({"model": "e-2"}, {"dimension": 32}):
+        with pytest.raises(SettingsMismatch, match="recallflow reembed"):
+            run(make_event("memory", 2, content=KETTLE), **chosen)
+
+
+def test_other_settings_than_the_model_need_no_vectors(run: Run, make_event: MakeEvent, tmp_path: Path) -> None:
+    run(make_event("memory", 1, content=FERRY))
+    with pytest.raises(SettingsMismatch) as told:
+        process([], Settings(partitions=2, embedder="openai"), tmp_path / "state", models=ModelSettings(
+            embedding=EmbeddingSettings("e-1", 64)))  # fmt: skip
+    assert "reembed" not in str(told.value)
