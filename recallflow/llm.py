@@ -44,6 +44,13 @@ class Spent(NamedTuple):
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def plus(self, other: "Spent") -> "Spent":
+        return Spent(*(one + another for one, another in zip(self, other, strict=True)))
+
 
 class Completion(NamedTuple):
     """An answer that has the prompt's schema, and what it cost."""

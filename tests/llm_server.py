@@ -108,7 +108,7 @@ class _Struck:
 
 
 @dataclass
-class _Now:
+class Now:
     """What goes on in the server; `changed` guards it."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -132,7 +132,7 @@ class LlmServer(ThreadingHTTPServer):
         self.dimension = dimension
         self.vectors: dict[str, Sequence[float]] = {}
         self.packs = True  # sends vectors in base64 to whoever asks for it, as not every server does
-        self.now = _Now()
+        self.now = Now()
         self._answers: dict[str, Answer] = {}
         self._faults: list[_Struck] = []
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -188,7 +188,7 @@ class LlmServer(ThreadingHTTPServer):
         """How many there were of each task."""
         return Counter(asked.task for asked in self.requests)
 
-    def wait_for(self, come: Callable[[_Now], bool]) -> None:
+    def wait_for(self, come: Callable[[Now], bool]) -> None:
         """Until it holds of what goes on: `server.wait_for(lambda now: now.held == 3)`."""
         with self.now.changed:
             assert self.now.changed.wait_for(lambda: come(self.now), GIVE_UP_S), "the server waits in vain"

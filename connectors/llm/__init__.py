@@ -6,24 +6,27 @@ The official client takes a second to import, so that nothing here does before a
 from typing import TYPE_CHECKING
 
 from recallflow.connectors.llm.endpoint import Endpoint
+from recallflow.connectors.llm.policy import Policy
 
 if TYPE_CHECKING:
     from recallflow.connectors.llm.chat import OpenAiModel
     from recallflow.connectors.llm.embeddings import OpenAiEmbeddings
 
-__all__ = ["Endpoint", "load_embedding_service", "load_language_model"]
+__all__ = ["Endpoint", "Policy", "load_embedding_service", "load_language_model"]
 
 
-def load_language_model(model: str, endpoint: Endpoint) -> "OpenAiModel":
+def load_language_model(model: str, endpoint: Endpoint, policy: Policy | None = None) -> "OpenAiModel":
     """A `LanguageModel`, to be used and closed on one event loop. Raises UsageError for a URL or a header that is
     none."""
     from recallflow.connectors.llm.chat import OpenAiModel
 
-    return OpenAiModel(model, endpoint)
+    return OpenAiModel(model, endpoint, policy or Policy())
 
 
-def load_embedding_service(model: str, dimension: int, endpoint: Endpoint) -> "OpenAiEmbeddings":
+def load_embedding_service(
+    model: str, dimension: int, endpoint: Endpoint, policy: Policy | None = None
+) -> "OpenAiEmbeddings":
     """An `EmbeddingService`, likewise."""
     from recallflow.connectors.llm.embeddings import OpenAiEmbeddings
 
-    return OpenAiEmbeddings(model, dimension, endpoint)
+    return OpenAiEmbeddings(model, dimension, endpoint, policy or Policy())

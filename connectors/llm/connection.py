@@ -9,20 +9,37 @@ import orjson
 
 from recallflow.connectors.llm.endpoint import Endpoint
 from recallflow.errors import ModelError, ModelFailure
+from recallflow.llm import Spent
 
 NO_KEY = "none"  # the client insists on one, and a local server wants none
-CHARACTERS_PER_TOKEN = 4  # about, where a service does not say what it counted
 
 
 class CallFailed(ModelError):
-    """Why one attempt gave nothing. `retry_after`: what the service says of when to ask again, as it says it."""
+    """Why one attempt gave nothing, and what it cost all the same. `retry_after`: what the service says of when to ask
+    again, as it says it."""
 
     def __init__(
-        self, code: ModelFailure, problem: str, status: int | None = None, retry_after: str | None = None
+        self,
+        code: ModelFailure,
+        problem: str,
+        status: int | None = None,
+        retry_after: str | None = None,
+        spent: Spent = Spent(1),  # noqa: B008 it never changes
     ) -> None:
         super().__init__(code, problem)
         self.status = status
         self.retry_after = retry_after
+        self.spent = spent
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same call may have an answer another time."""
+        return self.code in ("timeout", "unavailable", "rate_limited", "malformed")
+
+    @property
+    def of_service(self) -> bool:
+        """Whether another call would fare no better: the service is down, overrun, or does not take key or model."""
+        return self.code in ("timeout", "unavailable", "rate_limited") or self.status in (401, 403, 404)
 
 
 class Connection:

@@ -2,19 +2,23 @@
 
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from recallflow.connectors.llm.connection import CHARACTERS_PER_TOKEN, CallFailed, Connection
+from recallflow.connectors.llm.calls import Calls
+from recallflow.connectors.llm.connection import CallFailed, Connection
 from recallflow.connectors.llm.endpoint import Endpoint
+from recallflow.connectors.llm.meter import Meter, counted, estimate_tokens
+from recallflow.connectors.llm.policy import Policy
 from recallflow.embedder import Matrix
+from recallflow.enrichment import EMBEDDED_BYTES
 from recallflow.errors import EmbedderError
 from recallflow.llm import Embedded, Spent
 
 BATCH_TEXTS = 256
 BATCH_BYTES = 512 * 1024  # services take 300,000 tokens a call
-TEXT_BYTES = 16_000  # services take 8,191 tokens a text; of a longer one its beginning is read
 FLOAT_BYTES = 32  # in decimal digits, at most
 ENVELOPE_BYTES = 64 * 1024  # of an answer, beside its floats
 SHORTENED = "text-embedding-3"  # models of this name give as many floats as they are asked for
@@ -23,30 +27,36 @@ SHORTENED = "text-embedding-3"  # models of this name give as many floats as the
 class OpenAiEmbeddings:
     """An `EmbeddingService`. Use and close it on one event loop."""
 
-    def __init__(self, model: str, dimension: int, endpoint: Endpoint) -> None:
+    def __init__(self, model: str, dimension: int, endpoint: Endpoint, policy: Policy) -> None:
         """Raises UsageError for a URL or a header that is none."""
         self.name = model
         self.dimension = dimension
         self._connection = Connection(endpoint)
+        self._calls = Calls(model, policy)
         shortened = model.rpartition("/")[2].startswith(SHORTENED)
         self._asked: dict[str, Any] = {"dimensions": dimension} if shortened else {}
+
+    @property
+    def meter(self) -> Meter:
+        return self._calls.meter
 
     async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
         """A text without a word has the zero vector, and is not sent."""
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         spoken = [at for at, text in enumerate(texts) if text.strip()]
-        calls = tokens = 0
+        total = Spent()
         for batch in _batches([(at, _beginning(texts[at])) for at in spoken]):
-            found, spent = await self._call(tenant_id, [text for _, text in batch])
-            vectors[[at for at, _ in batch]] = found
-            calls, tokens = calls + spent.calls, tokens + spent.prompt_tokens
-        return Embedded(vectors, Spent(calls, tokens))
+            texts_of = [text for _, text in batch]
+            answer, spent = await self._calls.call(
+                tenant_id, "embed", estimate_tokens(*texts_of), partial(self._attempt, texts_of)
+            )
+            vectors[[at for at, _ in batch]] = answer.vectors
+            total = total.plus(spent)
+        return Embedded(vectors, total)
 
     async def close(self) -> None:
+        self._calls.close()
         await self._connection.close()
-
-    async def _call(self, tenant_id: str, texts: list[str]) -> Embedded:  # noqa: ARG002 budgets are by tenant
-        return await self._attempt(texts)
 
     async def _attempt(self, texts: list[str]) -> Embedded:
         embeddings = self._connection.client.embeddings.with_streaming_response
@@ -58,16 +68,14 @@ class OpenAiEmbeddings:
             found = sorted((item["index"], item["embedding"]) for item in answer["data"])
             rows = [_floats(embedding) for _, embedding in found]
             whole = [at for at, _ in found] == [*range(len(texts))]
-            usage = answer.get("usage")
+            spent = Spent(1, counted(answer, "prompt_tokens", estimate_tokens(*texts)))
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise CallFailed("malformed", "the answer has no embeddings") from None
         if not whole:
-            raise CallFailed("malformed", f"the answer has {len(rows)} embeddings for {len(texts)} texts")
-        tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-        estimate = sum(map(len, texts)) // CHARACTERS_PER_TOKEN
-        return Embedded(self._normalised(rows), Spent(1, tokens if isinstance(tokens, int) else estimate))
+            raise CallFailed("malformed", f"the answer has {len(rows)} embeddings for {len(texts)} texts", spent=spent)
+        return Embedded(self._normalised(rows, spent), spent)
 
-    def _normalised(self, rows: list[Any]) -> Matrix:
+    def _normalised(self, rows: list[Any], spent: Spent) -> Matrix:
         """Raises EmbedderError for another size, CallFailed for what is no vector."""
         for row in rows:
             if row.shape != (self.dimension,):
@@ -79,7 +87,7 @@ class OpenAiEmbeddings:
         with np.errstate(all="ignore"):  # of what is no number
             norms = np.sqrt((found * found).sum(axis=1, keepdims=True))
         if not np.isfinite(norms).all() or not norms.all():
-            raise CallFailed("malformed", "the answer has embeddings that are no vectors")
+            raise CallFailed("malformed", "the answer has embeddings that are no vectors", spent=spent)
         vectors: Matrix = (found / norms).astype(np.float32)
         return vectors
 
@@ -92,7 +100,7 @@ def _floats(embedding: Any) -> Any:
 
 def _beginning(text: str) -> str:
     encoded = text.encode()
-    return text if len(encoded) <= TEXT_BYTES else encoded[:TEXT_BYTES].decode(errors="ignore")
+    return text if len(encoded) <= EMBEDDED_BYTES else encoded[:EMBEDDED_BYTES].decode(errors="ignore")
 
 
 def _batches(texts: list[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:

@@ -1,0 +1,121 @@
+"""Calls of one service: tried again where that may help, left out where it is down or a tenant's budget is spent."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from recallflow.breaker import FAILURES, Breaker
+from recallflow.connectors.llm.budget import Budget
+from recallflow.connectors.llm.connection import CallFailed
+from recallflow.connectors.llm.meter import Meter
+from recallflow.connectors.llm.policy import Policy
+from recallflow.errors import EmbedderError, ModelError
+from recallflow.llm import Completion, Embedded, Spent, Task
+
+Answer = TypeVar("Answer", Completion, Embedded)
+
+WAITS_MOST_S = 86_400.0
+MALFORMED_MOST = 2  # what a model writes twice it writes ever again
+
+_log = logging.getLogger(__name__)
+
+
+class Calls:
+    """Use it on one event loop."""
+
+    def __init__(self, model: str, policy: Policy) -> None:
+        self.meter = Meter(model)
+        self._policy = policy
+        self._breaker = Breaker(policy.around.now_s)
+        self._budget = Budget(policy.limit, policy.around.epoch_s, policy.spending)
+        self._under_way = 0
+
+    async def call(
+        self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
+    ) -> tuple[Answer, Spent]:
+        """What an attempt gives, and what all attempts cost. `tokens`: about what one will. Raises ModelError."""
+        try:
+            self._check_capacity()
+            reserved = self._budget.reserve(tenant_id, tokens)
+            spent = Spent()
+
+            def spend(cost: Spent) -> None:
+                nonlocal spent
+                spent = spent.plus(cost)
+                self.meter.spend(tenant_id, task, cost)
+
+            self._under_way += 1
+            try:
+                return await self._try(attempt, spend), spent
+            finally:
+                self._under_way -= 1
+                self._budget.give_back(reserved, spent.tokens)
+        except (ModelError, EmbedderError) as error:
+            self.meter.fail(task, error.code if isinstance(error, ModelError) else "rejected")
+            raise
+
+    def close(self) -> None:
+        self._budget.write()
+
+    def _check_capacity(self) -> None:
+        capacity = self._policy.capacity
+        if capacity is not None and self._under_way >= capacity:
+            raise ModelError("busy", f"{capacity:,} calls are under way already")
+
+    async def _try(self, attempt: Callable[[], Awaitable[Answer]], spend: Callable[[Spent], None]) -> Answer:
+        failures = malformed = 0
+        began_s = self._policy.around.now_s()
+        while True:
+            is_trial = await self._turn()
+            try:
+                answer = await self._attempt(attempt)
+            except CallFailed as error:
+                spend(error.spent)
+                # A service that is down is tried by those who wait, and costs them no attempt: an outage of hours loses
+                # nothing. One of days does, or a call that itself brings the service down would go on for ever.
+                waited_s = self._policy.around.now_s() - began_s
+                if is_trial and self._policy.waits and error.of_service and waited_s < WAITS_MOST_S:
+                    continue
+                failures += 1
+                malformed += error.code == "malformed"
+                if not error.may_pass or failures >= self._policy.attempts or malformed >= MALFORMED_MOST:
+                    raise
+                wait_s = self._policy.wait_s(failures, error.retry_after)
+            else:
+                spend(answer.spent)
+                return answer
+            await self._policy.around.sleep(wait_s)
+
+    async def _turn(self) -> bool:
+        """Waits until the service may be asked; whether that is but to try it. Raises ModelError for who waits not."""
+        while (left_s := self._breaker.begin()) > 0:
+            if not self._policy.waits:
+                raise ModelError("left_alone", f"it failed {FAILURES} times in a row, and is left alone for a while")
+            await self._policy.around.sleep(left_s)
+        return self._breaker.is_open
+
+    async def _attempt(self, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
+        try:
+            answer = await attempt()
+        except CallFailed as error:
+            if error.of_service:
+                self._failed(str(error), error.retry_after)
+            else:
+                self._answered()
+            raise
+        except BaseException as error:  # who asked did not wait for it, or its vectors have another size
+            self._failed(type(error).__name__, None)
+            raise
+        self._answered()
+        return answer
+
+    def _failed(self, problem: str, retry_after: str | None) -> None:
+        was_open = self._breaker.is_open
+        self._breaker.failed(self._policy.asked_s(retry_after))
+        if self._breaker.is_open and not was_open:
+            _log.warning("model %s is left alone for a while: %s", self.meter.model, problem)
+
+    def _answered(self) -> None:
+        if self._breaker.is_open:
+            _log.warning("model %s answers again", self.meter.model)
+        self._breaker.succeeded()

@@ -1,0 +1,411 @@
+"""Calls of models that fail: which are tried again and when, when a service is left alone, and what tenants may spend.
+
+All over real HTTP; time and chance are the test's.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from pathlib import Path
+from traceback import format_exception
+from typing import Any, TypeVar
+
+import pytest
+
+from recallflow.breaker import FAILURES, LEFT_ALONE_S
+from recallflow.connectors.llm import Endpoint, Policy, load_embedding_service, load_language_model
+from recallflow.connectors.llm.chat import OpenAiModel
+from recallflow.connectors.llm.policy import MOST_WAIT_S, Surroundings
+from recallflow.errors import ModelError, ModelFailure
+from recallflow.llm import Prompt, Spent
+from tests.llm_server import Fault, LlmServer, Now
+
+T = TypeVar("T")
+NOON_S = 1_800_014_400.0  # Friday, 15 January 2027, 12:00 UTC
+SCHEMA = {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
+PROMPT = Prompt("classify", "v1", "Judge.", "Ana lives in Porto", SCHEMA, 50)
+RESERVED = (len("Judge.") + len("Ana lives in Porto")) // 4 + 50
+SPENT = 13  # of a call that is answered, as the server counts
+
+
+class Time:
+    """Moves when somebody sleeps, `pace` times as far; `drawn` is all the chance there is."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.slept_s: list[float] = []
+        self.drawn = 1.0
+        self.pace = 1.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept_s.append(round(seconds, 3))
+        self.now_s += seconds * self.pace
+        await asyncio.sleep(0)
+
+    @property
+    def around(self) -> Surroundings:
+        return Surroundings(lambda: self.now_s, lambda: NOON_S + self.now_s, self.sleep, lambda: self.drawn)
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def model(llm_server: LlmServer, time: Time) -> Iterator["Model"]:
+    with asyncio.Runner() as runner:
+        made = Model(runner, llm_server, time)
+        yield made
+        made.close()
+
+
+class Model:
+    """A model by the policy that a test gives, used on one loop."""
+
+    def __init__(self, runner: asyncio.Runner, server: LlmServer, time: Time) -> None:
+        self._runner, self._server, self._time = runner, server, time
+        self._loaded: list[OpenAiModel] = []
+
+    def load(self, **policy: Any) -> OpenAiModel:
+        found = load_language_model("m-1", Endpoint(self._server.url, "k"), Policy(around=self._time.around, **policy))
+        self._loaded.append(found)
+        return found
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(coroutine)
+
+    def ask(self, model: OpenAiModel, tenant: str = "acme", prompt: Prompt = PROMPT) -> str:
+        """`ok`, or the code of why not."""
+        return self.run(code_of(model, tenant, prompt))
+
+    def close(self) -> None:
+        for model in self._loaded:
+            self.run(model.close())
+
+
+async def code_of(model: OpenAiModel, tenant: str = "acme", prompt: Prompt = PROMPT) -> str:
+    try:
+        await model.complete(tenant, prompt)
+    except ModelError as error:
+        return error.code
+    return "ok"
+
+
+# ── what is tried again ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "calls"),
+    [
+        (Fault("status", status=408), "unavailable", 3),
+        (Fault("status", status=409), "unavailable", 3),
+        (Fault("status", status=429), "rate_limited", 3),
+        (Fault("status", status=500), "unavailable", 3),
+        (Fault("status", status=529), "unavailable", 3),
+        (Fault("cut"), "unavailable", 3),
+        (Fault("cut_midway"), "unavailable", 3),
+        (Fault("not_json"), "malformed", 2),
+        (Fault("invalid_json"), "malformed", 2),
+        (Fault("off_schema"), "malformed", 2),
+        (Fault("length"), "malformed", 2),
+        (Fault("refusal"), "refused", 1),
+        (Fault("status", status=400), "rejected", 1),
+        (Fault("status", status=401), "rejected", 1),
+        (Fault("status", status=403), "rejected", 1),
+        (Fault("status", status=404), "rejected", 1),
+        (Fault("status", status=422), "rejected", 1),
+    ],
+    ids=str,
+)
+def test_what_may_pass_is_tried_again_as_often_as_settings_say(
+    llm_server: LlmServer, model: Model, fault: Fault, code: ModelFailure, calls: int
+) -> None:
+    llm_server.fail(fault, times=None)
+    asked = model.load(attempts=3)
+    assert model.ask(asked) == code
+    assert llm_server.calls == {"classify": calls}
+    assert asked.meter.failures() == {("classify", code): 1}
+    llm_server.heal()
+    assert model.ask(asked) == "ok"
+    once = model.load()
+    llm_server.fail(fault)
+    assert (model.ask(once), llm_server.calls["classify"]) == (code, calls + 2)
+
+
+def test_a_timeout_is_tried_again(llm_server: LlmServer, model: Model, time: Time) -> None:
+    llm_server.fail("hang")
+    slow = load_language_model("m-1", Endpoint(llm_server.url, timeout_s=0.2), Policy(2, around=time.around))
+    assert (model.ask(slow), llm_server.calls["classify"]) == ("ok", 2)
+    model.run(slow.close())
+
+
+def test_each_wait_is_a_random_share_of_twice_the_one_before(llm_server: LlmServer, model: Model, time: Time) -> None:
+    llm_server.fail("cut", times=8)
+    time.drawn = 0.5
+    assert model.ask(model.load(attempts=5)) == "unavailable"
+    assert time.slept_s == [0.25, 0.5, 1, 2]
+    time.drawn = 0.0
+    assert model.ask(model.load(attempts=5)) == "ok"
+    assert time.slept_s[4:] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "waits_s"),
+    [
+        ("7", 7),
+        ("1.5", 1.5),
+        ("Fri, 15 Jan 2027 12:00:20 GMT", 20),
+        ("Fri, 15 Jan 2027 11:00:00 GMT", 0.5),
+        ("86400", MOST_WAIT_S),
+        ("-5", 0.5),
+        ("nan", 0.5),
+        ("inf", MOST_WAIT_S),
+        ("soon", 0.5),
+        ("", 0.5),
+        ("Fri, 99 Jan 2027 11:00:00 GMT", 0.5),
+    ],
+)
+def test_a_service_that_says_when_to_ask_again_is_obeyed_within_bounds(
+    llm_server: LlmServer, model: Model, time: Time, retry_after: str, waits_s: float
+) -> None:
+    llm_server.fail(Fault("status", status=429, retry_after=retry_after))
+    assert model.ask(model.load(attempts=2)) == "ok"
+    assert time.slept_s == [waits_s]
+
+
+# ── a service that is down ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("status", [500, 429, 401, 403, 404])
+def test_a_service_that_is_down_costs_a_question_nothing_after_a_few_calls(
+    llm_server: LlmServer, model: Model, time: Time, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    llm_server.fail(Fault("status", status=status), times=None)
+    asked = model.load()
+    codes = [model.ask(asked) for _ in range(20)]
+    assert codes[FAILURES:] == ["left_alone"] * 15
+    assert llm_server.calls["classify"] == FAILURES
+    time.now_s += LEFT_ALONE_S
+    assert [model.ask(asked), model.ask(asked)] == [codes[0], "left_alone"]
+    time.now_s += LEFT_ALONE_S
+    llm_server.heal()
+    assert [model.ask(asked), model.ask(asked)] == ["ok", "ok"]
+    assert time.slept_s == []
+    assert [line.getMessage() for line in caplog.records if line.name.startswith("recallflow")] == [
+        f"model m-1 is left alone for a while: {codes[0]}: the service answered {status}",
+        "model m-1 answers again",
+    ]
+
+
+@pytest.mark.parametrize("fault", ["refusal", "off_schema", "not_json", Fault("status", status=400)], ids=str)
+def test_a_service_that_answers_is_not_left_alone(llm_server: LlmServer, model: Model, fault: Any) -> None:
+    llm_server.fail(fault, times=2 * FAILURES)
+    asked = model.load()
+    assert "left_alone" not in [model.ask(asked) for _ in range(2 * FAILURES)]
+    assert llm_server.calls["classify"] == 2 * FAILURES
+
+
+def test_calls_that_nobody_waited_for_count_as_failures(llm_server: LlmServer, model: Model) -> None:
+    def gone(count: int, now: Now) -> bool:
+        return now.hung_up == count
+
+    async def given_up(asked: OpenAiModel) -> None:
+        for n in range(FAILURES):
+            task = asyncio.create_task(asked.complete("acme", PROMPT))
+            await asyncio.to_thread(llm_server.wait_for, lambda now: now.held == 1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(llm_server.wait_for, partial(gone, n + 1))
+
+    llm_server.fail("hang", times=None)
+    asked = model.load()
+    model.run(given_up(asked))
+    assert model.ask(asked) == "left_alone"
+
+
+@pytest.mark.parametrize("fault", ["cut", Fault("status", status=503), Fault("status", status=401)], ids=str)
+def test_an_outage_of_hours_loses_no_call_that_waits(
+    llm_server: LlmServer, model: Model, time: Time, fault: Any
+) -> None:
+    """Those that came before it was known to be down may use up their attempts; the others wait, and one at a time
+    tries."""
+
+    async def twenty(asked: OpenAiModel) -> list[str]:
+        first = [await code_of(asked) for _ in range(FAILURES)]
+        down = len(llm_server.requests)
+        waiting = asyncio.gather(*(code_of(asked) for _ in range(20)))
+        while time.now_s < 4 * 3_600:
+            await asyncio.sleep(0)
+        tried = len(llm_server.requests) - down
+        assert 0 < tried <= time.now_s / LEFT_ALONE_S + 1
+        llm_server.heal()
+        return first + await waiting
+
+    llm_server.fail(fault, times=None)
+    codes = model.run(twenty(model.load(attempts=1, waits=True)))
+    assert "ok" not in codes[:FAILURES]
+    assert codes[FAILURES:] == ["ok"] * 20
+
+
+def test_a_call_that_brings_the_service_down_each_time_fails_in_the_end(llm_server: LlmServer, model: Model) -> None:
+    asked = model.load(attempts=3, waits=True)
+
+    async def story() -> tuple[list[str], set[str]]:
+        poisoned = PROMPT._replace(task="extract")
+        bad = asyncio.gather(*(code_of(asked, prompt=poisoned) for _ in range(6)))
+        good = set()
+        while not bad.done():
+            good.add(await code_of(asked))
+        return await bad, good
+
+    llm_server.fail(Fault("status", task="extract"), times=None)
+    assert model.run(story()) == (["unavailable"] * 6, {"ok"})
+
+
+def test_a_call_waits_for_a_service_no_longer_than_a_day(llm_server: LlmServer, model: Model, time: Time) -> None:
+    llm_server.fail("cut", times=None)
+    asked = model.load(attempts=1, waits=True)
+    assert [model.ask(asked) for _ in range(FAILURES)] == ["unavailable"] * FAILURES
+    time.pace = 1_000
+    assert model.ask(asked) == "unavailable"
+    assert time.now_s == pytest.approx(9 * 1_000 * LEFT_ALONE_S)
+
+
+def test_a_further_question_is_not_asked_where_too_many_are_under_way(llm_server: LlmServer, model: Model) -> None:
+    async def three(asked: OpenAiModel) -> list[str]:
+        first = [asyncio.create_task(code_of(asked)) for _ in range(2)]
+        await asyncio.to_thread(llm_server.wait_for, lambda now: now.held == 2)
+        third = await code_of(asked)
+        llm_server.heal()
+        return [third, *[await task for task in first]]
+
+    llm_server.fail("hang", times=None)
+    assert model.run(three(model.load(capacity=2))) == ["busy", "ok", "ok"]
+
+
+# ── budgets ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_tenant_spends_up_to_its_limit_and_no_other_is_stopped(
+    llm_server: LlmServer, model: Model, time: Time
+) -> None:
+    limits = {"acme": RESERVED + 2 * SPENT, "free": None}
+    asked = model.load(limit=limits.get)
+    assert [model.ask(asked) for _ in range(5)] == ["ok"] * 3 + ["over_budget"] * 2
+    assert llm_server.calls["classify"] == 3
+    assert [model.ask(asked, "free") for _ in range(5)] == ["ok"] * 5
+    limits["acme"] = RESERVED + 3 * SPENT
+    assert [model.ask(asked) for _ in range(2)] == ["ok", "over_budget"]
+    time.now_s += 12 * 3_600 - 1
+    assert model.ask(asked) == "over_budget"
+    time.now_s += 1  # midnight in UTC
+    assert model.ask(asked) == "ok"
+    assert asked.meter.failures() == {("classify", "over_budget"): 4}
+
+
+def test_calls_under_way_count_as_what_they_may_cost(model: Model) -> None:
+    async def ten(asked: OpenAiModel) -> list[str]:
+        return await asyncio.gather(*(code_of(asked) for _ in range(10)))
+
+    codes = model.run(ten(model.load(limit=lambda _: 3 * RESERVED)))
+    assert sorted(codes) == ["ok"] * 3 + ["over_budget"] * 7
+
+
+def test_a_call_that_failed_gives_back_what_it_had_reserved_but_what_it_cost(
+    llm_server: LlmServer, model: Model
+) -> None:
+    asked = model.load(limit=lambda _: RESERVED + SPENT)
+    llm_server.fail("cut", Fault("status", status=500), "refusal")
+    codes = [model.ask(asked) for _ in range(5)]
+    assert codes == ["unavailable", "unavailable", "refused", "ok", "over_budget"]
+
+
+def test_what_is_spent_is_known_after_a_restart(
+    model: Model, time: Time, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen: dict[str, Any] = {"limit": lambda _: RESERVED, "spending": tmp_path / "spending.json"}
+    assert model.ask(model.load(**chosen)) == "ok"  # and is not closed
+    again = model.load(**chosen)
+    assert (model.ask(again), model.ask(again, "other")) == ("over_budget", "ok")
+    time.now_s += 86_400
+    assert model.ask(model.load(**chosen)) == "ok"
+    (tmp_path / "spending.json").write_text('{"day": "x"}')
+    assert model.ask(model.load(**chosen)) == "ok"
+    assert "spending.json cannot be read" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["spending.json"]
+
+
+def test_a_call_under_way_at_a_kill_counts_as_what_it_may_have_cost(
+    llm_server: LlmServer, model: Model, tmp_path: Path
+) -> None:
+    chosen: dict[str, Any] = {"limit": lambda _: 2 * RESERVED - 1, "spending": tmp_path / "spending.json"}
+
+    first = model.load(**chosen)
+
+    async def story() -> str:
+        llm_server.fail("hang")
+        task = asyncio.create_task(code_of(first))
+        await asyncio.to_thread(llm_server.wait_for, lambda now: now.held == 1)
+        assert await code_of(first, "other") == "ok"
+        code = await code_of(model.load(**chosen))  # as after a kill
+        llm_server.heal()
+        await task
+        return code
+
+    assert model.run(story()) == "over_budget"
+
+
+# ── metering, and what is shown ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_calls_and_tokens_are_metered_by_tenant_and_task(llm_server: LlmServer, model: Model, time: Time) -> None:
+    asked = model.load(attempts=3)
+    llm_server.fail("cut", "invalid_json")
+    assert model.ask(asked) == "ok"  # the third time; what was malformed was written, and costs
+    assert model.ask(asked, "globex", PROMPT._replace(task="extract")) == "ok"
+    assert asked.meter.spent() == {("acme", "classify"): Spent(3, 12, 14), ("globex", "extract"): Spent(1, 6, 7)}
+
+    async def embedded() -> Spent:
+        service = load_embedding_service("e-1", 64, Endpoint(llm_server.url), Policy(5, around=time.around))
+        llm_server.fail("nan", "cut")
+        found = await service.embed("acme", ["two words"])
+        await service.close()
+        assert service.meter.spent() == {("acme", "embed"): found.spent}
+        return found.spent
+
+    assert model.run(embedded()) == Spent(3, 4, 0)
+
+
+def test_tenants_beyond_so_many_are_metered_together(model: Model) -> None:
+    asked = model.load()
+    for n in range(103):
+        asked.meter.spend(f"t{n}", "classify", Spent(1, 2, 3))
+    asked.meter.spend("t0", "classify", Spent(1, 2, 3))
+    spent = asked.meter.spent()
+    assert (len(spent), spent["other", "classify"], spent["t0", "classify"]) == (101, Spent(3, 6, 9), Spent(2, 4, 6))
+
+
+@pytest.mark.parametrize(
+    "fault", ["status", "cut", "cut_midway", "huge", "not_json", "off_schema", "refusal", "length"]
+)
+def test_neither_secrets_nor_text_reach_an_error_or_a_log(
+    llm_server: LlmServer, model: Model, time: Time, fault: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    llm_server.answer("classify", {"yes": "Ana lives in Porto"})
+    llm_server.fail(fault, times=None)
+    endpoint = Endpoint(llm_server.url, "sk-secret", ("X-Team: hidden",))
+    asked = load_language_model("m-1", endpoint, Policy(6, waits=False, around=time.around))
+
+    async def failing() -> str:
+        with pytest.raises(ModelError) as raised:
+            await asked.complete("acme", PROMPT)
+        await asked.close()
+        return "".join(format_exception(raised.value))
+
+    shown = model.run(failing()) + caplog.text
+    for hidden in ("sk-secret", "hidden", "Porto", "Judge"):
+        assert hidden not in shown
