@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import contextlib
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,6 +27,7 @@ from bytewax.outputs import DynamicSink, StatelessSinkPartition
 from bytewax.testing import TestingSource, run_main
 from openai import AsyncOpenAI
 
+from benchmarks.model_server import EVERY, serving
 from recallflow.operators.async_call import Completed, Completions, Failed, Retry, Runtime, async_call, async_input
 
 CALL_S = 0.2
@@ -139,42 +139,18 @@ async def sleeping(number: int) -> Ended:  # noqa: ARG001
 @contextlib.contextmanager
 def asking() -> Iterator[Fn]:
     """The official client, and a server for it."""
-    with subprocess.Popen([sys.executable, "-m", __spec__.name, "--serve"], stdout=subprocess.PIPE) as server:
-        try:
-            assert server.stdout is not None
-            client = AsyncOpenAI(base_url=server.stdout.readline().decode().strip(), api_key="none", max_retries=0)
+    with serving({EVERY: CALL_S}) as url:
+        client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
 
-            async def ask(number: int) -> Ended:
-                messages = [{"role": "user", "content": f"question {number}"}]
-                answer = await client.chat.completions.create(model="m", messages=messages)  # type: ignore[arg-type]
-                assert answer.choices[0].message.content
-                return time.perf_counter()
+        async def ask(number: int) -> Ended:
+            messages = [{"role": "user", "content": f"question {number}"}]
+            answer = await client.chat.completions.create(model="m", messages=messages)  # type: ignore[arg-type]
+            assert answer.choices[0].message.content
+            return time.perf_counter()
 
-            yield ask
-            with Runtime(Completions()) as runtime:
-                runtime.run(client.close())
-        finally:
-            server.kill()
-
-
-async def serve() -> None:
-    message = {"role": "assistant", "content": "an answer of some words"}
-    choices = [{"index": 0, "finish_reason": "stop", "message": message}]
-    body = orjson.dumps({"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": choices})
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                asked = (await reader.readuntil(b"\r\n\r\n")).lower()
-                await reader.readexactly(int(asked.split(b"content-length:")[1].split(b"\r\n")[0]))
-                await asyncio.sleep(CALL_S)
-                writer.write(head + body)
-        writer.close()
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=4 * CAPACITY)
-    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
-    await server.serve_forever()
+        yield ask
+        with Runtime(Completions()) as runtime:
+            runtime.run(client.close())
 
 
 # ------------------------------------------------------------------------ report
@@ -202,26 +178,28 @@ def compare(fn: Fn, count: int, rounds: int) -> dict[str, float]:
     }
 
 
+def measure(*, quick: bool) -> dict[str, dict[str, float]]:
+    """Sets the interpreter's switch interval, as the flows do."""
+    sys.setswitchinterval(SWITCH_S)
+    count, rounds = (1_000, 1) if quick else (3_000, 3)
+    figures = {"coroutine": compare(sleeping, count, rounds)}
+    with asking() as ask:
+        figures["official client"] = compare(ask, count, rounds)
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the same work smaller")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.serve:
-        asyncio.run(serve())
-        return
-    sys.setswitchinterval(SWITCH_S)
-    count, rounds = (1_000, 1) if chosen.quick else (3_000, 3)
-    figures = {"coroutine": compare(sleeping, count, rounds)}
-    with asking() as ask:
-        figures["official client"] = compare(ask, count, rounds)
-    _print(figures)
+    figures = measure(quick=chosen.quick)
+    show(figures)
     if chosen.json:
         chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
 
 
-def _print(figures: dict[str, dict[str, float]]) -> None:
+def show(figures: dict[str, dict[str, float]]) -> None:
     print(f"calls of {CALL_S * 1000:.0f} ms, {CAPACITY} under way, ideal {IDEAL_PER_S:.0f}/s")
     print(" " * 34 + "".join(f"{name:>18}" for name in figures))
     for figure in next(iter(figures.values())):
