@@ -1,6 +1,6 @@
 """What one event may read and change: the owner's records, and a list of effects that counts only as a whole."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from recallflow.operators.episodes import opening
 from recallflow.operators.events import Write
@@ -131,6 +131,11 @@ class View:
             into = episode.merged_into
         return None if episode is None else episode.id
 
+    @property
+    def changed_episodes(self) -> Mapping[str | None, Sequence[Episode]]:
+        """The episodes that the event opened or changed, by session; those before stand in `episodes`."""
+        return self._episodes
+
     def merged_episodes(self) -> list[tuple[str, str]]:
         """Ids of the episodes that the event merged, each with that of the one which took it in."""
         merged = [one for changed in self._episodes.values() for one in changed if one.merged_into is not None]
@@ -138,6 +143,12 @@ class View:
             return []
         pairs = [(one.id, self.episode_id(one.session_id, one.number)) for one in merged]
         return [(taken, into) for taken, into in pairs if into is not None]
+
+    def summary(self, category: str) -> str | None:
+        """The latest summary of a category that was told."""
+        prefix = keys.table(self._hot.key, keys.CATEGORY_SUMMARY) + self._hot.name(category)
+        stored = next((value for _, value in self._partition.scan_back(prefix)), None)
+        return None if stored is None else CategorySummary.decode(stored).summary
 
     def digest(self, content: bytes) -> str:
         return self._partition.keyring.digest(self._hot.key, content).hex()

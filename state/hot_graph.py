@@ -2,11 +2,13 @@
 
 from copy import copy
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import TypeVar
 
 from recallflow.state import keys
 from recallflow.state.caseless import decode_names
-from recallflow.state.graph_codec import Superseded, Unsynced, sketch_of
+from recallflow.state.entity_names import NAMES_MOST, EntityNames
+from recallflow.state.graph_codec import NodeKey, NodeRow, Superseded, Unsynced, is_entity, sketch_of
 from recallflow.state.partition import Partition
 from recallflow.state.unions import Joined
 from recallflow.state.window import WINDOW, SketchWindow
@@ -55,6 +57,7 @@ class HotGraph:
         self._owner = owner
         self._window: SketchWindow | None = None
         self._caseless: list[str] | None = None
+        self._names: EntityNames | None = None
         self.nodes: dict[str, bytes] = {}
         self.absent: set[str] = set()
         # A scan reads only what is committed. That is all of an owner at its first touch: owners are evicted only
@@ -68,6 +71,14 @@ class HotGraph:
             stored = self._partition.get(keys.caseless(self._owner))
             self._caseless = decode_names(stored) if stored else []
         return self._caseless
+
+    def names(self) -> EntityNames:
+        """The owner's entities by the words of their names, loaded on first touch."""
+        if self._names is None:
+            nodes = self._partition.scan(keys.table(self._owner, keys.NODE))
+            found = [NodeRow.decode(value).key for _, value in islice(nodes, NAMES_MOST + 1)]
+            self._names = EntityNames(key.text for key in found if is_entity(key) and len(found) <= NAMES_MOST)
+        return self._names
 
     def window(self, newest: int) -> SketchWindow:
         """Sketches of the owner's newest vectors up to the `seq` `newest`, loaded on first touch, which is before the
@@ -90,6 +101,10 @@ class HotGraph:
         self.absent -= staged.nodes.keys()
         for key, name in staged.nodes.items():
             _put(self.nodes, key, name)
+        if self._names is not None:
+            for key, name in staged.nodes.items():
+                if is_entity(NodeKey(key)):
+                    self._names.remove(key) if name is None else self._names.put(key)
         for seq, marker in staged.unsynced.items():
             _put(self.unsynced, seq, marker)
         if staged.caseless is not None:
@@ -103,7 +118,8 @@ class HotGraph:
 
     def size_bytes(self) -> int:
         window = self._window.size_bytes() if self._window is not None else 0
-        return window + _NODE_BYTES * (len(self.nodes) + len(self.absent))
+        names = self._names.size_bytes() if self._names is not None else 0
+        return window + names + _NODE_BYTES * (len(self.nodes) + len(self.absent))
 
 
 def _put(kept: dict[K, V], key: K, value: V | None) -> None:

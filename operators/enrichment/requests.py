@@ -6,14 +6,16 @@ nothing else: nothing is read out of what was read out. Facts are read out of wh
 assistant did, as it promises and recommends; not out of what systems and tools put in.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from recallflow.decisions import History, categories
 from recallflow.enrichment import EnrichmentRequest, text_to_embed
-from recallflow.events import Event, Memory, MemoryUpdate, Message
+from recallflow.events import Event, Memory, MemoryEmbedding, MemoryUpdate, Message
 from recallflow.llm import Task
+from recallflow.operators.enrichment.requests_entities import NO_ENTITIES, entities
 from recallflow.operators.enrichment.requests_shown import OWN_CHARACTERS, is_blank, recent, shown
+from recallflow.operators.enrichment.requests_similar import similar
+from recallflow.operators.enrichment.requests_summaries import ended_episode, grown_category, messages, of_category
 from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.events import Write
 from recallflow.operators.graph.write import Remembered
@@ -31,7 +33,7 @@ TASKS: tuple[Task, ...] = (
     "summarise_episode",
     "summarise_category",
 )
-MEMORY = 10  # number of a request among its record's outputs: by what it is about
+MEMORY, EPISODE, CATEGORY = 10, 11, 12  # numbers of requests among their record's outputs: by what they are about
 SPEAKERS = frozenset(("user", "assistant"))
 _IN_CONTEXT = frozenset(("extract", "facts", "resolve"))
 
@@ -39,7 +41,13 @@ _IN_CONTEXT = frozenset(("extract", "facts", "resolve"))
 def requests(view: View, write: Write, wanted: Wanted, decisions: History) -> list[tuple[int, EnrichmentRequest]]:
     """What an event that was applied through a view asks for: requests, each with its number among the outputs."""
     memory = next((one for one in view.touched if isinstance(one, Remembered)), None)
-    made = [(MEMORY, None if memory is None else _of_memory(view, write, memory, wanted, decisions))]
+    made: list[tuple[int, EnrichmentRequest | None]] = []
+    if memory is not None:
+        made.append((MEMORY, _of_memory(view, write, memory, wanted, decisions)))
+    if wanted.summaries:
+        made.append((EPISODE, _of_episode(view, write)))
+        if memory is not None:
+            made.append((CATEGORY, _of_category(view, write, memory)))
     return [(number, request) for number, request in made if request is not None]
 
 
@@ -47,32 +55,66 @@ def _of_memory(
     view: View, write: Write, memory: Remembered, wanted: Wanted, decisions: History
 ) -> EnrichmentRequest | None:
     event, row = write.event, memory.row
-    if is_blank(row.content) or not _has_new_text(view, event, row):
+    is_embedded = isinstance(event, MemoryEmbedding)
+    if is_blank(row.content) or not (is_embedded or _has_new_text(view, event, row)):
         return None
-    tasks = [*_tasks(write, memory, wanted, decisions)]
+    reads = not is_embedded and not _is_derived(event)
+    alike = similar(view, memory, wanted) if wanted.relationships else []
+    named = entities(view, row) if reads and (wanted.relationships or wanted.facts) else NO_ENTITIES
+    asks: dict[Task, bool] = {
+        "embed": wanted.embed and memory.vectors is None,
+        "classify": bool(alike),
+        "extract": reads and wanted.relationships and len(row.content) >= wanted.min_chars,
+        "facts": reads and wanted.facts and _is_said(row),
+        "resolve": wanted.relationships and named.in_doubt,
+        "categorise": reads and wanted.categories and row.category is None and _has_categories(write, decisions),
+    }
+    tasks = [task for task, is_asked in asks.items() if is_asked]
     if not tasks:
         return None
+    in_context = not _IN_CONTEXT.isdisjoint(tasks)
     return EnrichmentRequest.model_construct(
         **_scope(write),
         tasks=tasks,
         memories=[shown(row, OWN_CHARACTERS)],
-        recent=recent(view, row, wanted.recent) if _IN_CONTEXT.intersection(tasks) else [],
-        text=text_to_embed(row.author, row.content) if "embed" in tasks else None,
+        similar=alike,
+        recent=recent(view, row, wanted.recent) if in_context else [],
+        entities=named.shown if in_context else [],
+        text=text_to_embed(row.author, row.content) if asks["embed"] else None,
     )
 
 
-def _tasks(write: Write, memory: Remembered, wanted: Wanted, decisions: History) -> Iterator[Task]:
-    row, event = memory.row, write.event
-    if wanted.embed and memory.vectors is None:
-        yield "embed"
-    if isinstance(event, Memory | MemoryUpdate) and event.derived_from is not None:
-        return
-    if wanted.relationships and len(row.content) >= wanted.min_chars:
-        yield "extract"
-    if wanted.facts and (row.role in SPEAKERS or (row.role is not None and row.name is not None)):
-        yield "facts"
-    if wanted.categories and row.category is None and categories(decisions, event.tenant_id, write.record.append_ms):
-        yield "categorise"
+def _of_episode(view: View, write: Write) -> EnrichmentRequest | None:
+    episode = ended_episode(view, write.event)
+    said = [] if episode is None else messages(view, episode)
+    if episode is None or not said:
+        return None
+    scope = _scope(write) | {"session_id": episode.session_id, "episode_id": episode.id}
+    return EnrichmentRequest.model_construct(**scope, tasks=["summarise_episode"], memories=said)
+
+
+def _of_category(view: View, write: Write, memory: Remembered) -> EnrichmentRequest | None:
+    category = grown_category(view, memory)
+    shown_ones = [] if category is None else of_category(view, category, memory.row)
+    if category is None or not shown_ones:
+        return None
+    so_far = view.summary(category)
+    return EnrichmentRequest.model_construct(
+        **_scope(write), tasks=["summarise_category"], memories=shown_ones, category=category, summary=so_far
+    )
+
+
+def _is_derived(event: Event) -> bool:
+    return isinstance(event, Memory | MemoryUpdate) and event.derived_from is not None
+
+
+def _is_said(row: MemoryRow) -> bool:
+    """Whether somebody said it, be it the assistant."""
+    return row.role in SPEAKERS or (row.role is not None and row.name is not None)
+
+
+def _has_categories(write: Write, decisions: History) -> bool:
+    return bool(categories(decisions, write.event.tenant_id, write.record.append_ms))
 
 
 def _has_new_text(view: View, event: Event, row: MemoryRow) -> bool:

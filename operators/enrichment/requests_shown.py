@@ -1,6 +1,6 @@
 """Memories as requests show them to a model: their texts cut, and never so many that one event holds up others."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from recallflow.enrichment import ShownMemory, content_hash
 from recallflow.operators.view import View
@@ -51,8 +51,3 @@ def _of_session(view: View, row: MemoryRow, most: int) -> Iterable[int]:
         return
     for episode in view.episodes(row.session_id)[: -EPISODES_BACK - 1 : -1]:
         yield from view.graph.members(node_key(EPISODE_KIND, episode.id), most)
-
-
-def rows_of(view: View, seqs: Iterable[int]) -> Iterator[MemoryRow]:
-    """The current versions of those of the memories that are remembered."""
-    return iter(view.rows(view.entries_of([*seqs])))

@@ -23,6 +23,7 @@ from recallflow.state.graph_codec import (
     NodeRow,
     Unsynced,
     decode_neighbours,
+    decode_superseded,
     encode_member,
     encode_rows,
 )
@@ -120,6 +121,17 @@ class Changes:
         if stored not in self.staged.effects:
             self.hot_graph.absent.add(key)
         return False
+
+    def alike(self, key: str) -> list[str]:
+        """Keys of entities that earlier events left whose names the name of this one is part of, or that are part of
+        it; none that is known to be the same."""
+        same = {name.text for name in self._hot.graph.unions().names(NodeKey(key))}
+        return [other for other in self.hot_graph.names().alike(key) if other not in same]
+
+    def is_superseded(self, seq: int) -> bool:
+        """Whether a memory is superseded by another."""
+        stored = self.get(keys.superseded(self._owner, seq))
+        return stored is not None and any(one.until_ms is None for one in decode_superseded(stored))
 
     def forget_memory(self, key: NodeKey, seq: int) -> None:
         """Takes away what is stored of a memory as a node: that it is archived, and by what it is superseded."""

@@ -1,20 +1,25 @@
 """What events ask the enrichment flow for."""
 
-from collections.abc import Callable, Iterable
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from recallflow.control import Category
 from recallflow.decisions import History
+from recallflow.embedder import Kind, Matrix
 from recallflow.enrichment import EnrichmentRequest, content_hash
-from recallflow.operators.enrichment.requests import MEMORY
+from recallflow.operators.enrichment.requests import EPISODE, MEMORY
 from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.outputs import Output, Requested
 from tests.unit.operators.harness import MEMORIES, Harness
 
 ALL = Wanted(relationships=True, facts=True, categories=True, summaries=True)
+UPDATE = {"type": "memory.update", "tenant_id": "acme", "user_id": "ann"}
 LONG = "My sister Ana visits us in Lisbon on Friday."
 
 
@@ -99,7 +104,7 @@ def test_what_is_not_wanted_is_not_asked_for(make: Callable[..., Harness]) -> No
 def test_an_update_asks_where_the_text_is_another(make: Callable[..., Harness]) -> None:
     engine = make()
     engine.run(MEMORIES, message(0))
-    update = {"type": "memory.update", "tenant_id": "acme", "user_id": "ann", "memory_id": "m0"}
+    update = {**UPDATE, "memory_id": "m0"}
     assert requests(engine.run(MEMORIES, {**update, "category": "family"})) == []
     assert requests(engine.run(MEMORIES, {**update, "content": LONG})) == []
     (request,) = requests(engine.run(MEMORIES, {**update, "content": LONG.upper()}))
@@ -159,3 +164,182 @@ def test_where_our_own_code_fails_the_memory_is_stored(
     monkeypatch.undo()
     (request,) = requests(engine.run(MEMORIES, message(1)))
     assert [one.memory_id for one in request.recent] == ["m0"]
+
+
+# ---------------------------------------------------------------------- what it is compared with
+
+
+def test_facts_are_compared_by_the_words_that_they_have_in_common(make: Callable[..., Harness]) -> None:
+    engine = make(ALL._replace(by_meaning=False))
+    engine.run(MEMORIES, memory(0, "Lives in Lisbon"), memory(1, "Likes green tea"))
+    (request,) = requests(engine.run(MEMORIES, memory(2, "Lives in Porto, by the sea")))
+    assert "classify" in request.tasks
+    assert [one.memory_id for one in request.similar] == ["m0"]
+
+
+def test_facts_about_the_user_are_compared_those_with_words_in_common_first(make: Callable[..., Harness]) -> None:
+    engine = make(ALL._replace(by_meaning=False))
+    engine.run(MEMORIES, memory(0, "User lives in Lisbon"), memory(1, "User likes green tea"), memory(2, "It rains"))
+    (request,) = requests(engine.run(MEMORIES, memory(3, "User moved out, and lives in Porto")))
+    assert [one.memory_id for one in request.similar] == ["m0", "m1"]
+
+
+def test_facts_about_one_entity_are_compared_whatever_their_words(make: Callable[..., Harness]) -> None:
+    engine = make(ALL._replace(by_meaning=False))
+    engine.run(MEMORIES, memory(0, "My sister Ana bakes bread"), memory(1, "Bread goes stale"))
+    engine.run(MEMORIES, message(2, "Then Ana called me"))
+    (request,) = requests(engine.run(MEMORIES, memory(3, "Tomorrow Ana will fly home")))
+    assert [one.memory_id for one in request.similar] == ["m0"]
+
+
+def test_what_others_said_in_the_same_words_is_not_compared(make: Callable[..., Harness]) -> None:
+    engine = make(ALL._replace(by_meaning=False))
+    engine.run(MEMORIES, message(0, "i love hiking in the hills", name="Ben"))
+    (request,) = requests(engine.run(MEMORIES, message(1, "i love hiking in the hills too", name="Cleo")))
+    assert "classify" not in request.tasks
+    (request,) = requests(engine.run(MEMORIES, message(2, "i hate hiking in the hills", name="Ben")))
+    assert [one.memory_id for one in request.similar] == ["m0"]
+
+
+class AngleEmbedder:
+    """A text's vector lies at the angle that it tells."""
+
+    name, dimension = "angles", 8
+    kind: Kind = "contextual"
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        angles = [math.radians(int(number[0])) if (number := re.findall(r"\d+", text)) else 0.0 for text in texts]
+        return np.array([[math.cos(one), math.sin(one), *[0] * 6] for one in angles], np.float32)
+
+
+def test_those_that_are_ambiguous_are_compared_the_closest_first(tmp_path: Path) -> None:
+    engine = Harness(tmp_path / "s", AngleEmbedder(), rules={"wanted": Wanted(relationships=True, min_chars=99)})
+    engine.run(MEMORIES, *(memory(angle, f"{angle} degrees") for angle in (3, 20, 26, 30, 45, 46, 90)))
+    (request,) = requests(engine.run(MEMORIES, memory(0, "0 degrees")))
+    assert request.tasks == ["classify"]
+    expected = {f"m{angle}": round(math.cos(math.radians(angle)), 4) for angle in (26, 30, 45)}
+    assert {one.memory_id: one.similarity for one in request.similar} == pytest.approx(expected)
+    assert [one.memory_id for one in request.similar] == ["m26", "m30", "m45"]
+    engine.stop()
+
+
+def test_what_is_superseded_is_compared_no_more(make: Callable[..., Harness]) -> None:
+    engine = make(ALL._replace(by_meaning=False))
+    engine.run(MEMORIES, memory(0, "The user lives in Lisbon"), memory(1, "The user now lives in Porto"))
+    edge = {"source": "m1", "target": "m0", "type": "supersedes"}
+    engine.run(MEMORIES, {"type": "graph.edges", "tenant_id": "acme", "user_id": "ann", "edges": [edge]})
+    (request,) = requests(engine.run(MEMORIES, memory(2, "Since May the user lives in Braga")))
+    assert [one.memory_id for one in request.similar] == ["m1"]
+
+
+def test_a_derived_memory_asks_what_it_contradicts_and_nothing_else(make: Callable[..., Harness]) -> None:
+    engine = make(ALL._replace(by_meaning=False))
+    engine.run(MEMORIES, message(9), memory(0, "The user lives in Lisbon with Ana"))
+    derived = {"memory_id": "m9", "content_hash": content_hash(LONG)}
+    (request,) = requests(engine.run(MEMORIES, memory(1, "The user lives in Porto with Ana", derived_from=derived)))
+    assert request.tasks == ["classify"]
+    assert (request.recent, request.entities) == ([], [])
+
+
+# ---------------------------------------------------------------------- whom it may mean
+
+
+def test_a_new_name_that_is_part_of_a_known_one_is_asked_about_once(make: Callable[..., Harness]) -> None:
+    engine = make(Wanted(relationships=True))
+    engine.run(MEMORIES, memory(0, "It rained. My neighbour Ana García paints. She is nice."))
+    (request,) = requests(engine.run(MEMORIES, message(1, "Yesterday Ana came to see us in Braga")))
+    assert "resolve" in request.tasks
+    (known,) = request.entities
+    assert (known.key, known.name) == ("entity:ana garcía", "Ana García")
+    assert known.told_by == "My neighbour Ana García paints."
+    (request,) = requests(engine.run(MEMORIES, message(2, "Yesterday Ana came to see us in Braga")))
+    assert "resolve" not in request.tasks
+    assert {one.name for one in request.entities} == {"Ana", "Braga"}
+
+
+def test_names_that_are_known_to_be_the_same_are_not_asked_about(make: Callable[..., Harness]) -> None:
+    engine = make(Wanted(relationships=True))
+    same = {"name": "Ana García", "aliases": ["Anita"], "type": "person", "urn": "urn:person:7"}
+    engine.run(MEMORIES, memory(0, "Ana García paints.", entities=[same]))
+    (request,) = requests(engine.run(MEMORIES, message(1, "Yesterday Ana came to see us")))
+    (known,) = request.entities
+    assert (known.name, known.type, known.urn) == ("Ana García", "person", "urn:person:7")
+    (request,) = requests(engine.run(MEMORIES, message(2, "Then Anita came to see us, too")))
+    assert "resolve" not in request.tasks
+
+
+def test_names_are_found_the_same_after_a_restart_and_gone_names_are_not(make: Callable[..., Harness]) -> None:
+    engine = make(Wanted(relationships=True))
+    engine.run(MEMORIES, message(0, "I met Ana García today"), message(1, "I met Ana Lima today, too"))
+    engine.run(MEMORIES, message(2, "and so did Maria, I think"))
+    forget = {"type": "memory.forget", "tenant_id": "acme", "user_id": "ann", "memory_id": "m0"}
+    engine.run(MEMORIES, forget)
+    engine.restart()
+    (request,) = requests(engine.run(MEMORIES, message(4, "Yesterday Ana came to see us")))
+    assert [one.name for one in request.entities] == ["Ana Lima"]
+
+
+# ---------------------------------------------------------------------- what is to be summed up
+
+
+HOUR_MS = 3_600_000
+SUMMARIES = Wanted(summaries=True)
+
+
+def test_an_episode_is_summed_up_when_the_next_one_begins(make: Callable[..., Harness]) -> None:
+    engine = make(SUMMARIES)
+    assert requests(engine.run(MEMORIES, message(0, "Hello!"), message(1, "Hi, Ann!"), message(2, ""))) == []
+    (output,) = (one for one in engine.run(MEMORIES, message(HOUR_MS)) if isinstance(one, Requested))
+    assert output.number == EPISODE
+    (request,) = requests([output])
+    assert request.tasks == ["summarise_episode"]
+    assert [one.content for one in request.memories] == ["Hello!", "Hi, Ann!"]
+    assert (request.session_id, request.source) == ("s", "memories:0:3")
+    assert request.episode_id is not None
+    assert request.episode_id.startswith("ep_")
+
+
+def test_an_episode_that_is_ended_is_summed_up_once(make: Callable[..., Harness]) -> None:
+    engine = make(SUMMARIES)
+    end = {"type": "episode.end", "tenant_id": "acme", "user_id": "ann", "session_id": "s"}
+    engine.run(MEMORIES, message(0), message(1))
+    (request,) = requests(engine.run(MEMORIES, {**end, "timestamp": message(2)["timestamp"]}))
+    assert [one.memory_id for one in request.memories] == ["m0", "m1"]
+    assert requests(engine.run(MEMORIES, {**end, "timestamp": message(3)["timestamp"]})) == []
+    assert requests(engine.run(MEMORIES, message(HOUR_MS), message(HOUR_MS + 1, session_id="other"))) == []
+
+
+def test_a_single_message_and_what_was_told_later_are_not_summed_up(make: Callable[..., Harness]) -> None:
+    engine = make(SUMMARIES)
+    assert requests(engine.run(MEMORIES, message(0), memory(1), message(HOUR_MS))) == []
+
+
+def test_of_a_long_episode_the_newest_messages_are_summed_up(make: Callable[..., Harness]) -> None:
+    engine = make(SUMMARIES)
+    engine.run(MEMORIES, *(message(number, f"{number} " * 1_000) for number in range(60)))
+    (request,) = requests(engine.run(MEMORIES, message(HOUR_MS)))
+    numbers = [int(one.memory_id[1:]) for one in request.memories]
+    assert numbers == [*range(60 - len(numbers), 60)]
+    assert sum(len(one.content) for one in request.memories) <= 20_000
+    engine.run(MEMORIES, *(message(2 * HOUR_MS + number, f"{number}") for number in range(60)))
+    (request,) = requests(engine.run(MEMORIES, message(3 * HOUR_MS)))
+    assert [one.content for one in request.memories] == [str(number) for number in range(10, 60)]
+
+
+def test_a_category_is_summed_up_as_it_grows(make: Callable[..., Harness]) -> None:
+    engine = make(SUMMARIES)
+    summary = {"type": "category.summary", "tenant_id": "acme", "user_id": "ann", "category": "food"}
+    grown: list[int] = []
+    for number in range(200):
+        event = memory(number, f"Fact {number}", category="food" if number != 3 else None)
+        if number == 3:
+            engine.run(MEMORIES, event)
+            event = {**UPDATE, "memory_id": "m3", "category": "food"}
+        for request in requests(engine.run(MEMORIES, event)):
+            assert (request.tasks, request.category) == (["summarise_category"], "food")
+            assert [one.memory_id for one in request.memories] == [f"m{n}" for n in range(number, -1, -1)][:40]
+            assert request.summary == (f"Food, {len(grown)}" if grown else None)
+            grown.append(number + 1)
+            engine.run(MEMORIES, {**summary, "summary": f"Food, {len(grown)}"})
+    assert grown[:4] == [5, 10, 20, 40]
+    assert 1 <= len(grown[4:]) <= 12

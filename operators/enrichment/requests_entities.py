@@ -1,0 +1,66 @@
+"""Which of an owner's known entities a text may mean: those that it names, and those that a new name is part of, or
+has as a part.
+
+A name is asked about when it first comes up: `Ana` where `Ana García` is known, or the other way round. What was said
+of two names then stands in the graph, or nothing does.
+"""
+
+from typing import NamedTuple
+
+from recallflow.enrichment import ShownEntity
+from recallflow.language import sentences
+from recallflow.operators.enrichment.requests_shown import SHOWN_CHARACTERS
+from recallflow.operators.view import View
+from recallflow.state.graph_codec import NodeKey, is_entity
+from recallflow.state.rows import MemoryRow
+
+ENTITIES_MOST = 20
+_NAMES = 8  # of a text
+_TOLD_CHARACTERS = 300
+
+
+class Entities(NamedTuple):
+    """The known ones, what the text names first; `in_doubt`: a new name may mean one of them."""
+
+    shown: list[ShownEntity]
+    in_doubt: bool
+
+
+NO_ENTITIES = Entities([], False)
+
+
+def entities(view: View, row: MemoryRow) -> Entities:
+    """The entities that earlier memories told of and a memory's text may mean."""
+    links = view.graph.links(row.seq)
+    named = [key for key in ({} if links is None else links.links) if is_entity(NodeKey(key))][:_NAMES]
+    tellers = {key: next((seq for seq in view.graph.members(key, 2) if seq != row.seq), None) for key in named}
+    others = dict.fromkeys(
+        other for key, told_by in tellers.items() if told_by is None for other in view.graph.alike(key)
+    )
+    tellers |= {key: next(iter(view.graph.members(key, 1)), None) for key in [*others][:ENTITIES_MOST]}
+    known = [(key, told_by) for key, told_by in tellers.items() if told_by is not None]
+    found = [_shown(view, key, told_by) for key, told_by in known[:ENTITIES_MOST]]
+    return Entities([one for one in found if one is not None], bool(others))
+
+
+def _shown(view: View, key: str, told_by: int) -> ShownEntity | None:
+    node = view.graph.node(NodeKey(key))
+    if node is None or node.archived:
+        return None
+    kind = (node.properties or {}).get("type")
+    return ShownEntity.model_construct(
+        key=key,
+        name=node.name,
+        type=kind if isinstance(kind, str) else None,
+        urn=node.urn,
+        told_by=_sentence(view, told_by, node.name),
+    )
+
+
+def _sentence(view: View, seq: int, name: str) -> str | None:
+    """The sentence of a memory that names an entity, or else its first one."""
+    for row in view.rows(view.entries_of([seq])):
+        found = sentences(row.content[:SHOWN_CHARACTERS])
+        naming = (one for one in found if name.casefold() in one.casefold())
+        return next((one[:_TOLD_CHARACTERS] for one in (*naming, *found)), None)
+    return None
