@@ -58,7 +58,7 @@ def _of_memory(
     is_embedded = isinstance(event, MemoryEmbedding)
     if is_blank(row.content) or not (is_embedded or _has_new_text(view, event, row)):
         return None
-    reads = not is_embedded and not _is_derived(event)
+    reads = not is_embedded and row.derived_from is None
     alike = similar(view, memory, wanted) if wanted.relationships else []
     named = entities(view, row) if reads and (wanted.relationships or wanted.facts) else NO_ENTITIES
     asks: dict[Task, bool] = {
@@ -102,10 +102,6 @@ def _of_category(view: View, write: Write, memory: Remembered) -> EnrichmentRequ
     return EnrichmentRequest.model_construct(
         **_scope(write), tasks=["summarise_category"], memories=shown_ones, category=category, summary=so_far
     )
-
-
-def _is_derived(event: Event) -> bool:
-    return isinstance(event, Memory | MemoryUpdate) and event.derived_from is not None
 
 
 def _is_said(row: MemoryRow) -> bool:

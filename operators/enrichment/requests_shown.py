@@ -24,6 +24,7 @@ def shown(row: MemoryRow, characters: int = SHOWN_CHARACTERS, similarity: float 
         category=row.category,
         created_at=row.created_ms,
         similarity=similarity,
+        derived_from=None if row.derived_from is None else row.derived_from["memory_id"],
     )
 
 

@@ -20,7 +20,7 @@ from recallflow.operators.graph.similar import DIGITS, cosines
 from recallflow.operators.graph.write import Remembered
 from recallflow.operators.view import View
 from recallflow.state.graph_codec import NodeKey, is_entity, node_key
-from recallflow.state.rows import Entry, Vectors
+from recallflow.state.rows import Entry, MemoryRow, Vectors
 from recallflow.state.window import most_different
 
 SIMILAR_MOST = 10
@@ -48,8 +48,15 @@ def similar(view: View, memory: Remembered, wanted: Wanted) -> list[ShownMemory]
         about = [key for key in ({} if links is None else links.links) if is_entity(NodeKey(key))][:_ENTITIES]
         pairs = _by_words(view, memory, sketch, about)
     stand = [one for one in pairs if not view.graph.is_superseded(one.entry.seq)][:SIMILAR_MOST]
-    rows = view.rows([one.entry for one in stand])
-    return [shown(row, similarity=one.similarity) for row, one in zip(rows, stand, strict=True)]
+    rows = zip(view.rows([one.entry for one in stand]), stand, strict=True)
+    return [shown(row, similarity=one.similarity) for row, one in rows if not _is_kin(memory.row, row)]
+
+
+def _is_kin(one: MemoryRow, other: MemoryRow) -> bool:
+    """Whether one was made from the other, or both from the same: what was read out of a text has nothing to say to it
+    that the text did not say."""
+    sources = [row.id if row.derived_from is None else row.derived_from["memory_id"] for row in (one, other)]
+    return sources[0] == sources[1]
 
 
 def _by_meaning(view: View, own: int, vectors: Vectors, sketch: bytes, wanted: Wanted) -> list[_Pair]:

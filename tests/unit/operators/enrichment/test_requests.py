@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from recallflow.control import Category
 from recallflow.decisions import History
 from recallflow.embedder import Kind, Matrix
 from recallflow.enrichment import EnrichmentRequest, content_hash
+from recallflow.llm import EmbeddingService
 from recallflow.operators.enrichment.requests import EPISODE, MEMORY
 from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.outputs import Output, Requested
@@ -237,8 +239,12 @@ def test_a_derived_memory_asks_what_it_contradicts_and_nothing_else(make: Callab
     engine.run(MEMORIES, message(9), memory(0, "The user lives in Lisbon with Ana"))
     derived = {"memory_id": "m9", "content_hash": content_hash(LONG)}
     (request,) = requests(engine.run(MEMORIES, memory(1, "The user lives in Porto with Ana", derived_from=derived)))
-    assert request.tasks == ["classify"]
+    assert (request.tasks, request.memories[0].derived_from) == (["classify"], "m9")
     assert (request.recent, request.entities) == ([], [])
+    (request,) = requests(engine.run(MEMORIES, memory(2, "The user lives in Braga with Ana", derived_from=derived)))
+    assert [one.memory_id for one in request.similar] == ["m0"]
+    (request,) = requests(engine.run(MEMORIES, {**UPDATE, "memory_id": "m1", "content": "The user lives in Faro"}))
+    assert request.tasks == ["classify"]
 
 
 # ---------------------------------------------------------------------- whom it may mean
@@ -343,3 +349,35 @@ def test_a_category_is_summed_up_as_it_grows(make: Callable[..., Harness]) -> No
             engine.run(MEMORIES, {**summary, "summary": f"Food, {len(grown)}"})
     assert grown[:4] == [5, 10, 20, 40]
     assert 1 <= len(grown[4:]) <= 12
+
+
+# ---------------------------------------------------------------------- vectors that come later
+
+
+class RemoteAngles(AngleEmbedder):
+    """The same, as a service gives them."""
+
+    service: EmbeddingService = Mock(spec=EmbeddingService)  # nobody asks it here
+
+
+def test_where_vectors_come_later_so_does_the_comparison(tmp_path: Path) -> None:
+    wanted = Wanted(embed=True, relationships=True, min_chars=99)
+    engine = Harness(tmp_path / "s", RemoteAngles(), rules={"wanted": wanted})
+
+    def embed(angle: int) -> dict[str, Any]:
+        (vector,) = AngleEmbedder().embed([str(angle)])
+        known = {"type": "memory.embedding", "tenant_id": "acme", "user_id": "ann", "model": "angles"}
+        content = f"{angle} degrees"
+        return {**known, "memory_id": f"m{angle}", "embedding": vector.tolist(), "content_hash": content_hash(content)}
+
+    for angle in (0, 30):
+        (request,) = requests(engine.run(MEMORIES, message(angle, f"{angle} degrees")))
+        assert (request.tasks, request.text) == (["embed"], f"user: {angle} degrees")
+    assert requests(engine.run(MEMORIES, embed(0))) == []
+    (request,) = requests(engine.run(MEMORIES, embed(30)))
+    assert request.tasks == ["classify"]
+    assert [one.memory_id for one in (*request.memories, *request.similar)] == ["m30", "m0"]
+    assert requests(engine.run(MEMORIES, embed(30))) == []
+    (request,) = requests(engine.run(MEMORIES, memory(1, "29", embedding=[1.0, *[0.0] * 7])))
+    assert request.tasks == ["classify"]
+    engine.stop()
