@@ -26,7 +26,7 @@ def categorise(
     offered = offer(categories)
     data = {"categories": described(offered), "texts": [as_data(*one) for one in memories.items()]}
     answer = fields(assigned=listed(fields(memory=TEXT, category=one_of([*offered]), confidence=NUMBER)))
-    asked = prompt("categorise", VERSION, _DUTY, data, answer, 100 + 50 * len(memories))
+    asked = prompt("categorise", VERSION, _DUTY, data, answer, len(memories))
     return Step(numbers, asked, lambda answer: _read(answer, memories, offered, confidence))
 
 

@@ -31,12 +31,12 @@ _ANSWER = fields(
 def classify(number: int, request: EnrichmentRequest, confidence: float) -> Step | None:
     """The call for the similar memories of a request, all at once; None where there are none."""
     new = cut(request.memories[0], CHARACTERS)
-    similar = [cut(one, BESIDE_CHARACTERS) for one in request.similar if not is_own(new, one)][:SIMILAR_MAX]
+    similar = [one for one in request.similar if not is_own(new, one)][:SIMILAR_MAX]
     if not similar:
         return None
-    shown = numbered([new, *similar])
+    shown = numbered([new, *(cut(one, BESIDE_CHARACTERS) for one in similar)])
     first, *known = [as_data(*one) for one in shown.items()]
-    asked = prompt("classify", VERSION, _DUTY, {"new": first, "known": known}, _ANSWER, 100 + 80 * len(known))
+    asked = prompt("classify", VERSION, _DUTY, {"new": first, "known": known}, _ANSWER, len(known))
     return Step([number], asked, lambda answer: [_read(answer, new, shown, confidence)])
 
 

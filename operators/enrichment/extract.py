@@ -77,10 +77,10 @@ class _End(NamedTuple):
 def extract(number: int, request: EnrichmentRequest, confidence: float) -> Step:
     """The call for the relations of one memory, beside recent ones."""
     new = cut(request.memories[0], CHARACTERS)
-    recent = [cut(one, BESIDE_CHARACTERS) for one in request.recent if not is_own(new, one)][:RECENT_MAX]
-    shown = numbered([new, *recent])
+    recent = [one for one in request.recent if not is_own(new, one)][:RECENT_MAX]
+    shown = numbered([new, *(cut(one, BESIDE_CHARACTERS) for one in recent)])
     first, *others = [as_data(*one) for one in shown.items()]
-    asked = prompt("extract", VERSION, _DUTY, {"new": first, "recent": others}, _ANSWER, 1_500)
+    asked = prompt("extract", VERSION, _DUTY, {"new": first, "recent": others}, _ANSWER, 10)
     return Step([number], asked, lambda answer: [_read(answer, new, shown, confidence)])
 
 

@@ -71,13 +71,14 @@ def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confide
     """The call for the facts in the messages of these requests."""
     messages = numbered(cut(one.memories[0], CHARACTERS) for one in requests)
     read = {one.memory_id for one in messages.values()}
-    before = [cut(one, BESIDE_CHARACTERS) for one in requests[0].recent if one.memory_id not in read][:BEFORE_MAX]
-    earlier = numbered(sorted(before, key=lambda one: one.created_at), "c")
+    before = [one for one in requests[0].recent if one.memory_id not in read][:BEFORE_MAX]
+    before.sort(key=lambda one: one.created_at)
+    earlier = numbered((cut(one, BESIDE_CHARACTERS) for one in before), "c")
     data = {
         "before": [as_data(*one) for one in earlier.items()],
         "messages": [as_data(*one) for one in messages.items()],
     }
-    asked = prompt("facts", VERSION, _DUTY, data, _ANSWER, 500 + 250 * len(messages))
+    asked = prompt("facts", VERSION, _DUTY, data, _ANSWER, len(messages))
     beside = [*earlier.values()]
     return Step(numbers, asked, lambda answer: _Reading(messages, beside, requests, confidence).read(answer))
 

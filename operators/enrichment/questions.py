@@ -38,7 +38,7 @@ def select_categories(question: str, categories: Mapping[str, str]) -> Prompt:
     offered = offer(categories)
     data = {"question": question[:QUERY_CHARACTERS], "categories": described(offered)}
     answer = fields(categories=listed(one_of([*offered])))
-    return prompt("select_categories", "select-categories-1", _SELECT, data, answer, 400)
+    return prompt("select_categories", "select-categories-1", _SELECT, data, answer)
 
 
 def read_selected(answer: Mapping[str, Any], categories: Mapping[str, str]) -> list[str]:
@@ -49,7 +49,7 @@ def read_selected(answer: Mapping[str, Any], categories: Mapping[str, str]) -> l
 def check_sufficiency(question: str, summaries: Mapping[str, str]) -> Prompt:
     """Asks whether summaries answer a question. `summaries`: category → text."""
     data = {"question": question[:QUERY_CHARACTERS], "summaries": _fitting(summaries)}
-    return prompt("check_sufficiency", "check-sufficiency-1", _SUFFICIENT, data, fields(sufficient=TRUTH), 50)
+    return prompt("check_sufficiency", "check-sufficiency-1", _SUFFICIENT, data, fields(sufficient=TRUTH))
 
 
 def read_sufficient(answer: Mapping[str, Any]) -> bool:
@@ -60,7 +60,7 @@ def read_sufficient(answer: Mapping[str, Any]) -> bool:
 def rewrite(question: str) -> Prompt:
     """Asks which smaller questions a question is made of."""
     data = {"question": question[:QUERY_CHARACTERS]}
-    return prompt("rewrite", "rewrite-1", _REWRITE, data, fields(questions=listed(TEXT)), 400)
+    return prompt("rewrite", "rewrite-1", _REWRITE, data, fields(questions=listed(TEXT)))
 
 
 def read_rewritten(answer: Mapping[str, Any], question: str) -> list[str]:

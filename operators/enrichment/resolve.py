@@ -43,7 +43,7 @@ def resolve(number: int, request: EnrichmentRequest, confidence: float) -> Step 
         "names": [{"number": number, "name": name} for number, name in numbered.items()],
         "entities": [_as_data(*one) for one in known.items()],
     }
-    asked = prompt("resolve", VERSION, _DUTY, data, _ANSWER, 800)
+    asked = prompt("resolve", VERSION, _DUTY, data, _ANSWER, len(names))
     return Step([number], asked, lambda answer: [_read(answer, memory, numbered, known, confidence)])
 
 

@@ -63,7 +63,7 @@ def _summarise(
 ) -> Step:
     memories = _fitting(request.memories)
     data = {**about, "texts": [as_data(*one) for one in numbered(memories).items()]}
-    asked = prompt(task, version, duty, data, _ANSWER, 600)
+    asked = prompt(task, version, duty, data, _ANSWER, 4)
     return Step([number], asked, lambda answer: [_read(answer, memories, [*about.values()], fields)])
 
 

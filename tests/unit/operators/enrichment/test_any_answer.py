@@ -1,0 +1,235 @@
+"""Whatever a model answers within the schema: what comes out is valid, bounded, about what it was shown, and the same
+for the same answer."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.embedder import Matrix
+from recallflow.enrichment import EnrichmentRequest, EnrichmentResult, ShownEntity
+from recallflow.llm import Completion, Embedded, Prompt, Spent
+from recallflow.operators.enrichment.claims import REFUSALS
+from recallflow.operators.enrichment.enrich import enrich
+from recallflow.operators.enrichment.plan import Thresholds, plan
+from tests.unit.operators.enrichment.models import Scripted, Vectors, asked, memory, parsed, request, results
+
+RESULT_BYTES = 900_000
+TASKS = ("classify", "extract", "resolve", "facts", "categorise", "summarise_category", "summarise_episode")
+CATEGORIES = {"travel": "trips", "food": ""}
+SIMILAR = [memory("id-2", "Ann lives in Lisbon.", "2026-01-01"), memory("id-3", "Ann has 2 dogs.", "2026-06-01")]
+RECENT = [memory("id-4", "Tea is dear.", "2026-05-01"), memory("id-5", "It rains at Acme.", "2026-05-02")]
+KNOWN = [ShownEntity(key="entity:ana silva", name="Ana Silva", told_by="Ana Silva sings.")]
+TEXTS = ["I moved to Porto with Annie, and prefer tea to coffee.", "We meet Bob on 3 June at 9:40."]
+REQUESTS = [
+    request(
+        TASKS,
+        memory(f"id-{number}", text),
+        similar=SIMILAR,
+        recent=RECENT,
+        entities=KNOWN,
+        category="travel",
+        episode_id="ep_1",
+    )
+    for number, text in enumerate(TEXTS)
+]
+SHOWN = {f"id-{number}" for number in range(6)}
+# What an answer gets right, nearly right, or takes from where it should not.
+WORDS = [
+    *(f"{prefix}{number}" for prefix in "menc" for number in range(1, 5)),
+    *sorted(SHOWN),
+    *TEXTS,
+    "moved to Porto",
+    "MOVED  to\nporto",
+    "with Annie",
+    "We meet Bob",
+    "tea",
+    "coffee",
+    "Annie",
+    "memory",
+    "entity",
+    "condition",
+    "time:morning",
+    "memory:id-2",
+    "tag:time",
+    "travel",
+    "secrets",
+    "Ann moved to Porto with Annie.",
+    "Ann meets Bob on 3 June.",
+    "Ann knows Mallory.",
+    "2026-06-03",
+    "2026-02-30",
+    "0000",
+    "",
+    "x" * 2_000,
+    "\x00",
+]
+
+
+def values(schema: Any) -> st.SearchStrategy[Any]:
+    """Values that have a schema."""
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    match schema["type"]:
+        case "object":
+            return st.fixed_dictionaries({name: values(one) for name, one in schema["properties"].items()})
+        case "array":
+            return st.lists(values(schema["items"]), max_size=12)
+        case "number":
+            return st.sampled_from([0, 0.65, 0.9, 0.9, 1]) | st.floats(allow_nan=False, allow_infinity=False)
+        case "string":
+            return st.sampled_from(WORDS) | st.text(max_size=30)
+    assert schema["type"] == ["string", "null"]
+    return st.none() | st.sampled_from(WORDS)
+
+
+STEPS = plan(REQUESTS, Thresholds(), CATEGORIES)
+
+
+def run(answers: list[Any]) -> list[EnrichmentResult]:
+    """What comes of the requests, each call answered in turn."""
+    said = iter(answers)
+
+    class Answers(Scripted):
+        async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:  # noqa: ARG002
+            return Completion(next(said), Spent(1, 100, 11))
+
+    return asyncio.run(enrich(asked(*REQUESTS), Answers(), Vectors(), Thresholds(), CATEGORIES))
+
+
+def ids_in(value: Any, field: str = "") -> Iterator[str]:
+    """Every id of a memory in an event."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from ids_in(one, name)
+    elif isinstance(value, list):
+        for one in value:
+            yield from ids_in(one, field)
+    elif field == "memory_id" or (field in ("source", "target") and str(value).startswith("memory:")):
+        yield str(value).removeprefix("memory:")
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+@given(st.tuples(*(values(step.prompt.schema) for step in STEPS)))
+def test_what_comes_out_is_valid_about_what_was_shown_and_always_the_same(answers: tuple[Any, ...]) -> None:
+    found = run([*answers])
+    for number, result in enumerate(found):
+        assert result.failures == []
+        assert {*result.refused} <= {*REFUSALS}
+        assert len(result.model_dump_json()) < RESULT_BYTES
+        events = parsed(result)
+        assert {event.owner for event in events} <= {REQUESTS[0].owner}
+        assert len({event.id for event in events}) == len(events)
+        assert {*ids_in(result.events)} <= SHOWN
+        for event in result.events:
+            made = event["derived_from"]
+            own = made["memory_id"] == f"id-{number}"
+            assert own or event["type"] in ("category.summary", "episode.summary")
+            assert (made["source"], made["model"]) == ("memory.events:0:7", "scripted")
+    assert [one.model_dump_json() for one in run([*answers])] == [one.model_dump_json() for one in found]
+
+
+@given(st.tuples(*(values(step.prompt.schema) for step in STEPS)))
+def test_what_is_claimed_of_a_text_stands_in_it(answers: tuple[Any, ...]) -> None:
+    quoted = [0, 0]
+    for step, answer in zip(STEPS, answers, strict=True):
+        for claim in [one for said in answer.values() if isinstance(said, list) for one in said]:
+            number = int(claim["message"][1:]) - 1 if claim.get("message") in ("m1", "m2") else step.requests[0]
+            if "evidence" in claim and flat(claim["evidence"]) and flat(claim["evidence"]) in flat(TEXTS[number]):
+                quoted[number] += 1
+    for number, result in enumerate(run([*answers])):
+        bearing = [event for event in result.events if event["type"] in ("graph.edges", "memory")]
+        assert len(bearing) <= quoted[number]
+        for event in bearing:
+            assert event["type"] == "graph.edges" or "Mallory" not in event["content"]
+
+
+def test_right_answers_are_kept() -> None:
+    """So that the laws above are not kept by keeping nothing."""
+    said: dict[str, Any] = {
+        "classify": {"verdicts": [{"memory": "m2", "verdict": "refines", "confidence": 0.9, "evidence": "I moved"}]},
+        "extract": {"relations": []},
+        "resolve": {"verdicts": [{"name": "n1", "entity": "e1", "verdict": "same", "confidence": 0.9, "evidence": ""}]},
+        "facts": {"facts": []},
+        "categorise": {"assigned": [{"memory": "m2", "category": "food", "confidence": 0.9}]},
+        "summarise_category": {"summary": "Ann moved to Porto."},
+        "summarise_episode": {"summary": "Ann meets Bob on 3 June at 9:40."},
+    }
+    first, second = results(REQUESTS, Scripted(**said), None, CATEGORIES)
+    assert [event["type"] for event in first.events] == ["graph.edges", "category.summary"]
+    assert first.refused == {"no_evidence": 1, "not_in_texts": 1}
+    assert [event["type"] for event in second.events] == ["episode.summary", "memory.update"]
+    assert second.refused == {"no_evidence": 2, "not_in_texts": 1}
+
+
+# ── bounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+WIDE = "\U0001d56b"  # four bytes
+
+
+class Wide(Vectors):
+    dimension = 8_192
+
+    async def embed(self, tenant_id: str, texts: Any) -> Embedded:  # noqa: ARG002
+        rows: Matrix = np.full((len(texts), 8_192), -0.123456789, np.float32)
+        return Embedded(rows, Spent(1, 8_191, 0))
+
+
+def largest(number: int, task_count: int = 16) -> EnrichmentRequest:
+    """A request as large as one can be, or larger."""
+    many = [memory(f"{n:03}{WIDE * 125}", f"{WIDE * 8_000}", name=WIDE * 512) for n in range(300)]
+    about = memory(f"{number:03}{WIDE * 125}", "abc " + WIDE * 8_000, name=WIDE * 512)
+    known = [ShownEntity(key=f"entity:{n}", name=f"{n}{WIDE * 500}", told_by=WIDE * 8_000) for n in range(task_count)]
+    fields = {"category": WIDE * 512, "episode_id": WIDE * 128, "project_id": WIDE * 512, "session_id": WIDE * 128}
+    tasks = ["embed", *TASKS]
+    return request(tasks, about, *many, similar=many, recent=many, entities=known, source=WIDE * 512, **fields)
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_the_largest_result_fits_a_topic_and_the_largest_prompt_a_model(count: int) -> None:
+    full = "".join(chr(ord("a") + n) for n in range(20))
+
+    def claims(prompt: Prompt) -> dict[str, Any]:
+        claim = {"confidence": 1, "weight": 1, "evidence": "abc", "expires_at": "9999-01-01", "verdict": "refines"}
+        memories = [f"m{n}" for n in range(1, 60)]
+        ends = {"source": {"kind": "memory", "name": "m1"}, "type": "caused_by"}
+        said: dict[str, Any] = {
+            "classify": {"verdicts": [claim | {"memory": one} for one in memories]},
+            "extract": {
+                "relations": [claim | ends | {"target": {"kind": "memory", "name": one}} for one in memories],
+            },
+            "facts": {
+                "facts": [
+                    claim
+                    | {
+                        "message": one,
+                        "content": f"{chr(96 + int(one[1:]) % 26)}{letter} " + WIDE * 480,
+                        "kind": "fact",
+                        "entities": [],
+                    }
+                    | {"valid_from": None, "valid_to": "9999-01-01"}
+                    for one in memories
+                    for letter in full
+                ]
+            },
+            "categorise": {"assigned": [{"memory": one, "category": "food", "confidence": 1} for one in memories]},
+        }
+        return said.get(prompt.task, {"summary": WIDE * 1_200, "verdicts": []})
+
+    model = Scripted(**dict.fromkeys(TASKS, claims))
+    found = results([largest(n) for n in range(count)], model, Wide(), CATEGORIES)
+    for result in found:
+        assert result.failures == []
+        assert len(result.events) == 1 + 5 + 20 + 10 + 1 + 2
+        size = len(orjson.dumps(result.model_dump(mode="json")))
+        assert 200_000 < size < RESULT_BYTES
+    assert max(len(one.user) for one in model.prompts) < 130_000
+    assert max(one.most_tokens for one in model.prompts) <= 8_000
