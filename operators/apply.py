@@ -13,6 +13,7 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import (
     CategorySummary,
     EpisodeEnd,
+    EpisodeSummary,
     Event,
     GraphArchive,
     GraphEdges,
@@ -26,7 +27,7 @@ from recallflow.events import (
 from recallflow.fields import Model
 from recallflow.language import read, stems
 from recallflow.limits import READ_CHARACTERS
-from recallflow.operators import derived
+from recallflow.operators import derived, episode_summaries
 from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.episodes import end, join_or_open, joins_episode
 from recallflow.operators.events import Analysis, Write, event_time, unsupported
@@ -189,7 +190,7 @@ def _row(view: View, event: Message | Memory, memory_id: str, created: tuple[int
 def _join_episode(view: View, row: MemoryRow, rules: Rules) -> int:
     joined = join_or_open(view.episodes(row.session_id), view.owner, row, rules.episode_gap_ms)
     if joined.changed:
-        view.put_episodes(row.session_id, joined.changed)
+        view.grow_episodes(row.session_id, joined.changed)
     return joined.episode.number
 
 
@@ -235,6 +236,8 @@ def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcom
             sources = view.seqs(one.memory_id for one in derived.sources_of(event))
             view.put_summary(event.category, event.summary, sources)
             return "updated"
+        case EpisodeSummary():
+            return "updated" if episode_summaries.keep(view, event) else "outdated"
     raise unsupported(event.type)
 
 

@@ -95,6 +95,7 @@ def withdraw(view: View, seq: int, edited: tuple[int, bool]) -> None:
         _end(view, view.entry(one), edited)
     for category, change in made.summaries:
         view.drop_summary(category, change)
+    view.drop_episode_summary(view.entry(seq))
 
 
 def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:

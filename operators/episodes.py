@@ -145,4 +145,5 @@ def _widen(episode: Episode, opened: Episode) -> Episode:
         episode.merged_into,
         episode.logged and opened.logged,
         episode.of_facts,
+        episode.summarised,
     )

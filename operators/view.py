@@ -17,6 +17,7 @@ from recallflow.state.rows import (
     Entry,
     Episode,
     EpisodeMark,
+    EpisodeSummary,
     Head,
     Made,
     MemoryRow,
@@ -123,12 +124,7 @@ class View:
 
     def episode_id(self, session_id: str | None, number: int) -> str | None:
         """The id of the standing episode that a message of episode `number` belongs to; None for -1."""
-        changed = {episode.number: episode for episode in self._episodes.get(session_id, [])}
-        into: int | None = number if number >= 0 else None
-        episode = None
-        while into is not None:
-            episode = changed.get(into) or self._episode(session_id, into)
-            into = episode.merged_into
+        episode = self._standing(session_id, number)
         return None if episode is None else episode.id
 
     @property
@@ -193,6 +189,7 @@ class View:
         self._part(entry)
         first = self._first_entry(entry)
         if first.episode >= 0:
+            self.drop_episode_summary(entry)
             opened = opening(self.owner, first)
             self._mark(EpisodeMark(first.change, first.ingested_ms, first.session_id, None, opened))
         self._forget_versions(name, current.seq, self._versions(name, current.version))
@@ -259,6 +256,26 @@ class View:
         for seq in CategorySummary.decode(stored).sources:
             made = self.made(seq)
             self.put_made(seq, made._replace(summaries=[one for one in made.summaries if one != (category, change)]))
+
+    def put_episode_summary(self, episode: Episode, summary: str) -> None:
+        """Stores the summary of an episode."""
+        kept = EpisodeSummary(self.change, self.ingested_ms, episode.number, summary)
+        self._staged[keys.episode_summary(self._hot.key, episode.number)] = kept.encode()
+        self.put_episodes(episode.session_id, [episode._replace(summarised=True)])
+
+    def drop_episode_summary(self, entry: Entry) -> None:
+        """Deletes the summary of the episode that a memory belongs to, as the memory changes."""
+        episode = self._standing(entry.session_id, entry.episode)
+        if episode is not None and episode.summarised:
+            others = [one for one in self._episodes.get(entry.session_id, []) if one.number != episode.number]
+            self.grow_episodes(entry.session_id, [*others, episode])
+
+    def grow_episodes(self, session_id: str | None, changed: list[Episode]) -> None:
+        """Stores episodes that have other members now: what was told of them is true no more."""
+        for episode in changed:
+            if episode.summarised:
+                self._staged[keys.episode_summary(self._hot.key, episode.number)] = None
+        self.put_episodes(session_id, [one._replace(summarised=False) if one.summarised else one for one in changed])
 
     def put_episodes(self, session_id: str | None, changed: list[Episode]) -> None:
         session = self._hot.session_key(session_id)
@@ -342,6 +359,16 @@ class View:
         if stored is None:
             raise KeyError(f"the first version of memory {entry.seq} is missing")
         return Entry.decode(stored)
+
+    def _standing(self, session_id: str | None, number: int) -> Episode | None:
+        """The standing episode that a member of episode `number` belongs to; None for -1."""
+        changed = {episode.number: episode for episode in self._episodes.get(session_id, [])}
+        into: int | None = number if number >= 0 else None
+        episode = None
+        while into is not None:
+            episode = changed.get(into) or self._episode(session_id, into)
+            into = episode.merged_into
+        return episode
 
     def _episode(self, session_id: str | None, number: int) -> Episode:
         stored = self._partition.get(keys.episode(self._hot.key, self._hot.session_key(session_id), number))

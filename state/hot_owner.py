@@ -13,7 +13,7 @@ from recallflow.state.hot_graph import HotGraph
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.state.past_graph import PastGraph
-from recallflow.state.rows import Current, Episode, Head
+from recallflow.state.rows import Current, Episode, EpisodeSummary, Head
 from recallflow.state.segments import Segments
 from recallflow.state.usage import OwnerUsage, Usage, decode_seqs
 from recallflow.state.version_graph import VersionGraph
@@ -71,6 +71,11 @@ class HotOwner:
         if self.index is not None:
             for episode in changed:
                 self.index.put_episode(episode)
+
+    def episode_summary(self, number: int) -> str | None:
+        """The summary that was told of an episode. Raises DecryptionFailed."""
+        stored = self._partition.get(keys.episode_summary(self.key, number))
+        return None if stored is None else EpisodeSummary.decode(stored).summary
 
     def past_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> OwnerGraph:
         """The owner's graph as it was known by a time, of what had happened by a time; `index`: of then."""

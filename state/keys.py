@@ -24,6 +24,7 @@ read, or deleted, as one range and can never be reached from another owner's pre
                                               where forgotten messages stood
        B name(16) change(8)                   category summaries, every one there was
        S name(16) number(8)                   episodes, by session
+       e number(8)                            the summary that was told of an episode
        d seq(8)                               what was made of a memory, and goes with it
        D name(16)                             ids of applied events that create no memory: each applies once
        N node(16)                             the graph (docs/graph.md): a node
@@ -86,6 +87,7 @@ CATEGORY_SUMMARY = b"B"
 EPISODE = b"S"
 EVENT_ID = b"D"
 MADE = b"d"
+EPISODE_SUMMARY = b"e"
 NODE = b"N"
 MEMBER = b"L"
 LINKS = b"M"
@@ -197,6 +199,10 @@ def episode(owner: bytes, session: bytes, number: int) -> bytes:
 
 def event_id(owner: bytes, event: bytes) -> bytes:
     return OWNERS + owner + EVENT_ID + event
+
+
+def episode_summary(owner: bytes, number: int) -> bytes:
+    return OWNERS + owner + EPISODE_SUMMARY + _U64.pack(number)
 
 
 def made(owner: bytes, seq: int) -> bytes:

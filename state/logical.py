@@ -10,7 +10,7 @@ from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.graph_logical import graph_records
 from recallflow.state.partition import Partition
-from recallflow.state.rows import CategorySummary, Entry, Episode, EpisodeMark, Head, Made, MemoryRow
+from recallflow.state.rows import CategorySummary, Entry, Episode, EpisodeMark, EpisodeSummary, Head, Made, MemoryRow
 
 
 def state_hash(directory: StateDirectory) -> str:
@@ -48,6 +48,9 @@ def _logical_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, 
     for _, value in partition.scan(keys.table(owner, keys.CATEGORY_SUMMARY)):
         summary = CategorySummary.decode(value)
         yield "category summary", [summary.change, summary.category, summary.summary, summary.sources]
+    for _, value in partition.scan(keys.table(owner, keys.EPISODE_SUMMARY)):
+        kept = EpisodeSummary.decode(value)
+        yield "episode summary", [kept.change, kept.number, kept.summary]
     for key, value in partition.scan(keys.table(owner, keys.MADE)):
         yield "made", [keys.sequence(key), *Made.decode(value)]
     for _, value in partition.scan(keys.table(owner, keys.EPISODE)):

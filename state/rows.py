@@ -4,6 +4,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
+from itertools import product
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -160,6 +161,7 @@ class Episode(NamedTuple):
 
     `ended_ms` is set by an explicit end; whether an episode without one is open is a question of the asking time.
     An episode that was merged into another keeps its record, which names the other: no member has to be rewritten.
+    `summarised`: a summary was told of it as it is.
     """
 
     number: int
@@ -171,6 +173,7 @@ class Episode(NamedTuple):
     merged_into: int | None = None
     logged: bool = True
     of_facts: bool = False
+    summarised: bool = False
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self))
@@ -193,7 +196,7 @@ class Episode(NamedTuple):
 
 
 # How an episode ends that was not merged.
-_STANDING = (b",null,true,false]", b",null,true,true]", b",null,false,false]", b",null,false,true]")
+_STANDING = tuple(b",null,%b,%b,%b]" % flags for flags in product((b"true", b"false"), repeat=3))
 
 
 class Current(NamedTuple):
@@ -246,6 +249,22 @@ class CategorySummary(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> "CategorySummary":
+        return cls._make(orjson.loads(data))
+
+
+class EpisodeSummary(NamedTuple):
+    """The summary that was told of an episode."""
+
+    change: int
+    ingested_ms: int
+    number: int
+    summary: str
+
+    def encode(self) -> bytes:
+        return orjson.dumps(tuple(self))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "EpisodeSummary":
         return cls._make(orjson.loads(data))
 
 

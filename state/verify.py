@@ -19,7 +19,18 @@ from recallflow.state.directory import StateDirectory, partition_folder
 from recallflow.state.graph_check import GraphCheck
 from recallflow.state.made_check import MadeCheck
 from recallflow.state.partition import Counts, Partition
-from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, Made, MemoryRow, Vectors
+from recallflow.state.rows import (
+    CategorySummary,
+    Current,
+    Entry,
+    Episode,
+    EpisodeMark,
+    EpisodeSummary,
+    Head,
+    Made,
+    MemoryRow,
+    Vectors,
+)
 from recallflow.state.segment import Segment
 from recallflow.state.usage import Usage
 
@@ -39,6 +50,7 @@ TABLES = {
     keys.EPISODE_LOG: ("episode marks", 8),
     keys.CATEGORY_SUMMARY: ("category summaries", 24),
     keys.MADE: ("derivations", 8),
+    keys.EPISODE_SUMMARY: ("episode summaries", 8),
     keys.EVENT_ID: ("event ids", 16),
     keys.USAGE: ("usage", 8),
     keys.SESSION: ("sessions", 16),
@@ -155,6 +167,7 @@ class _OwnerCheck:
         self._episodes: dict[int, Episode] = {}
         self._segments: dict[bytes, Segment] = {}
         self._renewed: set[int] = set()
+        self._summarised: set[int] = set()  # episodes of which a summary is stored
 
     def problems(self, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]) -> Iterator[str]:
         """Everything that is wrong with the owner's records, which are counted by table."""
@@ -210,6 +223,11 @@ class _OwnerCheck:
                     yield f"says it is of change {change}"
             case keys.EPISODE:
                 yield from self._read_episode(rest, Episode.decode(value))
+            case keys.EPISODE_SUMMARY:
+                number = EpisodeSummary.decode(value).number
+                self._summarised.add(keys.sequence(rest))
+                if number != keys.sequence(rest):
+                    yield f"says it is of episode {number}"
             case keys.MADE:
                 self._made.add_made(keys.sequence(rest), Made.decode(value))
             case keys.CATEGORY_SUMMARY:
@@ -271,6 +289,9 @@ class _OwnerCheck:
         for number, episode in self._episodes.items():
             if episode.merged_into is not None and episode.merged_into not in self._episodes:
                 yield f"episode {number}: was taken in by {episode.merged_into}, which is missing"
+        summarised = {number for number, episode in self._episodes.items() if episode.summarised}
+        for number in sorted(summarised ^ self._summarised):
+            yield f"episode {number}: does not agree with its summary that there is one"
         yield from self._of_segments()
         yield from self._made.problems(self._seq_of)
         yield from self._graph.problems({one.seq: name for name, one in self._currents.items() if not one.forgotten})

@@ -141,7 +141,7 @@ class Answerer:
             case EpisodesList():
                 index = self._index(hot)
                 rows = partial(self._rows, hot, index)
-                found = lookups.episodes(index, rows, query, now_ms, self._engine.episode_gap_ms)
+                found = lookups.episodes(hot, index, rows, query, now_ms, self._engine.episode_gap_ms)
                 return Response(query_id=query_id, status="ok", episodes=found)
             case GraphStatus():
                 report = status(hot.graph, self._expansions, hot.owner.tenant_id, ask.record.append_ms)

@@ -8,11 +8,13 @@ import numpy as np
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.fields import format_time
 from recallflow.operators import redaction
+from recallflow.operators.episode_summaries import known_summary
 from recallflow.operators.episodes import is_open
 from recallflow.operators.redaction import Redacted, RowsReader
 from recallflow.operators.summaries import Summaries
 from recallflow.queries import EpisodesList
 from recallflow.responses import EpisodeInfo, MemoryUsage, Response
+from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Episode, MemoryRow
 from recallflow.state.usage import Usage
@@ -49,13 +51,20 @@ def missing(memory_id: str) -> InvalidRecord:
     return InvalidRecord("not_found", [FieldProblem("memory_id", f"no current memory has the id {memory_id!r}")])
 
 
-def episodes(index: OwnerIndex, rows: RowsReader, query: EpisodesList, now_ms: int, gap_ms: int) -> list[EpisodeInfo]:
+def episodes(
+    hot: HotOwner, index: OwnerIndex, rows: RowsReader, query: EpisodesList, now_ms: int, gap_ms: int
+) -> list[EpisodeInfo]:
     """Episodes that still have members, newest first."""
     members = _members(index)
     standing = [e for e in index.episodes() if e.number in members and query.session_id in (None, e.session_id)]
     newest = sorted(standing, key=lambda e: (e.last_ms, e.number), reverse=True)[: query.limit]
     summaries = Summaries(index, rows, len(newest))
-    return [_describe(summaries, episode, members[episode.number], now_ms, gap_ms) for episode in newest]
+    found = []
+    for episode in newest:
+        places = members[episode.number]
+        summary = known_summary(hot, episode) or summaries.of(places)
+        found.append(_describe(episode, len(places), summary, is_open(episode, now_ms, gap_ms)))
+    return found
 
 
 def stats(index: OwnerIndex, now_ms: int) -> dict[str, Any]:
@@ -80,15 +89,13 @@ def _members(index: OwnerIndex) -> dict[int, np.ndarray[Any, np.dtype[np.int64]]
     return {int(numbers[start]): np.arange(start, end) for start, end in spans if numbers[start] >= 0}
 
 
-def _describe(
-    summaries: Summaries, episode: Episode, places: np.ndarray[Any, Any], now_ms: int, gap_ms: int
-) -> EpisodeInfo:
+def _describe(episode: Episode, messages: int, summary: str, is_open: bool) -> EpisodeInfo:
     return EpisodeInfo(
         id=episode.id,
         session_id=episode.session_id,
         started_at=format_time(episode.start_ms),
         ended_at=format_time(episode.last_ms),
-        open=is_open(episode, now_ms, gap_ms),
-        messages=len(places),
-        summary=summaries.of(places),
+        open=is_open,
+        messages=messages,
+        summary=summary,
     )

@@ -7,15 +7,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from recallflow.fields import format_time
+from recallflow.operators.episode_summaries import known_summary
+from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.scene import Ranking
 from recallflow.operators.redaction import RowsReader
 from recallflow.operators.summaries import Summaries
 from recallflow.responses import RecalledEpisode, RecalledMemory
+from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
 
 
 def listed(
-    index: OwnerIndex, ranking: Ranking, memories: Sequence[RecalledMemory], rows: RowsReader
+    hot: HotOwner,
+    index: OwnerIndex,
+    moment: Moment,
+    ranking: Ranking,
+    memories: Sequence[RecalledMemory],
+    rows: RowsReader,
 ) -> list[RecalledEpisode]:
     """The episodes of the ranked places, in the order of the answer. `memories`: those of the answer; `rows`: by slot.
     What belongs to no episode is in none of them."""
@@ -36,7 +44,7 @@ def listed(
                 start=format_time(episode.start_ms),
                 end=format_time(episode.last_ms),
                 size=len(np.unique(facts["seq"][members])),
-                summary=summaries.of(members),
+                summary=known_summary(hot, episode, moment.happened_by_ms) or summaries.of(members),
                 relevance=round(value, 6),
                 members_returned=returned[episode.id],
             )

@@ -50,8 +50,10 @@ def compose_answer(
     warnings += compose.relevance_warnings(ranked.scene, ranked.judged, len(memories))
     optional: dict[str, Any] = {}
     if understood.tuning.mode == "episode":
-        found = episode_list.listed(index, ranking, memories, asked.rows) if len(ranking.places) else []
-        optional["episodes"] = found
+        optional["episodes"] = []
+        if len(ranking.places):
+            moment, rows_of = asked.moment, asked.rows
+            optional["episodes"] = episode_list.listed(asked.hot, index, moment, ranking, memories, rows_of)
     asked.laps.lap("compose")
     if query.max_tokens is not None:
         permitted, kept_out = candidates.permitted, candidates.kept_out

@@ -196,7 +196,8 @@ def test_the_tables_of_types_name_each_and_no_other_field(title: str) -> None:
 LEAST: dict[str, dict[str, Any]] = {
     "message": {"content": "tea"}, "memory": {"content": "tea"}, "memory.update": {"memory_id": "m", "tags": ["a"]},
     "memory.forget": {"memory_id": "m"}, "memory.feedback": {"memory_id": "m", "useful": True},
-    "category.summary": {"category": "c", "summary": "s"}, "episode.summary": {"episode_id": "e", "summary": "s"},
+    "category.summary": {"category": "c", "summary": "s"},
+    "episode.summary": {"episode_id": "e", "summary": "s", "derived_from": {"memory_id": "m"}},
     "graph.archive": {"entities": ["m"]},
     "graph.edges": {"edges": [{"source": "m", "target": "n", "type": "t"}]},
     "memory.embedding": {"memory_id": "m", "embedding": [1.0] * 384, "model": "x", "content_hash": "y"},
@@ -215,7 +216,7 @@ def test_only_what_the_page_says_is_refused_as_unsupported(
         errors = [one["error"]["code"] for one in [*done.rejected, *done.responses] if one.get("error")]
         assert set(errors) <= {"unsupported"}, (kind, errors)
         refused |= {kind} if errors else set()
-    (sentence,) = re.findall(r"^(.*) are in the contract and refused as `unsupported`", PAGE, re.M)
+    (sentence,) = re.findall(r"^(.*) (?:is|are) in the contract and refused as `unsupported`", PAGE, re.M)
     assert set(names(sentence)) == refused
 
 

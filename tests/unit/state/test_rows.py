@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 
 from recallflow.fields import EPOCH_MS_MAX, EPOCH_MS_MIN
 from recallflow.owner import Owner
-from recallflow.state.rows import CategorySummary, Current, Entry, Episode, EpisodeMark, Head, Made, MemoryRow, Vectors
+from recallflow.state.rows import (
+    CategorySummary,
+    Current,
+    Entry,
+    Episode,
+    EpisodeMark,
+    EpisodeSummary,
+    Head,
+    Made,
+    MemoryRow,
+    Vectors,
+)
 
 # All of Unicode but lone surrogates, which no JSON text holds; NUL and line ends among them.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -97,6 +108,7 @@ EPISODE_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "merged_into": st.none() | SEQ,
     "logged": st.booleans(),
     "of_facts": st.booleans(),
+    "summarised": st.booleans(),
 }
 ROW_FIELDS |= {"derived_from": st.none() | OBJECT, "filled": st.lists(TEXT, max_size=3)}
 ROWS = st.builds(MemoryRow, **ROW_FIELDS)
@@ -127,6 +139,11 @@ def test_an_episode_round_trips(episode: Episode) -> None:
 @given(mark=st.builds(EpisodeMark, SEQ, TIME, st.none() | TEXT, st.none() | TIME, st.none() | EPISODES))
 def test_an_episode_mark_round_trips(mark: EpisodeMark) -> None:
     assert EpisodeMark.decode(mark.encode()) == mark
+
+
+@given(told=st.builds(EpisodeSummary, SEQ, TIME, SEQ, TEXT))
+def test_an_episode_summary_round_trips(told: EpisodeSummary) -> None:
+    assert EpisodeSummary.decode(told.encode()) == told
 
 
 @given(made=st.builds(Made, st.lists(SEQ, max_size=3), st.lists(st.tuples(TEXT, SEQ), max_size=3)))

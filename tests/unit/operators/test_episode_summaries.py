@@ -1,0 +1,126 @@
+"""Summaries that are told of episodes: shown as long as what was said in them is what it was."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recallflow.flows.embedded import Processed
+from recallflow.operators.episodes import episode_id
+from recallflow.owner import Owner
+from recallflow.state.verify import verify
+from tests.unit.operators.test_apply import codes, forget, message, outcomes, update
+from tests.unit.operators.test_derived import of
+
+Event = tuple[str, dict[str, Any]]
+Do = Callable[..., Processed]
+
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+TOLD = "Ann plans a trip"
+
+
+@pytest.fixture
+def do(run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]], tmp_path: Path) -> Do:
+    """Runs events, given as (type, fields), a minute apart; each asks for a receipt. What is left agrees."""
+
+    def run(*events: Event) -> Processed:
+        made = [
+            make_event(kind, at * MINUTE_MS, **{"receipt": True} | fields) for at, (kind, fields) in enumerate(events)
+        ]
+        done = run_flow(made, tmp_path / "state")
+        assert verify(tmp_path / "state").problems == []
+        return done
+
+    return run
+
+
+def said(memory_id: str, content: str = "We go to Lisbon in May", **fields: Any) -> Event:
+    return message(memory_id, content, session_id="s", **fields)
+
+
+def summary(opener: str = "a", *sources: str, text: str = TOLD, **fields: Any) -> Event:
+    derived = of(sources[0], None, *sources[1:]) if sources else {}
+    named = episode_id(Owner("acme", "prod", "ann"), "s", opener)
+    return "episode.summary", {"episode_id": named, "summary": text, "session_id": "s", **derived, **fields}
+
+
+LISTED: Event = ("episodes.list", {"session_id": "s"})
+ASKED: Event = ("recall", {"query": "Lisbon", "mode": "episode"})
+
+
+def summaries(response: dict[str, Any]) -> list[str]:
+    return [one["summary"] for one in response["episodes"]]
+
+
+@pytest.mark.parametrize("asked", [LISTED, ASKED], ids=["listed", "ranked"])
+@pytest.mark.parametrize("sources", [(), ("a",), ("a", "b")], ids=["told", "of one", "of both"])
+def test_what_was_told_of_an_episode_is_shown_in_place_of_sentences(
+    do: Do, asked: Event, sources: tuple[str, ...]
+) -> None:
+    done = do(said("a"), said("b", "Good"), asked, summary("a", *(sources or ())), asked)
+    expected = "outdated" if sources == ("a",) else "updated"  # made before the last message came
+    assert outcomes(done)[2:] == [expected]
+    extractive, now = map(summaries, done.responses)
+    assert now == (extractive if expected == "outdated" else [TOLD])
+
+
+@pytest.mark.parametrize("asked", [LISTED, ASKED], ids=["listed", "ranked"])
+@pytest.mark.parametrize(
+    "event",
+    [said("late"), said("early", timestamp=30_000), forget(memory_id="b"), update("b", content="Porto it is")],
+    ids=["another message", "a late message", "forgotten", "edited"],
+)
+def test_it_is_shown_no_more_once_the_episode_is_another(do: Do, asked: Event, event: Event) -> None:
+    done = do(said("a"), said("b"), summary("a", "a", "b"), asked, event, asked)
+    first, second = map(summaries, done.responses)
+    assert first == [TOLD]
+    assert len(second) == 1
+    assert TOLD not in second
+
+
+@pytest.mark.parametrize(
+    "event",
+    [update("b", tags=["a"]), ("episode.end", {"session_id": "s"}), ("memory", {"content": "x", "session_id": "s"})],
+    ids=["tagged", "ended", "a fact"],
+)
+def test_it_stays_where_what_was_said_is_the_same(do: Do, event: Event) -> None:
+    done = do(said("a"), said("b"), summary("a", "a", "b"), event, LISTED)
+    assert summaries(done.responses[0]) == [TOLD]
+
+
+def test_it_goes_where_two_episodes_become_one(do: Do) -> None:
+    far = said("b", timestamp=MINUTE_MS * 40)
+    done = do(
+        said("a"), far, summary("a"), summary("b", text="more"), LISTED, said("c", timestamp=MINUTE_MS * 20), LISTED
+    )
+    before, after = map(summaries, done.responses)
+    assert sorted(before) == [TOLD, "more"]
+    assert len(after) == 1
+    assert after[0] not in (TOLD, "more")
+
+
+def test_a_summary_of_an_episode_that_nobody_knows_is_refused_and_of_memories_it_is_outdated(do: Do) -> None:
+    done = do(
+        said("a"),
+        summary("nobody"),
+        summary("nobody", "a"),
+        message("other", "x", session_id="t"),
+        summary("a", "other"),
+    )
+    assert codes(done) == [("not_found", ["episode_id"])]
+    assert outcomes(done) == ["created", "outdated", "created", "outdated"]
+
+
+@pytest.mark.parametrize(
+    ("as_of", "shown"),
+    [
+        ({"event_time": MINUTE_MS + 1}, True),
+        ({"event_time": MINUTE_MS - 1}, False),
+        ({"ingestion_time": MINUTE_MS}, False),
+    ],
+)
+def test_of_the_past_it_is_shown_only_where_all_of_it_had_been_said(do: Do, as_of: dict[str, int], shown: bool) -> None:
+    kind, fields = ASKED
+    done = do(said("a"), said("b"), summary("a", "a", "b"), (kind, fields | {"as_of": as_of}))
+    assert (summaries(done.responses[0]) == [TOLD]) == shown
