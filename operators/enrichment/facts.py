@@ -1,5 +1,6 @@
 """What of messages is worth remembering by itself: sentences that are understood without the conversation."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ FACTS_MAX = 10  # of one message
 FACT_CHARACTERS = 500
 ENTITIES_MAX = 8  # of one fact
 BEFORE_MAX = 6  # messages before those read
+LEANING_MAX = 20  # facts of one answer that have a name from one and the same other message: it goes with each
 KINDS = ("fact", "preference", "decision", "plan", "event", "relationship", "skill", "goal")
 ENTITY_TYPES = ("person", "place", "organisation", "product", "event", "other")
 _DUTY = (
@@ -71,7 +73,9 @@ def facts(numbers: Sequence[int], requests: Sequence[EnrichmentRequest], confide
     """The call for the facts in the messages of these requests."""
     messages = numbered(cut(one.memories[0], CHARACTERS) for one in requests)
     read = {one.memory_id for one in messages.values()}
-    before = [one for one in requests[0].recent if one.memory_id not in read][:BEFORE_MAX]
+    # Nothing is made from what was made itself, so that is not shown.
+    said = [one for one in requests[0].recent if one.memory_id not in read and one.derived_from is None]
+    before = said[:BEFORE_MAX]
     before.sort(key=lambda one: one.created_at)
     earlier = numbered((cut(one, BESIDE_CHARACTERS) for one in before), "c")
     data = {
@@ -97,6 +101,8 @@ class _Reading:
         self._requests = dict(zip(messages, requests, strict=True))
         self._found = {number: Found() for number in messages}
         self._seen = set[str]()
+        self._leaning = Counter[str]()
+        self._authors = [author(one) for one in (*messages.values(), *before)]
 
     def read(self, answer: Mapping[str, Any]) -> list[Found]:
         """What is kept for each message. A claim about no message is counted with the first."""
@@ -122,9 +128,10 @@ class _Reading:
         others = self._others(content, message, [since, until])
         if plain(content) in self._seen:
             raise Refusal("duplicate")
-        if len(found.drafts) == FACTS_MAX:
+        if len(found.drafts) == FACTS_MAX or any(self._leaning[one.memory_id] == LEANING_MAX for one in others):
             raise Refusal("too_many")
         self._seen.add(plain(content))
+        self._leaning.update(one.memory_id for one in others)
         request = self._requests[claim["message"]]
         fields = {
             "type": "memory",
@@ -144,9 +151,9 @@ class _Reading:
     def _others(self, content: str, message: ShownMemory, times: Sequence[int | None]) -> list[ShownMemory]:
         """The other messages that a fact has a name or a number from. Raises Refusal where it has one from none."""
         beside = [one for one in (*self._messages.values(), *self._before) if one is not message]
-        texts = [f"{author(one)}\n{one.content}" for one in beside]
         year = format_time(message.created_at)[:4]  # its day only if the fact gives it as a date, too
-        used = sources_of(content, [author(message), message.content, date_words(times), year], texts)
+        own = [message.content, *self._authors, date_words(times), year]
+        used = sources_of(content, own, [one.content for one in beside])
         if used is None:
             raise Refusal("not_in_texts")
         return [beside[number] for number in used]

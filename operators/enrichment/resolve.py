@@ -15,6 +15,7 @@ VERSION = "resolve-1"
 NAMES_MAX = 16
 ENTITIES_MAX = 40
 SENTENCE_CHARACTERS = 300
+_PART_CHARACTERS = 3  # of a name, that tell it from a word such as `de`
 _VERDICTS = ("same", "different", "unknown")
 _DUTY = (
     "You are given one text of somebody's memory, names in it (n1, n2 …), and entities that are known (e1, e2 …) with "
@@ -22,7 +23,7 @@ _DUTY = (
     "plain that both are one and the same person or thing, such as a short form, a nickname or a full name; "
     "'different' where it speaks against it; 'unknown' otherwise. That names look alike is no reason. Leave out pairs "
     "that have nothing to do with each other. Give your confidence from 0 to 1, and as evidence the words of the text, "
-    "copied exactly and with the name in them, on which the verdict rests."
+    "copied exactly and with the name in them, on which the verdict rests; 'by' says who wrote the text."
 )
 _ANSWER = fields(
     verdicts=listed(fields(name=TEXT, entity=TEXT, verdict=one_of(_VERDICTS), confidence=NUMBER, evidence=TEXT)),
@@ -48,10 +49,12 @@ def resolve(number: int, request: EnrichmentRequest, confidence: float) -> Step 
 
 
 def _names(memory: ShownMemory) -> Sequence[str]:
+    """The names in a text, and its author's."""
     text, named = memory.content, read_names(memory.content)
     # Where capitals tell nothing, every word that is not a common one is doubtful.
     doubtful = () if text.islower() or text.isupper() else named.doubtful
-    return list(dict.fromkeys([*named.entities, *doubtful]))
+    author = [] if memory.name is None else [memory.name]
+    return list(dict.fromkeys([*named.entities, *author, *doubtful]))
 
 
 def _as_data(number: str, entity: ShownEntity) -> dict[str, Any]:
@@ -75,13 +78,19 @@ def _read(
             if name is None or entity is None:
                 raise Refusal("unknown_id")
             confidence = check_confidence(claim, least)
-            if not stands_in(claim["evidence"], memory.content) or not names_it(claim["evidence"], name):
+            if not stands_in(claim["evidence"], memory.content) or not _tells_of(claim["evidence"], name, entity):
                 raise Refusal("no_evidence")
             if name in joined:  # it would make one of two entities that are known as two
                 raise Refusal("duplicate")
             joined.add(name)
             found.drafts.append(_same(entity, name, memory, confidence))
     return found
+
+
+def _tells_of(evidence: str, name: str, entity: ShownEntity) -> bool:
+    """Whether a quote is about a name, or, as authors seldom name themselves, about a part of what it may mean."""
+    parts = [one for one in entity.name.split() if len(one) >= _PART_CHARACTERS]
+    return any(names_it(evidence, one) for one in (name, *parts))
 
 
 def _same(entity: ShownEntity, name: str, memory: ShownMemory, confidence: float) -> Draft:

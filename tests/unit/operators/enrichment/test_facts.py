@@ -8,7 +8,7 @@ from recallflow.errors import ModelError
 from recallflow.events import Memory
 from recallflow.fields import parse_time
 from recallflow.llm import Prompt
-from recallflow.operators.enrichment.facts import ENTITIES_MAX, FACT_CHARACTERS, FACTS_MAX
+from recallflow.operators.enrichment.facts import ENTITIES_MAX, FACT_CHARACTERS, FACTS_MAX, LEANING_MAX
 from recallflow.operators.enrichment.plan import BATCH_CHARACTERS, BATCH_MAX
 from tests.unit.operators.enrichment.models import Scripted, Vectors, memory, parsed, request, results
 
@@ -79,7 +79,7 @@ def test_messages_of_a_session_are_read_in_one_call_and_each_has_its_own_facts()
 
 
 def test_a_fact_that_leans_on_another_message_goes_with_that_too() -> None:
-    said = fact(message="m2", content="Our friend Ann starts at Acme on 1 June.", evidence="She starts at Acme")
+    said = fact(message="m2", content="Our friend Ann, whose dog is Rex, starts at Acme.", evidence="starts at Acme")
     _, second = results(asking(ANN, BOB), Scripted(facts={"facts": [said]}))
     (event,) = parsed(second)
     assert isinstance(event, Memory)
@@ -137,6 +137,26 @@ def test_a_fact_that_the_message_says_alike_is_kept_as_one() -> None:
     plain = memory("msg1", "Ann lives in Porto.")
     (result,) = results(asking(plain), Scripted(facts={"facts": [fact("Ann lives in Porto.", evidence="Ann lives")]}))
     assert [event["kind"] for event in result.events] == ["fact"]
+
+
+def test_facts_that_lean_on_one_other_message_are_bounded() -> None:
+    others = [memory(f"m{n}", "She did it.", name="Bob") for n in range(9)]
+    said = [
+        fact(f"She {letter * (n + 1)} with Rex.", message=f"m{n + 2}", evidence="She did it")
+        for n in range(9)
+        for letter in "abc"
+    ]
+    found = results(asking(ANN, *others), Scripted(facts={"facts": said}))
+    assert sum(len(result.events) for result in found) == LEANING_MAX
+    assert sum(result.refused.get("too_many", 0) for result in found) == len(said) - LEANING_MAX
+
+
+def test_what_was_made_itself_is_not_shown_and_nothing_leans_on_it() -> None:
+    made = memory("fact", "Ann's cat is Tom.", derived_from="msg0")
+    said = fact("Ann moved to Porto with Tom.")
+    model = Scripted(facts={"facts": [said]})
+    (result,) = results(asking(ANN, recent=[made]), model)
+    assert (model.data()["before"], result.events, result.refused) == ([], [], {"not_in_texts": 1})
 
 
 def test_facts_of_a_message_are_bounded() -> None:

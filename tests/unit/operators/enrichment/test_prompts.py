@@ -20,7 +20,7 @@ from tests.unit.operators.enrichment.models import memory, request
 VERSIONS = {
     "classify-1": "ebe51e1fb82f896b",
     "extract-1": "02bdcc302388108d",
-    "resolve-1": "20b747b20f651b51",
+    "resolve-1": "34e6e78e7573a73b",
     "summarise-category-1": "68585fd3075caca2",
     "summarise-episode-1": "43b34205af7541fe",
     "facts-1": "6402a70306e78f1c",

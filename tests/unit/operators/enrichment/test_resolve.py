@@ -10,7 +10,7 @@ from tests.unit.operators.enrichment.models import Scripted, memory, parsed, req
 
 ANA = ShownEntity(key="entity:ana silva", name="Ana Silva", type="person", told_by="Ana Silva is my sister.")
 REX = ShownEntity(key="entity:rex", name="Rex")
-TEXT = memory("new", "Yesterday my sister Annie and Rex came with Bob.")
+TEXT = memory("new", "Yesterday my sister Annie and Rex came with Bob.", name="Tom")
 
 
 def verdict(name: str = "n1", entity: str = "e1", says: str = "same", **fields: Any) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def test_names_that_are_not_known_are_shown_beside_what_is() -> None:
     model = Scripted(resolve={"verdicts": []})
     results([request(["resolve"], TEXT, entities=[ANA, REX])], model)
     data = model.data()
-    assert data["names"] == [{"number": "n1", "name": "Annie"}, {"number": "n2", "name": "Bob"}]
+    assert [(one["number"], one["name"]) for one in data["names"]] == [("n1", "Annie"), ("n2", "Bob"), ("n3", "Tom")]
     assert [(one["number"], one["name"]) for one in data["entities"]] == [("e1", "Ana Silva"), ("e2", "Rex")]
 
 
@@ -71,9 +71,22 @@ def test_one_name_never_makes_two_known_entities_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("about", "entities"), [(TEXT, []), (memory("new", "it rains."), [ANA]), (memory("new", "and Rex too."), [REX])]
+    ("about", "entities"),
+    [(TEXT, []), (memory("new", "it rains.", name=None), [ANA]), (memory("new", "and so it is.", name="Rex"), [REX])],
 )
 def test_nobody_is_asked_where_there_is_nothing_to_tell(about: Any, entities: list[ShownEntity]) -> None:
     model = Scripted()
     (result,) = results([request(["resolve"], about, entities=entities)], model)
     assert (model.prompts, result.events, result.failures) == ([], [], [])
+
+
+def test_an_author_may_be_somebody_known_who_does_not_name_himself() -> None:
+    text = memory("new", "I am the Silva you know.", name="Tom")
+    tom = ShownEntity(key="entity:tom silva", name="Tom Silva")
+    said = {"verdicts": [verdict(evidence="I am the Silva you know", name="n1")]}
+    (result,) = results([request(["resolve"], text, entities=[tom])], Scripted(resolve=said))
+    # n1 is Silva: the text's own names come first
+    assert [event["edges"][0]["target"] for event in result.events] == ["entity:Silva"]
+    said["verdicts"][0]["name"] = "n2"
+    (result,) = results([request(["resolve"], text, entities=[tom])], Scripted(resolve=said))
+    assert [event["edges"][0]["target"] for event in result.events] == ["entity:Tom"]
