@@ -3,6 +3,7 @@
 from typing import Any
 
 from recallflow.fields import EPOCH_MS_MAX
+from recallflow.records import Position, Record
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NO_TIME_MS = 0
@@ -22,6 +23,19 @@ def time_ms(message: Any) -> int:
     the year 9999 is none: it becomes 1970-01-01, so that no clock that runs forward is carried away by it."""
     at_ms: int = message.timestamp()[1]
     return at_ms if 0 <= at_ms <= EPOCH_MS_MAX else NO_TIME_MS
+
+
+def record_of(message: Any, *, silent: bool = False) -> Record:
+    """A message as a record."""
+    return Record(
+        position=Position(message.topic(), message.partition(), message.offset()),
+        value=message.value() or b"",
+        append_ms=time_ms(message),
+        key=message.key(),
+        headers=headers_of(message),
+        silent=silent,
+        tombstone=message.value() is None,
+    )
 
 
 def size_bytes(message: Any) -> int:

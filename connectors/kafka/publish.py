@@ -55,6 +55,6 @@ class Publisher:
         if self._through != before:
             self._reached(self._through)
 
-    def close(self) -> None:
+    def flush(self) -> None:
         """Waits for every acknowledgement. Raises SinkError."""
         self._sender.flush(Patience(FLUSH_S))

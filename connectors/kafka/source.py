@@ -16,12 +16,12 @@ from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.hub import Hub, Reader, gone
-from recallflow.connectors.kafka.messages import headers_of, size_bytes, time_ms
+from recallflow.connectors.kafka.messages import record_of, size_bytes
 from recallflow.connectors.kafka.order import Lane, Order
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
 from recallflow.errors import SourceError
-from recallflow.records import Position, Record
+from recallflow.records import Record
 
 _log = logging.getLogger(__name__)
 
@@ -280,12 +280,4 @@ def _record(lane: Lane, message: Any) -> Record:
     offset: int = message.offset()
     lane.next_offset = offset + 1
     lane.given_bytes += size_bytes(message)
-    return Record(
-        position=Position(message.topic(), message.partition(), offset),
-        value=message.value() or b"",
-        append_ms=time_ms(message),
-        key=message.key(),
-        headers=headers_of(message),
-        silent=offset < lane.answered_from,
-        tombstone=message.value() is None,
-    )
+    return record_of(message, silent=offset < lane.answered_from)

@@ -14,7 +14,8 @@ from recallflow.parsing import parse_control
 
 STATE = ("state_dir",)
 GRAPH = ("engine.graph_enabled",)
-MODEL = ("engine.embedder", "engine.model_path")
+EMBEDDING = ("embedding.model", "embedding.dimension", "embedding.base_url")
+MODEL = ("engine.embedder", "engine.model_path", *EMBEDDING)
 RERANK = ("engine.reranker", "engine.reranker_path", "engine.reranker_url", "engine.rerank_timeout_ms")
 ENGINE = (*STATE, *MODEL, "engine.partitions", "engine.episode_gap_minutes")
 PACE = ("engine.cache_bytes", "engine.epoch_ms")
@@ -24,6 +25,9 @@ _FLAGS = {
     "kafka.bootstrap_servers": ("--bootstrap-servers", "HOST:PORT", "Kafka, also $KAFKA_BOOTSTRAP_SERVERS"),
     "engine.embedder": ("--embedder", "NAME", f"embedding model: {', '.join(NAMES)}"),
     "engine.model_path": ("--model-path", "DIR", "folder of a local copy of the model"),
+    "embedding.model": ("--embedding-model", "NAME", "with openai: the model"),
+    "embedding.dimension": ("--embedding-dimension", "N", "with openai: floats of its vectors"),
+    "embedding.base_url": ("--embedding-url", "URL", "with openai: any service of its protocol, if not OpenAI's own"),
     "engine.reranker": ("--reranker", "NAME", "a cross-encoder that reads the best candidates once more"),
     "engine.reranker_path": ("--reranker-path", "DIR", "folder of a local copy of it (with hash: --model-path too)"),
     "engine.reranker_url": ("--reranker-url", "URL", "the service that has it, in place of a local model"),

@@ -56,7 +56,7 @@ def publish(options: KafkaOptions, topic: str, path: Path, scope: Scope, log_for
             counts["refused"] += 1
             reject(number + 1, DeadLetter(item.record, 0, item.error, item.step))
             publisher.pass_over()
-        publisher.close()
+        publisher.flush()
         progress.save(done + counts["sent"] + counts["refused"], sent_before + counts["sent"])
     before = f", {done} before were sent by an earlier run" if done else ""
     if progress.emptied:

@@ -67,7 +67,7 @@ def test_progress_waits_for_the_first_record_that_is_open(publisher: Publisher, 
     assert reached.told == []
     reached.producer.acknowledge(0)
     assert reached.told == [3]
-    publisher.close()
+    publisher.flush()
     assert reached.told == [3, 4]
 
 
@@ -79,7 +79,7 @@ def test_what_is_passed_over_counts_in_its_place(publisher: Publisher, reached: 
     reached.producer.acknowledge()
     assert reached.told == [2]
     publisher.pass_over()
-    publisher.close()
+    publisher.flush()
     assert reached.told == [2, 4]
 
 
@@ -87,7 +87,7 @@ def test_a_full_queue_is_waited_for(publisher: Publisher, reached: Reached) -> N
     reached.producer.room = 2
     for number in range(7):
         publisher.send(b"acme/ann", b"event %d" % number)
-    publisher.close()
+    publisher.flush()
     assert [record.value for record in reached.producer.log] == [b"event %d" % n for n in range(7)]
     assert reached.told[-1] == 7
 
@@ -97,7 +97,7 @@ def test_a_failed_delivery_is_an_error_and_no_progress(publisher: Publisher, rea
     for number in range(3):
         publisher.send(b"acme/ann", b"event %d" % number)
     with pytest.raises(SinkError, match="run the same command again"):
-        publisher.close()
+        publisher.flush()
     assert reached.told == [1]
     with pytest.raises(SinkError, match="was not delivered"):
         publisher.send(b"acme/ann", b"event 3")
@@ -107,7 +107,7 @@ def test_what_is_never_acknowledged_is_an_error(publisher: Publisher, reached: R
     reached.producer.stuck = True
     publisher.send(b"acme/ann", b"event 0")
     with pytest.raises(SinkError, match="1 records were not acknowledged"):
-        publisher.close()
+        publisher.flush()
 
 
 def test_it_knows_how_large_a_record_the_topic_takes(publisher: Publisher, reached: Reached) -> None:

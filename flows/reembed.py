@@ -1,0 +1,257 @@
+"""Vectors of another embedding model for all that is remembered: what is missing of them, and having them computed.
+
+The memory topic is read as an engine with that model would read it, into a state directory of its own that is gone
+afterwards. So what counts are the texts that stand now: changed, forgotten and erased ones cost nothing, and a vector
+that the topic has of this model and this text is not computed again. What it takes in memory is what an engine takes,
+however long the log; on disk, what its state does.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+
+import orjson
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.messages import record_of, time_ms
+from recallflow.connectors.kafka.publish import Publisher
+from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.embedder import Embedder, Matrix, TokenCounter
+from recallflow.enrichment import content_hash, text_to_embed
+from recallflow.errors import ModelError, ModelFailure, RecallflowError
+from recallflow.flows.config import Config
+from recallflow.llm import EmbeddingService
+from recallflow.operators.apply import Rules
+from recallflow.operators.async_call import Runtime
+from recallflow.operators.decode import decode
+from recallflow.operators.events import Refused, Write
+from recallflow.operators.partition import PartitionLogic
+from recallflow.operators.prepare import prepare
+from recallflow.operators.snapshot import by_partition
+from recallflow.owner import Owner
+from recallflow.state import keys
+from recallflow.state.directory import StateDirectory
+from recallflow.state.logical import owners
+from recallflow.state.partition import Partition
+from recallflow.state.rows import Entry, MemoryRow
+
+READ_AT_ONCE = 500  # records
+QUEUED = {"queued.max.messages.kbytes": 2 * 1024}  # of each partition
+TOGETHER = 256  # texts: what is paid twice at most, where the process is killed
+CALL_TEXTS = 64
+CALLS_AT_ONCE = 4
+# What a service says of one text of a call, and then of all of them.
+ONE_TO_BLAME: frozenset[ModelFailure] = frozenset({"rejected", "refused", "malformed"})
+
+GIVE_UP = 8  # texts not taken in a row, where none ever was: then it is not the texts that are wrong
+
+T = TypeVar("T")
+Progress = Callable[[int], object]  # is told how much was done since
+
+
+class Text(NamedTuple):
+    """What the service is to read of a memory."""
+
+    owner: Owner
+    memory_id: str
+    shown: str
+    content_hash: str
+
+
+@dataclass
+class Cost:
+    """What vectors cost. `refused`: events that an engine with this model would refuse, as they bring vectors of
+    another size."""
+
+    texts: int = 0
+    characters: int = 0
+    tokens: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The memory topic up to its end, as an engine with the model knows it."""
+
+    directory: StateDirectory
+    refused: int
+
+    @classmethod
+    @contextlib.contextmanager
+    def read(cls, config: Config, embedder: Embedder, total: Progress, progress: Progress) -> Iterator[Self]:
+        """`total`: is told how many records there are. Raises SourceError."""
+        settings = config.engine
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-reembed-")))
+            opened = StateDirectory.open(folder / "state", settings.fingerprint(embedder), settings.cache_bytes)
+            directory = stack.enter_context(opened)
+            replay = _Replay(directory, embedder, settings.rules(embedder))
+            with TopicReader(config.kafka) as reader:
+                spans = reader.spans([config.topics.memory])
+            total(sum(high - low for low, high in spans.values()))
+            for messages in _parts(_merged(config.kafka, spans), READ_AT_ONCE):
+                replay.apply(messages)
+                progress(len(messages))
+            yield cls(directory, replay.refused["wrong_dimension"])
+
+    def missing(self) -> Iterator[Text]:
+        """The texts without a vector of the model."""
+        for partition in self.directory.partitions():
+            for key, head in owners(partition):
+                yield from _missing_of(partition, key, head.owner)
+
+    def cost(self, counter: TokenCounter) -> Cost:
+        """What the missing vectors cost."""
+        found = Cost(refused=self.refused)
+        for text in self.missing():
+            found.texts += 1
+            found.characters += len(text.shown)
+            found.tokens += counter.count_tokens(text.shown)
+        return found
+
+
+def _merged(options: KafkaOptions, spans: Mapping[tuple[str, int], tuple[int, int]]) -> Iterator[Any]:
+    """The messages of all partitions up to their ends, in the order of their append times: an owner's vectors may be in
+    another partition than what they are of."""
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(TopicReader(options, QUEUED)) for _ in spans]
+        each = [reader.read_to_end(*part, low) for reader, (part, (low, _)) in zip(readers, spans.items(), strict=True)]
+        yield from heapq.merge(*each, key=time_ms)
+
+
+class _Replay:
+    """Applies records to a state directory, without anything coming out."""
+
+    def __init__(self, directory: StateDirectory, embedder: Embedder, rules: Rules) -> None:
+        self.refused: Counter[str] = Counter()
+        self._partitions, self._embedder = directory.fingerprint.partitions, embedder
+        self._build = PartitionLogic.builder(directory, embedder, rules)
+        self._logics: dict[str, PartitionLogic] = {}
+
+    def apply(self, messages: Sequence[Any]) -> None:
+        items = prepare(self._embedder, [decode(record_of(message)) for message in messages])
+        self.refused.update(item.error.code for item in items if isinstance(item, Refused))
+        for key, batch in by_partition([item for item in items if isinstance(item, Write)], self._partitions):
+            if key not in self._logics:
+                self._logics[key] = self._build(None)
+            self._logics[key].on_batch([batch])
+
+
+def _missing_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[Text]:
+    entries = (Entry.decode(value) for _, value in partition.scan(keys.table(key, keys.ENTRY)))
+    for some in _parts(entries, READ_AT_ONCE):
+        stored = partition.get_many([keys.vectors(key, entry.seq) for entry in some])
+        without = [entry for entry, vectors in zip(some, stored, strict=True) if vectors is None]
+        wanted = [keys.row(key, partition.keyring.name(key, entry.id), entry.version) for entry in without]
+        for value in partition.get_many(wanted):
+            row = None if value is None else MemoryRow.decode(value)
+            if row is not None and row.content and not row.content.isspace():
+                yield Text(owner, row.id, text_to_embed(row.author, row.content), content_hash(row.content))
+
+
+@dataclass
+class Reembedding:
+    """Has vectors computed, and sends each as `memory.embedding`."""
+
+    service: EmbeddingService
+    runtime: Runtime
+    written: int = 0
+    refused: int = 0  # texts that the service does not take
+    _taken: int = 0
+
+    def run(self, texts: Iterator[Text], publisher: Publisher, progress: Progress) -> None:
+        """Raises RecallflowError where the service fails for good, and SinkError."""
+        for some in _parts(texts, TOGETHER):
+            try:
+                found = self.runtime.run(self._embed_all(some))
+            except ModelError as error:
+                raise RecallflowError(
+                    f"{self.service.name} gave no more vectors ({error}); {self.written:,} are written. "
+                    "Run the same command again: it goes on where it stopped"
+                ) from error
+            for text, vector in zip(some, found, strict=True):
+                if vector is not None:
+                    publisher.send(text.owner.record_key, _event(text, self.service.name, vector))
+                    self.written += 1
+            publisher.flush()  # before more is paid for
+            progress(len(some))
+
+    async def _embed_all(self, texts: Sequence[Text]) -> list[Matrix | None]:
+        """The vector of each, None for one that the service does not take."""
+        by_tenant: dict[str, list[int]] = {}
+        for at, text in enumerate(texts):
+            by_tenant.setdefault(text.owner.tenant_id, []).append(at)
+        calls = [some for every in by_tenant.values() for some in _parts(every, CALL_TEXTS)]
+        room = asyncio.Semaphore(CALLS_AT_ONCE)
+
+        async def one(call: Sequence[int]) -> list[Matrix | None]:
+            async with room:
+                return await self._embed([texts[at] for at in call])
+
+        found: list[Matrix | None] = [None] * len(texts)
+        for call, vectors in zip(calls, await asyncio.gather(*map(one, calls)), strict=True):
+            for at, vector in zip(call, vectors, strict=True):
+                found[at] = vector
+        return found
+
+    async def _embed(self, texts: Sequence[Text]) -> list[Matrix | None]:
+        """Those of one call; where the service does not take it, each text by itself."""
+        found: list[Matrix | None] = []
+        with contextlib.suppress(_NotTaken):
+            return [*await self._call(texts)]
+        for text in texts:
+            try:
+                found.extend(await self._call([text]))
+            except _NotTaken as failed:
+                self.refused += 1
+                if not self._taken and self.refused >= min(GIVE_UP, len(texts)):
+                    raise failed.error from None
+                found.append(None)
+        return found
+
+    async def _call(self, texts: Sequence[Text]) -> Matrix:
+        try:
+            vectors = (await self.service.embed(texts[0].owner.tenant_id, [text.shown for text in texts])).vectors
+        except ModelError as error:
+            if error.code in ONE_TO_BLAME:
+                raise _NotTaken(error) from None
+            raise
+        self._taken += len(texts)
+        return vectors
+
+
+class _NotTaken(Exception):
+    """The service does not take a call, and it may be for one of its texts."""
+
+    def __init__(self, error: ModelError) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _parts(every: Iterable[T], count: int) -> Iterator[list[T]]:
+    """So many at a time, in their order."""
+    left = iter(every)
+    while some := [*islice(left, count)]:
+        yield some
+
+
+def _event(text: Text, model: str, vector: Matrix) -> bytes:
+    owner = text.owner
+    fields = {
+        "type": "memory.embedding",
+        "tenant_id": owner.tenant_id,
+        "environment": owner.environment,
+        "user_id": owner.user_id,
+        "memory_id": text.memory_id,
+        "embedding": vector,
+        "model": model,
+        "content_hash": text.content_hash,
+    }
+    return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,0 +1,113 @@
+"""`recallflow reembed`: the vectors of another embedding model, before an engine with it begins."""
+
+import argparse
+import sys
+from typing import cast
+
+from tqdm import tqdm
+
+from recallflow.cli.options import MODEL, add_kafka, config_and_origins
+from recallflow.connectors.embedders import REMOTE
+from recallflow.connectors.kafka.publish import Publisher
+from recallflow.connectors.token_counters import load_tiktoken
+from recallflow.embedder import TokenCounter
+from recallflow.errors import UsageError
+from recallflow.flows.config import Config
+from recallflow.flows.embedding import open_embedder
+from recallflow.flows.reembed import Cost, Reembedding, Standing
+from recallflow.llm import EmbeddingService, RemoteEmbedder
+from recallflow.operators.async_call import Completions, Runtime
+from recallflow.operators.recall.context import Estimate
+
+_LOCAL = """\
+{name} embeds in the engine's own process: there is nothing to compute beforehand. An engine with a new state directory
+reads the log anew, and embeds as it reads:
+    recallflow run --embedder {name} --state-dir NEW_DIR
+Files that were replayed without Kafka are replayed once more, into a new state directory:
+    recallflow replay --embedded --embedder {name} --state-dir NEW_DIR FILE"""
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "reembed",
+        help="vectors of another embedding model, for an engine that is to begin with it",
+        description="Reads the memory topic, says how many texts stand without a vector of the model and what those "
+        "cost, and has them computed by the embedding service: each goes to the memory topic as memory.embedding. "
+        "Interrupted, it goes on where it stopped. Engines with other models pass the vectors over.",
+    )
+    parser.add_argument("--price-per-million", type=float, metavar="PRICE", help="of a million tokens, to say the cost")
+    parser.add_argument("--dry-run", action="store_true", help="say what it costs, and no more")
+    parser.add_argument("--yes", action="store_true", help="do not ask before anything is computed")
+    add_kafka(parser, *MODEL, "topics.memory", "engine.cache_bytes")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    chosen, origins = config_and_origins(options)
+    name = chosen.engine.embedder
+    if name != REMOTE and "engine.embedder" not in origins:
+        raise UsageError("give --embedder openai, and --embedding-model: the model to have vectors of")
+    if name != REMOTE:
+        print(_LOCAL.format(name=name))
+        return 0
+    with open_embedder(chosen.engine, chosen.embedding) as embedder, _bar("reading", " records") as reading:
+
+        def expect(records: int) -> None:
+            reading.total = records
+
+        with Standing.read(chosen, embedder, expect, reading.update) as standing:
+            reading.close()
+            return _reembed(options, chosen, cast(RemoteEmbedder, embedder).service, standing)
+
+
+def _reembed(options: argparse.Namespace, chosen: Config, service: EmbeddingService, standing: Standing) -> int:
+    counter = load_tiktoken() or Estimate()
+    cost = standing.cost(counter)
+    print(_told(cost, service.name, counter, options.price_per_million))
+    if options.dry_run:
+        return 0
+    if cost.texts:
+        if not options.yes and not _agreed():
+            print("nothing was computed")
+            return 1
+        refused = _compute(chosen, service, standing, cost.texts)
+        print(f"{cost.texts - refused:,} vectors are in {chosen.topics.memory}; {refused:,} texts were not taken")
+    print(
+        f"now: recallflow run --embedder openai --embedding-model {service.name} "
+        f"--embedding-dimension {service.dimension} --state-dir NEW_DIR"
+    )
+    return 0
+
+
+def _told(cost: Cost, model: str, counter: TokenCounter, price: float | None) -> str:
+    """What is to be computed, and what it costs."""
+    found = (
+        f"{cost.texts:,} texts stand without a vector of {model}: {cost.characters:,} characters, "
+        f"about {cost.tokens:,} tokens ({counter.counted_by})"
+    )
+    if price is not None:
+        found += f", {cost.tokens / 1_000_000 * price:,.4f} at {price:g} per million"
+    if cost.refused:
+        found += f"\n{cost.refused:,} events bring vectors of another size: an engine with {model} will refuse them"
+    return found
+
+
+def _agreed() -> bool:
+    """Whether a person says yes. Raises UsageError where nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise UsageError("nobody can be asked whether to go on: give --yes, or --dry-run")
+    print("compute them? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _compute(chosen: Config, service: EmbeddingService, standing: Standing, texts: int) -> int:
+    """Has all computed and sent; returns how many texts the service did not take."""
+    publisher = Publisher(chosen.kafka, chosen.topics.memory, lambda _: None)
+    with _bar("embedding", " texts", texts) as bar, Runtime(Completions()) as runtime:
+        reembedding = Reembedding(service, runtime)
+        reembedding.run(standing.missing(), publisher, bar.update)
+    return reembedding.refused
+
+
+def _bar(what: str, unit: str, total: int | None = None) -> "tqdm[None]":
+    return tqdm(total=total, desc=what, unit=unit, file=sys.stderr)
