@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 def _reembed(options: argparse.Namespace, chosen: Config, service: EmbeddingService, standing: Standing) -> int:
     counter = load_tiktoken() or Estimate()
     cost = standing.cost(counter)
-    print(_told(cost, service.name, counter, options.price_per_million))
+    print(_cost_line(cost, service.name, counter, options.price_per_million))
     if options.dry_run:
         return 0
     if cost.texts:
@@ -79,7 +79,7 @@ def _reembed(options: argparse.Namespace, chosen: Config, service: EmbeddingServ
     return 0
 
 
-def _told(cost: Cost, model: str, counter: TokenCounter, price: float | None) -> str:
+def _cost_line(cost: Cost, model: str, counter: TokenCounter, price: float | None) -> str:
     """What is to be computed, and what it costs."""
     found = (
         f"{cost.texts:,} texts stand without a vector of {model}: {cost.characters:,} characters, "
