@@ -127,6 +127,15 @@ def enriched_again(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [event | {"id": f"again-{number}"} for number, event in enumerate(events)]
 
 
+def test_an_episodes_summary_is_applied(run: Callable[..., Processed]) -> None:
+    listed = run(*TOLD, OWNER | {"type": "episodes.list", "timestamp": "2026-04-01T00:00:00Z"})
+    newest = max(listed.responses[0]["episodes"], key=lambda one: one["started_at"])
+    (event,) = enriched(["summarise_episode"], episode_id=newest["id"]).events
+    assert outcomes(run(event)) == ["updated"]
+    again = run(OWNER | {"type": "episodes.list", "timestamp": "2026-04-01T00:00:00Z"})
+    assert event["summary"] in [one["summary"] for one in again.responses[0]["episodes"]]
+
+
 def test_a_vector_is_applied_only_of_the_engines_own_model(run: Callable[..., Processed]) -> None:
     (event,) = enriched(["embed"]).events
     (receipt,) = run(*TOLD, event).receipts[2:]
