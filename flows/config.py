@@ -129,9 +129,13 @@ VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
     "GRAPH_LLM_SEMANTIC_CONFIDENCE_THRESHOLD": "enrichment.semantic_confidence",
     "GRAPH_LLM_SEMANTIC_MIN_CHARS": "enrichment.semantic_min_chars",
 }
+# Those of the official client, which hold where nothing of ours is given.
+OPENAI_VARIABLES = {"OPENAI_API_KEY": "llm.key", "OPENAI_BASE_URL": "llm.base_url"}
 _NO_SETTINGS = frozenset((FILE_VARIABLE, "RECALLFLOW_SHARED"))  # the latter is read by tests and benchmarks
 _LIBRDKAFKA_VARIABLE = PREFIX + LIBRDKAFKA.upper().replace(".", "_")
-_SECRET = re.compile(r"password|^reranker_key$|passphrase|secret|jaas|kinit\.cmd|\.pem$|^ssl_key$|oauthbearer\.config")
+_SECRET = re.compile(
+    r"password|^(reranker_)?key$|^headers$|passphrase|secret|jaas|kinit\.cmd|\.pem$|^ssl_key$|oauthbearer\.config"
+)
 
 
 def read_config(
@@ -141,7 +145,8 @@ def read_config(
     `RECALLFLOW_CONFIG` names, if any. Raises UsageError for a key that there is not, and for a value that does not fit.
     """
     path = file or (Path(environment[FILE_VARIABLE]) if environment.get(FILE_VARIABLE) else None)
-    given = (_from_file(path) if path else {}) | _from_environment(environment) | dict(flags)
+    openai = {key: Given(name, environment[name]) for name, key in OPENAI_VARIABLES.items() if environment.get(name)}
+    given = openai | (_from_file(path) if path else {}) | _from_environment(environment) | dict(flags)
     sections: dict[str, dict[str, Any]] = {"": {}, **{name: {} for name in SECTIONS}}
     sections["kafka"] = {"bootstrap_servers": LOCAL, "librdkafka": {}}
     for key, one in given.items():
@@ -150,6 +155,9 @@ def read_config(
         else:
             section, _, name = key.rpartition(".")
             sections[section][name] = _parsed(key, one)
+    if "base_url" not in sections["embedding"]:  # a key goes where it is meant to, and nowhere else
+        shared = {key: sections["llm"][key] for key in ("base_url", "key", "headers") if key in sections["llm"]}
+        sections["embedding"] = shared | sections["embedding"]
     built = {name: section(**sections[name]) for name, section in SECTIONS.items()}
     return Config(**sections[""], **built), {key: one.origin for key, one in given.items()}
 
@@ -214,7 +222,8 @@ def _parsed(key: str, given: Given) -> Any:
     try:
         return parse(given.value)
     except ValueError as error:
-        raise UsageError(f"{given.origin}: {error}") from None
+        problem = "is not of the right type" if _is_secret(key.rpartition(".")[2]) else error
+        raise UsageError(f"{given.origin}: {problem}") from None
 
 
 def printed(config: Config, origins: Mapping[str, str]) -> str:
@@ -233,7 +242,13 @@ def printed(config: Config, origins: Mapping[str, str]) -> str:
 
 
 def _masked(key: str, value: object) -> object:
-    return "***" if value is not None and _SECRET.search(key.lower()) else value
+    if isinstance(value, tuple) and _is_secret(key):
+        return ["***" for _ in value]
+    return "***" if value is not None and _is_secret(key) else value
+
+
+def _is_secret(key: str) -> bool:
+    return _SECRET.search(key.lower()) is not None
 
 
 def _line(name: str, key: str, value: object, origins: Mapping[str, str]) -> str:

@@ -1,26 +1,34 @@
 """The settings of models behind an API, and of what they are asked for."""
 
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from recallflow.connectors.llm import Endpoint, load_embedding_service
+from recallflow.connectors.llm import Endpoint, Policy, load_embedding_service, load_language_model
+from recallflow.control import Quota
+from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.flows.settings import refuse_unless
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.enrichment.wanted import Wanted
 
 if TYPE_CHECKING:
+    from recallflow.connectors.llm.chat import OpenAiModel
     from recallflow.connectors.llm.embeddings import OpenAiEmbeddings
 
 CAPACITY_MAX = 1_000
 TIMEOUT_MS_MAX = 600_000
 ATTEMPTS_MAX = 20
-_TIMEOUT, _ATTEMPTS = "1 to 600,000", "1 to 20"
+
+# Who asks, and how long it can wait: a question not at all, a line of input for a few attempts, the enrichment flow
+# until a service that is down is back.
+Asker = Literal["question", "line", "enrichment"]
 
 
-@dataclass(frozen=True)
-class LlmSettings:
-    """The language model; without `model` there is none, and no step asks one.
+@dataclass(frozen=True, kw_only=True)
+class ServiceSettings:
+    """Of a model behind an API.
 
     `base_url`: of any endpoint that speaks OpenAI's protocol, None for OpenAI's own; `headers`: further ones, each as
     `Name: value`. `timeout_ms` holds for each attempt of the enrichment flow, of which there are `attempts`;
@@ -38,47 +46,74 @@ class LlmSettings:
     tokens_per_day: int | None = None
 
     def __post_init__(self) -> None:
+        timeout = "1 to 600,000"
         refuse_unless(
             self,
-            ("timeout_ms", _TIMEOUT, 1 <= self.timeout_ms <= TIMEOUT_MS_MAX),
-            ("query_timeout_ms", _TIMEOUT, 1 <= self.query_timeout_ms <= TIMEOUT_MS_MAX),
-            ("attempts", _ATTEMPTS, 1 <= self.attempts <= ATTEMPTS_MAX),
+            ("model", "a model's name", self.model != ""),
+            ("timeout_ms", timeout, 1 <= self.timeout_ms <= TIMEOUT_MS_MAX),
+            ("query_timeout_ms", timeout, 1 <= self.query_timeout_ms <= TIMEOUT_MS_MAX),
+            ("attempts", "1 to 20", 1 <= self.attempts <= ATTEMPTS_MAX),
             ("capacity", "1 to 1,000", 1 <= self.capacity <= CAPACITY_MAX),
             ("tokens_per_day", "0 or more", self.tokens_per_day is None or self.tokens_per_day >= 0),
+        )
+        self._endpoint("enrichment").check()
+
+    def _endpoint(self, asker: Asker) -> Endpoint:
+        timeout_ms = self.query_timeout_ms if asker == "question" else self.timeout_ms
+        return Endpoint(self.base_url, self.key, self.headers, timeout_ms / 1000)
+
+    def _policy(self, asker: Asker, quota: str, decisions: History | None, spending: Path | None) -> Policy:
+        """`quota`: the name of the control event that says what a tenant may spend a day."""
+
+        def limit(tenant_id: str) -> int | None:
+            now_ms = round(time.time() * 1000)
+            found = None if decisions is None else decisions.as_of(tenant_id, "quota", quota, now_ms)
+            return found.limit if isinstance(found, Quota) else self.tokens_per_day
+
+        return Policy(
+            attempts=1 if asker == "question" else self.attempts,
+            waits=asker == "enrichment",
+            capacity=self.capacity if asker == "question" else None,
+            limit=limit,
+            spending=spending,
         )
 
 
 @dataclass(frozen=True)
-class EmbeddingSettings:
+class LlmSettings(ServiceSettings):
+    """The language model; without `model` there is none, and no step asks one."""
+
+    model: str | None = None
+
+    def load_model(
+        self, asker: Asker, decisions: History | None = None, spending: Path | None = None
+    ) -> "OpenAiModel | None":
+        """To be closed on the loop that uses it. `decisions`: with the tenants' quotas; `spending`: the file that
+        remembers across restarts what they spent."""
+        if self.model is None:
+            return None
+        policy = self._policy(asker, "llm_tokens_per_day", decisions, spending)
+        return load_language_model(self.model, self._endpoint(asker), policy)
+
+
+@dataclass(frozen=True)
+class EmbeddingSettings(ServiceSettings):
     """The embedding service that `--embedder openai` means. `dimension`: floats of its vectors, part of what a state
-    directory remembers; the rest as for the language model."""
+    directory remembers. Where no `base_url` is given, that of the language model is meant, with its key and headers."""
 
     model: str = "text-embedding-3-small"
     dimension: int = 1_536
-    base_url: str | None = None
-    key: str | None = None
-    headers: tuple[str, ...] = ()
-    timeout_ms: int = 30_000
-    query_timeout_ms: int = 1_500
-    attempts: int = 5
-    capacity: int = 100
-    tokens_per_day: int | None = None
 
     def __post_init__(self) -> None:
-        refuse_unless(
-            self,
-            ("dimension", "1 to 8,192", 1 <= self.dimension <= 8_192),
-            ("timeout_ms", _TIMEOUT, 1 <= self.timeout_ms <= TIMEOUT_MS_MAX),
-            ("query_timeout_ms", _TIMEOUT, 1 <= self.query_timeout_ms <= TIMEOUT_MS_MAX),
-            ("attempts", _ATTEMPTS, 1 <= self.attempts <= ATTEMPTS_MAX),
-            ("capacity", "1 to 1,000", 1 <= self.capacity <= CAPACITY_MAX),
-            ("tokens_per_day", "0 or more", self.tokens_per_day is None or self.tokens_per_day >= 0),
-        )
+        super().__post_init__()
+        refuse_unless(self, ("dimension", "1 to 8,192", 1 <= self.dimension <= 8_192))
 
-    def load_service(self) -> "OpenAiEmbeddings":
-        """The service, to be closed on the loop that uses it. Raises UsageError."""
-        endpoint = Endpoint(self.base_url, self.key, self.headers, self.timeout_ms / 1000)
-        return load_embedding_service(self.model, self.dimension, endpoint)
+    def load_service(
+        self, asker: Asker = "line", decisions: History | None = None, spending: Path | None = None
+    ) -> "OpenAiEmbeddings":
+        """Likewise."""
+        policy = self._policy(asker, "embedding_tokens_per_day", decisions, spending)
+        return load_embedding_service(self.model, self.dimension, self._endpoint(asker), policy)
 
 
 class ModelSettings(NamedTuple):

@@ -6,13 +6,14 @@ The official client takes a second to import, so that nothing here does before a
 from typing import TYPE_CHECKING
 
 from recallflow.connectors.llm.endpoint import Endpoint
+from recallflow.connectors.llm.meter import Meter
 from recallflow.connectors.llm.policy import Policy
 
 if TYPE_CHECKING:
     from recallflow.connectors.llm.chat import OpenAiModel
     from recallflow.connectors.llm.embeddings import OpenAiEmbeddings
 
-__all__ = ["Endpoint", "Policy", "load_embedding_service", "load_language_model"]
+__all__ = ["Endpoint", "Meter", "Policy", "load_embedding_service", "load_language_model"]
 
 
 def load_language_model(model: str, endpoint: Endpoint, policy: Policy | None = None) -> "OpenAiModel":

@@ -25,8 +25,8 @@ class Reserved(NamedTuple):
 
 
 class Budget:
-    """Tokens by tenant and day of UTC. A call reserves about what it will cost and gives back what it did not cost, so that many
-    at once do not spend more than there is."""
+    """Tokens by tenant and day of UTC. A call reserves about what it will cost and gives back what it did not, so that
+    many at once do not spend more than there is."""
 
     def __init__(
         self, limit: Callable[[str], int | None], epoch_s: Callable[[], float], path: Path | None = None

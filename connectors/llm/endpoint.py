@@ -1,5 +1,6 @@
 """Where a model is, as settings say it."""
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -7,6 +8,8 @@ from urllib.parse import urlsplit
 from recallflow.errors import UsageError
 
 OPENAI_URL = "https://api.openai.com/v1"
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[!-~]([\t -~]*[!-~])?")  # what HTTP takes for a header's
 
 
 class Endpoint(NamedTuple):
@@ -40,7 +43,13 @@ class Endpoint(NamedTuple):
     @property
     def named_headers(self) -> Mapping[str, str]:
         """Name → value. Raises UsageError."""
-        pairs = [header.partition(":") for header in self.headers]
-        if not all(name.strip() and colon for name, colon, _ in pairs):
+        pairs = [(name.strip(), value.strip()) for name, _, value in (header.partition(":") for header in self.headers)]
+        if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in pairs):
             raise UsageError("each header for a model must be given as NAME: VALUE")
-        return {name.strip(): value.strip() for name, _, value in pairs}
+        return dict(pairs)
+
+    def check(self) -> None:
+        """Raises UsageError for what cannot be called. No message shows what was given, which may be a secret."""
+        _ = self.url, self.named_headers
+        if self.key is not None and not _VALUE.fullmatch(self.key):
+            raise UsageError("a model's key must be of printable ASCII characters, in one line")

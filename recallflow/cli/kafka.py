@@ -3,7 +3,7 @@
 import argparse
 
 from recallflow.cli.log import set_up
-from recallflow.cli.options import ENGINE, GRAPH, PACE, RERANK, add_kafka, config, config_and_origins
+from recallflow.cli.options import ENGINE, ENRICHMENT, GRAPH, LLM, PACE, RERANK, add_kafka, config, config_and_origins
 from recallflow.connectors.kafka.admin import create_topics
 from recallflow.errors import UsageError
 from recallflow.flows.config import printed
@@ -21,7 +21,20 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     run = commands.add_parser(
         "run", help="the main flow against Kafka", description="Runs the main flow until SIGTERM."
     )
-    add_kafka(run, *ENGINE, *GRAPH, *RERANK, *PACE, *TOPICS, "topics.replies", *DEPLOYMENT, *SHOWN)
+    add_kafka(
+        run,
+        *ENGINE,
+        *GRAPH,
+        *RERANK,
+        *LLM,
+        "llm.query_timeout_ms",
+        *ENRICHMENT,
+        *PACE,
+        *TOPICS,
+        "topics.replies",
+        *DEPLOYMENT,
+        *SHOWN,
+    )
     run.add_argument("--print-config", action="store_true", help="print the settings that hold, and from where")
     run.set_defaults(run=run_flow)
     parser = commands.add_parser("topics", help="topics with sensible settings", description="Topics.")

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import orjson
 
-from recallflow.cli.options import ENGINE, GRAPH, RERANK, add_control, add_owner, add_settings, config, decisions
+from recallflow.cli.options import ENGINE, GRAPH, LLM, RERANK, add_control, add_owner, add_settings, config, decisions
 from recallflow.cli.output import paragraph
 from recallflow.errors import RecallflowError
 from recallflow.flows.embedded import Processed, process
@@ -34,7 +34,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     ask.set_defaults(run=run_ask)
     for parser in (remember, ask):
         parser.add_argument("--json", action="store_true", help="print the response as JSON")
-        add_settings(parser, *ENGINE, *((*GRAPH, *RERANK) if parser is ask else ()))
+        add_settings(parser, *ENGINE, *((*GRAPH, *RERANK, *LLM, "llm.query_timeout_ms") if parser is ask else ()))
         add_owner(parser)
 
 

@@ -17,6 +17,8 @@ GRAPH = ("engine.graph_enabled",)
 EMBEDDING = ("embedding.model", "embedding.dimension", "embedding.base_url")
 MODEL = ("engine.embedder", "engine.model_path", *EMBEDDING)
 RERANK = ("engine.reranker", "engine.reranker_path", "engine.reranker_url", "engine.rerank_timeout_ms")
+LLM = ("llm.model", "llm.base_url")
+ENRICHMENT = tuple(f"enrichment.{name}" for name in ("relationships", "facts", "categories", "summaries"))
 ENGINE = (*STATE, *MODEL, "engine.partitions", "engine.episode_gap_minutes")
 PACE = ("engine.cache_bytes", "engine.epoch_ms")
 # Key of a setting → its flag, what stands for its value, and its help.
@@ -32,6 +34,14 @@ _FLAGS = {
     "engine.reranker_path": ("--reranker-path", "DIR", "folder of a local copy of it (with hash: --model-path too)"),
     "engine.reranker_url": ("--reranker-url", "URL", "the service that has it, in place of a local model"),
     "engine.rerank_timeout_ms": ("--rerank-timeout-ms", "MS", "after so long an answer goes without it"),
+    "llm.model": ("--llm", "NAME", "a language model behind an API"),
+    "llm.base_url": ("--llm-url", "URL", "any service of OpenAI's protocol, if not OpenAI's own"),
+    "llm.timeout_ms": ("--llm-timeout-ms", "MS", "for each attempt"),
+    "llm.query_timeout_ms": ("--llm-query-timeout-ms", "MS", "after so long an answer goes without it"),
+    "enrichment.relationships": ("--enrich-relationships", None, "have found what memories say to each other"),
+    "enrichment.facts": ("--enrich-facts", None, "have found what of a message is worth remembering by itself"),
+    "enrichment.categories": ("--enrich-categories", None, "have found which category a memory is of"),
+    "enrichment.summaries": ("--enrich-summaries", None, "have categories and episodes summed up"),
     "engine.partitions": ("--partitions", "N", "state partitions; the directory keeps its number"),
     "engine.episode_gap_minutes": ("--episode-gap-minutes", "MINUTES", "what ends an episode; kept too"),
     "engine.graph_enabled": ("--graph-enabled", "TRUE_OR_FALSE", "whether queries may follow the graph at all"),

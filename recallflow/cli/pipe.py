@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import orjson
 
-from recallflow.cli.options import ENGINE, GRAPH, RERANK, add_control, add_settings, config, decisions
+from recallflow.cli.options import ENGINE, GRAPH, LLM, RERANK, add_control, add_settings, config, decisions
 from recallflow.connectors.lines import Delivery, PumpFeed, bounded_lines
 from recallflow.flows.embedded import Embedded, rejection
 from recallflow.limits import RECORD_BYTES
@@ -27,7 +27,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser.add_argument(
         "--receipts", action="store_true", help="on stdout too, in their places: what became of events with a receipt"
     )
-    add_settings(parser, *ENGINE, *GRAPH, *RERANK)
+    add_settings(parser, *ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms")
     add_control(parser)
     parser.set_defaults(run=run)
 

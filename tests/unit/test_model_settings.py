@@ -1,0 +1,169 @@
+"""What is chosen of models behind an API: where it stands, what is refused, what is not shown, and what comes of it."""
+
+import asyncio
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
+
+from recallflow.connectors.llm import Meter
+from recallflow.control import Quota
+from recallflow.decisions import History
+from recallflow.errors import ModelError, UsageError
+from recallflow.flows.config import printed, read_config
+from recallflow.flows.model_metrics import model_metrics
+from recallflow.flows.model_settings import Asker, EmbeddingSettings, LlmSettings
+from recallflow.llm import Prompt, Spent
+from tests.llm_server import Fault, LlmServer
+
+PROMPT = Prompt("classify", "v1", "", "Ana", {"type": "object", "properties": {}}, 40)
+
+
+def config_of(**environment: str) -> Any:
+    return read_config({}, environment)[0]
+
+
+def test_the_variables_of_the_official_client_hold_where_nothing_of_ours_is_given(tmp_path: Path) -> None:
+    known = {"OPENAI_API_KEY": "theirs", "OPENAI_BASE_URL": "http://theirs/v1"}
+    config, origins = read_config({}, known)
+    assert (config.llm.key, config.llm.base_url) == ("theirs", "http://theirs/v1")
+    assert origins["llm.key"] == "OPENAI_API_KEY"
+    assert config_of(**known, RECALLFLOW_LLM_KEY="ours").llm.key == "ours"
+    file = tmp_path / "recallflow.toml"
+    file.write_text('[llm]\nkey = "filed"\nbase_url = "http://filed/v1"')
+    config, _ = read_config({}, known, file)
+    assert (config.llm.key, config.llm.base_url) == ("filed", "http://filed/v1")
+    assert config_of(OPENAI_API_KEY="", OPENAI_ORGANIZATION="x").llm == LlmSettings()
+
+
+def test_the_embedding_model_is_where_the_language_model_is_unless_it_has_an_address() -> None:
+    llm = {"RECALLFLOW_LLM_BASE_URL": "http://one/v1", "RECALLFLOW_LLM_KEY": "k1", "RECALLFLOW_LLM_HEADERS": "A: b"}
+    shared = config_of(**llm).embedding
+    assert (shared.base_url, shared.key, shared.headers) == ("http://one/v1", "k1", ("A: b",))
+    assert config_of(**llm, RECALLFLOW_EMBEDDING_KEY="k2").embedding.key == "k2"
+    own = config_of(**llm, RECALLFLOW_EMBEDDING_BASE_URL="http://two/v1").embedding
+    assert (own.base_url, own.key, own.headers) == ("http://two/v1", None, ())
+
+
+def test_neither_keys_nor_headers_are_printed() -> None:
+    environment = {
+        "OPENAI_API_KEY": "hunter1",
+        "RECALLFLOW_LLM_HEADERS": "X-Key: hunter2, X-Other: hunter3",
+        "RECALLFLOW_EMBEDDING_KEY": "hunter4",
+    }
+    text = printed(*read_config({}, environment))
+    assert "hunter" not in text
+    assert 'key = "***"  # OPENAI_API_KEY' in text
+    assert 'headers = ["***","***"]' in text
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('base_url = "ftp://hunter2/v1"', "must begin with http:// or https://"),
+        ('base_url = "hunter2"', "must begin with http:// or https://"),
+        ('base_url = "https://me:hunter2@host/v1"', "must have no user or password"),
+        ('base_url = "https://hunter2@host/v1"', "must have no user or password"),
+        ('key = "hunter2\\n"', "a model's key must be"),
+        ('key = "hünter2"', "a model's key must be"),
+        ("key = 20202", "llm.key: is not of the right type"),
+        ('headers = ["hunter2"]', "NAME: VALUE"),
+        ('headers = ["X Y: hunter2"]', "NAME: VALUE"),
+        ('headers = ["X: hunter2\\r\\nY: z"]', "NAME: VALUE"),
+        ('model = ""', "model must be a model's name"),
+        ("attempts = 0", "attempts must be 1 to 20, not 0"),
+        ("timeout_ms = 0", "timeout_ms must be 1 to 600,000"),
+        ("tokens_per_day = -1", "tokens_per_day must be 0 or more"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_without_showing_a_secret(tmp_path: Path, line: str, says: str) -> None:
+    file = tmp_path / "recallflow.toml"
+    file.write_text(f"[llm]\n{line}")
+    with pytest.raises(UsageError, match=re.escape(says)) as raised:
+        read_config({}, {}, file)
+    assert not any(secret in str(raised.value) for secret in ("hunter2", "hünter2", "20202"))
+    assert "\n" not in str(raised.value)
+
+
+def test_the_graph_names_of_old_still_hold() -> None:
+    config = config_of(GRAPH_LLM_EXTRACTION_ENABLED="true", GRAPH_LLM_RELATIONSHIP_MODEL_ID="anthropic/some-model")
+    assert (config.enrichment.relationships, config.llm.model) == (True, "anthropic/some-model")
+
+
+@pytest.mark.parametrize(("asker", "calls"), [("question", 1), ("line", 3)])
+def test_a_question_is_tried_once_and_a_line_as_often_as_settings_say(
+    llm_server: LlmServer, monkeypatch: pytest.MonkeyPatch, asker: Asker, calls: int
+) -> None:
+    monkeypatch.setattr("recallflow.connectors.llm.policy.FIRST_WAIT_S", 0.0)
+    settings = LlmSettings("m", base_url=llm_server.url, attempts=3)
+    llm_server.fail(Fault("status"), times=None)
+
+    async def asked() -> None:
+        model = settings.load_model(asker)
+        assert model is not None
+        with pytest.raises(ModelError, match="unavailable"):
+            await model.complete("acme", PROMPT)
+        await model.close()
+
+    asyncio.run(asked())
+    assert llm_server.calls["classify"] == calls
+    assert LlmSettings().load_model(asker) is None
+
+
+def test_a_tenants_quota_comes_before_the_limit_of_the_settings(llm_server: LlmServer) -> None:
+    history = History()
+
+    def decide(name: str, limit: int | None) -> None:
+        event = Quota.model_validate({"type": "quota", "tenant_id": "acme", "name": name, "limit": limit})
+        history.add(round(time.time() * 1000), event)
+
+    async def codes() -> list[str]:
+        model = LlmSettings("m", base_url=llm_server.url, tokens_per_day=0).load_model("line", history)
+        service = EmbeddingSettings(base_url=llm_server.url, dimension=64, tokens_per_day=0).load_service(
+            "line", history
+        )
+        assert model is not None
+        found = []
+        for call in (model.complete("acme", PROMPT), service.embed("acme", ["some words"])):
+            try:
+                await call
+                found.append("ok")
+            except ModelError as error:
+                found.append(error.code)
+        await model.close()
+        await service.close()
+        return found
+
+    assert asyncio.run(codes()) == ["over_budget", "over_budget"]
+    decide("llm_tokens_per_day", None)
+    assert asyncio.run(codes()) == ["ok", "over_budget"]
+    decide("embedding_tokens_per_day", 100)
+    decide("llm_tokens_per_day", 10)
+    assert asyncio.run(codes()) == ["over_budget", "ok"]
+
+
+def test_what_models_cost_is_shown_to_prometheus() -> None:
+    meter = Meter("m-1")
+    meter.spend("acme", "classify", Spent(2, 30, 4))
+    meter.spend("acme", "embed", Spent(1, 5))
+    meter.fail("classify", "refused")
+    meter.fail("extract", "refused")
+
+    class Shown(Collector):
+        def collect(self) -> Any:
+            yield from model_metrics([meter])
+
+    registry = CollectorRegistry()
+    registry.register(Shown())
+    lines = generate_latest(registry).decode().splitlines()
+    assert {
+        'recallflow_model_calls_total{model="m-1",task="classify",tenant="acme"} 2.0',
+        'recallflow_model_tokens_total{kind="completion",model="m-1",task="classify",tenant="acme"} 4.0',
+        'recallflow_model_tokens_total{kind="prompt",model="m-1",task="embed",tenant="acme"} 5.0',
+        'recallflow_model_failures_total{code="refused",model="m-1"} 2.0',
+        'recallflow_model_failures_total{code="timeout",model="m-1"} 0.0',
+    } <= set(lines)
