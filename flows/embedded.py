@@ -26,11 +26,12 @@ from recallflow.flows.cycles import looking_between_batches
 from recallflow.flows.embedding import Ahead, open_embedder
 from recallflow.flows.engine import LINES_FLOW_ID, ONE_THREAD, build
 from recallflow.flows.model_settings import ModelSettings
+from recallflow.flows.question_models import open_question_models
 from recallflow.flows.rebuild import check_not_behind
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
 from recallflow.llm import RemoteEmbedder
-from recallflow.operators.answers.scoring import Scorer
+from recallflow.operators.answers.models import Models
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Requested, Verdict
 from recallflow.parsing import ends_turn
 from recallflow.responses import ErrorBody
@@ -92,7 +93,7 @@ class Embedded:
     settings: Settings
     recovery: RecoveryConfig | None
     decisions: History | None = None
-    scorer: Scorer | None = None
+    asked: Models | None = None
     ahead: Ahead | None = None
 
     @classmethod
@@ -107,9 +108,10 @@ class Embedded:
         """Opens everything there is to open, so that what is wrong shows before the first line is read. `decisions`:
         what tenants' operators decided (default: nothing)."""
         with contextlib.ExitStack() as stack:
-            embedder = stack.enter_context(open_embedder(settings, (models or ModelSettings()).embedding))
+            chosen = models or ModelSettings()
+            embedder = stack.enter_context(open_embedder(settings, chosen.embedding))
             ahead = stack.enter_context(Ahead.of(embedder)) if isinstance(embedder, RemoteEmbedder) else None
-            scorer = stack.enter_context(settings.scorer())
+            asked = stack.enter_context(open_question_models(settings, chosen, embedder))
             path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))
             fingerprint = settings.fingerprint(embedder)
             directory = stack.enter_context(StateDirectory.open(path, fingerprint, settings.cache_bytes))
@@ -118,7 +120,7 @@ class Embedded:
             if recovery is not None:
                 check_not_behind(directory)
             directory.partitions()
-            yield cls(directory, embedder, settings, recovery, decisions, scorer, ahead)
+            yield cls(directory, embedder, settings, recovery, decisions, asked, ahead)
 
     def run(
         self,
@@ -140,7 +142,7 @@ class Embedded:
         flow = Dataflow(LINES_FLOW_ID)
         rules = self.settings.rules(self.embedder, decisions=self.decisions)
         ahead = None if self.ahead is None else self.ahead.embed
-        outputs = build(flow, source, self.directory, self.embedder, rules, scorer=self.scorer, ahead=ahead)
+        outputs = build(flow, source, self.directory, self.embedder, rules, models=self.asked, ahead=ahead)
         to_deliver = op.flat_map_batch("decide", outputs, partial(_decide, rules.decisions))
         op.output("outputs", to_deliver, LineSink(source, deliver))
         run_dataflow(flow, self.settings, workers, self.recovery)

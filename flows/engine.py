@@ -12,7 +12,7 @@ from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.token_counters import load_tiktoken
 from recallflow.embedder import Embedder
 from recallflow.flows.cycles import look_for_cycles
-from recallflow.operators.answers.scoring import Scorer
+from recallflow.operators.answers.models import Models
 from recallflow.operators.apply import Rules
 from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
@@ -42,16 +42,16 @@ def build(
     *,
     decode: Callable[[Record], Item] = decode,
     behind: Callable[[], str] = lambda: "",
-    scorer: Scorer | None = None,
+    models: Models | None = None,
     ahead: Callable[[Sequence[Item]], list[Item]] | None = None,
 ) -> KeyedStream[Output]:
     """decode → prepare → state partition; what comes out goes to whatever sink the caller has.
 
     Nothing may branch off and merge before the state, and nothing may be keyed finer: either would reorder events.
 
-    `decode`: for a caller that looks at what comes in. `behind`: what answers do not know yet. `scorer`: asks a
-    reranker; where the input does not end, `source` emits its completions among the records. `ahead`: what is to be
-    done with prepared items before they are applied.
+    `decode`: for a caller that looks at what comes in. `behind`: what answers do not know yet. `models`: those
+    asked about questions; where the input does not end, `source` emits their completions among the records. `ahead`:
+    what is to be done with prepared items before they are applied.
     """
 
     def prepared(read: list[Record | Completion]) -> list[tuple[str, Batch | Completion]]:
@@ -70,7 +70,7 @@ def build(
         fallback=load_embedder("hash"),
         exact_tokens=load_tiktoken,
         behind=behind,
-        scorer=scorer,
+        models=models,
     )
 
     def in_one_thread(resumed: Snapshot | None) -> PartitionLogic:

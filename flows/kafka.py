@@ -37,12 +37,13 @@ from recallflow.flows.embedding import open_embedder
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.metrics import Metrics, Running
+from recallflow.flows.question_models import open_question_models
 from recallflow.flows.rebuild import check_not_behind, check_store, rebuild
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.repeats import check_repeats
 from recallflow.flows.router import Router
 from recallflow.flows.tally import Tally
-from recallflow.operators.answers.scoring import Scorer
+from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import WithCompletions
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item, Refused
@@ -61,7 +62,7 @@ class KafkaFlow:
     def __init__(self, config: Config) -> None:
         """Raises UsageError where no state directory is named."""
         self.options, self.topics, self.settings = config.kafka, config.topics, config.engine
-        self.embedding = config.embedding
+        self.models = config.models
         self.enrichment = config.enrichment
         self.state_dir, self.skips, self.chosen = config.named_state_dir(), config.skips, config.run
 
@@ -72,9 +73,9 @@ class KafkaFlow:
             metrics = Metrics(self.chosen.serve_while_catching_up)
             if (port := self.chosen.metrics_port) is not None:
                 stack.enter_context(Probes(self.chosen.metrics_host, port, metrics.registry, metrics.obstacle))
-            embedder = stack.enter_context(open_embedder(self.settings, self.embedding))
+            embedder = stack.enter_context(open_embedder(self.settings, self.models.embedding))
             written = self.topics.written(enriches=self.enrichment.wanted(embedder) is not None)
-            scorer = stack.enter_context(self.settings.scorer())
+            models = stack.enter_context(open_question_models(self.settings, self.models, embedder))
             deployment = stack.enter_context(closing(self._deployment()))
             directory, rewind = self._open_directory(stack, deployment, self.settings.fingerprint(embedder))
             # Before anything else is read: each record is judged by what was decided up to then.
@@ -83,10 +84,10 @@ class KafkaFlow:
             deployment.join()  # it puts out whoever worked here before: the directory is ours
             _log.info("deployment %s is ours", self._deployment_name())
             parts = Closing()
-            running, known = self._running(stack, deployment, directory, table, begin, rewind, parts, scorer, written)
+            running, known = self._running(stack, deployment, directory, table, begin, rewind, parts, models, written)
             metrics.watch(running)
             sink = self._sink(begin, known, deployment, running.source.stopping, parts, written)
-            flow = self._flow(running, sink, known, embedder, table.history, scorer)
+            flow = self._flow(running, sink, known, embedder, table.history, models)
             _stop_on_signals(running.source)
             stack.enter_context(running.watch.running())
             # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
@@ -125,7 +126,7 @@ class KafkaFlow:
         begin: Begin,
         rewind: dict[str, int],
         parts: Closing,
-        scorer: Scorer | None,
+        models: Models | None,
         written: tuple[str, ...],
     ) -> tuple[Running, KnownTopics]:
         """The source with all that watches over it, and what is known of the topics."""
@@ -148,7 +149,7 @@ class KafkaFlow:
             catch_up=catch_up,
             failure=lambda: deployment.failure() or table.failure() or watch.failure(),
             closing=parts,
-            wake=None if scorer is None else scorer.runtime.completions.wake,
+            wake=None if models is None else models.runtime.completions.wake,
         )
         stack.callback(source.close)
         misplaced.learn(found)
@@ -221,7 +222,7 @@ class KafkaFlow:
         known: KnownTopics,
         embedder: Embedder,
         decisions: History,
-        scorer: Scorer | None,
+        models: Models | None,
     ) -> Dataflow:
         replies = {topic: sink.partitions[topic] for topic in (self.topics.responses, *self.topics.replies)}
         rules = self.settings.rules(embedder, self.topics.queries, replies, input_ends=False, decisions=decisions)
@@ -247,8 +248,8 @@ class KafkaFlow:
             return item
 
         behind = running.source.catch_up.describe
-        source = running.source if scorer is None else WithCompletions(running.source, scorer.runtime.completions, 0.0)
-        outputs = build(flow, source, running.directory, embedder, rules, decode=decoded, behind=behind, scorer=scorer)
+        source = running.source if models is None else WithCompletions(running.source, models.runtime.completions, 0.0)
+        outputs = build(flow, source, running.directory, embedder, rules, decode=decoded, behind=behind, models=models)
         op.output("outputs", op.flat_map_batch("route", outputs, route), sink)
         return flow
 

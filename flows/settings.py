@@ -1,7 +1,6 @@
 """The settings of the engine itself: what shapes its state and its answers, with Kafka or without."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +9,9 @@ from recallflow.connectors.rerankers import check_reranker, load_reranker
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
-from recallflow.operators.answers.scoring import Scorer
 from recallflow.operators.apply import Rules
 from recallflow.operators.graph.similar import Similarity
+from recallflow.reranker import Reranker
 from recallflow.state.directory import Fingerprint
 
 MINUTE_MS = 60_000
@@ -73,22 +72,15 @@ class Settings:
     def episode_gap_ms(self) -> int:
         return round(self.episode_gap_minutes * MINUTE_MS)
 
-    @contextmanager
-    def scorer(self) -> Iterator[Scorer | None]:
-        """What asks the reranker that is chosen, none where none is; closed in the end."""
-        timeout_s = self.rerank_timeout_ms / 1000
-        found = load_reranker(
+    def load_reranker(self) -> Reranker | None:
+        """The reranker that is chosen, if one is. Raises UsageError."""
+        return load_reranker(
             self.reranker,
             path=self._reranker_folder,
             url=self.reranker_url,
             key=self.reranker_key,
-            timeout_s=timeout_s,
+            timeout_s=self.rerank_timeout_ms / 1000,
         )
-        if found is None:
-            yield None
-            return
-        with Scorer(found, timeout_s) as scorer:
-            yield scorer
 
     def load_embedder(self) -> Embedder:
         """The embedder that is chosen. Raises EmbedderError."""

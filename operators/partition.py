@@ -8,7 +8,7 @@ from typing import Self
 from bytewax.operators import StatefulBatchLogic
 
 from recallflow.embedder import Embedder, TokenCounter
-from recallflow.operators.answers.scoring import Scorer
+from recallflow.operators.answers.models import Models
 from recallflow.operators.apply import Rules
 from recallflow.operators.async_call import Completion
 from recallflow.operators.events import Batch
@@ -38,15 +38,15 @@ class PartitionLogic(StatefulBatchLogic[Batch | Completion, Output, Snapshot]):
         fallback: Embedder | None = None,
         exact_tokens: Callable[[], TokenCounter | None] = lambda: None,
         behind: Callable[[], str] = lambda: "",
-        scorer: Scorer | None = None,
+        models: Models | None = None,
     ) -> Callable[[Snapshot | None], Self]:
         """What Bytewax's `stateful_batch` asks for. `fallback` and `exact_tokens`: see `Shared`. `behind` says
-        what of the log answers do not know yet, empty where they know all of it. `scorer` asks a reranker, if there is
-        one."""
+        what of the log answers do not know yet, empty where they know all of it. `models`: those asked about questions,
+        if there are any."""
         given = clocks or Clocks()
         shared = Shared.of(embedder, given.timer, fallback, exact_tokens)
         return lambda resumed: cls(
-            lambda snapshot: StateStep(directory, shared, rules, given, behind, snapshot, scorer), resumed
+            lambda snapshot: StateStep(directory, shared, rules, given, behind, snapshot, models), resumed
         )
 
     def on_batch(self, values: list[Batch | Completion]) -> tuple[Iterable[Output], bool]:
@@ -57,7 +57,7 @@ class PartitionLogic(StatefulBatchLogic[Batch | Completion, Output, Snapshot]):
                 return [], StatefulBatchLogic.RETAIN
             self._step = self._open_step(Snapshot.empty(batches[0].partition))
         # Before what comes behind them: they were asked earlier.
-        outputs = self._step.rescored(finished) if finished else []
+        outputs = self._step.receive(finished) if finished else []
         outputs += self._step.apply(chain.from_iterable(batch.items for batch in batches))
         return outputs, StatefulBatchLogic.RETAIN
 

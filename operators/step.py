@@ -17,15 +17,16 @@ import orjson
 from recallflow.errors import StateBehind
 from recallflow.operators import outbox
 from recallflow.operators.answers.answer import Answerer
+from recallflow.operators.answers.asides import Asides
+from recallflow.operators.answers.models import Models
 from recallflow.operators.answers.queries import Queries
-from recallflow.operators.answers.reranking import Reranking
-from recallflow.operators.answers.scoring import Scorer
 from recallflow.operators.apply import Rules
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask, Item, Refused, Write
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.large import Queue
 from recallflow.operators.prepare import prepare
+from recallflow.operators.recall.said import Kind
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.snapshot import Snapshot, decode_record, encode_record, key_of_partition
 from recallflow.operators.writes import Writes
@@ -54,9 +55,9 @@ class StateStep:
         clocks: Clocks,
         behind: Callable[[], str],
         resumed: Snapshot,
-        scorer: Scorer | None = None,
+        models: Models | None = None,
     ) -> None:
-        """`behind`: what of the log answers do not know yet. `scorer`: asks a reranker, if there is one. Raises
+        """`behind`: what of the log answers do not know yet. `models`: those asked about questions, if any. Raises
         StateBehind where the store lacks what the snapshot says is applied."""
         self._directory, self._rules = directory, rules
         self._partition = directory.partition(resumed.partition)
@@ -67,11 +68,11 @@ class StateStep:
         self._embedder = shared.questions.embedder
         expansions = Expansions(rules.decisions, shared.gates, enabled=rules.graph_enabled)
         self._writes = Writes(self._partition, owners, rules, expansions)
-        reranks = scorer is not None
-        answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions, reranks=reranks)
+        asked = frozenset[Kind]() if models is None else models.there
+        answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions, asked)
         key = key_of_partition(resumed.partition)
-        reranking = None if scorer is None else Reranking(scorer, key, clocks.timer)
-        self._queries = Queries(self._partition, owners, answerer, expansions, rules, clocks.now_ms, behind, reranking)
+        asides = None if models is None else Asides(models, key, clocks.timer, answerer.receive)
+        self._queries = Queries(self._partition, owners, answerer, expansions, rules, clocks.now_ms, behind, asides)
         self._queue = Queue(self._writes.is_at_work, rules.query_topic)
         self._received = dict(resumed.received)
         self._resume(resumed)
@@ -101,9 +102,9 @@ class StateStep:
         outputs += [Done(source, tuple(found)) for source, found in offsets.items()]
         return outputs
 
-    def rescored(self, calls: list[int]) -> list[Output]:
-        """What is put out for calls of the reranker that have ended."""
-        return self._queries.rescored(calls)
+    def receive(self, calls: list[int]) -> list[Output]:
+        """What is put out for calls of models that have ended."""
+        return self._queries.receive(calls, self._writes.is_at_work)
 
     def advance(self, *, end: bool = False) -> list[Output]:
         """Ends a batch, or comes between two: one step of what takes several, what no longer has to wait, and one

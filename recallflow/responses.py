@@ -41,7 +41,8 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
         "embedding_fallback": Meaning(True, "the model failed at the question: it was compared by its words alone"),
         "graph_expansion_error": Meaning(True, "the graph added nothing: following its edges failed"),
         "no_graph": Meaning(True, "how near memories are to entities counts for nothing: no graph was there to tell"),
-        "not_in_this_version": Meaning(True, "something asked for was not applied; the detail names it"),
+        "llm_failed": Meaning(True, "a step of the language model failed; the detail names it, why, and what was done"),
+        "llm_off": Meaning(True, "no language model is configured: the answer goes without the steps the detail names"),
         "rebuilding": Meaning(True, "memories lost with a state directory are still being read again"),
         "rerank_failed": Meaning(True, "the reranker failed, or was not asked: the answer goes without it"),
         "rows_missing": Meaning(True, "memories were found whose rows are gone from the store"),
@@ -53,6 +54,7 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
         "graph_failed": Meaning(True, "the graph failed: the answer goes without what the detail names"),
         "k_clamped": Meaning(False, "`k` is outside 1 to 50; the nearer bound was taken"),
         "k_exceeds_memories": Meaning(False, "fewer memories than the `k` given may be in the answer"),
+        "llm_skipped": Meaning(False, "a step of the language model had nothing to ask for; the detail names it"),
         "no_content_words": Meaning(False, "the question has function words only: nothing to look up, only its vector"),
         "no_memories": Meaning(False, "nothing is remembered, or nothing that the filters let through"),
         "nothing_relevant": Meaning(False, "most likely no memory tells, or none is as relevant as `min_relevance`"),
@@ -137,7 +139,8 @@ class RecalledMemory(Cuttable):
     at 1; `explanation`: how `score` came about, null where the query asks for none, and for what the graph adds;
     `confidence_score`: the probability to be evidence, beside all that is remembered; `relevance`: the probability to
     be evidence for the question, by itself; `why`: at least one reason, the strongest first; `excerpt`: of a long text
-    the passage that fits the question best; `derived_from`: the memories it was made of."""
+    the passage that fits the question best; `derived_from`: the memories it was made of; `question`: the smaller
+    question that found it, where the query's own did not."""
 
     id: str
     version: int
@@ -168,6 +171,7 @@ class RecalledMemory(Cuttable):
     conflicts_with: list[str] | None = None
     rerank_score: float | None = None
     derived_from: dict[str, Any] | None = None
+    question: str | None = None
 
 
 class ContextItem(Cuttable):
@@ -259,6 +263,7 @@ class Response(Model):
     subgraph: Subgraph | None = None
     graph_facts: Facts | None = None
     context: Context | None = None
+    sufficient: bool | None = None
     query_intent: str | None = None
     computation_tier: Tier | None = None
     sla_target_ms: float | None = None

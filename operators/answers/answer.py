@@ -4,12 +4,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from recallflow.control import RecallSettings
+from recallflow.decisions import categories
 from recallflow.embedder import Embedder
-from recallflow.errors import DecryptionFailed
+from recallflow.errors import DecryptionFailed, ModelError
 from recallflow.graphs import Facts, Trace
 from recallflow.operators import redaction
 from recallflow.operators.answers import lookups
+from recallflow.operators.answers.models import Answers
 from recallflow.operators.apply import Rules
 from recallflow.operators.events import Ask, Request, unsupported
 from recallflow.operators.graph.explore import explore, explored_edge
@@ -18,10 +19,10 @@ from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.graph.status import status
 from recallflow.operators.graph.trace import trace
 from recallflow.operators.recall.moment import Moment
-from recallflow.operators.recall.pipeline import ranked_only, recall, to_rerank
-from recallflow.operators.recall.rerank import Scored, Text
-from recallflow.operators.recall.shared import Shared
-from recallflow.operators.recall.stages import Effects, Engine, Ranked
+from recallflow.operators.recall.pipeline import ranked_only, recall, to_ask, to_embed
+from recallflow.operators.recall.said import NOTHING, Kind, Received, Said, Wanted
+from recallflow.operators.recall.shared import QuestionVector, Shared
+from recallflow.operators.recall.stages import Effects, Engine, Found, Posed
 from recallflow.operators.recall.tuning import tenant_settings, unread
 from recallflow.queries import (
     K_MAX,
@@ -58,76 +59,85 @@ class Answerer:
         rules: Rules,
         timer: Callable[[], float],
         expansions: Expansions,
-        *,
-        reranks: bool = False,
+        models: frozenset[Kind] = frozenset(),
     ) -> None:
+        """`models`: those that may be asked about a question."""
         self._partition = partition
         self._owners = owners
         self._decisions = rules.decisions
         self._expansions = expansions
-        self._engine = Engine(shared, self._rows, rules.episode_gap_ms, timer, expansions, reranks)
+        self._engine = Engine(shared, self._rows, rules.episode_gap_ms, timer, expansions, models)
 
     @property
     def embedder(self) -> Embedder:
         """The model for questions."""
         return self._engine.embedder
 
-    def answer(self, ask: Ask, scored: Scored | None = None) -> tuple[Response, Effects | None]:
-        """One query's response, and what it leaves behind. `scored`: what a reranker said of its candidates. Raises
-        InvalidRecord where there is no answer to give."""
-        query, request = ask.query, _request(ask)
-        if isinstance(query, Recall):
-            hot, tenant = self._owners.get(ask.owner), self._settings(ask)
-            found = recall(self._engine, hot, query, request, ask.asked_ms, tenant, scored)
-            memories = [memory.id for memory in found.response.memories or ()]
-            ranked, added = [one for one in memories if one not in found.added], [*found.added.intersection(memories)]
-            self._expansions.answered(request, ranked, added)
-            return found.response, found.effects
-        response, warnings = self._look_up(ask), unread(query)
+    def answer(self, ask: Ask, said: Said = NOTHING, found: Found | None = None) -> tuple[Response, Effects | None]:
+        """One query's response, and what it leaves behind. `said`: what models said of it; `found`: what was found
+        while they were asked, if it still holds. Raises InvalidRecord where there is no answer to give."""
+        if isinstance(ask.query, Recall):
+            recalled = recall(self._engine, self._posed(ask.query, ask), said, found)
+            memories = [memory.id for memory in recalled.response.memories or ()]
+            added = [*recalled.added.intersection(memories)]
+            ranked = [one for one in memories if one not in recalled.added]
+            self._expansions.answered(_request(ask), ranked, added)
+            return recalled.response, recalled.effects
+        response, warnings = self._look_up(ask, said), unread(ask.query)
         return response.model_copy(update={"warnings": [*response.warnings, *warnings]}), None
 
-    def to_rerank(self, ask: Ask) -> list[Text]:
-        """The texts that a reranker is to read before a query is answered."""
-        query, request = ask.query, _request(ask)
-        if not isinstance(query, Recall):
-            return []
-        hot, tenant = self._owners.get(ask.owner), self._settings(ask)
-        return to_rerank(self._engine, hot, query, request, ask.asked_ms, tenant)
+    def to_ask(self, ask: Ask, said: Said, found: Found | None) -> tuple[Wanted, Found | None]:
+        """What models are to be asked before a query is answered, and what can be found meanwhile."""
+        match query := ask.query:
+            case Recall():
+                return to_ask(self._engine, self._posed(query, ask), said, found)
+            case GraphTrace() | GraphFacts() if "embed" in self._engine.models:
+                asked = _ranking(query)
+                return Wanted() if asked is None else to_embed(self._engine, self._posed(asked, ask), said), None
+        return Wanted(), None
 
-    def _settings(self, ask: Ask) -> RecallSettings:
-        return tenant_settings(self._decisions, ask.owner.tenant_id, ask.record.append_ms)
+    def receive(self, wanted: Wanted, answers: Answers) -> Received:
+        """What models gave, of which vectors and what calls cost are kept for questions to come."""
+        costs, questions = self._engine.shared.costs, self._engine.shared.questions
+        if took_ms := [answers.ended[step].took_ms for step in wanted.prompts]:
+            costs.add("llm", max(took_ms))
+        if answers.scored is not None:
+            costs.add("rerank", answers.scored.took_ms)
+        vectors = dict[str, QuestionVector]()
+        for number, text in enumerate(wanted.texts):
+            given = answers.vectors if isinstance(answers.vectors, ModelError) else answers.vectors[number]
+            vectors[text] = questions.receive(text, given, answers.ended["embed"].took_ms)
+        return Received(answers.ended, vectors, answers.scored)
 
-    def _rank(self, query: Recall, ask: Ask) -> Ranked:
-        """What a recall query would rank, for an answer of another kind."""
-        hot, tenant = self._owners.get(ask.owner), self._settings(ask)
-        return ranked_only(self._engine, hot, query, _request(ask), ask.asked_ms, tenant)
+    def still_holds(self, found: Found) -> bool:
+        """Whether what was found of an owner's memories is what would be found now."""
+        return self._owners.get(found.asked.hot.owner).next_change == found.change
 
-    def _trace(self, query: GraphTrace, ask: Ask) -> Trace:
-        asked = _recall(
-            query,
-            query.query,
-            project_id=query.project_id,
-            k=query.k,
-            mode=query.mode,
-            filters=query.filters,
-            traversal_depth=query.traversal_depth,
-        )
-        ranked = self._rank(asked, ask)
+    def _posed(self, query: Recall, ask: Ask) -> Posed:
+        tenant_id, at_ms = ask.owner.tenant_id, ask.record.append_ms
+        tenant = tenant_settings(self._decisions, tenant_id, at_ms)
+        wanted = query.select_categories
+        known = categories(self._decisions, tenant_id, at_ms) if wanted else []
+        about = {category.name: category.description for category in known}
+        return Posed(self._owners.get(ask.owner), query, _request(ask), ask.asked_ms, tenant, about)
+
+    def _trace(self, query: GraphTrace, ask: Ask, said: Said) -> Trace:
+        ranked = ranked_only(self._engine, self._posed(_traced(query), ask), said)
         held_back = self._expansions.held_back(ask.owner.tenant_id, ask.record.append_ms)
         return trace(ranked.graph, ranked.ranking.places, ranked.ranking.scores, query.traversal_depth, held_back)
 
-    def _facts(self, query: GraphFacts, ask: Ask) -> Facts:
+    def _facts(self, query: GraphFacts, ask: Ask, said: Said) -> Facts:
         hot, moment = self._owners.get(ask.owner), Moment.of(query, ask.asked_ms)
         best: list[int] = []
-        if query.query is not None and not query.entities:
-            ranked = self._rank(_recall(query, query.query, k=K_MAX), ask)
+        if (asked := _searched(query)) is not None:
+            ranked = ranked_only(self._engine, self._posed(asked, ask), said)
             index, graph = ranked.scene.index, ranked.graph.graph
             best = index.conversation.facts["seq"][ranked.ranking.places].tolist()
         else:
             index, graph = self._engine.at(hot, moment)
         return FactSearch(graph, index, partial(self._rows, hot, index), query, moment).run(best)
 
-    def _look_up(self, ask: Ask) -> Response:
+    def _look_up(self, ask: Ask, said: Said) -> Response:
         hot, query_id, now_ms = self._owners.get(ask.owner), ask.query_id, ask.asked_ms
         match query := ask.query:
             case MemoryGet():
@@ -147,7 +157,7 @@ class Answerer:
                 report = status(hot.graph, self._expansions, hot.owner.tenant_id, ask.record.append_ms)
                 return Response(query_id=query_id, status="ok", graph_status=report)
             case GraphTrace():
-                return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, ask))
+                return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, ask, said))
             case GraphExplore():
                 moment = Moment.of(query, now_ms)
                 index, graph = self._engine.at(hot, moment)
@@ -155,7 +165,7 @@ class Answerer:
                 subgraph = explore(graph, index, rows, query.nodes, query.hops, moment)
                 return Response(query_id=query_id, status="ok", subgraph=subgraph)
             case GraphFacts():
-                return Response(query_id=query_id, status="ok", graph_facts=self._facts(query, ask))
+                return Response(query_id=query_id, status="ok", graph_facts=self._facts(query, ask, said))
             case UserStats():
                 return Response(query_id=query_id, status="ok", stats=lookups.stats(self._index(hot), now_ms))
         raise unsupported(query.type)
@@ -206,6 +216,27 @@ class Answerer:
 
 def _request(ask: Ask) -> Request:
     return Request(ask.owner, ask.record.position, ask.query_id, ask.record.append_ms)
+
+
+def _ranking(query: GraphTrace | GraphFacts) -> Recall | None:
+    """The recall query whose ranking a query shows something of, if it does."""
+    return _traced(query) if isinstance(query, GraphTrace) else _searched(query)
+
+
+def _traced(query: GraphTrace) -> Recall:
+    return _recall(
+        query,
+        query.query,
+        project_id=query.project_id,
+        k=query.k,
+        mode=query.mode,
+        filters=query.filters,
+        traversal_depth=query.traversal_depth,
+    )
+
+
+def _searched(query: GraphFacts) -> Recall | None:
+    return None if query.query is None or query.entities else _recall(query, query.query, k=K_MAX)
 
 
 def _recall(query: GraphTrace | GraphFacts, text: str, **asked: Any) -> Recall:

@@ -1,7 +1,8 @@
 """Queries in their turn: answered at once, or when what they wait for is there.
 
 A query reads what is applied; what its answer leaves behind joins the transaction. One that waits for a position is set
-aside until the position is applied or its time is up; one about the past of a large owner, until that is built.
+aside until the position is applied or its time is up; one about the past of a large owner, until that is built; one
+that models are asked about, until they have answered or failed.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,15 +11,15 @@ from functools import partial
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.answers.answer import Answerer
+from recallflow.operators.answers.asides import Asides, Question
 from recallflow.operators.answers.effects import Marks, stage_effects
-from recallflow.operators.answers.reranking import Reranking
 from recallflow.operators.answers.waiting import Pasts, Waiting
 from recallflow.operators.apply import Rules
 from recallflow.operators.events import Ask, Item, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
-from recallflow.operators.recall.rerank import Scored, Text
-from recallflow.operators.recall.stages import Effects
+from recallflow.operators.recall.said import NOTHING, Said, Wanted
+from recallflow.operators.recall.stages import Effects, Found
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
 from recallflow.owner import Owner
 from recallflow.queries import Recall, ReplyTo
@@ -42,10 +43,10 @@ class Queries:
         rules: Rules,
         now_ms: Callable[[], int],
         behind: Callable[[], str],
-        reranking: Reranking | None,
+        asides: Asides | None,
     ) -> None:
         """`now_ms`: epoch milliseconds, for the deadlines of waiting queries. `behind`: what of the log answers do not
-        know yet. `reranking`: who has candidates read once more, if anybody."""
+        know yet. `asides`: the questions that are with models, if there are any."""
         self._partition = partition
         self._owners = owners
         self._answerer = answerer
@@ -53,7 +54,8 @@ class Queries:
         self._rules = rules
         self._now_ms = now_ms
         self._behind = behind
-        self._reranking = reranking
+        self._asides = asides
+        self._received: list[Question] = []
         self._marks = Marks(partition)
         self._pasts = Pasts(owners, answerer.embedder, rules.episode_gap_ms)
         self._waiting: list[Waiting] = []
@@ -78,8 +80,9 @@ class Queries:
         of the input."""
         outputs: list[Output] = []
         if self._pasts and (asked := self._pasts.advance()) is not None:
-            outputs += self._answer_or_rerank(asked.ask, asked.warnings, asked.scored)
+            outputs += self._ask_models(Question(asked.ask, asked.warnings, asked.said, None))
             self._pasts.end(asked)
+        outputs += self._answer_received(is_at_work)
         if not self._waiting:
             return outputs
         now_ms, waiting = self._now_ms(), self._waiting
@@ -92,12 +95,11 @@ class Queries:
                 outputs += self._begin(query.ask, query.stale(self._partition.applied))
         return outputs
 
-    def rescored(self, calls: list[int]) -> list[Output]:
-        """Answers those whose candidates a reranker has read by now."""
-        outputs: list[Output] = []
-        for ask, warnings, scored in self._reranking.end(calls) if self._reranking is not None else ():
-            outputs += self._begin(ask, warnings, scored)
-        return outputs
+    def receive(self, calls: list[int], is_at_work: Callable[[Owner], bool]) -> list[Output]:
+        """Answers those that models were asked about in these calls."""
+        if self._asides is not None:
+            self._received += self._asides.end(calls)
+        return self._answer_received(is_at_work)
 
     def due_ms(self) -> int | None:
         """When `advance` has something to do, in epoch milliseconds; 0 is at once."""
@@ -114,8 +116,9 @@ class Queries:
         return [query.ask.record for query in self._waiting]
 
     def held(self) -> list[Record]:
-        """The queries that wait for a past to be built, or for a reranker: they are asked anew."""
-        return [*self._pasts.records(), *(self._reranking.records() if self._reranking is not None else ())]
+        """The queries that wait for a past to be built, or for models: they are asked anew."""
+        received = [question.ask.record for question in self._received]
+        return [*self._pasts.records(), *received, *(self._asides.records() if self._asides is not None else ())]
 
     def resume(self, waiting: list[Item], lost: dict[str, int]) -> None:
         """Goes on with what a snapshot holds. `lost`: how far each source was applied before state was lost."""
@@ -136,37 +139,63 @@ class Queries:
 
     # ------------------------------------------------------------------ answers
 
-    def _begin(self, ask: Ask, warnings: list[Warn], scored: Scored | None = None) -> list[Output]:
-        """Answers a query; one about the past of a large owner is set aside until that is built, unless its line waits
-        for it."""
-        if not self._rules.input_ends:
+    def _begin(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
+        """Answers a query, or sets it aside."""
+        return self._go_on(Question(ask, warnings, NOTHING, None))
+
+    def _go_on(self, question: Question) -> list[Output]:
+        """Answers a question; one about the past of a large owner is set aside until that is built, unless its line
+        waits for it."""
+        if question.found is not None and not self._answerer.still_holds(question.found):
+            question = question._replace(found=None)
+        if question.found is None and not self._rules.input_ends:
             with suppress(InvalidRecord):  # where our own code fails at it, the answer says so
-                if once(STEP, ask.record.position, self._pasts.begin, ask, warnings, scored):
+                begin, (ask, warnings, said, _) = self._pasts.begin, question
+                if once(STEP, ask.record.position, begin, ask, warnings, said):
                     return []
-        return self._answer_or_rerank(ask, warnings, scored)
+        return self._ask_models(question)
 
-    def _answer_or_rerank(self, ask: Ask, warnings: list[Warn], scored: Scored | None) -> list[Output]:
-        """Answers a query, or sets it aside until a reranker has read its candidates, unless its line waits for it."""
-        if self._reranking is None or scored is not None:
-            return self._answer(ask, warnings, scored)
-        texts: list[Text] = []
-        with suppress(InvalidRecord):  # the answer says so
-            texts = once(STEP, ask.record.position, self._answerer.to_rerank, ask)
-        if not texts:
-            return self._answer(ask, warnings, None)
-        number = self._reranking.begin(ask, warnings, texts)
-        if not self._rules.input_ends:
-            return []
-        self._reranking.wait(number)
-        ((_, _, scored),) = self._reranking.end([number])
-        return self._answer(ask, warnings, scored)
+    def _ask_models(self, question: Question) -> list[Output]:
+        """Answers a question, or sets it aside until models have said what they are asked, unless its line waits for
+        it."""
+        while self._asides is not None:
+            wanted, question = self._to_ask(question)
+            if not wanted:
+                break
+            number = self._asides.begin(question, wanted)
+            if not self._rules.input_ends:
+                return []
+            self._asides.wait(number)
+            (question,) = self._asides.end([number])
+        return self._answer(*question)
 
-    def _answer(self, ask: Ask, warnings: list[Warn], scored: Scored | None) -> list[Output]:
+    def _to_ask(self, question: Question) -> tuple[Wanted, Question]:
+        """What models are to be asked, and the question with what can be found meanwhile."""
+        ask, _, said, found = question
+        try:
+            wanted, found = once(STEP, ask.record.position, self._answerer.to_ask, ask, said, found)
+        except InvalidRecord:  # the answer says so
+            return Wanted(), question._replace(found=None)
+        return wanted, question._replace(found=found)
+
+    def _answer_received(self, is_at_work: Callable[[Owner], bool]) -> list[Output]:
+        """Answers those whose models have all answered; nobody sees half of an event."""
+        outputs: list[Output] = []
+        received, self._received = self._received, []
+        for question in received:
+            if is_at_work(question.ask.owner):
+                self._received.append(question)
+            else:
+                outputs += self._go_on(question)
+        return outputs
+
+    def _answer(self, ask: Ask, warnings: list[Warn], said: Said, found: Found | None) -> list[Output]:
         record, drop = ask.record, partial(self._owners.drop, ask.owner)
         reply_to: ReplyTo | None = None
         try:
             reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
-            answer, effects = twice(STEP, record.position, self._respond, ask, warnings, reply_to, scored, undo=drop)
+            work = partial(self._respond, ask, warnings, reply_to, said, found)
+            answer, effects = twice(STEP, record.position, work, undo=drop)
         except InvalidRecord as error:
             failed = self._failure(ask, 0, ask.query_id, error, reply_to, self._catching_up())
             return [failed] if error.code != "internal_error" else [failed, DeadLetter(record, 1, error, STEP)]
@@ -179,9 +208,9 @@ class Queries:
         return [answer] if verdict is None else [answer, Verdict(record.position, 2, record.append_ms, verdict)]
 
     def _respond(
-        self, ask: Ask, warnings: list[Warn], reply_to: ReplyTo | None, scored: Scored | None
+        self, ask: Ask, warnings: list[Warn], reply_to: ReplyTo | None, said: Said, found: Found | None
     ) -> tuple[Answer, Effects | None]:
-        response, effects = self._answerer.answer(ask, scored)
+        response, effects = self._answerer.answer(ask, said, found)
         if warnings := [*warnings, *self._rebuilding(), *self._catching_up()]:
             response = response.warned(warnings)
         response = response.model_copy(update={"applied": self._applied()})

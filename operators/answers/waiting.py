@@ -14,7 +14,7 @@ from recallflow.fields import EPOCH_MS_MAX
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE, Moment, OfMoment, Steps, build, present_index
-from recallflow.operators.recall.rerank import Scored
+from recallflow.operators.recall.said import Said
 from recallflow.queries import Recall
 from recallflow.records import Position, Record
 from recallflow.responses import Warn
@@ -55,13 +55,13 @@ class Waiting:
 
 
 class Asked(NamedTuple):
-    """A question, what its answer is to warn of, the steps to what it is about, and what a reranker said."""
+    """A question, what its answer is to warn of, what models said of it, and the steps to what it is about."""
 
     ask: Ask
     warnings: list[Warn]
+    said: Said
     moment: Moment
     steps: Steps[OwnerIndex]
-    scored: Scored | None
 
 
 class Pasts:
@@ -81,7 +81,7 @@ class Pasts:
         """What is asked, for the snapshot."""
         return [asked.ask.record for asked in self._asked]
 
-    def begin(self, ask: Ask, warnings: list[Warn], scored: Scored | None) -> bool:
+    def begin(self, ask: Ask, warnings: list[Warn], said: Said) -> bool:
         """Whether a question takes steps; then it is set aside until they are taken."""
         query, hot = ask.query, self._owners.get(ask.owner)
         if not isinstance(query, OfMoment) or hot.next_change <= AT_ONCE:
@@ -92,7 +92,7 @@ class Pasts:
             return False
         steps = build(hot, moment, model, dimension, self._episode_gap_ms)
         next(steps)  # from here on it is of now
-        self._asked.append(Asked(ask, warnings, moment, steps, scored))
+        self._asked.append(Asked(ask, warnings, said, moment, steps))
         return True
 
     def advance(self) -> Asked | None:

@@ -48,7 +48,7 @@ def read_selected(answer: Mapping[str, Any], categories: Mapping[str, str]) -> l
 
 def check_sufficiency(question: str, summaries: Mapping[str, str]) -> Prompt:
     """Asks whether summaries answer a question. `summaries`: category → text."""
-    data = {"question": question[:QUERY_CHARACTERS], "summaries": _fitting(summaries)}
+    data = {"question": question[:QUERY_CHARACTERS], "summaries": fitting(summaries)}
     return prompt("check_sufficiency", "check-sufficiency-1", _SUFFICIENT, data, fields(sufficient=TRUTH))
 
 
@@ -90,7 +90,7 @@ def described(categories: Mapping[str, str]) -> Sequence[dict[str, str]]:
     return [{"name": name, "about": text[:DESCRIPTION_CHARACTERS]} for name, text in categories.items()]
 
 
-def _fitting(summaries: Mapping[str, str]) -> dict[str, str]:
+def fitting(summaries: Mapping[str, str]) -> dict[str, str]:
     """Whole summaries, the first ones, as many as there is room for."""
     fitting, room = dict[str, str](), SUMMARIES_CHARACTERS
     for name, text in summaries.items():

@@ -82,6 +82,9 @@ class Known(NamedTuple):
     kept_out: int
 
 
+NOTHING_KNOWN = Known([], 0)
+
+
 def context(
     graph: OwnerGraph, entities: Sequence[NodeKey], now_ms: int, permitted: Callable[[int], bool] | None = None
 ) -> Known:

@@ -110,7 +110,7 @@ class QueryGraph:
             permitted = self._scope.allowed if filtered else None
             return entities.context(self._reader, self._about(urns, question), self.now_ms, permitted)
 
-        return self._guarded(known, "what it knows of entities") or Known([], 0)
+        return self._guarded(known, "what it knows of entities") or entities.NOTHING_KNOWN
 
     def names(self, urns: Sequence[str], question: str, seq: int | None = None) -> list[str]:
         """The names of the entities that the query gives or names; of those alone that a memory is linked to."""

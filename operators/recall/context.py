@@ -5,7 +5,6 @@ entities, up to the whole. Of a long memory that does not fit its best passage m
 left out whole, and the next one is tried.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
@@ -14,13 +13,15 @@ from typing import Any
 import numpy as np
 import orjson
 
-from recallflow.embedder import Embedder, TokenCounter
+from recallflow.embedder import TokenCounter
 from recallflow.errors import DecryptionFailed
 from recallflow.fields import format_time
 from recallflow.operators import redaction
 from recallflow.operators.graph.entities import Known
+from recallflow.operators.recall.budget import Budget
 from recallflow.operators.recall.category_summaries import summed_up
 from recallflow.operators.recall.moment import Moment
+from recallflow.operators.recall.stages import Permitted, Told
 from recallflow.operators.redaction import REDACTED, Redacted, RowsReader
 from recallflow.queries import Filters
 from recallflow.responses import Context, ContextItem, Omitted, RecalledMemory, Warn
@@ -33,33 +34,41 @@ from recallflow.state.rows import CategorySummary, MemoryRow
 SUMMARIES_END, ITEMS_END, GRAPH_END = 0.5, 0.8, 1.0  # shares of the budget up to which each section may fill it
 RULE, RANKED_LAYERS = "rule", ("working", "long_term")
 ROWS_AT_ONCE = 64
-CHARACTERS_PER_TOKEN = 4
-# Han, kana, Hangul and their punctuation: about a token each, as no encoding has words of them.
-_CJK = re.compile(
-    "[\u1100-\u11ff\u3000-\u30ff\u3100-\u318f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-    "\uff00-\uffef\U00020000-\U0003134f]"
-)
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a context is of: the memories of an owner that an answer may hold, how many others the filters keep out of
-    it, and the answer."""
+    """What a context is of: the memories of an owner that an answer may hold, the answer, every category's summary, and
+    what the graph knows of entities."""
 
-    hot: HotOwner
     index: OwnerIndex
-    moment: Moment
     filters: Filters
-    permitted: Places
-    kept_out: int
+    permitted: Permitted
     memories: Sequence[RecalledMemory]
+    summaries: Mapping[str, str]
+    graph: Known
+
+
+def read_summaries(
+    hot: HotOwner, moment: Moment, index: OwnerIndex, permitted: Places, filters: Filters, rows: RowsReader
+) -> Told:
+    """Every category's summary there was by the moment, told or extractive, and those that the filters want."""
+    warnings = []
+    try:
+        every = latest_summaries(hot, moment)
+    except DecryptionFailed:
+        every = {}
+        warnings.append(Warn(code="decryption_failed", detail="the category summaries could not be opened"))
+    every = summed_up(index, permitted, rows, [*every], filters.categories) | every
+    return Told(every, summaries(every, filters.categories, ()), warnings)
 
 
 def context(
-    about: About, max_tokens: int, counter: TokenCounter, rows: RowsReader, graph: Known
+    about: About, max_tokens: int, counter: TokenCounter, rows: RowsReader, selected: Sequence[str] | None
 ) -> tuple[Context, list[Warn]]:
-    """The assembled context of an answer, and what could not be opened for it."""
-    warnings, unread = [], 0
+    """The assembled context of an answer, and what could not be opened for it. `selected`: the categories whose
+    summaries are wanted, if somebody selected some."""
+    unread = 0
 
     def readable(slots: list[int]) -> list[MemoryRow]:
         nonlocal unread
@@ -67,67 +76,42 @@ def context(
         unread += sum(isinstance(row, Redacted) for row in found)
         return [row for row in found if redaction.is_readable(row)]
 
-    try:
-        every = latest_summaries(about.hot, about.moment)
-    except DecryptionFailed:
-        every = {}
-        warnings.append(Warn(code="decryption_failed", detail="the category summaries could not be opened"))
-    every = summed_up(about.index, about.permitted, rows, [*every], about.filters.categories) | every
-    chosen = summaries(every, about.filters.categories, about.memories)
-    items = layered(about.index, about.permitted, about.memories, readable)
-    assembled = assemble(max_tokens, counter, chosen, items, graph.entries)
-    wanted = len(rules(about.index, about.permitted)) - unread + len(_ranked_items(about.memories))
+    every, places = about.summaries, about.permitted.places
+    chosen = summaries(every, about.filters.categories if selected is None else selected, about.memories)
+    items = layered(about.index, places, about.memories, readable)
+    assembled = assemble(max_tokens, counter, chosen, items, about.graph.entries)
+    wanted = len(rules(about.index, places)) - unread + len(_ranked_items(about.memories))
     assembled.omitted.update(
-        summaries=Omitted(filters=len(every) - len(chosen), budget=len(chosen) - len(assembled.summaries)),
-        relevant_items=Omitted(filters=about.kept_out, budget=wanted - len(assembled.relevant_items)),
-        graph_context=Omitted(filters=graph.kept_out, budget=len(graph.entries) - len(assembled.graph_context)),
+        _omitted(about, len(chosen), assembled),
+        relevant_items=Omitted(filters=about.permitted.kept_out, budget=wanted - len(assembled.relevant_items)),
     )
-    if unread:
-        detail = f"{unread} rules could not be opened, and are not in the context"
-        warnings.append(Warn(code="decryption_failed", detail=detail))
-    return assembled, warnings
+    if not unread:
+        return assembled, []
+    detail = f"{unread} rules could not be opened, and are not in the context"
+    return assembled, [Warn(code="decryption_failed", detail=detail)]
 
 
-# ---------------------------------------------------------------------- the budget
+def summaries_alone(
+    about: About, max_tokens: int, counter: TokenCounter, enough: Mapping[str, str], selected: Sequence[str] | None
+) -> Context | None:
+    """A context of nothing but summaries that are enough of an answer, those selected of them; None where none is, or
+    where the budget does not take them all."""
+    chosen = {name: enough[name] for name in (enough if selected is None else selected) if name in enough}
+    assembled = assemble(max_tokens, counter, chosen, (), summaries_end=GRAPH_END)
+    if not chosen or len(assembled.summaries) < len(chosen):
+        return None
+    assembled.omitted.update(_omitted(about, len(chosen), assembled))
+    return assembled
 
 
-class Estimate:
-    """A token for every four characters, rounded up, and for every character of Chinese, Japanese and Korean."""
-
-    counted_by = "estimate"
-
-    def count_tokens(self, text: str) -> int:
-        cjk = len(_CJK.findall(text))
-        return cjk + -(-(len(text) - cjk) // CHARACTERS_PER_TOKEN)
-
-
-def token_counter(exact: TokenCounter | None, embedder: Embedder) -> TokenCounter:
-    """The best there is: the exact encoding, the embedder's own tokenizer, or an estimate."""
-    if exact is not None:
-        return exact
-    return embedder if isinstance(embedder, TokenCounter) else Estimate()
-
-
-class Budget:
-    """The tokens that a context may have, and those that it has."""
-
-    def __init__(self, max_tokens: int, counter: TokenCounter) -> None:
-        self.spent = 0
-        self._max = max_tokens
-        self._counter = counter
-
-    def spend(self, text: str, end: float) -> bool:
-        """Spends a text's tokens if the whole text fits below this share of the budget, and returns whether it does. A
-        text without tokens says nothing, and does not fit."""
-        tokens = self._counter.count_tokens(text)
-        if not tokens or self.spent + tokens > self._max * end:
-            return False
-        self.spent += tokens
-        return True
-
-    def is_open(self, end: float) -> bool:
-        """Whether the shortest text would still fit."""
-        return self.spent + 1 <= self._max * end
+def _omitted(about: About, chosen: int, assembled: Context) -> dict[str, Omitted]:
+    return {
+        "summaries": Omitted(filters=len(about.summaries) - chosen, budget=chosen - len(assembled.summaries)),
+        "relevant_items": Omitted(filters=about.permitted.kept_out, budget=0),
+        "graph_context": Omitted(
+            filters=about.graph.kept_out, budget=len(about.graph.entries) - len(assembled.graph_context)
+        ),
+    }
 
 
 def assemble(
@@ -136,12 +120,13 @@ def assemble(
     summaries: Mapping[str, str],
     items: Iterable[ContextItem],
     graph: Sequence[dict[str, Any]] = (),
+    summaries_end: float = SUMMARIES_END,
 ) -> Context:
     """The context of summaries by category, memories and entities, each in the order given. `items` is read only as far
     as there is room."""
     budget = Budget(max_tokens, counter)
     return Context(
-        summaries={category: text for category, text in summaries.items() if budget.spend(text, SUMMARIES_END)},
+        summaries={category: text for category, text in summaries.items() if budget.spend(text, summaries_end)},
         relevant_items=[
             fitting
             for item in takewhile(lambda _: budget.is_open(ITEMS_END), items)

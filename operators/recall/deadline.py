@@ -27,6 +27,7 @@ class Laps:
 
     def __init__(self, timer: Callable[[], float]) -> None:
         self.stages_ms: dict[str, float] = {}
+        self.waited_ms = 0.0
         self._timer = timer
         self._began_s = self._last_s = timer()
 
@@ -36,6 +37,12 @@ class Laps:
         took_ms = self.stages_ms[step] = round((now_s - self._last_s) * 1000, 3)
         self._last_s = now_s
         return took_ms
+
+    def wait(self, step: str) -> None:
+        """Ends a time since the last step in which others had their turn; there may be several."""
+        before = self.stages_ms.get(step, 0.0)
+        self.waited_ms += self.lap(step)
+        self.stages_ms[step] += before
 
     def add(self, step: str, took_ms: float) -> None:
         """Counts in a step that ran before the beginning."""

@@ -1,117 +1,152 @@
 """A recall query's way to its response, from top to bottom. The numbers are the twelve steps of docs/recall.md.
 
-What each step gives is in `stages.py`: `Asked → Understood → Candidates → Ranked → Expanded → Composed`. Step 1
-(validate) only warns, and is part of composing. Step 2 (authorise) belongs before the state: everything here is about
-an owner whom the query may ask.
+What each step gives is in `stages.py`. Step 1 (validate) only warns, and is part of composing. Step 2 (authorise)
+belongs before the state: everything here is about an owner whom the query may ask.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from recallflow.control import RecallSettings
 from recallflow.limits import PARTICIPANTS_MAX, QUERY_CHARACTERS
-from recallflow.operators.events import Request
-from recallflow.operators.recall import rerank, signal
+from recallflow.llm import Prompt
+from recallflow.operators.recall import llm_steps, rerank, signal
+from recallflow.operators.recall.context import read_summaries
 from recallflow.operators.recall.deadline import Laps, Step
 from recallflow.operators.recall.filters import Filtering, Linked, superseded, valid
 from recallflow.operators.recall.intent import intent_of, mode_for
+from recallflow.operators.recall.merging import merged
 from recallflow.operators.recall.moment import Moment, filtered_graph
-from recallflow.operators.recall.question import Vocabulary, understand
+from recallflow.operators.recall.question import Question, Vocabulary, understand
 from recallflow.operators.recall.ranking import rank_candidates
-from recallflow.operators.recall.rerank import Scored, Text
-from recallflow.operators.recall.respond import compose_answer, respond
+from recallflow.operators.recall.respond import compose_answer, finish
+from recallflow.operators.recall.said import LLM_STEPS, NOTHING, LlmStep, Said, Wanted
 from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.stages import (
+    NOTHING_TOLD,
     Asked,
     Candidates,
-    Effects,
     Engine,
     Expanded,
+    Found,
+    Permitted,
+    Posed,
     Ranked,
     Recalled,
+    Told,
     Understood,
 )
 from recallflow.operators.recall.tuning import tuned
-from recallflow.queries import HOPS_MIN, Filters, Recall
-from recallflow.state.hot_owner import HotOwner
+from recallflow.queries import HOPS_MIN, Filters
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import LANGUAGE_SHIFT
 
 RARE_LANGUAGE = 50  # of so many memories, one in a language is a slip, or a quotation
 
 
-def recall(
-    engine: Engine,
-    hot: HotOwner,
-    query: Recall,
-    request: Request,
-    asked_ms: int,
-    tenant: RecallSettings,
-    scored: Scored | None = None,
-) -> Recalled:
-    """One query's answer, ranked as the tenant and the query have it; asked at `asked_ms`. Raises InvalidRecord for
-    what cannot be answered."""
-    asked = _asked(engine, hot, query, request, asked_ms, scored)
-    moment = asked.moment
-    understood = _understand(asked, tenant)
-    candidates = _find_candidates(asked, understood)
-    ranked = rank_candidates(asked, understood, candidates)
-    expanded = _expand(asked, understood, ranked)
-    composed = compose_answer(asked, understood, candidates, ranked, expanded)
-    response = respond(asked, understood, candidates, ranked, expanded, composed)
-    effects = None
-    if moment.is_now:
-        seqs = zip(ranked.scene.fact("seq", expanded.places).tolist(), expanded.rows, strict=True)
-        effects = Effects(tuple(seq for seq, row in seqs if row is not None), query.session_id, asked_ms)
-    added = frozenset(item.id for item in expanded.applied.items) if expanded.applied is not None else frozenset()
-    return Recalled(response, effects, added)
+def recall(engine: Engine, posed: Posed, said: Said = NOTHING, found: Found | None = None) -> Recalled:
+    """One query's answer, ranked as the tenant and the query have it. `said`: what models said of it; `found`: what was
+    found of it while they were asked, if it still holds. Raises InvalidRecord for what cannot be answered."""
+    if found is None:
+        asked = _ask(engine, posed, said)
+        found = _find(asked, _understand(asked))
+    rewritten = llm_steps.sub_questions(said, found.understood.question.text)
+    if rewritten:
+        found = merged(found, [_find_beside(found, said, question) for question in rewritten])
+        found.asked.laps.lap("questions")
+    return finish(found, said, rewritten)
 
 
-def ranked_only(
-    engine: Engine, hot: HotOwner, query: Recall, request: Request, asked_ms: int, tenant: RecallSettings
-) -> Ranked:
+def ranked_only(engine: Engine, posed: Posed, said: Said = NOTHING) -> Ranked:
     """What a query ranks, and in which order, for who shows something else of that than memories."""
-    asked = _asked(engine, hot, query, request, asked_ms, None)
-    return _rank(asked, _understand(asked, tenant))
+    asked = _ask(engine, posed, said)
+    understood = _understand(asked)
+    return rank_candidates(asked, understood, _read_signal(asked, understood, _permit(asked)))
 
 
-def to_rerank(
-    engine: Engine, hot: HotOwner, query: Recall, request: Request, asked_ms: int, tenant: RecallSettings
-) -> list[Text]:
-    """The texts that a reranker is to read before the query is answered, best first: none where it has no part in the
-    answer, or would not be done in time."""
-    asked = _asked(engine, hot, query, request, asked_ms, None)
-    understood = _understand(asked, tenant)
-    if understood.tuning.mode not in rerank.MODES or "rerank" in understood.dropped:
+def to_ask(engine: Engine, posed: Posed, said: Said, found: Found | None) -> tuple[Wanted, Found | None]:
+    """What models are to be asked before a query is answered, beside what they said already, and what can be found
+    meanwhile. Where nothing is to be asked, all of it is found."""
+    if found is not None:
+        return Wanted(texts=_texts(found.asked, found.understood, said)), found
+    asked = _ask(engine, posed, said)
+    understood, permitted = _understand(asked), _permit(asked)
+    summaries = _summaries(asked, permitted)
+    texts = _texts(asked, understood, said)
+    wanted = Wanted(_prompts(asked, understood, summaries), texts, dropped=understood.dropped)
+    if understood.question.own_words in texts:
+        return wanted, None
+    candidates = _read_signal(asked, understood, permitted)
+    if _is_reranked(asked, understood):
+        ranked = rank_candidates(asked, understood, candidates, rerank.BEST)
+        best = rerank.texts(asked.rows(asked.index.conversation.slots[ranked.ranking.places].tolist()))
+        if len(best) > 1:
+            return wanted._replace(question=posed.query.query.strip(), candidates=best), None
+    # What expansion adds is shown to the quality gate, once.
+    if wanted and posed.query.strategy == "hybrid_graph":
+        return wanted, None
+    return wanted, _compose(asked, understood, permitted, candidates, summaries)
+
+
+def to_embed(engine: Engine, posed: Posed, said: Said) -> Wanted:
+    """The question, where `ranked_only` needs its vector and a service has to be asked for it."""
+    asked = _ask(engine, posed, said)
+    return Wanted(texts=_texts(asked, _understand(asked), said))
+
+
+# ---------------------------------------------------------------------- what is asked of models
+
+
+def _prompts(asked: Asked, understood: Understood, summaries: Told) -> dict[LlmStep, Prompt]:
+    if "llm" in understood.dropped or "llm" not in asked.engine.models:
+        return {}
+    mode, question = understood.tuning.mode, understood.question.text
+    prompts = llm_steps.prompts(asked.query, mode, question, asked.posed.categories, summaries.at_hand)
+    return {step: prompt for step, prompt in prompts.items() if step not in asked.said.ended}
+
+
+def _texts(asked: Asked, understood: Understood, said: Said) -> list[str]:
+    """What a service is to be asked for the vectors of: the question and those it was made into, unless their vectors
+    are at hand, or were asked for."""
+    if "embed" not in asked.engine.models or understood.tuning.mode == "recency" or "dense" in understood.dropped:
         return []
-    ranked = _rank(asked, understood, rerank.BEST)
-    found = rerank.texts(asked.rows(asked.index.conversation.slots[ranked.ranking.places].tolist()))
-    return found if len(found) > 1 else []
+    rewritten = llm_steps.sub_questions(said, understood.question.text)
+    wanted = [understood.question, *(_read(asked, text) for text in rewritten)]
+    texts = dict.fromkeys(question.own_words for question in wanted)
+    cached = asked.engine.shared.questions.cached
+    return [text for text in texts if text not in said.vectors and cached(text) is None]
 
 
-def _rank(asked: Asked, understood: Understood, at_least: int = 0) -> Ranked:
-    return rank_candidates(asked, understood, _find_candidates(asked, understood), at_least)
+def _is_reranked(asked: Asked, understood: Understood) -> bool:
+    """Whether a reranker is still to read what fits best."""
+    wanted = understood.tuning.mode in rerank.MODES and "rerank" not in understood.dropped
+    return wanted and "rerank" in asked.engine.models and asked.said.scored is None
 
 
-def _asked(
-    engine: Engine, hot: HotOwner, query: Recall, request: Request, asked_ms: int, scored: Scored | None
-) -> Asked:
-    laps, moment = Laps(engine.timer), Moment.of(query, asked_ms)
-    index, graph = engine.at(hot, moment)
+# ---------------------------------------------------------------------- the steps
+
+
+def _ask(engine: Engine, posed: Posed, said: Said) -> Asked:
+    laps, moment = Laps(engine.timer), Moment.of(posed.query, posed.asked_ms)
+    index, graph = engine.at(posed.hot, moment)
     laps.lap("index")
-    if scored is not None:
-        laps.add("rerank", scored.took_ms)
-        engine.shared.costs.add("rerank", scored.took_ms)
-    return Asked(engine, hot, query, request, asked_ms, moment, index, graph, laps, scored)
+    if said.ended or said.scored is not None:
+        laps.add("models", said.took_ms)
+    return Asked(engine, posed, moment, index, graph, laps, said)
 
 
-def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
+def _read(asked: Asked, text: str) -> Question:
+    """A question, read with what is known of the owner."""
+    return understand(text, participants(asked.index), vocabulary(asked.index))
+
+
+def _understand(asked: Asked) -> Understood:
     query, shared = asked.query, asked.engine.shared
-    question = understand(query.query.strip()[:QUERY_CHARACTERS], participants(asked.index), vocabulary(asked.index))
+    question = _read(asked, query.query.strip()[:QUERY_CHARACTERS])
     intent = intent_of(question)
-    tuning = tuned(query, mode_for(query.mode, intent), tenant)
-    dropped: list[Step] = []
+    tuning = tuned(query, mode_for(query.mode, intent), asked.posed.tenant)
+    dropped = [*asked.said.dropped]
     if query.sla_target_ms is not None:
         ahead: list[Step] = []
         request, expansions = asked.request, asked.engine.expansions
@@ -124,15 +159,36 @@ def _understand(asked: Asked, tenant: RecallSettings) -> Understood:
         # A vector that is at hand costs no time.
         if tuning.mode != "recency" and shared.questions.cached(question.own_words) is None:
             ahead.append("dense")
-        if asked.engine.reranks and asked.scored is None and tuning.mode in rerank.MODES:
+        if "rerank" in asked.engine.models and asked.said.scored is None and tuning.mode in rerank.MODES:
             ahead.append("rerank")
-        dropped = shared.costs.drop(ahead, query.sla_target_ms - asked.laps.elapsed_ms())
+        if "llm" in asked.engine.models and any(step not in asked.said.ended for step in llm_steps.steps(query)):
+            ahead.append("llm")
+        left_ms = query.sla_target_ms - asked.laps.elapsed_ms()
+        dropped += shared.costs.drop([step for step in ahead if step not in dropped], left_ms)
     asked.laps.lap("understand")
     return Understood(question, intent, tuning, dropped, asked.laps.elapsed_ms())
 
 
-def _find_candidates(asked: Asked, understood: Understood) -> Candidates:
-    index, shared, question = asked.index, asked.engine.shared, understood.question
+def _find(asked: Asked, understood: Understood) -> Found:
+    permitted = _permit(asked)
+    summaries, candidates = _summaries(asked, permitted), _read_signal(asked, understood, permitted)
+    return _compose(asked, understood, permitted, candidates, summaries)
+
+
+def _find_beside(found: Found, said: Said, question: str) -> Found:
+    """What is found of another question, asked in the place of a query's own, with nothing around it."""
+    asked, understood = found.asked, found.understood
+    plain = {"query": question, "mode": understood.tuning.mode, "strategy": "baseline", "max_tokens": None}
+    query = asked.query.model_copy(update=plain | dict.fromkeys(LLM_STEPS, False))
+    laps = Laps(asked.engine.timer)
+    laps.add("question", asked.laps.elapsed_ms())
+    vectors = Said(vectors=said.vectors, dropped=understood.dropped)
+    beside = replace(asked, posed=asked.posed._replace(query=query), laps=laps, said=vectors)
+    return _find(beside, _understand(beside))
+
+
+def _permit(asked: Asked) -> Permitted:
+    index = asked.index
     linked = Linked(filtered_graph(asked.hot, index, asked.moment), index, asked.moment)
     filtering = Filtering(index, linked)
     standing = valid(index, asked.moment)
@@ -141,15 +197,39 @@ def _find_candidates(asked: Asked, understood: Understood) -> Candidates:
     mask = standing & filtering.within(asked.query.filters)
     if (project := asked.query.project_id) is not None:
         mask &= filtering.within(Filters(project_id=project))
-    permitted = mask.nonzero()[0]
+    places = mask.nonzero()[0]
+    return Permitted(places, linked.warnings(), int(standing.sum()) - len(places))
+
+
+def _summaries(asked: Asked, permitted: Permitted) -> Told:
+    if llm_steps.context_tokens(asked.query) is None:
+        return NOTHING_TOLD
+    found = read_summaries(asked.hot, asked.moment, asked.index, permitted.places, asked.query.filters, asked.rows)
+    asked.laps.lap("summaries")
+    return found
+
+
+def _read_signal(asked: Asked, understood: Understood, permitted: Permitted) -> Candidates:
+    index, shared, question = asked.index, asked.engine.shared, understood.question
     if understood.tuning.mode == "recency" or not index.conversation.size:
         found = Signal()
     elif "dense" in understood.dropped:
-        found = Signal(signal.by_words(shared, index, question, permitted))
+        found = Signal(signal.by_words(shared, index, question, permitted.places))
     else:
-        found = signal.read(shared, index, question, permitted, asked.rows)
+        received = asked.said.vectors.get(question.own_words)
+        found = signal.read(shared, index, question, permitted.places, asked.rows, received)
+        if received is not None:  # it took its time before
+            found = found._replace(took_ms=0.0)
     asked.laps.lap("candidates")
-    return Candidates(permitted, found, linked.warnings(), int(standing.sum()) - len(permitted))
+    return Candidates(permitted.places, found)
+
+
+def _compose(
+    asked: Asked, understood: Understood, permitted: Permitted, candidates: Candidates, summaries: Told
+) -> Found:
+    ranked = rank_candidates(asked, understood, candidates)
+    expanded = _expand(asked, understood, ranked)
+    return compose_answer(asked, understood, permitted, candidates, ranked, expanded, summaries)
 
 
 def _expand(asked: Asked, understood: Understood, ranked: Ranked) -> Expanded:

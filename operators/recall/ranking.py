@@ -23,7 +23,7 @@ def rank_candidates(asked: Asked, understood: Understood, candidates: Candidates
     """Ranks `at_least` so many; the query's k, where a reranker has not ordered them anew."""
     query, moment, index, hot = asked.query, asked.moment, asked.index, asked.hot
     permitted, columns, tuning = candidates.permitted, candidates.signal.columns, understood.tuning
-    scores = {} if asked.scored is None else asked.scored.scores
+    scores = {} if asked.said.scored is None else asked.said.scored.scores
     # An episode's members are no more where some of them are left out.
     judged_first = query.min_relevance is not None and tuning.mode != "episode"
     most = max(at_least, rerank.BEST if scores else 0, CANDIDATES if judged_first else 0)

@@ -3,68 +3,187 @@
 from functools import partial
 from typing import Any
 
-from recallflow.operators.recall import compose, episode_list, signal, why
-from recallflow.operators.recall.context import About, context
+from recallflow.operators.graph.entities import NOTHING_KNOWN
+from recallflow.operators.recall import compose, episode_list, llm_steps, signal, why
+from recallflow.operators.recall.context import About, context, summaries_alone
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Step, tier_of
 from recallflow.operators.recall.excerpt import excerpts
 from recallflow.operators.recall.filters import superseded, valid
 from recallflow.operators.recall.moment import Moment
-from recallflow.operators.recall.stages import Asked, Candidates, Composed, Expanded, Ranked, Understood
+from recallflow.operators.recall.said import Said
+from recallflow.operators.recall.stages import (
+    Asked,
+    Candidates,
+    Effects,
+    Expanded,
+    Found,
+    Permitted,
+    Ranked,
+    Recalled,
+    Told,
+    Understood,
+)
 from recallflow.operators.recall.tuning import validate
 from recallflow.queries import Filters
-from recallflow.responses import Response, Warn, status_of
+from recallflow.responses import RecalledMemory, Response, Warn, status_of
 from recallflow.state.arrays import Places
 
 
 def compose_answer(
-    asked: Asked, understood: Understood, candidates: Candidates, ranked: Ranked, expanded: Expanded
-) -> Composed:
+    asked: Asked,
+    understood: Understood,
+    permitted: Permitted,
+    candidates: Candidates,
+    ranked: Ranked,
+    expanded: Expanded,
+    summaries: Told,
+) -> Found:
+    """What there is to show, but for the context."""
     query, index, columns, ranking = asked.query, asked.index, candidates.signal.columns, ranked.ranking
-    count, target_ms = len(ranking.places), query.sla_target_ms
+    count, target_ms, scored = len(ranking.places), query.sla_target_ms, asked.said.scored
     rows = expanded.rows[:count]
     warnings = validate(query)
     if understood.dropped:
         detail = f"went without {' and '.join(understood.dropped)} to be done within {target_ms:g} ms"
         warnings.append(Warn(code="deadline", detail=detail))
-    if asked.scored is not None:
-        warnings += asked.scored.warnings
-    warnings += [*candidates.warnings, *candidates.signal.warnings, *compose.warnings(ranked.scene, ranking, rows)]
+    if scored is not None:
+        warnings += scored.warnings
+    warnings += [*permitted.warnings, *candidates.signal.warnings, *compose.warnings(ranked.scene, ranking, rows)]
     shown = excerpts(index, understood.question, candidates.signal.vector, expanded.places, expanded.rows)
     # Without the question's vector, what is alike is spelt alike, whatever the model.
     kind = asked.engine.embedder.kind if candidates.signal.vector is not None else "spelling"
     names = partial(ranked.graph.names, query.entity_urns, understood.question.text)
     reasons = why.why(ranked.scene, ranking, rows, columns, kind, asked.rows, names)
-    if asked.scored is not None:
-        why.say_reranked(reasons, asked.scored.model, ranked.before)
+    if scored is not None:
+        why.say_reranked(reasons, scored.model, ranked.before)
     items = () if expanded.applied is None else expanded.applied.items
     reasons += why.added(items, rows)
     current = _current(asked, expanded.places)
     shown_with = compose.particulars(index, expanded.places, shown, expanded.relevance, current, reasons)
-    scores = {} if asked.scored is None else asked.scored.scores
     explained: list[dict[str, Any]] = [{} for _ in rows]
     if query.explain:
         explained = compose.explanations(ranked.scene, ranking, columns, asked.engine.embedder.kind)
-    memories = compose.ranked(ranking, rows, shown_with[:count], explained, scores)
+    memories = compose.ranked(ranking, rows, shown_with[:count], explained, {} if scored is None else scored.scores)
     memories += compose.added(items, expanded.rows[count:], shown_with[count:], len(memories))
     memories = compose.with_conflicts(memories, asked.graph, asked.moment)
     warnings += compose.relevance_warnings(ranked.scene, ranked.judged, len(memories))
-    optional: dict[str, Any] = {}
+    episodes = None
     if understood.tuning.mode == "episode":
-        optional["episodes"] = []
-        if len(ranking.places):
-            moment, rows_of = asked.moment, asked.rows
-            optional["episodes"] = episode_list.listed(asked.hot, index, moment, ranking, memories, rows_of)
+        hot, rows_of = asked.hot, asked.rows
+        there = len(ranking.places) > 0
+        episodes = episode_list.listed(hot, index, asked.moment, ranking, memories, rows_of) if there else []
     asked.laps.lap("compose")
-    if query.max_tokens is not None:
-        permitted, kept_out = candidates.permitted, candidates.kept_out
-        about = About(asked.hot, index, asked.moment, query.filters, permitted, kept_out, memories)
+    entities = NOTHING_KNOWN
+    if llm_steps.context_tokens(query) is not None:
         filtered = query.filters != Filters() or query.project_id is not None
         entities = ranked.graph.context(query.entity_urns, understood.question.text, filtered=filtered)
+    seqs = zip(ranked.scene.fact("seq", expanded.places).tolist(), expanded.rows, strict=True)
+    return Found(
+        asked=asked,
+        understood=understood,
+        permitted=permitted,
+        signal=candidates.signal._replace(columns=signal.NO_COLUMNS),
+        graph_ran=ranked.graph.ran,
+        tiebreak_applied=ranking.tiebreak_applied,
+        answerable=ranked.judged.answerable,
+        applied=expanded.applied,
+        memories=memories,
+        seqs={row.id: seq for seq, row in seqs if row is not None},
+        added=frozenset(item.id for item in items),
+        episodes=episodes,
+        summaries=summaries,
+        entities=entities,
+        warnings=[*warnings, *summaries.warnings, *ranked.graph.warnings],
+        change=asked.hot.next_change,
+    )
+
+
+def finish(found: Found, said: Said, rewritten: list[str]) -> Recalled:
+    """The answer: with a context, if there is to be one, and what a language model said of that. `rewritten`: the
+    questions that were asked beside the query's own."""
+    asked, query, memories = found.asked, found.asked.query, found.memories
+    warnings, optional = [*found.warnings], dict[str, Any]()
+    if found.episodes is not None:
+        optional["episodes"] = found.episodes
+    if (max_tokens := llm_steps.context_tokens(query)) is not None:
+        at_hand, question = found.summaries.at_hand, found.understood.question.text
+        about = About(asked.index, query.filters, found.permitted, memories, found.summaries.every, found.entities)
         counter = asked.engine.shared.tokens()
-        optional["context"], missed = context(about, query.max_tokens, counter, asked.rows, entities)
-        warnings += missed
+        chosen = llm_steps.selected(said, asked.posed.categories, at_hand)
+        enough = llm_steps.judged_sufficient(said, question, at_hand) if query.check_sufficiency else {}
+        brief = summaries_alone(about, max_tokens, counter, enough, chosen)
+        if brief is not None:
+            memories, optional["context"] = [], brief
+            optional |= {"episodes": []} if "episodes" in optional else {}
+        else:
+            optional["context"], missed = context(about, max_tokens, counter, asked.rows, chosen)
+            warnings += missed
+        if query.check_sufficiency:
+            optional["sufficient"] = brief is not None
         asked.laps.lap("context")
-    return Composed(memories, optional, [*warnings, *ranked.graph.warnings])
+    has_time, has_model = "llm" not in found.understood.dropped, "llm" in asked.engine.models
+    warnings += llm_steps.warnings(query, said, has_model=has_model, has_time=has_time)
+    response = _response(found, said, rewritten, memories, optional, warnings)
+    effects = None
+    if asked.moment.is_now:
+        effects = Effects(tuple(found.seqs[memory.id] for memory in memories), query.session_id, asked.asked_ms)
+    return Recalled(response, effects, found.added)
+
+
+def _response(
+    found: Found,
+    said: Said,
+    rewritten: list[str],
+    memories: list[RecalledMemory],
+    optional: dict[str, Any],
+    warnings: list[Warn],
+) -> Response:
+    """The response, with what it says of how the answer came about."""
+    asked, understood, applied = found.asked, found.understood, found.applied
+    laps, query = asked.laps, asked.query
+    ran: dict[Step, bool] = {
+        "dense": found.signal.embedded,
+        "graph": found.graph_ran,
+        "rerank": said.scored is not None,
+        "llm": said.ran_llm,
+    }
+    tier = tier_of([step for step, did in ran.items() if did])
+    target_ms, elapsed_ms = query.sla_target_ms or TARGET_MS[tier], laps.elapsed_ms()
+    optional_ms = sum(laps.stages_ms.get(stage, 0.0) for stage in ("proximity", "boosts", "expand", "questions"))
+    rest_ms = elapsed_ms - understood.at_ms - found.signal.took_ms - optional_ms - laps.waited_ms
+    asked.engine.shared.costs.add(REST, rest_ms)
+    routing: dict[str, Any] = {
+        "mode": understood.tuning.mode,
+        "index": "flat",
+        "memories": len(asked.index),
+        "permitted": len(found.permitted.places),
+        "cache_hits": {name: int(name in found.signal.hits) for name in signal.CACHES},
+        "stages_ms": laps.stages_ms,
+    }
+    if said.scored is not None:
+        routing["rerank"] = said.scored.routing
+    if said.ended:
+        routing["models"] = said.routing
+    if rewritten:
+        routing["rewritten"] = rewritten
+    if applied is not None and applied.routing is not None:
+        routing["graph"] = applied.routing
+    return Response(
+        query_id=asked.request.query_id,
+        status=status_of(warnings),
+        memories=memories,
+        answerable=None if found.answerable is None else round(found.answerable, 6),
+        query_intent=understood.intent,
+        computation_tier=tier,
+        sla_target_ms=target_ms,
+        sla_met=elapsed_ms <= target_ms,
+        processing_time_ms=round(elapsed_ms, 3),
+        routing_info=routing,
+        tiebreak_applied=found.tiebreak_applied,
+        fallback=None if applied is None else applied.fallback,
+        warnings=warnings,
+        **optional,
+    )
 
 
 def _current(asked: Asked, places: Places) -> list[bool]:
@@ -80,52 +199,3 @@ def _current(asked: Asked, places: Places) -> list[bool]:
         latest = stands is not None and stands.version == facts["version"][place]
         found.append(bool(latest and holds[place] and (late is None or not late[place])))
     return found
-
-
-def respond(
-    asked: Asked,
-    understood: Understood,
-    candidates: Candidates,
-    ranked: Ranked,
-    expanded: Expanded,
-    composed: Composed,
-) -> Response:
-    """The response, with what it says of how the answer came about."""
-    found, applied, laps = candidates.signal, expanded.applied, asked.laps
-    ran: dict[Step, bool] = {
-        "dense": found.embedded,
-        "graph": ranked.graph.ran,
-        "rerank": asked.scored is not None,
-    }
-    tier = tier_of([step for step, did in ran.items() if did])
-    target_ms, elapsed_ms = asked.query.sla_target_ms or TARGET_MS[tier], laps.elapsed_ms()
-    optional_ms = sum(laps.stages_ms.get(stage, 0.0) for stage in ("proximity", "boosts", "expand"))
-    asked.engine.shared.costs.add(REST, elapsed_ms - understood.at_ms - found.took_ms - optional_ms)
-    routing = {
-        "mode": understood.tuning.mode,
-        "index": "flat",
-        "memories": len(asked.index),
-        "permitted": len(candidates.permitted),
-        "cache_hits": {name: int(name in found.hits) for name in signal.CACHES},
-        "stages_ms": laps.stages_ms,
-    }
-    if asked.scored is not None:
-        routing["rerank"] = asked.scored.routing
-    if applied is not None and applied.routing is not None:
-        routing["graph"] = applied.routing
-    return Response(
-        query_id=asked.request.query_id,
-        status=status_of(composed.warnings),
-        memories=composed.memories,
-        answerable=None if (likely := ranked.judged.answerable) is None else round(likely, 6),
-        query_intent=understood.intent,
-        computation_tier=tier,
-        sla_target_ms=target_ms,
-        sla_met=elapsed_ms <= target_ms,
-        processing_time_ms=round(elapsed_ms, 3),
-        routing_info=routing,
-        tiebreak_applied=ranked.ranking.tiebreak_applied,
-        fallback=None if applied is None else applied.fallback,
-        warnings=composed.warnings,
-        **composed.optional,
-    )

@@ -22,8 +22,8 @@ from recallflow.embedder import NO_FLOATS, Embedder, Matrix, QuestionEmbedder, T
 from recallflow.errors import ModelError
 from recallflow.llm import EmbeddingService, RemoteEmbedder
 from recallflow.operators.graph.gates import Gates
+from recallflow.operators.recall.budget import token_counter
 from recallflow.operators.recall.columns import Columns
-from recallflow.operators.recall.context import token_counter
 from recallflow.operators.recall.deadline import Costs
 from recallflow.responses import Warn
 from recallflow.state.index import Conversation

@@ -1,26 +1,28 @@
-"""What each step of a recall query gives, as a frozen value that the next ones need: `Asked → Understood → Candidates →
-Ranked → Expanded → Composed`; and what recall needs beside an owner's state."""
+"""What each step of a recall query gives, as a frozen value that the next ones need: `Posed → Asked → Understood →
+Permitted → Candidates → Ranked → Expanded → Found`; and what recall needs beside an owner's state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from recallflow.control import RecallSettings
 from recallflow.embedder import Embedder
 from recallflow.language import Intent
 from recallflow.operators.events import Request
+from recallflow.operators.graph.entities import Known
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Applied, Expansions
 from recallflow.operators.recall.deadline import Laps, Step
 from recallflow.operators.recall.moment import Moment, graph_at, index_at
 from recallflow.operators.recall.question import Question
 from recallflow.operators.recall.relevance import Judged
-from recallflow.operators.recall.rerank import Scored
+from recallflow.operators.recall.said import Kind, Said
 from recallflow.operators.recall.scene import Ranking, Scene
 from recallflow.operators.recall.shared import Shared
 from recallflow.operators.recall.signal import Signal
 from recallflow.operators.recall.tuning import Tuning
 from recallflow.queries import Recall
-from recallflow.responses import RecalledMemory, Response, Warn
+from recallflow.responses import RecalledEpisode, RecalledMemory, Response, Warn
 from recallflow.state.arrays import Column, Places
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner
@@ -32,14 +34,14 @@ from recallflow.state.rows import MemoryRow
 class Engine:
     """What recall needs beside an owner's state: what a process shares, such as the model for questions; the rows'
     reader; the episode gap; a timer for what the response says of its own time (seconds, from any start); the state
-    partition's graph expansions; and whether there is a reranker."""
+    partition's graph expansions; and which models may be asked about a question."""
 
     shared: Shared
     rows: Callable[[HotOwner, OwnerIndex, list[int]], list[MemoryRow | None]]
     episode_gap_ms: int
     timer: Callable[[], float]
     expansions: Expansions
-    reranks: bool = False
+    models: frozenset[Kind] = frozenset()
 
     @property
     def embedder(self) -> Embedder:
@@ -69,21 +71,46 @@ class Recalled(NamedTuple):
     added: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A query on its way: the moment it is about, and the owner's index and graph of then. `laps`: how long the steps
-    took so far; `scored`: what a reranker said of its candidates, if it was asked."""
+class Posed(NamedTuple):
+    """A query as it comes, asked at `asked_ms`: of whose memory, how the tenant has its rankings, and the tenant's
+    categories with what belongs into them."""
 
-    engine: Engine
     hot: HotOwner
     query: Recall
     request: Request
     asked_ms: int
+    tenant: RecallSettings
+    categories: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A query on its way: the moment it is about, and the owner's index and graph of then. `laps`: how long the steps
+    took so far; `said`: what models said of it."""
+
+    engine: Engine
+    posed: Posed
     moment: Moment
     index: OwnerIndex
     graph: OwnerGraph
     laps: Laps
-    scored: Scored | None = None
+    said: Said
+
+    @property
+    def query(self) -> Recall:
+        return self.posed.query
+
+    @property
+    def hot(self) -> HotOwner:
+        return self.posed.hot
+
+    @property
+    def request(self) -> Request:
+        return self.posed.request
+
+    @property
+    def asked_ms(self) -> int:
+        return self.posed.asked_ms
 
     def rows(self, slots: list[int]) -> list[MemoryRow | None]:
         """The rows of the index's slots."""
@@ -101,14 +128,19 @@ class Understood(NamedTuple):
     at_ms: float
 
 
+class Permitted(NamedTuple):
+    """The places that may be in the answer, warnings of the filters, and how many memories they keep out."""
+
+    places: Places
+    warnings: list[Warn]
+    kept_out: int
+
+
 class Candidates(NamedTuple):
-    """Step 4: the places that may be in the answer, what the question means to each, warnings of the filters, and how
-    many memories they keep out."""
+    """Step 4: the places that may be in the answer, and what the question means to each."""
 
     permitted: Places
     signal: Signal
-    warnings: list[Warn]
-    kept_out: int
 
 
 class Ranked(NamedTuple):
@@ -132,9 +164,36 @@ class Expanded(NamedTuple):
     applied: Applied | None
 
 
-class Composed(NamedTuple):
-    """Step 11: what the response shows. `optional`: its fields that a query has to ask for."""
+class Told(NamedTuple):
+    """The summaries by category: `every` one, and those `at_hand` for the answer, as the filters have it."""
 
-    memories: list[RecalledMemory]
-    optional: dict[str, Any]
+    every: Mapping[str, str]
+    at_hand: Mapping[str, str]
     warnings: list[Warn]
+
+
+NOTHING_TOLD = Told({}, {}, [])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Step 11: all that the response shows, but for the context. `seqs`: of the memories, by id; `added`: the ids of
+    those that the graph adds; `episodes`: in the mode that has them; `summaries` and `entities`: for the context, if
+    there is to be one; `change`: how many events the owner had by then. No column of the owner's memories is in it."""
+
+    asked: Asked
+    understood: Understood
+    permitted: Permitted
+    signal: Signal
+    graph_ran: bool
+    tiebreak_applied: bool
+    answerable: float | None
+    applied: Applied | None
+    memories: list[RecalledMemory]
+    seqs: Mapping[str, int]
+    added: frozenset[str]
+    episodes: list[RecalledEpisode] | None
+    summaries: Told
+    entities: Known
+    warnings: list[Warn]
+    change: int

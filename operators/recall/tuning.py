@@ -27,10 +27,6 @@ from recallflow.responses import Warn
 DECAYED_K = 20
 PROXIMITY, MENTIONS = "proximity", "mentions"  # factors that rest on the graph
 RELATIONSHIP = "relationship"
-_NOT_YET_OPTIONAL = {
-    "select_categories": "category selection",
-    "check_sufficiency": "the sufficiency check",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +59,8 @@ class Tuning:
 
 
 def validate(query: Recall) -> list[Warn]:
-    """Warnings of what is cut to size, not read, or not done."""
-    warnings = [
-        Warn(code="not_in_this_version", detail=f"{name}: {what} was not applied")
-        for name, what in _NOT_YET_OPTIONAL.items()
-        if getattr(query, name) != Recall.model_fields[name].get_default()
-    ]
+    """Warnings of what is cut to size or not read."""
+    warnings = []
     if not K_MIN <= query.k <= K_MAX:
         warnings.append(Warn(code="k_clamped", detail=f"k was {query.k}; {K_MIN} to {K_MAX} are answered"))
     if not HOPS_MIN <= query.traversal_depth <= HOPS_MAX:

@@ -12,7 +12,7 @@ import orjson
 from recallflow.connectors.embedders import load_embedder
 from recallflow.embedder import Embedder, Kind, Matrix
 from recallflow.flows.settings import Settings
-from recallflow.operators.answers.scoring import Scorer
+from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Batch
@@ -61,7 +61,7 @@ class Harness:
         behind: Callable[[], str] = lambda: "",
         append_ms: Callable[[int], int] = lambda offset: offset,
         record: Mapping[str, Any] | None = None,
-        scorer: Scorer | None = None,
+        models: Models | None = None,
     ) -> None:
         """`rules` and `record`: fields of the rules, and of every record, that are other than usual. `append_ms` of an
         offset."""
@@ -73,7 +73,7 @@ class Harness:
         chosen = self._settings.rules(embedder, None if one_log else QUERIES, input_ends=one_log)
         self._rules = replace(chosen, **rules or {})
         self._clocks, self._fallback, self._behind = clocks, fallback, behind
-        self._append_ms, self._record, self._scorer = append_ms, record or {}, scorer
+        self._append_ms, self._record, self._models = append_ms, record or {}, models
         self.start()
 
     # ------------------------------------------------------------------ lives
@@ -90,7 +90,7 @@ class Harness:
             self._clocks,
             fallback=self._fallback,
             behind=self._behind,
-            scorer=self._scorer,
+            models=self._models,
         )
         self._logic = build(snapshot)
         if snapshot is not None:
@@ -144,8 +144,8 @@ class Harness:
 
     def complete(self, calls: int = 1) -> list[Output]:
         """What comes out once so many of the reranker's calls have ended."""
-        assert self._scorer is not None
-        completions = self._scorer.runtime.completions
+        assert self._models is not None
+        completions = self._models.runtime.completions
         finished: list[Completion] = []
         while len(finished) < calls:
             completions.wake.wait()

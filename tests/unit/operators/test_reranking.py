@@ -10,7 +10,7 @@ import pytest
 
 from recallflow.breaker import FAILURES, LEFT_ALONE_S
 from recallflow.operators.answers import scoring
-from recallflow.operators.answers.scoring import Scorer
+from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.recall import moment
 from recallflow.operators.recall.rerank import BEST
 from recallflow.operators.step import Clocks
@@ -63,8 +63,8 @@ def open_engine(tmp_path: Path, fake: Fake, clock: Clock) -> Iterator[Open]:
     with ExitStack() as stack:
 
         def opened(folder: str = "state", timeout_s: float = 60.0, **chosen: Any) -> Harness:
-            scorer = stack.enter_context(Scorer(fake, timeout_s, now_s=clock))
-            engine = Harness(tmp_path / folder, scorer=scorer, **chosen)
+            models = stack.enter_context(Models(reranker=Within(fake, timeout_s), now_s=clock))
+            engine = Harness(tmp_path / folder, models=models, **chosen)
             stack.callback(engine.stop)
             return engine
 
@@ -135,7 +135,7 @@ def test_a_question_without_time_for_it_goes_without(
     fake.scores = slow
     engine = open_engine(one_log=True, clocks=Clocks(timer=clock, now_ms=lambda: 0))
     first, second = answers(engine.run(MEMORIES, *told, ask(make_event), ask(make_event, sla_target_ms=100)))
-    assert (first["routing_info"]["stages_ms"]["rerank"], first["processing_time_ms"]) == (500, 500)
+    assert (first["routing_info"]["stages_ms"]["models"], first["processing_time_ms"]) == (500, 500)
     assert (codes(second), second["status"]) == (["deadline"], "degraded")
     assert len(fake.given) == 1
 

@@ -4,7 +4,7 @@ import pytest
 
 from recallflow.connectors.embedders import load_embedder
 from recallflow.embedder import Kind
-from recallflow.operators.recall.context import Estimate, token_counter
+from recallflow.operators.recall.budget import Estimate, token_counter
 
 
 class Counts:

@@ -1,0 +1,82 @@
+"""Questions that are set aside until models have answered, or failed, and that are asked anew after a kill."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from recallflow.operators.answers.models import Answers, Job, Models
+from recallflow.operators.async_call import Call, Completed, Completion
+from recallflow.operators.async_call.logic import numbers
+from recallflow.operators.events import Ask
+from recallflow.operators.recall.said import Received, Said, Wanted
+from recallflow.operators.recall.stages import Found
+from recallflow.records import Record
+from recallflow.responses import Warn
+
+KEPT = 16  # questions of a state partition whose answers are found while models are asked; others are looked up later
+
+
+class Question(NamedTuple):
+    """A question on its way through rounds of calls: what its answer is to warn of, what models said so far, and what
+    was found meanwhile."""
+
+    ask: Ask
+    warnings: list[Warn]
+    said: Said
+    found: Found | None
+
+
+class _Aside(NamedTuple):
+    """A question that is set aside, for a call that began at so many seconds."""
+
+    question: Question
+    wanted: Wanted
+    call: Call[Job, Answers]
+    began_s: float
+
+
+class Asides:
+    """The questions of one state partition that are with models."""
+
+    def __init__(
+        self, models: Models, key: str, timer: Callable[[], float], receive: Callable[[Wanted, Answers], Received]
+    ) -> None:
+        """`key`: under which the partition's inputs come. `timer`: seconds, from any start. `receive`: makes of what
+        models gave what an answer is made with."""
+        self._models = models
+        self._key = key
+        self._timer = timer
+        self._receive = receive
+        self._asides: dict[int, _Aside] = {}
+
+    def records(self) -> list[Record]:
+        """What is asked, for the snapshot."""
+        return [aside.question.ask.record for aside in self._asides.values()]
+
+    def begin(self, question: Question, wanted: Wanted) -> int:
+        """Has all that is wanted asked; returns the number that the completion will name."""
+        number = next(numbers)
+        job = Job(question.ask.owner.tenant_id, wanted)
+        call = Call(job, self._models.ask, Completion(self._models.step, self._key, number))
+        if sum(aside.question.found is not None for aside in self._asides.values()) >= KEPT:
+            question = question._replace(found=None)
+        self._asides[number] = _Aside(question, wanted, call, self._timer())
+        self._models.runtime.submit([call])
+        return number
+
+    def wait(self, number: int) -> None:
+        """Blocks until the answers are there, or there will be none: for a log that ends, which no source wakes."""
+        self._models.runtime.wait([self._asides[number].call])
+        self._models.runtime.completions.pop_all()
+
+    def end(self, finished: Iterable[int]) -> list[Question]:
+        """The questions that have been asked by now. A completion that nobody waits for is of an earlier run."""
+        return [self._ended(self._asides.pop(number)) for number in finished if number in self._asides]
+
+    def _ended(self, aside: _Aside) -> Question:
+        question, result = aside.question, aside.call.result
+        answers = result.value if isinstance(result, Completed) else self._models.unanswered(aside.wanted)
+        took_ms = (self._timer() - aside.began_s) * 1000
+        if question.found is not None:
+            question.found.asked.laps.wait("models")
+        received = self._receive(aside.wanted, answers)
+        return question._replace(said=question.said.after(aside.wanted, received, took_ms))

@@ -1,0 +1,172 @@
+"""Asks models about questions on the loop thread of async calls, for all state partitions of a process: a language
+model, an embedding service, a reranker.
+
+Each call is tried once: who asks waits, and has an answer without it. All calls of a question begin at the same time,
+and come back together: a model that hangs costs its question one timeout, and others nothing. Where too many questions
+are with models already, a further one goes without.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, NamedTuple, Self, TypeVar
+
+from recallflow.embedder import NO_FLOATS, Matrix
+from recallflow.errors import EmbedderError, ModelError
+from recallflow.llm import EmbeddingService, LanguageModel, Prompt
+from recallflow.operators.answers.scoring import Scorer
+from recallflow.operators.async_call import Completions, Retry, Runtime
+from recallflow.operators.async_call.logic import numbers
+from recallflow.operators.recall.rerank import Scored, Text
+from recallflow.operators.recall.said import Ended, Kind, LlmStep, ModelStep, Wanted
+from recallflow.reranker import Reranker
+
+AT_ONCE = 100  # questions
+_LATER_S = 1.0  # than the last of its calls has to end, a question's end
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class Within(NamedTuple, Generic[T]):
+    """A model, and how long a call may take."""
+
+    model: T
+    timeout_s: float
+
+
+class Job(NamedTuple):
+    """What is asked of models about one question."""
+
+    tenant_id: str
+    wanted: Wanted
+
+
+class Answers(NamedTuple):
+    """What came of it. `vectors`: of the texts, where there are any."""
+
+    ended: Mapping[ModelStep, Ended]
+    vectors: Matrix | ModelError = NO_FLOATS
+    scored: Scored | None = None
+
+
+class Models:
+    """One for a process; close it after the dataflow."""
+
+    def __init__(
+        self,
+        language: Within[LanguageModel] | None = None,
+        embeddings: Within[EmbeddingService] | None = None,
+        reranker: Within[Reranker] | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`now_s`: seconds from any start, for what a call took, and how long a reranker is left alone."""
+        self.step = next(numbers)
+        self._language, self._embeddings, self._now_s = language, embeddings, now_s
+        self._reranker = None if reranker is None else Within(Scorer(reranker.model, now_s), reranker.timeout_s)
+        limits = [within.timeout_s for within in (language, embeddings, reranker) if within is not None]
+        # What is too many is told so at once, and so never waits for a place.
+        capacity, timeout_s = 2 * AT_ONCE, max(limits) + _LATER_S
+        self.runtime = Runtime(Completions(), capacity, timeout_s, Retry(attempts=1))
+        self._under_way = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.runtime.close()
+
+    @property
+    def there(self) -> frozenset[Kind]:
+        """Which models there are."""
+        there: dict[Kind, object] = {"llm": self._language, "embed": self._embeddings, "rerank": self._reranker}
+        return frozenset(kind for kind, within in there.items() if within is not None)
+
+    def unanswered(self, wanted: Wanted) -> Answers:
+        """What comes of a question for which our own code failed."""
+        error, count = ModelError("unavailable", "our own code failed"), len(wanted.candidates)
+        steps: list[ModelStep] = [*wanted.prompts, "embed"]
+        ended = {step: Ended("", 0.0, failure=error.code) for step in steps if step != "embed" or wanted.texts}
+        return Answers(ended, error, Scored("", count, 0.0, problem=error.problem) if count else None)
+
+    # ── from here on, on the loop thread ──
+
+    async def ask(self, job: Job) -> Answers:
+        """All that is wanted, asked at the same time. It never raises for what is wrong with a model."""
+        self._under_way += 1
+        try:
+            wanted = job.wanted
+            steps = [self._complete(job.tenant_id, step, prompt) for step, prompt in wanted.prompts.items()]
+            embedding, scoring = (
+                self._embed(job.tenant_id, wanted.texts),
+                self._score(wanted.question, wanted.candidates),
+            )
+            completed, (embedded, vectors), scored = await asyncio.gather(asyncio.gather(*steps), embedding, scoring)
+        finally:
+            self._under_way -= 1
+        ended: dict[ModelStep, Ended] = dict(zip(wanted.prompts, completed, strict=True))
+        return Answers(ended | embedded, vectors, scored)
+
+    async def _complete(self, tenant_id: str, step: LlmStep, prompt: Prompt) -> Ended:
+        assert self._language is not None  # noqa: S101 nobody wants an answer to a prompt where there is no model
+        (model, timeout_s), began_s = self._language, self._now_s()
+        failure, tokens, said = None, 0, None
+        try:
+            async with asyncio.timeout(timeout_s):
+                self._check_room()
+                said, (_, prompt_tokens, completion_tokens) = await model.complete(tenant_id, prompt)
+            tokens = prompt_tokens + completion_tokens
+        except Exception as error:  # noqa: BLE001 whatever is wrong with a model, its question is answered
+            failure = _model_error(step, error).code
+        return Ended(model.name, self._ms_since(began_s), said, failure, tokens, prompt)
+
+    async def _embed(self, tenant_id: str, texts: Sequence[str]) -> tuple[dict[ModelStep, Ended], Matrix | ModelError]:
+        if not texts:
+            return {}, NO_FLOATS
+        assert self._embeddings is not None  # noqa: S101 nobody wants vectors where there is no service
+        (service, timeout_s), began_s = self._embeddings, self._now_s()
+        try:
+            async with asyncio.timeout(timeout_s):
+                self._check_room()
+                vectors, (_, tokens, _) = await service.embed(tenant_id, texts)
+        except Exception as raised:  # noqa: BLE001 as above
+            error = _model_error("embed", raised)
+            return {"embed": Ended(service.name, self._ms_since(began_s), failure=error.code)}, error
+        return {"embed": Ended(service.name, self._ms_since(began_s), tokens=tokens)}, vectors
+
+    async def _score(self, question: str, candidates: Sequence[Text]) -> Scored | None:
+        if not candidates:
+            return None
+        assert self._reranker is not None  # noqa: S101 nobody wants scores without a reranker
+        (scorer, timeout_s), began_s = self._reranker, self._now_s()
+        problem, scores = None, dict[str, float]()
+        try:
+            async with asyncio.timeout(timeout_s):
+                given = await scorer.score(question, [text.shown for text in candidates])
+            scores = dict(zip((text.id for text in candidates), given, strict=True))
+        except TimeoutError:
+            problem = f"no result within {timeout_s:g} s"
+        except Exception as error:  # noqa: BLE001 as above
+            problem = str(error) or type(error).__name__
+        return Scored(scorer.model, len(candidates), self._ms_since(began_s), scores, problem)
+
+    def _check_room(self) -> None:
+        if self._under_way > AT_ONCE:
+            raise ModelError("busy", f"{AT_ONCE} questions are with models already")
+
+    def _ms_since(self, began_s: float) -> float:
+        return (self._now_s() - began_s) * 1000
+
+
+def _model_error(step: ModelStep, error: Exception) -> ModelError:
+    """What went wrong, as models say it: never with a text, which may quote a memory."""
+    if isinstance(error, ModelError):
+        return error
+    if isinstance(error, TimeoutError):
+        return ModelError("timeout", "no answer in time")
+    if isinstance(error, EmbedderError):
+        return ModelError("malformed", "vectors of another size")
+    _log.error("%s: our own code failed at a call (%s)", step, type(error).__name__)
+    return ModelError("unavailable", "our own code failed")

@@ -1,0 +1,98 @@
+"""Models for tests: what they say is given, and they may hang until they are let."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from recallflow.embedder import Kind, Matrix
+from recallflow.errors import EmbedderError, ModelError
+from recallflow.llm import Completion, Embedded, Prompt, Spent
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Language:
+    """Answers by task; an answer that is an error is raised. A task that `hangs` never ends; `meanwhile` happens while
+    it thinks."""
+
+    name = "fake-llm"
+
+    def __init__(self, **says: Mapping[str, Any] | Exception) -> None:
+        self.says = says
+        self.asked: list[Prompt] = []
+        self.tenants: list[str] = []
+        self.hangs: set[str] = set()
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    async def complete(self, tenant_id: str, prompt: Prompt) -> Completion:
+        self.asked.append(prompt)
+        self.tenants.append(tenant_id)
+        if prompt.task in self.hangs:
+            await asyncio.get_running_loop().create_future()
+        self.meanwhile()
+        said = self.says[prompt.task]
+        if isinstance(said, Exception):
+            raise said
+        return Completion({**said}, Spent(1, 100, 10))
+
+    @property
+    def tasks(self) -> list[str]:
+        return sorted(prompt.task for prompt in self.asked)
+
+    def shown(self, task: str) -> dict[str, Any]:
+        """The data that the last prompt of a task shows."""
+        prompt = [one for one in self.asked if one.task == task][-1]
+        shown: dict[str, Any] = orjson.loads(prompt.user.split("<data>")[1].split("</data>")[0])
+        return shown
+
+
+class Service:
+    """An embedding service whose vectors are the counts of letters. `failure`: what it raises instead."""
+
+    name, dimension = "letters", 26
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.failure: Exception | None = None
+        self.hangs = False
+
+    async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:  # noqa: ARG002
+        self.asked.append([*texts])
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
+        if self.failure is not None:
+            raise self.failure
+        return Embedded(letters(texts), Spent(1, 5, 0))
+
+
+class Remote:
+    """An embedder whose model is behind an API, with no copy of it here."""
+
+    name, dimension = Service.name, Service.dimension
+    kind: Kind = "contextual"
+
+    def __init__(self) -> None:
+        self.service = Service()
+
+    def embed(self, texts: Sequence[str]) -> Matrix:  # noqa: ARG002
+        raise EmbedderError("there is no copy of the model here")
+
+
+def letters(texts: Sequence[str]) -> Matrix:
+    """How often each letter occurs, of length 1."""
+    counts = [[text.lower().count(chr(ord("a") + n)) + 1e-3 for n in range(26)] for text in texts]
+    matrix = np.array(counts, np.float32)
+    found: Matrix = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+    return found
+
+
+def failing(code: Any) -> ModelError:
+    return ModelError(code, "what is wrong, quoting: my card is 1234")
