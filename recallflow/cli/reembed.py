@@ -17,7 +17,7 @@ from recallflow.flows.embedding import open_embedder
 from recallflow.flows.reembed import Cost, Reembedding, Standing
 from recallflow.llm import EmbeddingService, RemoteEmbedder
 from recallflow.operators.async_call import Completions, Runtime
-from recallflow.operators.recall.context import Estimate
+from recallflow.operators.recall.budget import Estimate
 
 _LOCAL = """\
 {name} embeds in the engine's own process: there is nothing to compute beforehand. An engine with a new state directory
