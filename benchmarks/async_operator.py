@@ -73,7 +73,7 @@ class LatenciesPart(StatelessSinkPartition[Completed[int, Ended] | Failed[int]])
 
 
 class UntilAnswered(TestingSource[tuple[str, int]]):
-    """Does not end before all results are out: at the end the operator would drain, and that is not its usual work."""
+    """Does not end before all results are out: at the end the operator would keep what is pending."""
 
     def __init__(self, count: int, answered: Callable[[], int]) -> None:
         super().__init__([(f"{number % KEYS:02d}", number) for number in range(count)], batch_size=CAPACITY)
@@ -96,12 +96,12 @@ class UntilAnswered(TestingSource[tuple[str, int]]):
         return part
 
 
-def with_bytewax(fn: Fn, count: int, ordered: bool = False) -> Measured:
+def with_bytewax(fn: Fn, count: int) -> Measured:
     sink = Latencies()
     with Runtime(Completions(), CAPACITY, retry=Retry(attempts=1)) as runtime:
         flow = Dataflow("calls")
         read = async_input("read", flow, UntilAnswered(count, lambda: len(sink.ms)), runtime.completions)
-        called = async_call("call", read.items, read.finished, fn, runtime, ordered)
+        called = async_call("call", read.items, read.finished, fn, runtime)
         op.output("out", op.map("result", called, lambda keyed: keyed[1]), sink)
         started = time.perf_counter()
         run_main(flow)
@@ -159,18 +159,16 @@ def asking() -> Iterator[Fn]:
 def compare(fn: Fn, count: int, rounds: int) -> dict[str, float]:
     """Medians over the rounds of rates; percentiles over all calls of latencies."""
     without_bytewax(fn, CAPACITY)  # opens connections, loads what is loaded late
-    plain, unordered, ordered = [], [], []
+    plain, within = [], []
     for _ in range(rounds):
         plain.append(without_bytewax(fn, count))
-        unordered.append(with_bytewax(fn, count))
-        ordered.append(with_bytewax(fn, count, ordered=True))
-    latencies_ms = [ms for measured in unordered for ms in measured.latencies_ms]
+        within.append(with_bytewax(fn, count))
+    latencies_ms = [ms for measured in within for ms in measured.latencies_ms]
     alone = statistics.median(measured.per_s for measured in plain)
-    operator = statistics.median(measured.per_s for measured in unordered)
+    operator = statistics.median(measured.per_s for measured in within)
     return {
         "without_bytewax_per_s": alone,
         "operator_per_s": operator,
-        "operator_ordered_per_s": statistics.median(measured.per_s for measured in ordered),
         "operator_to_without": operator / alone,
         "operator_to_ideal": operator / IDEAL_PER_S,
         "completion_to_output_ms_p50": float(np.percentile(latencies_ms, 50)),

@@ -21,13 +21,15 @@ _log = logging.getLogger(__name__)
 
 class Begin(NamedTuple):
     """Offsets by part (`part_name`): from where outputs are known by what their topics hold, where the query topic
-    ended, and up to where queries that are gone from their topic were given up. `sent`: by `topic:partition`, up to
-    where another directory sent what comes of memories."""
+    ended, and up to where queries that are gone from their topic were given up. By `topic:partition`: `sent`, up to
+    where another directory sent what comes of memories, or of results of enrichment; and `answered`, which requests for
+    enrichment have their results, from the first up to the end of each span."""
 
     outputs: dict[str, int]
     queries: dict[str, int]
     given_up: dict[str, int]
     sent: dict[str, int] = {}
+    answered: dict[str, list[list[int]]] = {}
 
     @classmethod
     def now(cls, options: KafkaOptions, topics: Topics, written: tuple[str, ...]) -> "Begin":
@@ -36,7 +38,8 @@ class Begin(NamedTuple):
         _check_memories(options, topics.memory)
         outputs = ends(options, written, UNCOMMITTED)
         queries = ends(options, (topics.queries,))
-        sent = sent_before(options, topics, written)
+        holding = [one for one in (topics.receipts, topics.dead_letters, topics.enrichment) if one in written]
+        sent = sent_before(options, topics.memory, holding)
         for source, offset in sent.below.items():
             _log.info(
                 "%s: what comes of records below offset %d was sent before, and is not sent again", source, offset

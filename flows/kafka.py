@@ -1,13 +1,10 @@
 """The main dataflow against Kafka."""
 
 import logging
-import os
-import signal
 import sys
-import threading
-from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
@@ -19,17 +16,14 @@ from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.deployment import Deployment
-from recallflow.connectors.kafka.group import Group
 from recallflow.connectors.kafka.misplaced import Misplaced
-from recallflow.connectors.kafka.outgoing import Outgoing
 from recallflow.connectors.kafka.sink import KafkaSink
 from recallflow.connectors.kafka.source import KafkaSource
-from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
-from recallflow.errors import StateInUse, UsageError
+from recallflow.errors import UsageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import run_dataflow
@@ -42,16 +36,23 @@ from recallflow.flows.rebuild import check_not_behind, check_store, rebuild
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.repeats import check_repeats
 from recallflow.flows.router import Router
+from recallflow.flows.serving import (
+    SWITCH_S,
+    deployment_name,
+    deployment_of,
+    hold_in_turn,
+    routing,
+    sink_of,
+    source_ends,
+    stop_on_signals,
+)
 from recallflow.flows.tally import Tally
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import WithCompletions
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item, Refused
-from recallflow.outputs import Done, Output
 from recallflow.records import Record
-from recallflow.state.directory import REWIND, Fingerprint, StateDirectory, hold
-
-SWITCH_S = 0.0005
+from recallflow.state.directory import REWIND, Fingerprint, StateDirectory
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class KafkaFlow:
 
     def __init__(self, config: Config) -> None:
         """Raises UsageError where no state directory is named."""
+        self.config = config
         self.options, self.topics, self.settings = config.kafka, config.topics, config.engine
         self.models = config.models
         self.enrichment = config.enrichment
@@ -76,21 +78,29 @@ class KafkaFlow:
             embedder = stack.enter_context(open_embedder(self.settings, self.models.embedding))
             written = self.topics.written(enriches=self.enrichment.wanted(embedder) is not None)
             models = stack.enter_context(open_question_models(self.settings, self.models, embedder))
-            deployment = stack.enter_context(closing(self._deployment()))
+            deployment = stack.enter_context(closing(deployment_of(self.config, self.topics.memory)))
             directory, rewind = self._open_directory(stack, deployment, self.settings.fingerprint(embedder))
             # Before anything else is read: each record is judged by what was decided up to then.
             table = stack.enter_context(closing(ControlTable(self.options, self.topics.control)))
             begin, recovery = self._begin(written)
             deployment.join()  # it puts out whoever worked here before: the directory is ours
-            _log.info("deployment %s is ours", self._deployment_name())
+            _log.info("deployment %s is ours", deployment_name(self.config, self.topics.memory))
             parts = Closing()
             running, known = self._running(stack, deployment, directory, table, begin, rewind, parts, models, written)
             metrics.watch(running)
-            sink = self._sink(begin, known, deployment, running.source.stopping, parts, written)
+            sink = sink_of(
+                self.options,
+                begin,
+                known,
+                deployment,
+                running.source.stopping,
+                parts,
+                inputs=running.source.topics,
+                written=written,
+            )
             flow = self._flow(running, sink, known, embedder, table.history, models)
-            _stop_on_signals(running.source)
+            stop_on_signals(running.source)
             stack.enter_context(running.watch.running())
-            # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
             sys.setswitchinterval(SWITCH_S)
             _log.warning("auth is off: every record is believed")
             run_dataflow(flow, self.settings, self.chosen.workers, recovery)
@@ -103,7 +113,7 @@ class KafkaFlow:
     ) -> tuple[StateDirectory, dict[str, int]]:
         """The state directory, once it and the deployment are free, and from where its log is to be read again."""
         # Before anything in the directory is read or written, and until everything is closed.
-        stack.enter_context(self._hold(deployment))
+        stack.enter_context(hold_in_turn(self.state_dir, deployment, wait=self.chosen.wait))
         deployment.await_turn()
         # Found anew at each start: offsets from before a kill may not reach what was lost since.
         rewind = rebuild(self.state_dir)[1] if (self.state_dir / REWIND).exists() else {}
@@ -134,7 +144,8 @@ class KafkaFlow:
         found = ask.first()
         if unknown := [str(skip) for skip in self.skips if skip.partition >= found[skip.topic].partitions]:
             raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
-        known = KnownTopics.open(self.state_dir, found, self.topics.read_for(), written, self._ends)
+        ends = partial(source_ends, self.options, (self.topics.memory, self.topics.queries))
+        known = KnownTopics.open(self.state_dir, found, self.topics.read_for(), written, ends)
         catch_up, watch, misplaced = CatchUp(), Watch(ask, found), Misplaced()
         connection = stack.enter_context(closing(Connection(self.options, self.topics.memory, catch_up)))
         source = KafkaSource(
@@ -166,55 +177,6 @@ class KafkaFlow:
         )
         return running, known
 
-    def _hold(self, deployment: Deployment) -> ExitStack:
-        """The directory's lock. Who stands by waits for it as well: the directory may be the other engine's own."""
-        while True:
-            if self.chosen.wait or not self.state_dir.exists():  # it may come with our turn; who is refused makes none
-                deployment.await_turn()
-            with ExitStack() as held:
-                try:
-                    held.enter_context(hold(self.state_dir, create=True))
-                    return held.pop_all()
-                except StateInUse as error:
-                    if not self.chosen.wait:
-                        raise
-                    deployment.stand_by(error)
-
-    def _deployment_name(self) -> str:
-        return self.chosen.deployment or f"recallflow-{self.topics.memory}"
-
-    def _deployment(self) -> Deployment:
-        group = Group(self.options, self._deployment_name(), self.topics.memory, self.chosen.session_timeout_s)
-        return Deployment(group, self.state_dir, self.chosen.session_timeout_s, wait=self.chosen.wait)
-
-    def _sink(
-        self,
-        begin: Begin,
-        known: KnownTopics,
-        deployment: Deployment,
-        stopping: threading.Event,
-        parts: Closing,
-        written: tuple[str, ...],
-    ) -> KafkaSink:
-        since = {part: offset for part, offset in begin.outputs.items() if part.rpartition(":")[0] not in known.anew}
-        return KafkaSink(
-            self.options,
-            partitions=known.latest(),
-            begin=since,
-            ids=known.ids,
-            most_bytes=self.topics.ask_sizes(self.options, written),
-            permit=deployment.check,
-            outage_s=deployment.outage_s,
-            stopping=stopping,
-            closing=parts,
-        )
-
-    def _ends(self) -> dict[str, int]:
-        """Where each partition of the source's ends now."""
-        with TopicReader(self.options) as reader:
-            spans = reader.spans((self.topics.memory, self.topics.queries))
-        return {f"{topic}:{number}": end for (topic, number), (_, end) in spans.items()}
-
     def _flow(
         self,
         running: Running,
@@ -228,17 +190,7 @@ class KafkaFlow:
         rules = self.settings.rules(embedder, self.topics.queries, replies, input_ends=False, decisions=decisions)
         rules = replace(rules, skips=self.skips, wanted=self.enrichment.wanted(embedder))
         router = Router(self.topics, known.partitions, sink.most_bytes)
-
-        def route(batch: list[tuple[str, Output]]) -> Iterable[tuple[str, Outgoing]]:
-            for _, made in batch:
-                output = router.fitted(made)
-                running.tally.observe(output)
-                if isinstance(output, Done):
-                    running.source.progress.done(output.source.rpartition(":")[0], len(output.offsets))
-                    running.source.catch_up.done(output.source, output.offsets)
-                else:
-                    yield router.route(output)
-
+        route = routing(router, running.source, running.tally.observe)
         flow = Dataflow(FLOW_ID)
 
         def decoded(record: Record) -> Item:
@@ -248,7 +200,7 @@ class KafkaFlow:
             return item
 
         behind = running.source.catch_up.describe
-        source = running.source if models is None else WithCompletions(running.source, models.runtime.completions, 0.0)
+        source = running.source if models is None else WithCompletions(running.source, models.runtime.completions)
         outputs = build(flow, source, running.directory, embedder, rules, decode=decoded, behind=behind, models=models)
         op.output("outputs", op.flat_map_batch("route", outputs, route), sink)
         return flow
@@ -266,14 +218,3 @@ class KafkaFlow:
             begin = Begin.now(self.options, self.topics, written)
             begin.write(self.state_dir)
         return begin, recovery
-
-
-def _stop_on_signals(source: KafkaSource) -> None:
-    def stop(number: int, _: object) -> None:
-        if source.stopping.is_set():
-            os._exit(128 + number)
-        _log.warning("stopping: the batch at hand is finished; a second signal stops at once")
-        source.stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)

@@ -108,9 +108,9 @@ class KnownTopics:
     def _stored(cls, path: Path, read: Mapping[str, str]) -> Self:
         kept = read_checked(path)
         for flag, name in kept.get("read", {}).items():  # {}: from before names were kept
-            if read[flag] != name:
+            if (given := read.get(flag)) != name:
                 raise SourceError(
-                    f"{path.parent} has read {name}, and is given {read[flag]} ({flag}): two logs would be mixed. Give "
+                    f"{path.parent} has read {name}, and is given {given} ({flag}): two logs would be mixed. Give "
                     f"{flag} {name}, or start with another state directory"
                 )
         counts = {topic: [Count(**count) for count in steps] for topic, steps in kept["counts"].items()}

@@ -36,7 +36,7 @@ def check_repeats(
     """Raises OutputsGone where outputs since the last snapshot are gone from their topic, and something was to be done
     since then."""
     with TopicReader(options) as reader:
-        gone = _gone(reader, [one for one in written if one != topics.control], _resumed(state_dir, begin))
+        gone = _gone(reader, [one for one in written if one != topics.control], _resumed(state_dir, SINK_STEP, begin))
         if not gone or not _anything_to_do(reader, state_dir, topics, begin):
             return
         first = gone[0]
@@ -50,14 +50,26 @@ def check_repeats(
     )
 
 
-def _resumed(state_dir: Path, begin: Begin) -> dict[str, int]:
+def check_results(state_dir: Path, options: KafkaOptions, topic: str, sink_step: str, begin: Begin) -> None:
+    """Raises OutputsGone where results of enrichment since the last snapshot are gone from their topic: what they
+    answered would be asked again."""
+    with TopicReader(options) as reader:
+        gone = _gone(reader, (topic,), _resumed(state_dir, sink_step, begin))
+    if gone:
+        raise OutputsGone(
+            f"{topic}:{gone[0].number} lacks results from after the last snapshot ({snapshot_time(state_dir)}): their "
+            "requests would be asked again. Start with another --state-dir, which finds what was answered"
+        )
+
+
+def _resumed(state_dir: Path, sink_step: str, begin: Begin) -> dict[str, int]:
     """By part, up to where what was sent is known. Nobody else writes there."""
-    snapshots = {part: delivered.offset for part, delivered in committed(state_dir, SINK_STEP).items()}
+    snapshots = {part: delivered.offset for part, delivered in committed(state_dir, sink_step).items()}
     return begin.outputs | snapshots
 
 
-def _gone(reader: TopicReader, written: Sequence[str], resumed: dict[str, int]) -> list[_Gone]:
-    spans = reader.spans(written)
+def _gone(reader: TopicReader, topics: Sequence[str], resumed: dict[str, int]) -> list[_Gone]:
+    spans = reader.spans(topics)
     held = [(part, resumed[part_name(*part)], low) for part, (low, _) in spans.items() if part_name(*part) in resumed]
     return [_Gone(*part, at, low) for part, at, low in held if at < low]
 

@@ -11,13 +11,22 @@ from recallflow.connectors.kafka.partitions import part_name, partition_of
 from recallflow.flows.topics import Topics
 from recallflow.operators.answers import fit
 from recallflow.operators.enrichment.requests_fit import fitted_request
-from recallflow.outputs import Answer, DeadLetter, Output, Receipted, Requested, Verdict
+from recallflow.outputs import (
+    Answer,
+    DeadLetter,
+    Derived,
+    Enriched,
+    Output,
+    Receipted,
+    Requested,
+    Verdict,
+)
 from recallflow.records import Position
 
 KEY_BYTES = 4_096  # an owner's key has at most 1,025: a longer one is cut
 DETAIL_BYTES = 2_000
 HEADERS_SHARE = 4  # a refused record's own headers take at most one part in so many of a dead letter
-Routed = Answer | Receipted | Requested | DeadLetter | Verdict
+Routed = Answer | Receipted | Requested | DeadLetter | Verdict | Enriched | Derived
 UNREADABLE = "a header's name is not UTF-8"
 
 
@@ -58,6 +67,13 @@ class Router:
                 outgoing = letter(output, self._most_bytes[topic])
             case Verdict():
                 topic, outgoing = self._topics.control, _outgoing(output, output.key, output.body)
+            case Enriched():
+                topic, outgoing = self._topics.results, _outgoing(output, output.key, output.body)
+                bare = _outgoing(output, output.key, output.bare)
+                fits = len(output.body) <= outgoing.room_bytes(self._most_bytes[topic])
+                outgoing = replace(outgoing, instead=lambda _: bare) if fits else bare
+            case Derived():
+                topic, outgoing = self._topics.memory, _outgoing(output, output.key, output.body)
         return part_name(topic, self._partition(topic, output)), outgoing
 
     def _partition(self, topic: str, output: Routed) -> int:

@@ -1,11 +1,12 @@
-"""What was sent for the memory topic before a state directory began.
+"""What was sent for a topic before a state directory began.
 
-A new directory reads memories from their beginning, and another one may have sent what comes of them long ago: then its
-records change the state, and give no outputs. Near the last of them that is not known of all: a run that was killed had
-sent some of its last outputs and not others. There each output is compared with those that are in its topic.
+A new directory reads memories, or results of enrichment, from their beginning, and another one may have sent what
+comes of them long ago: then its records give no outputs. Near the last of them that is not known of all: a run that was
+killed had sent some of its last outputs and not others. There each output is compared with those that are in its topic.
 """
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer
@@ -15,7 +16,6 @@ from recallflow.connectors.kafka.messages import time_ms
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.sink import identity_of
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, NewConsumer, TopicReader
-from recallflow.flows.topics import Topics
 from recallflow.records import Position
 
 COMPARED = 20_000  # records before the last one that anything was sent for
@@ -30,7 +30,7 @@ class Sent(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """A partition of the memory topic as it is now: what begins before it, in time or in place, was another one's."""
+    """A partition of the topic as it is now: what begins before it, in time or in place, was another one's."""
 
     low: int
     high: int
@@ -38,19 +38,19 @@ class _Source(NamedTuple):
 
 
 def sent_before(
-    options: KafkaOptions, topics: Topics, written: tuple[str, ...], new_consumer: NewConsumer = Consumer
+    options: KafkaOptions, topic: str, outputs: Sequence[str], new_consumer: NewConsumer = Consumer
 ) -> Sent:
-    """Reads the topics that hold outputs of memory events, those which are `written`. Raises SourceError."""
+    """Reads the topics of `outputs`, from when on `topic` begins. Raises SourceError."""
     places: dict[str, dict[str, deque[tuple[int, int]]]] = {}  # part → source → offsets of a record, and its output
     last: dict[str, int] = defaultdict(lambda: -1)
-    read = [topic for topic in (topics.receipts, topics.dead_letters, topics.enrichment) if topic in written]
     with TopicReader(options, UNCOMMITTED, new_consumer=new_consumer) as reader:
-        sources = _sources(reader, topics.memory)
-        for (topic, number), (low, high) in reader.spans(read).items():
-            if not sources or low >= high:
+        sources = _sources(reader, topic)
+        begins_ms = min((source.begins_ms for source in sources.values()), default=0)
+        for (output, number), (_, high) in reader.spans(outputs).items() if sources else ():
+            if (begin := reader.offset_at(output, number, begins_ms)) >= high:
                 continue
-            found = places.setdefault(part_name(topic, number), defaultdict(lambda: deque(maxlen=COMPARED)))
-            for message in reader.read_to_end(topic, number, low):
+            found = places.setdefault(part_name(output, number), defaultdict(lambda: deque(maxlen=COMPARED)))
+            for message in reader.read_to_end(output, number, begin):
                 if (position := _source_of(message, sources)) is not None:
                     found[position.source].append((position.offset, message.offset()))
                     last[position.source] = max(last[position.source], position.offset)

@@ -38,8 +38,9 @@ class Topics:
         if wrong := sorted({name for name in names if not _NAME.fullmatch(name) or name in (".", "..")}):
             raise UsageError(f"no topic name: {', '.join(map(repr, wrong))}; give {_NAMED}")
         # What is read must not be what is written, nor one topic be read for another.
-        if twice := sorted({name for name in inputs if names.count(name) > 1}):
-            raise UsageError(f"{', '.join(twice)}: memories, queries and control events need topics of their own")
+        own = (*inputs, self.enrichment, self.results)
+        if twice := sorted({name for name in own if names.count(name) > 1}):
+            raise UsageError(f"{', '.join(twice)}: each topic that is read needs a name of its own")
 
     def read(self) -> tuple[str, ...]:
         """Every topic the main flow reads."""
@@ -58,21 +59,17 @@ class Topics:
         requests go to the enrichment flow, where there are any (`enriches`)."""
         return (*self.outputs(), self.control, *([self.enrichment] if enriches else []))
 
-    def ask_sizes(self, options: KafkaOptions, written: tuple[str, ...]) -> dict[str, int]:
-        """Asks the brokers how large a record each written topic takes; a log line where the clocks of
-        producers stamp what is read. Raises UsageError where that is next to nothing."""
-        inputs = (self.memory, self.queries)
-        found = ask_configs(options, (*inputs, *written))
-        if own := [topic for topic in inputs if not found[topic].stamped_by_log]:
-            _log.warning(
-                "%s: records carry their producers' times (CreateTime): clocks that differ mix up what was known when; "
-                "set message.timestamp.type=LogAppendTime",
-                ", ".join(own),
-            )
-        most_bytes = {topic: found[topic].most_bytes for topic in written}
-        if small := [topic for topic, most in most_bytes.items() if most < LEAST_BYTES]:
-            raise UsageError(f"{', '.join(small)}: max.message.bytes is too small; set it to {LEAST_BYTES} or more")
-        return most_bytes
+    def enrichment_read_for(self) -> dict[str, str]:
+        """Every topic the enrichment flow reads, by the flag of `enrich` that names each."""
+        return {
+            "--enrichment-topic": self.enrichment,
+            "--result-topic": self.results,
+            "--control-topic": self.control,
+        }
+
+    def enrichment_written(self) -> tuple[str, ...]:
+        """Every topic the enrichment flow writes to: it reads its results back."""
+        return self.results, self.memory, self.receipts, self.dead_letters
 
     def skipped(self, texts: Iterable[str]) -> frozenset[Position]:
         """Positions to pass over, as they were typed. Raises UsageError for what is no position of an input topic."""
@@ -84,3 +81,19 @@ class Topics:
             if found[-1].topic not in (self.memory, self.queries):
                 raise UsageError(f"--skip {text}: this run reads {self.memory} and {self.queries}")
         return frozenset(found)
+
+
+def ask_sizes(options: KafkaOptions, inputs: Iterable[str], written: Iterable[str]) -> dict[str, int]:
+    """Asks the brokers how large a record each written topic takes; a log line where the clocks of producers stamp what
+    is read. Raises UsageError where that is next to nothing."""
+    found = ask_configs(options, (*inputs, *written))
+    if own := [topic for topic in inputs if not found[topic].stamped_by_log]:
+        _log.warning(
+            "%s: records carry their producers' times (CreateTime): clocks that differ mix up what was known when; "
+            "set message.timestamp.type=LogAppendTime",
+            ", ".join(own),
+        )
+    most_bytes = {topic: found[topic].most_bytes for topic in written}
+    if small := [topic for topic, most in most_bytes.items() if most < LEAST_BYTES]:
+        raise UsageError(f"{', '.join(small)}: max.message.bytes is too small; set it to {LEAST_BYTES} or more")
+    return most_bytes

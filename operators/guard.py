@@ -32,7 +32,7 @@ def twice(
     except (RecallflowError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 see `once`
-        _report(step, position, error, undo)
+        report(step, position, error, undo)
     return once(step, position, work, *arguments, undo=undo)
 
 
@@ -50,12 +50,13 @@ def once(
     except (RecallflowError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 one event, whatever is wrong with it, must not keep all others waiting
-        _report(step, position, error, undo)
+        report(step, position, error, undo)
         problem = f"{type(error).__name__} in our own code; report it with the engine's log, and keep the record"
         raise InvalidRecord("internal_error", [FieldProblem("", problem)]) from None
 
 
-def _report(step: str, position: Position, error: Exception, undo: Undo | None) -> None:
+def report(step: str, position: Position, error: Exception, undo: Undo | None = None) -> None:
+    """Says in the log where our own code failed."""
     _log.error("%s: our own code failed in step %s\n%s", position, step, _trace(error))
     if undo is not None:
         undo()

@@ -78,6 +78,28 @@ class Verdict:
 
 
 @dataclass(slots=True, frozen=True)
+class Enriched:
+    """What came of a request for enrichment, whose position it has, encoded. `bare`: what stands in for a result that
+    its topic does not take."""
+
+    position: Position
+    number: int
+    key: bytes
+    body: bytes
+    bare: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Derived:
+    """An event out of a result of enrichment, encoded: on its way to the memory topic."""
+
+    position: Position
+    number: int
+    key: bytes
+    body: bytes
+
+
+@dataclass(slots=True, frozen=True)
 class Done:
     """Records of one source that are through, in whatever way: applied, answered, refused or waiting. Comes after their
     outputs."""
@@ -87,3 +109,4 @@ class Done:
 
 
 Output = Answer | Receipted | Requested | DeadLetter | Verdict | Done
+EnrichmentOutput = Enriched | Derived | Receipted | DeadLetter | Done

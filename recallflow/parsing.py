@@ -7,13 +7,14 @@ import codecs
 import json
 import logging
 import re
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from recallflow import limits
 from recallflow.control import Control, ControlEvent
+from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
 from recallflow.events import Event, MemoryEvent
 from recallflow.fields import NOT_BLANK
@@ -37,7 +38,11 @@ _FIELD_NAME = re.compile(rb'"([\w\\]+)"\s*:')
 _FRAME_BYTES = 5  # a schema registry's: a zero byte, and the schema's id in four
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[MemoryEvent | QueryEvent, Field(discriminator="type")])
+_REQUEST = TypeAdapter(EnrichmentRequest)
+_RESULT = TypeAdapter(EnrichmentResult)
 _CONTROL: TypeAdapter[Control] = TypeAdapter(ControlEvent)
 
 
@@ -82,6 +87,16 @@ def parse_control(value: bytes) -> Control:
         raise _invalid(value, error, _CONTROL_TYPES, "invalid_event") from None
     _check_names(unmarked(value))
     return event
+
+
+def parse_request(value: bytes) -> EnrichmentRequest:
+    """JSON of a request for enrichment → its model. Raises InvalidRecord."""
+    return _parse_as(_REQUEST, value, frozenset(("enrichment.request",)))
+
+
+def parse_result(value: bytes) -> EnrichmentResult:
+    """JSON of a result of enrichment → its model. Raises InvalidRecord."""
+    return _parse_as(_RESULT, value, frozenset(("enrichment.result",)))
 
 
 def unknown_fields(event: Event) -> list[str]:
@@ -140,6 +155,15 @@ def wrapping(value: bytes) -> str | None:
     if zeros[0] and schema > 0 and len(value) > _FRAME_BYTES:
         return f"is framed by a schema registry (schema {schema}); send plain JSON, without the registry's serializer"
     return None
+
+
+def _parse_as(adapter: TypeAdapter[T], value: bytes, types: frozenset[str]) -> T:
+    if len(value) > limits.RECORD_BYTES:
+        raise _refusal("too_large", f"over {limits.RECORD_BYTES} bytes")
+    try:
+        return adapter.validate_json(unmarked(value))
+    except ValidationError as error:
+        raise _invalid(unmarked(value), error, types, "unknown_type") from None
 
 
 def _check_size(value: bytes) -> None:

@@ -13,7 +13,9 @@ from recallflow.graphs import ExploredEdge, Facts, GraphReport, Subgraph, Trace
 
 # Of an event that was made from memories and does not fit them any more, and of a vector of a model that is not in use.
 Unfit = Literal["outdated", "other_model"]
-Outcome = Literal["created", "updated", "unchanged", "duplicate", "forgotten", "ended", "outdated", "other_model"]
+Outcome = Literal[
+    "created", "updated", "unchanged", "duplicate", "forgotten", "ended", "outdated", "other_model", "degraded"
+]
 Tier = Literal["fast", "standard", "graph", "llm"]
 
 

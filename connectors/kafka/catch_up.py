@@ -10,6 +10,7 @@ class _Log:
     """One partition of a memory topic. Everything below `next_offset` was given to the dataflow, or is no record."""
 
     next_offset: int
+    first: int  # where this run began
     target: int = 0  # it ended here at the moment that counts
     open: int = 0  # records given that the state is not through with
     open_below: int = 0  # of those, the ones below the target
@@ -29,7 +30,7 @@ class CatchUp:
     def begin(self, source: str, offset: int) -> None:
         """A partition is read from `offset` on."""
         with self._lock:
-            self._logs[source] = log = _Log(offset)
+            self._logs[source] = log = _Log(offset, offset)
             log.target = max(offset, (self._ends or {}).get(source, 0))
 
     def aim(self, ends: Mapping[str, int]) -> None:
@@ -68,6 +69,8 @@ class CatchUp:
             if log is None:
                 return  # of another topic, or of a file
             for offset in offsets:
+                if offset < log.first:  # given by an earlier run, and kept with its snapshot
+                    continue
                 log.open -= 1
                 log.open_below -= offset < log.target
                 self.passed += self.behind

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -37,14 +37,19 @@ _log = logging.getLogger(__name__)
 TopicPart = tuple[str, int]
 
 
-def gone(source: str, what: str, queries: bool) -> str:
+class Ways(NamedTuple):
+    """What to do where records are gone from a topic before they were read: from that of queries, of memories."""
+
+    queries: str = "a checkpoint does not help: go on without them (recallflow state rebuild --give-up-unanswered)"
+    memories: str = "restore a checkpoint that reaches into what is left, or rebuild from a longer log"
+
+
+WAYS = Ways()
+
+
+def gone(source: str, what: str, way: str) -> str:
     """Records that are not in a topic any more, in words, with the way out."""
-    ways = (
-        "a checkpoint does not help: go on without them (recallflow state rebuild --give-up-unanswered)"
-        if queries
-        else "restore a checkpoint that reaches into what is left, or rebuild from a longer log"
-    )
-    return f"{source}: {what} gone from the topic, and nothing is skipped silently: {ways}"
+    return f"{source}: {what} gone from the topic, and nothing is skipped silently: {way}"
 
 
 class Reader:
@@ -58,12 +63,15 @@ class Reader:
         wake: threading.Event,
         order: Order | None = None,
         new_consumer: NewConsumer = Consumer,
+        way: str = "",
     ) -> None:
+        """`way`: what to do where records are gone before they were read."""
         self.lanes: dict[TopicPart, Lane] = {}
         self.error: Exception | None = None
         self.retried = 0
         self._wake = wake
         self._order = order
+        self._way = way
         self._stopping = threading.Event()
         self._complaints = Complaints()
         self._joining: collections.deque[TopicPartition] = collections.deque()
@@ -172,8 +180,7 @@ class Reader:
 
     def _judge(self, error: KafkaError, where: str) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            # Memories alone are read in an order.
-            raise SourceError(gone(where, f"the next record is ({error.str()})", queries=self._order is None))
+            raise SourceError(gone(where, f"the next record is ({error.str()})", self._way))
         if denies(error) or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise SourceError(f"{where}: {error.str()}; create the topic (recallflow topics create) or grant the right")
         if not passes(error):
@@ -197,15 +204,21 @@ class Hub:
         wake: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
         *,
+        in_order: bool = True,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        ways: Ways = WAYS,
         new_consumer: NewConsumer = Consumer,
         clock_s: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`order` is that of memory records, over all hubs. `wake` ends a wait: whoever else has news for this worker
-        sets it too. `failure` is what else has failed that the source cannot go on without."""
+        """`order` is that of memory records, over all hubs, if they are `in_order`. `wake` ends a wait: whoever else
+        has news for this worker sets it too. `failure` is what else has failed that the source cannot go on without.
+        `in_flight_max`: of memory records that were given and are not through."""
         self.wake = wake or threading.Event()
-        self.queries = Reader("queries", options, self.wake, None, new_consumer)
-        self.memories = Reader("memories", options, self.wake, order, new_consumer)
+        self.queries = Reader("queries", options, self.wake, None, new_consumer, ways.queries)
+        ordered = order if in_order else None
+        self.memories = Reader("memories", options, self.wake, ordered, new_consumer, ways.memories)
         self._in_flight = in_flight
+        self._in_flight_max = in_flight_max
         self._order = order
         self._failure = failure
         self._clock_s = clock_s
@@ -247,7 +260,7 @@ class Hub:
         if self.queries.waiting() and self._clock_s() - self._fed_s < STARVED_S:
             return 0
         busy = max(1, sum(1 for lane in self.memories.lanes.values() if lane.queue))
-        return max(0, min(-(-self._batch // busy), IN_FLIGHT_MAX - self._in_flight()))
+        return max(0, min(-(-self._batch // busy), self._room()))
 
     def count_given(self, memories: int) -> None:
         self._given += memories
@@ -260,6 +273,11 @@ class Hub:
     def wait(self, part: str) -> None:
         """Waits for news, but only the first part of a cycle does, and not for long: the dataflow has other work."""
         if len(self._cycle) == 1 and part in self._cycle:
-            if not (self.queries.waiting() or self.memories.waiting() or self._order.draining):
+            givable = self.memories.waiting() and self._room() > 0
+            if not (self.queries.waiting() or givable or self._order.draining):
                 self.wake.wait(WAIT_S)
             self.wake.clear()
+
+    def _room(self) -> int:
+        """How many more memory records may be in flight."""
+        return self._in_flight_max - self._in_flight()

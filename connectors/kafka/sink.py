@@ -12,7 +12,7 @@ Bytewax's own Kafka sink is a `DynamicSink`: its progress is not part of the sna
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -57,6 +57,7 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         begin: Mapping[str, int],
         ids: Mapping[str, str],
         most_bytes: Mapping[str, int],
+        sources: Iterable[str],
         permit: Permit = lambda _: None,
         outage_s: float = OUTAGE_S,
         stopping: threading.Event | None = None,
@@ -64,11 +65,13 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
     ) -> None:
         """`partitions`: topic → how many. `begin`: part → its offset when the state directory was new: what stands
         before is of no concern to a part that has no snapshot yet. `ids`: topic → its id as it is now, which changes
-        where the topic is made anew. `most_bytes`: topic → how large a record it takes. `permit` is called before each
+        where the topic is made anew. `most_bytes`: topic → how large a record it takes. `sources`: the topics whose
+        records outputs come from; what else is in an output topic is somebody else's. `permit` is called before each
         send: it returns, or raises once the patience it can ask for has ended. `outage_s`: so long an output waits for
         brokers that are away; once `stopping` is set, much shorter."""
         self.partitions = dict(partitions)
         self.most_bytes = most_bytes
+        self.sources = frozenset(topic.encode() for topic in sources)
         self.options = options
         self.ids = ids
         self.stopping = stopping or threading.Event()
@@ -183,7 +186,8 @@ class SinkPart(StatefulSinkPartition[Outgoing, Delivered]):
         if resumed.topic_id not in ("", self._id):
             resumed = Delivered(0, ())
         tail, self._offset = read_tail(sink.options, topic, number, resumed.offset, sink.stopping)
-        self._unclaimed = set(tail) | set(resumed.unclaimed)
+        ours = {identity for identity in tail if identity[0].rsplit(b":", 2)[0] in sink.sources}
+        self._unclaimed = ours | set(resumed.unclaimed)
 
     def write_batch(self, values: Sequence[Outgoing]) -> None:
         self._check_id()

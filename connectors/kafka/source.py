@@ -15,7 +15,7 @@ from recallflow.checked import Checked
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
-from recallflow.connectors.kafka.hub import Hub, Reader, gone
+from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, WAYS, Hub, Reader, Ways, gone
 from recallflow.connectors.kafka.messages import record_of, size_bytes
 from recallflow.connectors.kafka.order import Lane, Order
 from recallflow.connectors.kafka.partitions import part_name
@@ -82,6 +82,9 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         catch_up: CatchUp | None = None,
         wake: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
+        in_order: bool = True,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        ways: Ways = WAYS,
         new_consumer: NewConsumer = Consumer,
         closing: Closing | None = None,
     ) -> None:
@@ -90,8 +93,8 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
 
         `sent`: per `topic:partition`, the offset below which another directory sent what comes of records; `rewind`: an
         offset below the resume state to read from again, to rebuild state that was lost: those records come out silent.
-        `given_up`: by part, up to where queries that are gone from the topic are done without. `wake` and `failure`:
-        see `Hub`."""
+        `given_up`: by part, up to where queries that are gone from the topic are done without. `wake`, `failure`,
+        `in_order` and `in_flight_max`: see `Hub`. `ways`: what to do where records are gone."""
         self.topics = (memory_topic, query_topic)
         self.memory_topic = memory_topic
         self.query_topic = query_topic
@@ -108,6 +111,9 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         self._parts = parts
         self._wake = wake
         self._failure = failure
+        self._in_order = in_order
+        self._in_flight_max = in_flight_max
+        self._ways = ways
         self._new_consumer = new_consumer
         self._order = Order(lambda: self.progress.through[memory_topic])
         self._hubs: dict[int, Hub] = {}
@@ -181,6 +187,9 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
                     self._order,
                     self._wake,
                     self._failure,
+                    in_order=self._in_order,
+                    in_flight_max=self._in_flight_max,
+                    ways=self._ways,
                     new_consumer=self._new_consumer,
                 )
             return self._hubs[worker]
@@ -197,7 +206,8 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         if queries:
             wanted = max(wanted, self._given_up.get(part_name(topic, number), wanted))
         if wanted < low:
-            raise SourceError(gone(source, f"{low - wanted} records from offset {wanted} on are", queries))
+            way = self._ways.queries if queries else self._ways.memories
+            raise SourceError(gone(source, f"{low - wanted} records from offset {wanted} on are", way))
         if wanted > high:
             raise SourceError(
                 f"{source} ends at offset {high}, and we were at {wanted}: the topic was made anew. "

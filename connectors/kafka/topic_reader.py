@@ -76,6 +76,12 @@ class TopicReader:
         found = self.partitions(topics)
         return {(topic, number): self.span(topic, number) for topic, numbers in found.items() for number in numbers}
 
+    def offset_at(self, topic: str, number: int, at_ms: int) -> int:
+        """The first offset of a partition whose record is of a time or later; its end where none is."""
+        part = TopicPartition(topic, number, at_ms)
+        (found,) = self.ask(lambda: self.consumer.offsets_for_times([part], timeout=ASK_S))
+        return self.span(topic, number)[1] if found.offset < 0 else int(found.offset)
+
     def firsts(self, spans: Mapping[tuple[str, int], tuple[int, int]]) -> dict[tuple[str, int], Any]:
         """(topic, partition) → its first record, of those whose span holds any."""
         held = {part: low for part, (low, high) in spans.items() if low < high}

@@ -4,9 +4,8 @@
     runtime = Runtime(completions, capacity=100, timeout_s=30.0, retry=Retry(attempts=3))
 
     read = async_input("read", flow, source, completions)
-    asked = op.key_on("key", read.items, lambda question: question.user)
-    answered = async_call("ask", asked, read.finished, ask_model, runtime)
-    results = split_results("split", answered)  # .oks: Completed(item, value); .errs: Failed(item, error)
+    asked = batched("batches", op.key_on("key", read.items, lambda question: question.user), size=8, wait_s=2.0)
+    answered = async_call("ask", asked, read.finished, ask_model, runtime)  # Completed or Failed
 
 How it works:
 
@@ -17,22 +16,24 @@ How it works:
 3. A finished call makes a `Completion`, and sets an event on which the source waits for its own input anyway. The
    source emits the completion, it is routed by key to the logic it belongs to, and that logic emits the result. Nobody
    polls. A completion only names its call: the result is handed over within the process.
-4. Where the input ends, the logic waits for what is pending, so that a finite run is complete.
+4. Where the input ends, what is pending stays in the snapshot.
 
 No back-pressure crosses from a stateful step to a source: a source that should stop reading ahead asks
 `runtime.counters.pending`.
 """
 
+from recallflow.operators.async_call.batching import BatchingLogic, Held, batched
 from recallflow.operators.async_call.completions import Completion, Completions, WithCompletions
 from recallflow.operators.async_call.logic import AsyncCallLogic, Snapshot
 from recallflow.operators.async_call.results import CallError, Completed, Failed, Result
 from recallflow.operators.async_call.retry import Backoff, Retry, any_error, errors_of, full_jitter
 from recallflow.operators.async_call.runtime import Call, Counters, Runtime
-from recallflow.operators.async_call.steps import InputOut, ResultsOut, async_call, async_input, split_results
+from recallflow.operators.async_call.steps import InputOut, async_call, async_input
 
 __all__ = [
     "AsyncCallLogic",
     "Backoff",
+    "BatchingLogic",
     "Call",
     "CallError",
     "Completed",
@@ -40,9 +41,9 @@ __all__ = [
     "Completions",
     "Counters",
     "Failed",
+    "Held",
     "InputOut",
     "Result",
-    "ResultsOut",
     "Retry",
     "Runtime",
     "Snapshot",
@@ -50,7 +51,7 @@ __all__ = [
     "any_error",
     "async_call",
     "async_input",
+    "batched",
     "errors_of",
     "full_jitter",
-    "split_results",
 ]

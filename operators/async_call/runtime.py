@@ -67,13 +67,13 @@ class Runtime:
     :arg capacity: The most calls under way; further ones wait for their turn. A call that waits for its next attempt
         counts too: a service in trouble gets fewer calls, not more.
 
-    :arg timeout_s: For each attempt.
+    :arg timeout_s: For each attempt; None where the function has one of its own.
 
     :arg retry: When to try again.
     """
 
     def __init__(
-        self, completions: Completions, capacity: int = 100, timeout_s: float = 30.0, retry: Retry | None = None
+        self, completions: Completions, capacity: int = 100, timeout_s: float | None = 30.0, retry: Retry | None = None
     ) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}: nothing could ever be called")

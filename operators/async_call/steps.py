@@ -9,9 +9,9 @@ from bytewax.dataflow import Dataflow, Stream, operator
 from bytewax.inputs import FixedPartitionedSource
 from bytewax.operators import KeyedStream
 
-from recallflow.operators.async_call.completions import WAIT_S, Completion, Completions, WithCompletions, X
+from recallflow.operators.async_call.completions import Completion, Completions, WithCompletions, X
 from recallflow.operators.async_call.logic import AsyncCallLogic, numbers
-from recallflow.operators.async_call.results import Completed, Failed, Result, V, W
+from recallflow.operators.async_call.results import Result, V, W
 from recallflow.operators.async_call.runtime import Runtime
 
 
@@ -29,7 +29,6 @@ def async_input(
     flow: Dataflow,
     source: FixedPartitionedSource[X, Any],
     completions: Completions,
-    wait_s: float = WAIT_S,
 ) -> InputOut[X]:
     """Introduce a source's items into a dataflow, and beside them the completions of async calls.
 
@@ -41,11 +40,9 @@ def async_input(
 
     :arg completions: Of the runtimes that `async_call` steps of this dataflow use.
 
-    :arg wait_s: See `WithCompletions`.
-
     :returns: A stream of items, and one of completions for `async_call`.
     """
-    read = op.input("input", flow, WithCompletions(source, completions, wait_s))
+    read = op.input("input", flow, WithCompletions(source, completions))
     branch = op.branch("branch", read, lambda emitted: isinstance(emitted, Completion))
     return InputOut(cast(Stream[X], branch.falses), cast(Stream[Completion], branch.trues))
 
@@ -57,13 +54,12 @@ def async_call(
     finished: Stream[Completion],
     fn: Callable[[V], Awaitable[W]],
     runtime: Runtime,
-    ordered: bool = False,
 ) -> KeyedStream[Result[V, W]]:
     """Call an async function once per item, without blocking the worker.
 
     Items that have no result yet are part of the snapshot, and are called again on resume. So a call happens at least
-    once, and a result comes out exactly as often as its item went in. At the end of the input, all results come out
-    before the step ends.
+    once, and a result comes out exactly as often as its item went in. Where the input ends, what has no result yet
+    stays in the snapshot.
 
     :arg step_id: Unique ID.
 
@@ -76,11 +72,7 @@ def async_call(
 
     :arg runtime: With the capacity, the timeout and the retries.
 
-    :arg ordered: Whether results come out in the order of their items, per key. One slow call then holds back the
-        results of its key, not the calls; they are part of the snapshot too, so values must be pickle-able. Otherwise
-        results come out as calls finish.
-
-    :returns: Keyed stream of `Completed(item, value)` and `Failed(item, error)`; see `split_results`.
+    :returns: Keyed stream of `Completed(item, value)` and `Failed(item, error)`, as calls finish.
     """
     step = next(numbers)
 
@@ -95,32 +87,4 @@ def async_call(
         op.flat_map_batch("items", up, with_key),
         op.flat_map_batch("finished", finished, of_this_step),
     )
-    return op.stateful_batch("call", inputs, lambda resumed: AsyncCallLogic(step, fn, runtime, ordered, resumed))
-
-
-@dataclass(frozen=True)
-class ResultsOut(Generic[V, W]):
-    """Streams returned from `split_results`."""
-
-    oks: KeyedStream[Completed[V, W]]
-    errs: KeyedStream[Failed[V]]
-
-
-@operator
-def split_results(
-    step_id: str,  # noqa: ARG001 Bytewax makes it the scope of the steps within
-    up: KeyedStream[Completed[V, W] | Failed[V]],
-) -> ResultsOut[V, W]:
-    """Divide the results of async calls into two streams. Between the two their order is lost.
-
-    :arg step_id: Unique ID.
-
-    :arg up: What `async_call` returned.
-
-    :returns: A stream of what completed, and one of what failed.
-    """
-    branch = op.branch("branch", up, lambda keyed: isinstance(keyed[1], Completed))
-    return ResultsOut(
-        cast(KeyedStream[Completed[V, W]], branch.trues),
-        cast(KeyedStream[Failed[V]], branch.falses),
-    )
+    return op.stateful_batch("call", inputs, lambda resumed: AsyncCallLogic(step, fn, runtime, resumed))

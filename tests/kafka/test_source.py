@@ -75,7 +75,7 @@ def test_the_lag_is_what_was_not_taken_yet(source: KafkaSource, topics: Names) -
 
 def test_a_completion_wakes_the_source_and_comes_out_of_it(source: KafkaSource, wake: threading.Event) -> None:
     completions = Completions(wake)
-    part = WithCompletions(source, completions, wait_s=0).build_part("records", PART, None)
+    part = WithCompletions(source, completions).build_part("records", PART, None)
     finished = Completion(step=0, key="000", call=7)
     completions.put(finished)
     assert part.next_batch() == [finished]

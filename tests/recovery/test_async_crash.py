@@ -30,7 +30,7 @@ from openai import AsyncOpenAI
 
 from recallflow.checked import Checked
 from recallflow.flows.recovery import recovery_store
-from recallflow.operators.async_call import Completions, Retry, Runtime, async_call, async_input, split_results
+from recallflow.operators.async_call import Completed, Completions, Failed, Retry, Runtime, async_call, async_input
 from tests.starts import Starts
 
 CAPACITY = 100
@@ -49,11 +49,12 @@ class Place(Checked):
 
 
 class Questions(FixedPartitionedSource[tuple[str, int], Place]):
-    """The numbers up to `count`; then the end, or nothing for ever. Prints the progress every epoch: only sources are
-    snapshotted in an epoch in which nothing happens."""
+    """The numbers up to `count`; then the end once all is written, or nothing for ever. Prints the progress every
+    epoch: only sources are snapshotted in an epoch in which nothing happens."""
 
-    def __init__(self, count: int, ends: bool, progress: Callable[[], str]) -> None:
+    def __init__(self, count: int, lines: "Lines", ends: bool, progress: Callable[[], str]) -> None:
         self.count = count
+        self.lines = lines
         self.ends = ends
         self.progress = progress
 
@@ -70,7 +71,7 @@ class QuestionsPart(StatefulSourcePartition[tuple[str, int], Place]):
         self._next = first
 
     def next_batch(self) -> list[tuple[str, int]]:
-        if self._next == self._source.count and self._source.ends:
+        if self._source.ends and self._source.lines.written == self._source.count:
             raise StopIteration
         first, self._next = self._next, min(self._next + 10, self._source.count)
         return [(f"key{number % KEYS}", number) for number in range(first, self._next)]
@@ -113,7 +114,11 @@ class LinesPart(StatefulSinkPartition[str, Place]):
         self._file.close()
 
 
-def child(url: str, folder: Path, count: int, ends: bool, ordered: bool, workers: int) -> None:
+def line(result: Completed[int, str] | Failed[int]) -> str:
+    return f"{result.item} {result.value if isinstance(result, Completed) else result.error}"
+
+
+def child(url: str, folder: Path, count: int, ends: bool, workers: int) -> None:
     client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
 
     async def ask(number: int) -> str:
@@ -123,12 +128,10 @@ def child(url: str, folder: Path, count: int, ends: bool, ordered: bool, workers
     with Runtime(Completions(), capacity=CAPACITY, retry=Retry(attempts=1)) as runtime:
         flow = Dataflow("ask")
         lines = Lines(folder / "lines")
-        questions = Questions(count, ends, lambda: f"{lines.written} {runtime.counters.finished}")
+        questions = Questions(count, lines, ends, lambda: f"{lines.written} {runtime.counters.finished}")
         read = async_input("read", flow, questions, runtime.completions)
-        results = split_results("split", async_call("ask", read.items, read.finished, ask, runtime, ordered))
-        oks = op.map("ok", results.oks, lambda keyed: ("", f"{keyed[1].item} {keyed[1].value}"))
-        errs = op.map("err", results.errs, lambda keyed: ("", f"{keyed[1].item} {keyed[1].error}"))
-        written: KeyedStream[str] = op.merge("all", oks, errs)
+        called = async_call("ask", read.items, read.finished, ask, runtime)
+        written: KeyedStream[str] = op.map("line", called, lambda keyed: ("", line(keyed[1])))
         op.output("out", written, lines)
         recovery = recovery_store(folder)
         cluster_main(flow, [], 0, worker_count_per_proc=workers, epoch_interval=EPOCH, recovery_config=recovery)
@@ -219,13 +222,13 @@ def server() -> Iterator[Server]:
 Start = Callable[[int, bool], subprocess.Popen[bytes]]
 
 
-@pytest.fixture(params=[(False, 1), (True, 1), (False, 2)], ids=["unordered", "ordered", "two workers"])
+@pytest.fixture(params=[1, 2], ids=["one worker", "two workers"])
 def start(request: pytest.FixtureRequest, server: Server, starts: Starts, tmp_path: Path) -> Iterator[Start]:
-    ordered, workers = request.param
+    workers = request.param
     with contextlib.ExitStack() as stack:
 
         def begin(count: int, ends: bool) -> subprocess.Popen[bytes]:
-            arguments = [server.url, tmp_path, count, int(ends), int(ordered), workers]
+            arguments = [server.url, tmp_path, count, int(ends), workers]
             script = Path(__file__).read_text()
             process = stack.enter_context(starts.start(script, [*map(str, arguments)], dict(os.environ)))
             watchdog = threading.Timer(GIVE_UP_S, process.kill)
@@ -289,5 +292,5 @@ def test_kills_at_any_moment_lose_and_double_nothing(start: Start, server: Serve
 
 if __name__ == "__main__":
     _, address, place, *chosen = sys.argv
-    how_many, at_end, in_order, worker_count = map(int, chosen)
-    child(address, Path(place), how_many, bool(at_end), bool(in_order), worker_count)
+    how_many, at_end, worker_count = map(int, chosen)
+    child(address, Path(place), how_many, bool(at_end), worker_count)

@@ -106,7 +106,7 @@ def no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(step: str, position: Position, error: Exception, undo: object) -> None:  # noqa: ARG001
         raise error
 
-    monkeypatch.setattr(guard, "_report", fail)
+    monkeypatch.setattr(guard, "report", fail)
 
 
 @pytest.mark.usefixtures("no_failure")

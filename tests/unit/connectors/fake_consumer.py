@@ -129,6 +129,15 @@ class FakeConsumer:
         log = self._kafka.topics[part.topic][part.partition]
         return log.low, log.end
 
+    def offsets_for_times(self, parts: Sequence[TopicPartition], **_: object) -> list[TopicPartition]:
+        """In place of an offset, each part has a time; -1 comes back for none so late."""
+        found = []
+        for part in parts:
+            messages = self._kafka.topics[part.topic][part.partition].messages
+            at = next((message.at for message in messages if message.append_ms >= part.offset), -1)
+            found.append(TopicPartition(part.topic, part.partition, at))
+        return found
+
     def assign(self, parts: Sequence[TopicPartition]) -> None:
         self.given, self._ended = {}, {}
         self.incremental_assign(parts)

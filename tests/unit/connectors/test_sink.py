@@ -49,6 +49,7 @@ def build(resumed: Delivered | None = None, outage_s: float = OUTAGE_S, closing:
         begin={PART: 3},
         ids={TOPIC: "id"},
         most_bytes={TOPIC: 50_000, "dead.letters": 20_000},
+        sources=("query.events",),
         outage_s=outage_s,
         closing=closing,
     )

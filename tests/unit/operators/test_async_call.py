@@ -6,7 +6,7 @@ Nothing waits for time to pass: calls finish when the test lets them, and a time
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from recallflow.operators.async_call import (
     async_input,
     errors_of,
     full_jitter,
-    split_results,
 )
 
 Item = tuple[str, int]
@@ -61,17 +60,41 @@ def items(*numbers: int, key: str = "k") -> list[Item]:
     return [(key, number) for number in numbers]
 
 
-def flow_of(source: TestingSource[Item], fn: Fn, runtime: Runtime, out: list[Keyed], ordered: bool) -> Dataflow:
+def flow_of(source: TestingSource[Item], fn: Fn, runtime: Runtime, out: list[Keyed]) -> Dataflow:
     flow = Dataflow("calls")
     read = async_input("read", flow, source, runtime.completions)
-    called = async_call("call", read.items, read.finished, fn, runtime, ordered)
+    called = async_call("call", read.items, read.finished, fn, runtime)
     op.output("out", called, TestingSink(out))
     return flow
 
 
-def run(given: Given, fn: Fn, runtime: Runtime, ordered: bool = False, workers: int = 1) -> list[Keyed]:
+class Hold(TestingSource[Item]):
+    """Gives its items at once, and does not end before the test allows."""
+
+    def __init__(self, given: Given, until: Callable[[], bool]) -> None:
+        super().__init__(given)
+        self._until = until
+
+    def build_part(self, step_id: str, for_part: str, resume_state: int | None) -> Any:
+        part = super().build_part(step_id, for_part, resume_state)
+        give = part.next_batch
+
+        def next_batch() -> list[Item]:
+            try:
+                return give()
+            except StopIteration:
+                if self._until():
+                    raise
+                return []
+
+        part.next_batch = next_batch  # type: ignore[method-assign]
+        return part
+
+
+def run(given: Sequence[Item], fn: Fn, runtime: Runtime, workers: int = 1) -> list[Keyed]:
+    """The results of all items, which come while the input goes on: nothing but completions can have brought them."""
     out: list[Keyed] = []
-    flow = flow_of(TestingSource(given), fn, runtime, out, ordered)
+    flow = flow_of(Hold(given, lambda: len(out) == len(given)), fn, runtime, out)
     cluster_main(flow, [], 0, worker_count_per_proc=workers, epoch_interval=AT_ONCE)
     return out
 
@@ -108,58 +131,16 @@ class Gate:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("ordered", [False, True])
-def test_every_item_gets_its_result_under_its_key(runtime: Runtime, ordered: bool, workers: int) -> None:
+def test_every_item_gets_its_result_under_its_key(runtime: Runtime, workers: int) -> None:
     given = [(f"key{number % 5}", number) for number in range(100)]
-    out = run(given, double, runtime, ordered, workers)
+    out = run(given, double, runtime, workers)
     assert by_item(out) == [(key, Completed(number, 2 * number)) for key, number in given]
     assert (runtime.counters.calls, runtime.counters.pending) == (100, 0)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_ordered_results_keep_the_order_of_their_items_within_a_key(runtime: Runtime, workers: int) -> None:
-    given = [(f"key{number % 3}", number) for number in range(12)]
-    # Four at a time, and of the four under way the one that came last is let through first.
-    gate = Gate([3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8])
-    out = run(given, gate, runtime, ordered=True, workers=workers)
-    for key in ("key0", "key1", "key2"):
-        assert values([one for one in out if one[0] == key]) == [number for k, number in given if k == key]
-
-
-class Hold(TestingSource[Item]):
-    """Gives its items at once, and does not end before the test allows."""
-
-    def __init__(self, given: Given, until: Callable[[], bool]) -> None:
-        super().__init__(given, batch_size=len(given))
-        self._until = until
-
-    def build_part(self, step_id: str, for_part: str, resume_state: int | None) -> Any:
-        part = super().build_part(step_id, for_part, resume_state)
-        give = part.next_batch
-
-        def next_batch() -> list[Item]:
-            try:
-                return give()
-            except StopIteration:
-                if self._until():
-                    raise
-                return []
-
-        part.next_batch = next_batch  # type: ignore[method-assign]
-        return part
-
-
-@pytest.mark.parametrize(("ordered", "expected"), [(False, [3, 1, 2, 0]), (True, [0, 1, 2, 3])])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_results_come_out_while_the_input_goes_on(
-    runtime: Runtime, ordered: bool, expected: list[int], workers: int
-) -> None:
-    """The source ends only once all results are out: nothing but the completions can have brought them."""
-    out: list[Keyed] = []
-    source = Hold(items(0, 1, 2, 3), lambda: len(out) == 4)
-    flow = flow_of(source, Gate([3, 1, 2, 0]), runtime, out, ordered)
-    cluster_main(flow, [], 0, worker_count_per_proc=workers)
-    assert values(out) == expected
+def test_results_come_out_as_calls_finish(runtime: Runtime, workers: int) -> None:
+    assert values(run(items(0, 1, 2, 3), Gate([3, 1, 2, 0]), runtime, workers)) == [3, 1, 2, 0]
 
 
 def test_two_steps_share_a_runtime_and_their_completions(runtime: Runtime) -> None:
@@ -167,29 +148,11 @@ def test_two_steps_share_a_runtime_and_their_completions(runtime: Runtime) -> No
     flow = Dataflow("calls")
     source = Hold(items(1, 2, 3), lambda: len(out) == 3)
     read = async_input("read", flow, source, runtime.completions)
-    doubled = split_results("split", async_call("first", read.items, read.finished, double, runtime))
-    again = op.map_value("value", doubled.oks, lambda result: result.value)
+    doubled = async_call("first", read.items, read.finished, double, runtime)
+    again = op.filter_map_value("value", doubled, lambda one: one.value if isinstance(one, Completed) else None)
     op.output("out", async_call("second", again, read.finished, double, runtime), TestingSink(out))
     run_main(flow)
     assert sorted(values(out)) == [4, 8, 12]
-
-
-class Asleep(TestingSource[Item]):
-    """Wants to be left alone."""
-
-    def build_part(self, step_id: str, for_part: str, resume_state: int | None) -> Any:
-        part = super().build_part(step_id, for_part, resume_state)
-        part.next_awake = lambda: datetime.max.replace(tzinfo=UTC)  # type: ignore[method-assign]
-        return part
-
-
-def test_a_source_that_sleeps_is_left_alone_while_completions_go_on() -> None:
-    completions = Completions()
-    part = WithCompletions(Asleep(items(1)), completions).build_part("s", "iterable", None)
-    completions.put(Completion(0, "k", 1))
-    assert part.next_batch() == [Completion(0, "k", 1)]
-    assert part.next_batch() == []
-    assert part.snapshot() == 0
 
 
 def test_completions_wait_for_the_logics_where_the_input_ends() -> None:
@@ -285,23 +248,16 @@ def test_a_call_is_tried_again_after_each_backoff() -> None:
     assert (counters.calls, counters.retries, counters.failures, counters.finished) == (3, 2, 0, 1)
 
 
-def test_errors_are_a_stream_beside_the_results() -> None:
+def test_an_error_is_the_result_of_its_item() -> None:
     async def odd(number: int) -> int:
         if number % 2:
             raise ValueError(f"{number} is odd")
         return number
 
-    oks: list[Any] = []
-    errs: list[Any] = []
     with Runtime(Completions(), retry=Retry(attempts=2, backoff=no_wait)) as runtime:
-        flow = Dataflow("calls")
-        read = async_input("read", flow, TestingSource(items(1, 2, 3, 4)), runtime.completions)
-        split = split_results("split", async_call("call", read.items, read.finished, odd, runtime, ordered=True))
-        op.output("oks", split.oks, TestingSink(oks))
-        op.output("errs", split.errs, TestingSink(errs))
-        run_main(flow)
-    assert oks == [("k", Completed(2, 2)), ("k", Completed(4, 4))]
-    assert errs == [("k", Failed(n, CallError("ValueError", f"{n} is odd", 2))) for n in (1, 3)]
+        out = run(items(1, 2, 3, 4), odd, runtime)
+    odds = [Failed(n, CallError("ValueError", f"{n} is odd", 2)) for n in (1, 3)]
+    assert by_item(out) == [("k", odds[0]), ("k", Completed(2, 2)), ("k", odds[1]), ("k", Completed(4, 4))]
     assert runtime.counters.failures == 2
 
 
@@ -364,19 +320,6 @@ def test_closing_cancels_what_is_under_way_and_refuses_more() -> None:
 # ── the logic alone ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def logic_of(runtime: Runtime, ordered: bool) -> AsyncCallLogic[int, int]:
-    return AsyncCallLogic(0, Gate([2, 1]), runtime, ordered, None)
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-def test_a_logic_is_discarded_when_nothing_is_pending_and_not_before(runtime: Runtime, ordered: bool) -> None:
-    logic = logic_of(runtime, ordered)
-    assert logic.on_batch([("k", 1), ("k", 2)]) == ([], False)
-    assert [item for item, _ in logic.snapshot().pending] == [1, 2]
-    results, discard = logic.on_eof()
-    assert (list(results), discard) == ([Completed(1, 1), Completed(2, 2)], True)
-
-
 def finished(runtime: Runtime) -> Completion:
     """The next completion, as a source would see it."""
     assert runtime.completions.wake.wait(10)
@@ -404,39 +347,35 @@ class Manual:
         return finished(self._runtime)
 
 
-def test_an_ordered_snapshot_keeps_results_that_wait_for_an_earlier_one(runtime: Runtime) -> None:
+def logic_of(runtime: Runtime, fn: Fn, resumed: Snapshot[int] | None = None) -> AsyncCallLogic[int, int]:
+    return AsyncCallLogic(0, fn, runtime, resumed)
+
+
+def test_a_logic_is_discarded_when_nothing_is_pending_and_not_before(runtime: Runtime) -> None:
     manual = Manual(runtime)
-    logic: AsyncCallLogic[int, int] = AsyncCallLogic(0, manual, runtime, True, None)
+    logic = logic_of(runtime, manual)
+    assert logic.on_batch([("k", 1), ("k", 2)]) == ([], False)
+    assert logic.on_batch([manual.finish(2)]) == ([Completed(2, 2)], False)
+    assert logic.on_eof() == ((), False)
+    assert logic.on_batch([manual.finish(1)]) == ([Completed(1, 1)], True)
+
+
+def test_a_snapshot_is_the_pending_items_and_they_are_called_again(runtime: Runtime) -> None:
+    manual = Manual(runtime)
+    logic = logic_of(runtime, manual)
     logic.on_batch([("k", 1), ("k", 2), ("k", 3)])
-    assert logic.on_batch([manual.finish(2)]) == ([], False)
-    snapshot = logic.snapshot()
-    assert snapshot == Snapshot("k", ((1, None), (2, Completed(2, 2)), (3, None)))
+    logic.on_batch([manual.finish(2)])
+    assert logic.snapshot() == Snapshot("k", (1, 3))
 
     again = Manual(runtime)
-    resumed: AsyncCallLogic[int, int] = AsyncCallLogic(0, again, runtime, True, snapshot)
-    assert resumed.on_batch([finished(runtime)]) == ([], False)  # of 2, which is not called again
-    assert resumed.on_batch([again.finish(1)]) == ([Completed(1, 1), Completed(2, 2)], False)
-    assert resumed.on_batch([again.finish(3)]) == ([Completed(3, 3)], True)
+    resumed = logic_of(runtime, again, logic.snapshot())
+    assert resumed.on_batch([again.finish(3)]) == ([Completed(3, 3)], False)
+    assert resumed.on_batch([again.finish(1)]) == ([Completed(1, 1)], True)
     assert runtime.counters.calls == 5
 
 
-def test_a_resumed_result_comes_out_without_any_other_input(runtime: Runtime) -> None:
-    snapshot: Snapshot[int, int] = Snapshot("k", ((1, Completed(1, 10)), (2, None)))
-    resumed: AsyncCallLogic[int, int] = AsyncCallLogic(0, Manual(runtime), runtime, True, snapshot)
-    assert resumed.on_batch([finished(runtime)]) == ([Completed(1, 10)], False)
-
-
-def test_an_unordered_snapshot_is_the_pending_items(runtime: Runtime) -> None:
-    manual = Manual(runtime)
-    logic: AsyncCallLogic[int, int] = AsyncCallLogic(0, manual, runtime, False, None)
-    logic.on_batch([("k", 1), ("k", 2), ("k", 3)])
-    assert logic.on_batch([manual.finish(2)]) == ([Completed(2, 2)], False)
-    assert logic.snapshot() == Snapshot("k", ((1, None), (3, None)))
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-def test_a_completion_of_an_earlier_run_changes_nothing(runtime: Runtime, ordered: bool) -> None:
-    logic = logic_of(runtime, ordered)
+def test_a_completion_of_an_earlier_run_changes_nothing(runtime: Runtime) -> None:
+    logic = logic_of(runtime, Manual(runtime))
     assert logic.on_batch([Completion(0, "k", -1)]) == ([], True)
     logic.on_batch([("k", 1)])
     assert logic.on_batch([Completion(0, "k", -1)]) == ([], False)
@@ -465,26 +404,22 @@ class Recorder:
         return number
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-def test_after_an_abort_what_was_pending_is_called_again_and_nothing_else(
-    recovery: RecoveryConfig, ordered: bool
-) -> None:
+def test_after_an_abort_what_was_pending_is_called_again_and_nothing_else(recovery: RecoveryConfig) -> None:
     """1 and 3 finish and come out before the crash; 2 and 4 hang."""
     out: list[Keyed] = []
-    given: Given = [*items(1, 2, key="a"), *items(3, 4, key="b"), TestingSource.ABORT(), *items(5, key="a")]
+    before = [*items(1, 2, key="a"), *items(3, 4, key="b")]
 
     first = Recorder(stuck=[2, 4])
     with Runtime(Completions()) as runtime:
-        source = AbortWhen(given, lambda: len(out) == 2)
-        flow = flow_of(source, first, runtime, out, ordered)
-        run_main(flow, epoch_interval=AT_ONCE, recovery_config=recovery)
+        source = AbortWhen([*before, TestingSource.ABORT()], lambda: len(out) == 2)
+        run_main(flow_of(source, first, runtime, out), epoch_interval=AT_ONCE, recovery_config=recovery)
     assert sorted(values(out)) == [1, 3]
 
     out.clear()
     second = Recorder()
     with Runtime(Completions()) as runtime:
-        flow = flow_of(TestingSource(given), second, runtime, out, ordered)
-        run_main(flow, epoch_interval=AT_ONCE, recovery_config=recovery)
+        goes_on = Hold([*before, *items(5, key="a")], lambda: len(out) == 3)
+        run_main(flow_of(goes_on, second, runtime, out), epoch_interval=AT_ONCE, recovery_config=recovery)
     assert sorted(second.called) == [2, 4, 5]
     assert by_item(out) == [("a", Completed(2, 2)), ("b", Completed(4, 4)), ("a", Completed(5, 5))]
 
@@ -519,16 +454,14 @@ class AbortWhen(TestingSource[Item]):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("ordered", [False, True])
-def test_at_the_end_of_the_input_everything_is_out_and_nothing_is_called_again(
-    recovery: RecoveryConfig, ordered: bool, workers: int
-) -> None:
-    given: Given = [*items(1, 2, key="a"), *items(3, key="b"), TestingSource.EOF(), *items(4, key="a")]
-    recorder = Recorder()
-    for expected in ([1, 2, 3], [4], []):
-        out: list[Keyed] = []
+def test_where_the_input_ends_what_is_pending_is_called_in_the_next_run(recovery: RecoveryConfig, workers: int) -> None:
+    """2 hangs when the source stops, and the end does not wait for it."""
+    given = [*items(1, 2, key="a"), *items(3, key="b")]
+    out: list[Keyed] = []
+    for recorder, wanted, called in ((Recorder(stuck=[2]), [1, 3], [1, 2, 3]), (Recorder(), [2], [2])):
+        out.clear()
         with Runtime(Completions()) as runtime:
-            flow = flow_of(TestingSource(given), recorder, runtime, out, ordered)
+            flow = flow_of(Hold(given, lambda: len(out) == len(wanted)), recorder, runtime, out)  # noqa: B023 it runs here
             cluster_main(flow, [], 0, worker_count_per_proc=workers, epoch_interval=AT_ONCE, recovery_config=recovery)
-        assert sorted(values(out)) == expected
-    assert sorted(recorder.called) == [1, 2, 3, 4]
+        assert sorted(values(out)) == wanted
+        assert sorted(recorder.called) == called

@@ -1,0 +1,122 @@
+"""What the flows against Kafka are made of beside their steps: the right to work, the sink, and an end on signals."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.closing import Closing
+from recallflow.connectors.kafka.deployment import Deployment
+from recallflow.connectors.kafka.group import Group
+from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.connectors.kafka.sink import KafkaSink
+from recallflow.connectors.kafka.source import KafkaSource
+from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.errors import StateInUse
+from recallflow.flows.begin import Begin
+from recallflow.flows.config import Config
+from recallflow.flows.known import KnownTopics
+from recallflow.flows.router import Router
+from recallflow.flows.topics import ask_sizes
+from recallflow.outputs import Done
+from recallflow.state.directory import hold
+
+# The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
+SWITCH_S = 0.0005
+
+_log = logging.getLogger(__name__)
+
+
+def deployment_name(config: Config, topic: str) -> str:
+    """`topic`: the one that a deployment is named after, where it has no name of its own."""
+    return config.run.deployment or f"recallflow-{topic}"
+
+
+def deployment_of(config: Config, topic: str) -> Deployment:
+    """The deployment of a flow whose log is `topic`."""
+    chosen = config.run
+    group = Group(config.kafka, deployment_name(config, topic), topic, chosen.session_timeout_s)
+    return Deployment(group, config.named_state_dir(), chosen.session_timeout_s, wait=chosen.wait)
+
+
+def hold_in_turn(state_dir: Path, deployment: Deployment, *, wait: bool) -> ExitStack:
+    """The directory's lock. Who stands by waits for it as well: the directory may be the other engine's own."""
+    while True:
+        if wait or not state_dir.exists():  # it may come with our turn; who is refused makes none
+            deployment.await_turn()
+        with ExitStack() as held:
+            try:
+                held.enter_context(hold(state_dir, create=True))
+                return held.pop_all()
+            except StateInUse as error:
+                if not wait:
+                    raise
+                deployment.stand_by(error)
+
+
+def sink_of(
+    options: KafkaOptions,
+    begin: Begin,
+    known: KnownTopics,
+    deployment: Deployment,
+    stopping: threading.Event,
+    parts: Closing,
+    *,
+    inputs: Iterable[str],
+    written: Iterable[str],
+) -> KafkaSink:
+    """The sink for what comes of the records of `inputs` and goes to the topics `written`."""
+    return KafkaSink(
+        options,
+        partitions=known.latest(),
+        begin={part: at for part, at in begin.outputs.items() if part.rpartition(":")[0] not in known.anew},
+        ids=known.ids,
+        most_bytes=ask_sizes(options, inputs, written),
+        sources=inputs,
+        permit=deployment.check,
+        outage_s=deployment.outage_s,
+        stopping=stopping,
+        closing=parts,
+    )
+
+
+def routing(
+    router: Router, source: KafkaSource, observe: Callable[[Any], None]
+) -> Callable[[list[tuple[str, Any]]], Iterable[tuple[str, Outgoing]]]:
+    """The step from outputs to the records to send; it says to the source what is through."""
+
+    def route(batch: list[tuple[str, Any]]) -> Iterable[tuple[str, Outgoing]]:
+        for _, made in batch:
+            output = router.fitted(made)
+            observe(output)
+            if isinstance(output, Done):
+                source.progress.done(output.source.rpartition(":")[0], len(output.offsets))
+                source.catch_up.done(output.source, output.offsets)
+            else:
+                yield router.route(output)
+
+    return route
+
+
+def source_ends(options: KafkaOptions, topics: tuple[str, ...]) -> dict[str, int]:
+    """`topic:partition` → where it ends now."""
+    with TopicReader(options) as reader:
+        return {f"{topic}:{number}": end for (topic, number), (_, end) in reader.spans(topics).items()}
+
+
+def stop_on_signals(source: KafkaSource) -> None:
+    """SIGTERM and SIGINT end the flow after the batch at hand; a second one ends the process."""
+
+    def stop(number: int, _: object) -> None:
+        if source.stopping.is_set():
+            os._exit(128 + number)
+        _log.warning("stopping: the batch at hand is finished; a second signal stops at once")
+        source.stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)

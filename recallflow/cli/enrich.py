@@ -1,0 +1,34 @@
+"""`recallflow enrich`: the enrichment flow against Kafka."""
+
+import argparse
+
+from recallflow.cli.log import set_up
+from recallflow.cli.options import STATE, add_kafka, config_and_origins
+from recallflow.flows.config import printed
+from recallflow.flows.enrich import EnrichFlow
+
+TOPICS = ("enrichment", "results", "memory", "control", "receipts", "dead_letters")
+DEPLOYMENT = ("run.deployment", "run.session_timeout_s", "run.wait")
+SHOWN = ("run.metrics_host", "run.metrics_port", "run.log_format")
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    enrich = commands.add_parser(
+        "enrich", help="models beside the main flow", description="Runs the enrichment flow until SIGTERM."
+    )
+    topics = (f"topics.{name}" for name in TOPICS)
+    add_kafka(enrich, *STATE, "engine.epoch_ms", *topics, *DEPLOYMENT, *SHOWN)
+    enrich.add_argument("--print-config", action="store_true", help="print the settings that hold, and from where")
+    enrich.set_defaults(run=run_flow)
+
+
+def run_flow(options: argparse.Namespace) -> int:
+    flag = getattr(options, "run.log_format")
+    set_up(flag or "text")  # what is wrong with the settings is logged as well
+    chosen, origins = config_and_origins(options)
+    if options.print_config:
+        print(printed(chosen, origins))
+        return 0
+    set_up(chosen.run.log_format)
+    EnrichFlow(chosen).run()
+    return 0
