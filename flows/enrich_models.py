@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from recallflow.connectors.llm import Endpoint, Policy, load_embedding_service, load_language_model
 from recallflow.connectors.llm.meter import Meter
 from recallflow.decisions import History, categories
 from recallflow.enrichment import EnrichmentResult
 from recallflow.flows.config import Config
-from recallflow.flows.model_settings import EmbeddingSettings, LlmSettings
 from recallflow.llm import Completion, Embedded, EmbeddingService, LanguageModel, Prompt
 from recallflow.operators.async_call import Runtime
 from recallflow.operators.enrichment.enrich import enrich
 from recallflow.operators.enrichment.plan import Thresholds
 from recallflow.operators.enrichment.results import Asked
+
+LLM_SPENDING, EMBEDDING_SPENDING = "llm.spent", "embedding.spent"
 
 
 class EnrichmentModels(NamedTuple):
@@ -37,29 +37,20 @@ class EnrichmentModels(NamedTuple):
 
 @contextlib.contextmanager
 def open_models(config: Config, runtime: Runtime, decisions: History) -> Iterator[EnrichmentModels]:
-    """The models, on the loop of async calls. Raises UsageError for what cannot be their address."""
-    chosen, llm, embedding = config.enrichment, config.llm, config.embedding
+    """The models, on the loop of async calls. What tenants spent today is kept in the state directory."""
+    folder, chosen = config.named_state_dir(), config.enrichment
     thresholds = Thresholds(chosen.relationship_confidence, chosen.semantic_confidence)
     with ExitStack() as stack:
-        model: LanguageModel | None = None
-        meters: list[Meter] = []
-        if llm.model is not None:
-            opened = load_language_model(llm.model, _endpoint(llm), _policy(llm))
+        model, meters = None, []
+        opened = config.llm.load_model("enrichment", decisions, folder / LLM_SPENDING)
+        if opened is not None:
             stack.callback(lambda: runtime.run(opened.close()))
-            model = _ModelInTurn(opened, llm.capacity)
+            model = _ModelInTurn(opened, config.llm.capacity)
             meters.append(opened.meter)
-        service = load_embedding_service(embedding.model, embedding.dimension, _endpoint(embedding), _policy(embedding))
+        service = config.embedding.load_service("enrichment", decisions, folder / EMBEDDING_SPENDING)
         stack.callback(lambda: runtime.run(service.close()))
         meters.append(service.meter)
-        yield EnrichmentModels(model, _ServiceInTurn(service, embedding.capacity), meters, thresholds, decisions)
-
-
-def _endpoint(settings: LlmSettings | EmbeddingSettings) -> Endpoint:
-    return Endpoint(settings.base_url, settings.key, settings.headers, settings.timeout_ms / 1000)
-
-
-def _policy(settings: LlmSettings | EmbeddingSettings) -> Policy:
-    return Policy(attempts=settings.attempts, waits=True)
+        yield EnrichmentModels(model, _ServiceInTurn(service, config.embedding.capacity), meters, thresholds, decisions)
 
 
 class _ModelInTurn:
