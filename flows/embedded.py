@@ -109,7 +109,7 @@ class Embedded:
         what tenants' operators decided (default: nothing)."""
         with contextlib.ExitStack() as stack:
             chosen = models or ModelSettings()
-            embedder = stack.enter_context(open_embedder(settings, chosen.embedding))
+            embedder = stack.enter_context(open_embedder(settings, chosen.embedding, "line", decisions, state_dir))
             ahead = stack.enter_context(Ahead.of(embedder)) if isinstance(embedder, RemoteEmbedder) else None
             asked = stack.enter_context(open_question_models(settings, chosen, embedder))
             path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))

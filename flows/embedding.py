@@ -4,31 +4,42 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from recallflow.connectors.embedders import REMOTE, load_remote
+from recallflow.decisions import History
 from recallflow.embedder import Embedder, Matrix
 from recallflow.enrichment import text_to_embed
 from recallflow.errors import ModelError
-from recallflow.flows.model_settings import EmbeddingSettings
+from recallflow.flows.model_settings import Asker, EmbeddingSettings
 from recallflow.flows.settings import Settings
 from recallflow.llm import EmbeddingService, RemoteEmbedder
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.events import Item, Write
 from recallflow.operators.prepare import said
 
+SPENT = "embedding-spent.json"  # in the state directory
+
 _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def open_embedder(engine: Settings, embedding: EmbeddingSettings) -> Iterator[Embedder]:
-    """The embedder; its service, if it has one, is closed in the end. Raises EmbedderError, and UsageError."""
+def open_embedder(
+    engine: Settings,
+    embedding: EmbeddingSettings,
+    asker: Asker = "line",
+    decisions: History | None = None,
+    state_dir: Path | None = None,
+) -> Iterator[Embedder]:
+    """The embedder; its service, if it has one, is closed in the end. `decisions`: with tenants' quotas; `state_dir`:
+    what was spent is remembered there. Raises EmbedderError, and UsageError."""
     if engine.embedder != REMOTE:
         yield engine.load_embedder()
         return
-    service = embedding.load_service()
+    service = embedding.load_service(asker, decisions, state_dir and state_dir / SPENT)
     with Runtime(Completions()) as runtime:
         try:
             yield load_remote(service, engine.model_path)

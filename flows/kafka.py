@@ -75,7 +75,7 @@ class KafkaFlow:
             metrics = Metrics(self.chosen.serve_while_catching_up)
             if (port := self.chosen.metrics_port) is not None:
                 stack.enter_context(Probes(self.chosen.metrics_host, port, metrics.registry, metrics.obstacle))
-            embedder = stack.enter_context(open_embedder(self.settings, self.models.embedding))
+            embedder = stack.enter_context(open_embedder(self.settings, self.models.embedding, "question"))
             written = self.topics.written(enriches=self.enrichment.wanted(embedder) is not None)
             models = stack.enter_context(open_question_models(self.settings, self.models, embedder))
             deployment = stack.enter_context(closing(deployment_of(self.config, self.topics.memory)))

@@ -58,7 +58,7 @@ class Budget:
 
     def write(self) -> None:
         """What is under way counts as if it had cost what is reserved for it: after a kill nobody knows."""
-        if self._path is not None:
+        if self._path is not None and self._spent:
             self._written_s = self._epoch_s()
             new = self._path.with_suffix(".new")
             new.write_bytes(orjson.dumps({"day": self._day, "spent": self._spent}))

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from recallflow.errors import EmbedderError, ModelFailure, SettingsMismatch
+from recallflow.errors import EmbedderError, ModelFailure, RecallflowError, SettingsMismatch
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.model_settings import EmbeddingSettings, ModelSettings
 from recallflow.flows.settings import Settings
@@ -142,3 +142,46 @@ def test_other_settings_than_the_model_need_no_vectors(run: Run, make_event: Mak
         process([], Settings(partitions=2, embedder="openai"), tmp_path / "state", models=ModelSettings(
             embedding=EmbeddingSettings("e-1", 64)))  # fmt: skip
     assert "reembed" not in str(told.value)
+
+
+def test_what_a_tenant_spent_is_remembered_from_run_to_run(
+    run: Run, llm_server: LlmServer, make_event: MakeEvent
+) -> None:
+    limits = {"tokens_per_day": 12}
+    assert run(make_event("memory", 1, content=FERRY), **limits).receipts == []
+    (receipt,) = run(make_event("memory", 2, content=KETTLE), **limits).receipts
+    assert receipt["code"] == "EMBEDDING_FAILED"
+    assert "(over_budget)" in receipt["detail"]
+    assert llm_server.calls["embed"] == 1
+    assert run(make_event("memory", 3, content=KETTLE, tenant_id="other"), **limits).receipts == []
+
+
+def test_a_question_finds_by_meaning(run: Run, llm_server: LlmServer, make_event: MakeEvent) -> None:
+    """Of texts that have no word of it, the one whose vector is near."""
+    near, far = [1.0] + [0.0] * 63, [0.0, 1.0] + [0.0] * 62
+    llm_server.vectors |= {FERRY: far, KETTLE: near, "Which gadget is out of order?": near}
+    told = [make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate((FERRY, KETTLE))]
+    asked = make_event("recall", 10, query="Which gadget is out of order?")
+    (answer,) = run(*told, asked, make_event("recall", 11, query="Which gadget is out of order?")).responses[:1]
+    assert answer["status"] == "ok", answer["warnings"]
+    assert answer["memories"][0]["id"] == "m1"
+    assert llm_server.calls["embed"] == 2
+
+
+def test_where_the_service_fails_a_question_is_compared_by_spelling(
+    run: Run, llm_server: LlmServer, make_event: MakeEvent
+) -> None:
+    run(*[make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate((FERRY, KETTLE))])
+    llm_server.fail(Fault("status", status=503), times=None)
+    (answer,) = run(make_event("recall", 10, query="When does the ferry leave?")).responses
+    assert answer["memories"][0]["id"] == "m0"
+    (warned,) = [one for one in answer["warnings"] if one["code"] == "embedding_fallback"]
+    assert "(unavailable)" in warned["detail"]
+    assert "hash-384" in warned["detail"]
+    assert answer["status"] == "degraded"
+
+
+def test_a_directory_that_cannot_be_used_is_what_is_told_of(run: Run, tmp_path: Path, make_event: MakeEvent) -> None:
+    (tmp_path / "state").write_text("")
+    with pytest.raises(RecallflowError, match="cannot use"):
+        run(make_event("memory", 1, content=FERRY))
