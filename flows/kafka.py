@@ -31,7 +31,7 @@ from recallflow.flows.embedding import open_embedder
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.metrics import Metrics, Running
-from recallflow.flows.question_models import open_question_models
+from recallflow.flows.question_models import SPENDING, open_question_models
 from recallflow.flows.rebuild import check_not_behind, check_store, rebuild
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.repeats import check_repeats
@@ -77,16 +77,18 @@ class KafkaFlow:
                 stack.enter_context(Probes(self.chosen.metrics_host, port, metrics.registry, metrics.obstacle))
             embedder = stack.enter_context(open_embedder(self.settings, self.models.embedding, "question"))
             written = self.topics.written(enriches=self.enrichment.wanted(embedder) is not None)
-            models = stack.enter_context(open_question_models(self.settings, self.models, embedder))
             deployment = stack.enter_context(closing(deployment_of(self.config, self.topics.memory)))
             directory, rewind = self._open_directory(stack, deployment, self.settings.fingerprint(embedder))
             # Before anything else is read: each record is judged by what was decided up to then.
             table = stack.enter_context(closing(ControlTable(self.options, self.topics.control)))
+            opened = open_question_models(self.settings, self.models, embedder, table.history, self.state_dir / SPENDING)
+            models, meters = stack.enter_context(opened)
             begin, recovery = self._begin(written)
             deployment.join()  # it puts out whoever worked here before: the directory is ours
             _log.info("deployment %s is ours", deployment_name(self.config, self.topics.memory))
             parts = Closing()
             running, known = self._running(stack, deployment, directory, table, begin, rewind, parts, models, written)
+            running.meters = meters
             metrics.watch(running)
             sink = sink_of(
                 self.options,

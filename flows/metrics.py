@@ -1,7 +1,7 @@
 """The metrics of a running flow, for Prometheus; docs/operations.md lists them."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import get_args
@@ -15,8 +15,10 @@ from recallflow.connectors.kafka.deployment import Deployment
 from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
+from recallflow.connectors.llm import Meter
 from recallflow.errors import ErrorCode
 from recallflow.events import DERIVED_TYPES
+from recallflow.flows.model_metrics import model_metrics
 from recallflow.flows.tally import BOUNDS_S, Tally
 from recallflow.operators.enrichment.requests import TASKS
 from recallflow.responses import WARNINGS, Response
@@ -27,7 +29,7 @@ OTHER_MODEL = "memory.embedding", "other_model"
 STATUSES = get_args(Response.model_fields["status"].annotation)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Running:
     """The parts of a flow that its metrics are read from."""
 
@@ -38,6 +40,7 @@ class Running:
     watch: Watch
     connection: Connection
     misplaced: Misplaced
+    meters: Sequence[Meter] = ()
 
 
 class Metrics(Collector):
@@ -89,6 +92,7 @@ class Metrics(Collector):
             yield _gauge("owners", "Users whose memory is held", held.owners)
             yield _gauge("memories", "Current memories held", held.memories)
             yield _gauge("hot_cache_bytes", "Bytes of owners in memory", self._running.directory.hot_bytes)
+            yield from model_metrics(self._running.meters)
 
 
 def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from recallflow.connectors.llm import Endpoint, Policy, load_language_model
+from recallflow.connectors.llm import Meter
+from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.flows.model_settings import ModelSettings
 from recallflow.flows.settings import Settings
@@ -11,29 +14,45 @@ from recallflow.llm import LanguageModel, RemoteEmbedder
 from recallflow.operators.answers.models import Models, Within
 
 
+SPENDING = "questions.spent"  # in the state directory
+
+
+@runtime_checkable
+class _Metered(Protocol):
+    @property
+    def meter(self) -> Meter:
+        """What calls cost whom."""
+
+
+class QuestionModels(NamedTuple):
+    """`asked`: None where there are none; `meters`: of those whose calls cost."""
+
+    asked: Models | None = None
+    meters: tuple[Meter, ...] = ()
+
+
 @contextmanager
-def open_question_models(engine: Settings, models: ModelSettings, embedder: Embedder) -> Iterator[Models | None]:
-    """Those that are asked about questions, None where there are none; closed in the end. Raises UsageError for what
-    cannot be an address."""
-    llm, embedding, reranker = models.llm, models.embedding, engine.load_reranker()
-    opened, language = None, None
-    if llm.model is not None:
-        timeout_s = llm.query_timeout_ms / 1000
-        policy = Policy(capacity=llm.capacity, limit=lambda _: llm.tokens_per_day)
-        opened = load_language_model(llm.model, Endpoint(llm.base_url, llm.key, llm.headers, timeout_s), policy)
-        language = Within[LanguageModel](opened, timeout_s)
-    embeddings = None
-    if isinstance(embedder, RemoteEmbedder):
-        embeddings = Within(embedder.service, embedding.query_timeout_ms / 1000)
-    if language is None and embeddings is None and reranker is None:
-        yield None
+def open_question_models(
+    engine: Settings,
+    chosen: ModelSettings,
+    embedder: Embedder,
+    decisions: History | None = None,
+    spending: Path | None = None,
+) -> Iterator[QuestionModels]:
+    """Those that are asked about questions; closed in the end. `decisions`, `spending`: see `load_model`. Raises
+    UsageError for what cannot be an address."""
+    model, reranker = chosen.llm.load_model("question", decisions, spending), engine.load_reranker()
+    service = embedder.service if isinstance(embedder, RemoteEmbedder) else None
+    if model is None and service is None and reranker is None:
+        yield QuestionModels()
         return
-    asked = Models(
-        language, embeddings, None if reranker is None else Within(reranker, engine.rerank_timeout_ms / 1000)
-    )
+    language = None if model is None else Within[LanguageModel](model, chosen.llm.query_timeout_ms / 1000)
+    embeddings = None if service is None else Within(service, chosen.embedding.query_timeout_ms / 1000)
+    best = None if reranker is None else Within(reranker, engine.rerank_timeout_ms / 1000)
+    asked = Models(language, embeddings, best)
     try:
         with asked:
-            yield asked
+            yield QuestionModels(asked, tuple(one.meter for one in (model, service) if isinstance(one, _Metered)))
     finally:
-        if opened is not None:
-            asked.runtime.run(opened.close())
+        if model is not None:
+            asked.runtime.run(model.close())

@@ -7,9 +7,10 @@ not, as they are stretched over what each question finds. All that is told of a 
 it there, and `question` says which, unless it is the query's own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from itertools import chain, islice, zip_longest
+from itertools import chain
+from typing import TypeVar
 
 from recallflow.operators.recall.stages import Found
 from recallflow.operators.redaction import REDACTED
@@ -17,12 +18,14 @@ from recallflow.responses import WARNINGS, RecalledMemory
 
 NOTHING_RELEVANT = "nothing_relevant"
 
+T = TypeVar("T")
+
 
 def merged(own: Found, others: Sequence[Found]) -> Found:
     """What a query's own question found, with what others did."""
     ranked = [memory for memory in own.memories if memory.id not in own.added]
     answers = [ranked, *(_of(found) for found in others)]
-    best = [*islice(_best_first(answers), own.understood.tuning.k)]
+    best = best_first(answers, lambda memory: (memory.id, memory.version))[: own.understood.tuning.k]
     # What could not be opened comes last.
     best.sort(key=lambda memory: memory.content == REDACTED)
     there = {memory.id for memory in best}
@@ -51,10 +54,11 @@ def _of(found: Found) -> list[RecalledMemory]:
     return [memory.model_copy(update={"question": question}) for memory in found.memories]
 
 
-def _best_first(answers: Sequence[Sequence[RecalledMemory]]) -> Iterator[RecalledMemory]:
-    """All memories of the answers, each version once, by its best place."""
-    seen = set[tuple[str, int]]()
-    for memory in chain.from_iterable(zip_longest(*answers)):
-        if memory is not None and (memory.id, memory.version) not in seen:
-            seen.add((memory.id, memory.version))
-            yield memory
+def best_first(answers: Sequence[Sequence[T]], key: Callable[[T], Hashable]) -> list[T]:
+    """All that is in any of the answers, each once, by its best place; at equal places the earlier answer first."""
+    found: dict[Hashable, T] = {}
+    for at in range(max(map(len, answers))):
+        for answer in answers:
+            if at < len(answer):
+                found.setdefault(key(answer[at]), answer[at])
+    return [*found.values()]
