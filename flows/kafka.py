@@ -81,15 +81,16 @@ class KafkaFlow:
             directory, rewind = self._open_directory(stack, deployment, self.settings.fingerprint(embedder))
             # Before anything else is read: each record is judged by what was decided up to then.
             table = stack.enter_context(closing(ControlTable(self.options, self.topics.control)))
-            opened = open_question_models(self.settings, self.models, embedder, table.history, self.state_dir / SPENDING)
+            opened = open_question_models(
+                self.settings, self.models, embedder, table.history, self.state_dir / SPENDING
+            )
             models, meters = stack.enter_context(opened)
             begin, recovery = self._begin(written)
             deployment.join()  # it puts out whoever worked here before: the directory is ours
             _log.info("deployment %s is ours", deployment_name(self.config, self.topics.memory))
             parts = Closing()
             running, known = self._running(stack, deployment, directory, table, begin, rewind, parts, models, written)
-            running.meters = meters
-            metrics.watch(running)
+            metrics.watch(running, meters)
             sink = sink_of(
                 self.options,
                 begin,

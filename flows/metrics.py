@@ -29,7 +29,7 @@ OTHER_MODEL = "memory.embedding", "other_model"
 STATUSES = get_args(Response.model_fields["status"].annotation)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Running:
     """The parts of a flow that its metrics are read from."""
 
@@ -40,7 +40,6 @@ class Running:
     watch: Watch
     connection: Connection
     misplaced: Misplaced
-    meters: Sequence[Meter] = ()
 
 
 class Metrics(Collector):
@@ -51,9 +50,11 @@ class Metrics(Collector):
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self._running: Running | None = None
+        self._meters: Sequence[Meter] = ()
 
-    def watch(self, running: Running) -> None:
-        self._running = running
+    def watch(self, running: Running, meters: Sequence[Meter] = ()) -> None:
+        """`meters`: of models whose calls cost."""
+        self._running, self._meters = running, meters
 
     def obstacle(self) -> str:
         """Why nobody should ask yet, or any more; empty where everything is there."""
@@ -92,7 +93,7 @@ class Metrics(Collector):
             yield _gauge("owners", "Users whose memory is held", held.owners)
             yield _gauge("memories", "Current memories held", held.memories)
             yield _gauge("hot_cache_bytes", "Bytes of owners in memory", self._running.directory.hot_bytes)
-            yield from model_metrics(self._running.meters)
+            yield from model_metrics(self._meters)
 
 
 def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:

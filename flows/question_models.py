@@ -10,9 +10,8 @@ from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.flows.model_settings import ModelSettings
 from recallflow.flows.settings import Settings
-from recallflow.llm import LanguageModel, RemoteEmbedder
+from recallflow.llm import RemoteEmbedder
 from recallflow.operators.answers.models import Models, Within
-
 
 SPENDING = "questions.spent"  # in the state directory
 
@@ -46,7 +45,7 @@ def open_question_models(
     if model is None and service is None and reranker is None:
         yield QuestionModels()
         return
-    language = None if model is None else Within[LanguageModel](model, chosen.llm.query_timeout_ms / 1000)
+    language = None if model is None else Within(model, chosen.llm.query_timeout_ms / 1000)
     embeddings = None if service is None else Within(service, chosen.embedding.query_timeout_ms / 1000)
     best = None if reranker is None else Within(reranker, engine.rerank_timeout_ms / 1000)
     asked = Models(language, embeddings, best)

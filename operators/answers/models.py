@@ -25,7 +25,7 @@ from recallflow.reranker import Reranker
 AT_ONCE = 100  # questions
 _LATER_S = 1.0  # than the last of its calls has to end, a question's end
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)
 
 _log = logging.getLogger(__name__)
 

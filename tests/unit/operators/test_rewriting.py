@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.recall.merging import best_first
-from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers
+from tests.unit.operators.harness import HASHING, MEMORIES, QUERIES, Harness, answers
 from tests.unit.operators.models import Language, Remote, failing
 
 MakeEvent = Callable[..., dict[str, Any]]
@@ -42,9 +42,7 @@ def open_engine(tmp_path: Path, language: Language) -> Iterator[Open]:
         def opened(remote: Remote | None = None, **chosen: Any) -> Harness:
             embeddings = None if remote is None else Within(remote.service, 60.0)
             models = stack.enter_context(Models(Within(language, 60.0), embeddings))
-            engine = Harness(
-                tmp_path / "state", **({} if remote is None else {"embedder": remote}), models=models, **chosen
-            )
+            engine = Harness(tmp_path / "state", HASHING if remote is None else remote, models=models, **chosen)
             stack.callback(engine.stop)
             return engine
 
