@@ -75,7 +75,9 @@ class KafkaFlow:
             metrics = Metrics(self.chosen.serve_while_catching_up)
             if (port := self.chosen.metrics_port) is not None:
                 stack.enter_context(Probes(self.chosen.metrics_host, port, metrics.registry, metrics.obstacle))
-            embedder = stack.enter_context(open_embedder(self.settings, self.models.embedding, "question"))
+            embedder = stack.enter_context(
+                open_embedder(self.settings, self.models.embedding, "question", state_dir=self.state_dir)
+            )
             written = self.topics.written(enriches=self.enrichment.wanted(embedder) is not None)
             deployment = stack.enter_context(closing(deployment_of(self.config, self.topics.memory)))
             directory, rewind = self._open_directory(stack, deployment, self.settings.fingerprint(embedder))
