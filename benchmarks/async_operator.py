@@ -139,8 +139,8 @@ async def sleeping(number: int) -> Ended:  # noqa: ARG001
 @contextlib.contextmanager
 def asking() -> Iterator[Fn]:
     """The official client, and a server for it."""
-    with serving({EVERY: CALL_S}) as url:
-        client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+    with serving({EVERY: CALL_S}) as service:
+        client = AsyncOpenAI(base_url=service.url, api_key="none", max_retries=0)
 
         async def ask(number: int) -> Ended:
             messages = [{"role": "user", "content": f"question {number}"}]

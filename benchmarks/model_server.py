@@ -13,11 +13,12 @@ import struct
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import orjson
 
+from recallflow.connectors.llm.meter import CHARACTERS_PER_TOKEN, estimate_tokens
 from recallflow.connectors.token_counters import load_tiktoken
 from tests.llm_server import least
 
@@ -29,14 +30,21 @@ EVERY = "*"  # what calls of a task take that is not named
 Times = Mapping[str, float]
 
 
+class Service(NamedTuple):
+    """A service that runs. `stop`: cuts off whatever it has not answered; it may be called again."""
+
+    url: str
+    stop: Callable[[], None]
+
+
 @contextlib.contextmanager
-def serving(takes_s: Times) -> Iterator[str]:
-    """The base URL of a service; `takes_s`: by task, or `EVERY`."""
+def serving(takes_s: Times) -> Iterator[Service]:
+    """A service; `takes_s`: by task, or `EVERY`."""
     given = [f"--takes={task}={seconds}" for task, seconds in takes_s.items()]
     with subprocess.Popen([sys.executable, "-m", __name__, *given], stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
-            yield server.stdout.readline().decode().strip()
+            yield Service(server.stdout.readline().decode().strip(), server.kill)
         finally:
             server.kill()
 
@@ -92,13 +100,12 @@ def _embedded(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 _COUNTER = load_tiktoken()
-CHARACTERS_PER_TOKEN = 4
 COUNTED_BY = f"characters / {CHARACTERS_PER_TOKEN}" if _COUNTER is None else _COUNTER.counted_by
 
 
 def _tokens(*texts: str) -> int:
     if _COUNTER is None:
-        return sum(map(len, texts)) // CHARACTERS_PER_TOKEN
+        return estimate_tokens(*texts)
     return sum(map(_COUNTER.count_tokens, texts))
 
 

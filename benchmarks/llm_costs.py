@@ -1,0 +1,169 @@
+"""What the enrichment flow asks of models for the development conversations: calls and tokens per 1,000 messages.
+
+Requests are the main flow's, prompts the enrichment flow's; a local service answers each with the least that fits its
+schema. So what is sent is counted as it is, what comes back as little as can be: a model writes as many tokens as it
+finds things to say, and what it finds is compared with what is remembered in its turn.
+"""
+
+import asyncio
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import orjson
+from bytewax import operators as op
+from bytewax.dataflow import Dataflow
+from bytewax.testing import TestingSink, TestingSource
+
+from benchmarks.conversation_events import TENANT, message_lines, model_path
+from benchmarks.locomo import Conversation
+from benchmarks.model_server import COUNTED_BY, DIMENSION, serving
+from recallflow.connectors.embedders import load_embedder, load_remote
+from recallflow.connectors.llm import Endpoint, load_embedding_service, load_language_model
+from recallflow.control import Category
+from recallflow.decisions import History
+from recallflow.embedder import Embedder
+from recallflow.enrichment import EnrichmentRequest
+from recallflow.fields import parse_time
+from recallflow.flows.embedded import run_dataflow
+from recallflow.flows.engine import build
+from recallflow.flows.model_settings import EnrichmentSettings
+from recallflow.flows.settings import Settings
+from recallflow.llm import Spent
+from recallflow.operators.async_call import Completions, Runtime
+from recallflow.operators.enrichment.enrich import enrich
+from recallflow.operators.enrichment.plan import Thresholds
+from recallflow.operators.enrichment.results import Asked
+from recallflow.outputs import Output, Requested
+from recallflow.records import Position, Record
+from recallflow.state.directory import StateDirectory
+
+EMBEDDERS = ("hash", "static", "minilm")
+USUAL = "hash"
+MESSAGES, QUERIES = "messages", "queries"
+AT_ONCE = 100
+# Those of a chat between friends.
+CATEGORIES = {
+    "family": "Partners, children, parents, friends and pets, and what happens to them",
+    "work": "Jobs, studies, projects and colleagues",
+    "health": "Illness, medicine, sport and food that is or is not eaten",
+    "travel": "Journeys, places visited or planned, and how to get there",
+    "leisure": "Hobbies, music, books, films and things bought for fun",
+}
+EVERYTHING = EnrichmentSettings(relationships=True, facts=True, categories=True, summaries=True)
+NOTHING = EnrichmentSettings()  # but vectors, where the embedder is a service
+
+
+def measure(conversations: list[Conversation], batch_sizes: list[int]) -> dict[str, Any]:
+    """What a thousand messages cost: by how many messages of a session are in one call at most, and by task; and how
+    many of them are compared with similar ones, by embedder."""
+    lines = [line for conversation in conversations for line in _lines(conversation)]
+    messages = sum(len(conversation.turns) for conversation in conversations)
+    found: dict[str, Any] = {"messages": messages, "counted_by": COUNTED_BY, "batches": {}, "compared": {}}
+    by_embedder = {name: requests(lines, load_embedder(name, model_path(name, None)), EVERYTHING) for name in EMBEDDERS}
+    for name, asked in by_embedder.items():
+        similar = [len(one.request.similar) for one in asked if "classify" in one.request.tasks]
+        counts = {"calls": len(similar), "texts": sum(similar)}
+        found["compared"][name] = {what: count / messages * 1000 for what, count in counts.items()}
+    with serving({}) as service, Runtime(Completions()) as runtime:
+        remote = load_remote(load_embedding_service("m", DIMENSION, Endpoint(service.url)))
+        asked = [*by_embedder[USUAL], *requests(lines, remote, NOTHING)]
+        for size in batch_sizes:
+            costs = runtime.run(spent(service.url, [*batches(asked, size)]))
+            found["batches"][str(size)] = {
+                task: {name: part / messages * 1000 for name, part in one._asdict().items()}
+                for task, one in costs.items()
+            }
+    return found
+
+
+def show(figures: dict[str, Any]) -> None:
+    print(f"enrichment per 1,000 messages, of {figures['messages']:,}; tokens are {figures['counted_by']}")
+    for size, costs in figures["batches"].items():
+        print(f"  {f'{size} messages of a session a call':<34}{'calls':>10}{'tokens sent':>14}{'received, least':>18}")
+        for task, one in costs.items():
+            counts = one["calls"], one["prompt_tokens"], one["completion_tokens"]
+            print("    {:<32}{:10,.0f}{:14,.0f}{:18,.0f}".format(task, *counts))
+    print(f"  {'compared, by embedder':<34}{'calls':>10}{'texts beside':>14}")
+    for name, one in figures["compared"].items():
+        print(f"    {name:<32}{one['calls']:10,.0f}{one['texts']:14,.0f}")
+
+
+def requests(lines: list[bytes], embedder: Embedder, enrichment: EnrichmentSettings) -> list[Asked]:
+    """What the main flow asks the enrichment flow, as if the messages came when they were said."""
+    settings = Settings(partitions=1)
+    decisions, outputs = History(), list[tuple[str, Output]]()
+    for name, about in CATEGORIES.items():
+        decisions.add(0, Category(type="category", tenant_id=TENANT, name=name, description=about))
+    records = [Record(Position(MESSAGES, 0, number), line, _said_ms(line)) for number, line in enumerate(lines)]
+    fingerprint = settings.fingerprint(embedder)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        StateDirectory.open(Path(folder) / "state", fingerprint, settings.cache_bytes) as directory,
+    ):
+        directory.partitions()
+        rules = settings.rules(embedder, QUERIES, input_ends=False, decisions=decisions)
+        flow = Dataflow("requests")
+        source = TestingSource(records, AT_ONCE)
+        made = build(flow, source, directory, embedder, replace(rules, wanted=enrichment.wanted(embedder)))
+        op.output("outputs", made, TestingSink(outputs))
+        run_dataflow(flow, settings, 1, None)
+    bodies = [output.body for _, output in outputs if isinstance(output, Requested)]
+    parsed = map(EnrichmentRequest.model_validate_json, bodies)
+    return [Asked(Position("enrichment.requests", 0, number), one) for number, one in enumerate(parsed)]
+
+
+def batches(asked: list[Asked], size: int) -> Iterator[list[Asked]]:
+    """Requests of a session, so many together, as those of a backlog are."""
+    waiting = defaultdict[tuple[str, str | None], list[Asked]](list)
+    for one in asked:
+        # What an embedding service reads has nothing to do with what it reads beside.
+        session = one.request.user_id, None if one.request.tasks == ["embed"] else one.request.session_id
+        waiting[session].append(one)
+        if len(waiting[session]) == size:
+            yield waiting.pop(session)
+    yield from waiting.values()
+
+
+async def spent(url: str, grouped: list[list[Asked]]) -> dict[str, Spent]:
+    """What it costs to have everything asked, by task. Raises RuntimeError where anything fails: what it cost would
+    mean nothing."""
+    model, service = load_language_model("m", Endpoint(url)), load_embedding_service("m", DIMENSION, Endpoint(url))
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(batch: list[Asked]) -> None:
+        async with places:
+            results = await enrich(batch, model, service, Thresholds(), CATEGORIES)
+        if failures := [failure.detail for result in results for failure in result.failures]:
+            raise RuntimeError(f"a task failed: {failures[0]}")
+
+    await asyncio.gather(*map(ask, grouped))
+    await asyncio.gather(model.close(), service.close())
+    costs: dict[str, Spent] = {task: one for (_, task), one in (model.meter.spent() | service.meter.spent()).items()}
+    return costs | {"all": reduce(Spent.plus, costs.values())}
+
+
+def _lines(conversation: Conversation) -> list[bytes]:
+    """The conversation's messages; each session has an end."""
+    lines = list[bytes]()
+    before: dict[str, Any] | None = None
+    for line in message_lines(conversation):
+        message = orjson.loads(line)
+        if before is not None and before["session_id"] != message["session_id"]:
+            lines.append(_end(before))
+        lines.append(line)
+        before = message
+    return lines if before is None else [*lines, _end(before)]
+
+
+def _end(last: dict[str, Any]) -> bytes:
+    kept = ("tenant_id", "user_id", "session_id", "timestamp")
+    return orjson.dumps({"type": "episode.end", **{name: last[name] for name in kept}})
+
+
+def _said_ms(line: bytes) -> int:
+    return parse_time(orjson.loads(line)["timestamp"])
