@@ -14,7 +14,7 @@ from benchmarks.live import Round, percentile, remembering, run
 from benchmarks.locomo import Conversation
 from benchmarks.model_server import EVERY, NEVER, Times, serving
 from recallflow.connectors.llm import Endpoint, load_language_model
-from recallflow.flows.kafka import SWITCH_S
+from recallflow.flows.serving import SWITCH_S
 from recallflow.flows.settings import Settings
 from recallflow.llm import Task
 from recallflow.operators.answers.models import Models, Within
