@@ -30,7 +30,7 @@ def run(llm_server: LlmServer, tmp_path: Path) -> Run:
     """What comes of events; the state is in `tmp_path`."""
 
     def run(*events: dict[str, Any], **chosen: Any) -> Processed:
-        fields = {"model": "e-1", "dimension": 64, "base_url": llm_server.url, "attempts": 1} | chosen
+        fields: dict[str, Any] = {"model": "e-1", "dimension": 64, "base_url": llm_server.url, "attempts": 1} | chosen
         models = ModelSettings(embedding=EmbeddingSettings(**fields))
         return process([orjson.dumps(event) for event in events], SETTINGS, tmp_path / "state", models=models)
 

@@ -201,7 +201,7 @@ def test_the_largest_result_fits_a_topic_and_the_largest_prompt_a_model(count: i
         claim = {"confidence": 1, "weight": 1, "evidence": "abc", "expires_at": "9999-01-01", "verdict": "refines"}
         memories = [f"m{n}" for n in range(1, 60)]
         ends = {"source": {"kind": "memory", "name": "m1"}, "type": "caused_by"}
-        said: dict[str, Any] = {
+        said: dict[str, dict[str, Any]] = {
             "classify": {"verdicts": [claim | {"memory": one} for one in memories]},
             "extract": {
                 "relations": [claim | ends | {"target": {"kind": "memory", "name": one}} for one in memories],

@@ -113,7 +113,7 @@ ASKED = OWNER | {"type": "recall", "query": "Where does Ann live?", "k": 20, "ti
 def test_every_event_of_a_result_is_applied_once_and_not_once_its_memory_is_gone(
     run: Callable[..., Processed], task: str, count: int, outcome: str
 ) -> None:
-    fields = {"category": "homes"} if task == "summarise_category" else {}
+    fields: dict[str, Any] = {"category": "homes"} if task == "summarise_category" else {}
     events = enriched([task], **fields).events
     assert len(events) == count
     assert outcomes(run(*TOLD, *events))[2:] == [outcome] * count
