@@ -21,7 +21,7 @@ from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.events import Item, Write
 from recallflow.operators.prepare import said
 
-SPENT = "embedding-spent.json"  # in the state directory
+SPENT = "embedding.spent"  # in the state directory
 
 _log = logging.getLogger(__name__)
 

@@ -96,6 +96,7 @@ class QuestionVectors:
         self.service: EmbeddingService | None = embedder.service if isinstance(embedder, RemoteEmbedder) else None
         self._embed_whole = _with_tokens(embedder)  # slow to find out
         self._timer = timer
+        self._failing = False
         self._cache = _Recent[str, tuple[float, TextVectors]](size)
 
     def cached(self, text: str) -> TextVectors | None:
@@ -126,8 +127,11 @@ class QuestionVectors:
     def _keep(self, text: str, found: TextVectors | Warn, took_ms: float) -> QuestionVector:
         """Caches what was found."""
         if isinstance(found, Warn):
-            _log.warning("%s", found.detail)
+            if not self._failing:  # once, and not for each question that comes meanwhile
+                _log.warning("%s", found.detail)
+            self._failing = True
             return QuestionVector(None, took_ms=took_ms, problem=found)
+        self._failing = False
         if len(found.tokens) <= CACHED_TOKENS:
             self._cache.put(cache_key(self.embedder.name, text), (self._timer(), found))
         return QuestionVector(found.vector, took_ms=took_ms, tokens=found.tokens)

@@ -1,0 +1,162 @@
+"""`--embedder openai` on a real broker: the main flow, the enrichment flow, and a service over real HTTP."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from confluent_kafka import Producer
+
+from benchmarks.broker import Cluster
+from recallflow.flows.topics import Topics
+from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.logical import state_hash
+from tests.kafka.harness import GIVE_UP_S, Command, Names, read_topic, until, watched
+from tests.kafka.test_reembed import vectors
+from tests.llm_server import LlmServer
+
+SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
+FLAGS = {
+    "run": ("memory", "queries", "control", "responses", "receipts", "dead_letters", "enrichment"),
+    "enrich": ("memory", "control", "receipts", "dead_letters", "enrichment", "results"),
+}
+NAMES = {
+    "memory": "--memory-topic", "queries": "--query-topic", "control": "--control-topic",
+    "responses": "--response-topic", "receipts": "--receipt-topic", "dead_letters": "--dead-letter-topic",
+    "enrichment": "--enrichment-topic", "results": "--result-topic",
+}  # fmt: skip
+FERRY, KETTLE, GADGET = "The ferry to Porto leaves at nine", "The kettle is broken again", "Which gadget fails?"
+LOOKS = 50  # at the responses, before a question is asked again
+NEAR, FAR = [1.0] + [0.0] * 63, [0.0, 1.0] + [0.0] * 62
+
+Running = Callable[..., contextlib.AbstractContextManager[None]]
+
+
+class Platform:
+    """Sends events of Ann's and reads the answers to her questions."""
+
+    def __init__(self, broker: Cluster, topics: Topics) -> None:
+        self.broker, self.topics = broker, topics
+        self._producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
+        self._asked = 0
+
+    def send(self, topic: str, *events: Mapping[str, Any]) -> None:
+        for event in events:
+            owned = {"tenant_id": "acme", "user_id": "ann"} | dict(event)
+            self._producer.produce(topic, orjson.dumps(owned), b"acme/ann")
+        assert self._producer.flush(GIVE_UP_S) == 0
+
+    def remember(self, **texts: str) -> None:
+        self.send(
+            self.topics.memory, *({"type": "memory", "id": name, "content": said} for name, said in texts.items())
+        )
+
+    def ask(self, question: str, **fields: Any) -> dict[str, Any]:
+        """The answer. A question from before a first start has none, and is asked again."""
+        looked = LOOKS
+
+        def answered() -> dict[str, Any] | None:
+            nonlocal looked
+            looked += 1
+            if looked > LOOKS:
+                looked, self._asked = 0, self._asked + 1
+                query = {"type": "recall", "id": f"q{self._asked}", "query": question} | fields
+                self.send(self.topics.queries, query)
+            responses = [orjson.loads(message.value()) for message in read_topic(self.broker, self.topics.responses)]
+            return next((one for one in responses if one["query_id"] == f"q{self._asked}"), None)
+
+        until(lambda: answered() is not None)
+        return answered() or {}
+
+
+@pytest.fixture
+def platform(broker: Cluster, topics: Names) -> Platform:
+    named = {name: topics(getattr(Topics, name)) for name in NAMES}
+    broker.create_topics(dict.fromkeys(named.values(), 2))
+    return Platform(broker, Topics(replies=(), **named))
+
+
+@pytest.fixture
+def running(platform: Platform, tmp_path: Path, llm_server: LlmServer) -> Running:
+    """Runs a flow with a directory of its own, and stops it as an operator does."""
+
+    @contextlib.contextmanager
+    def run(flow: str, folder: str = "", model: str = "e-1") -> Iterator[None]:
+        named = [word for name in FLAGS[flow] for word in (NAMES[name], getattr(platform.topics, name))]
+        where = ["--state-dir", str(tmp_path / (folder or flow)), "--epoch-ms", "50",
+                 "--bootstrap-servers", platform.broker.bootstrap_servers]  # fmt: skip
+        service = ["--embedding-model", model, "--embedding-dimension", "64", "--embedding-url", llm_server.url]
+        embedder = ["--embedder", "openai"] if flow == "run" else []
+        command = [sys.executable, "-c", SCRIPT, flow, *embedder, *service, *where, *named]
+        environment = os.environ | {"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"}
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+        with watched(process):
+            try:
+                yield
+            finally:
+                process.send_signal(signal.SIGTERM)
+                errors = process.communicate()[1].decode()
+                print(errors)
+            assert process.returncode == 0, errors
+
+    return run
+
+
+def hash_of(state_dir: Path) -> str:
+    with StateDirectory.open(state_dir, describe(state_dir)[0], 1024 * 1024) as directory:
+        return state_hash(directory)
+
+
+def test_a_memory_is_found_by_words_at_once_and_by_meaning_once_its_vector_has_come(
+    platform: Platform, running: Running, llm_server: LlmServer, tmp_path: Path
+) -> None:
+    """A rebuild from the log has the same state, and pays nothing."""
+    llm_server.vectors |= {FERRY: FAR, KETTLE: NEAR, GADGET: NEAR}
+    platform.remember(ferry=FERRY, kettle=KETTLE)
+    with running("run"):
+        until(lambda: platform.ask("When does the ferry leave?")["status"] == "ok")
+        answer = platform.ask("When does the ferry leave?")
+        assert [memory["id"] for memory in answer["memories"]] == ["ferry", "kettle"]
+        assert [asked.texts for asked in llm_server.requests if FERRY in asked.texts] == []
+        with running("enrich"):
+            until(lambda: len(vectors(platform.broker, platform.topics.memory)) == 2)
+        until(lambda: platform.ask(GADGET)["memories"][0]["id"] == "kettle")
+        answer = platform.ask(GADGET, explain=True)
+        assert answer["status"] == "ok", answer["warnings"]
+    paid = [asked.texts for asked in llm_server.requests]
+    assert sum(FERRY in texts for texts in paid) == sum(KETTLE in texts for texts in paid) == 1
+    with running("run", "again"), running("enrich"):
+        until(lambda: platform.ask(GADGET)["memories"][0]["id"] == "kettle")
+    assert hash_of(tmp_path / "again") == hash_of(tmp_path / "run")
+    assert sum(KETTLE in asked.texts for asked in llm_server.requests) == 1
+    assert len(vectors(platform.broker, platform.topics.memory)) == 2
+
+
+def test_a_new_model_begins_with_vectors_that_were_computed_beforehand(
+    platform: Platform, running: Running, llm_server: LlmServer, command: Command, tmp_path: Path
+) -> None:
+    """Two engines with it come to the same state; one with the old model passes the new vectors over."""
+    llm_server.vectors |= {FERRY: FAR, KETTLE: NEAR, GADGET: NEAR}
+    platform.remember(ferry=FERRY, kettle=KETTLE)
+    with running("run", "old"):
+        until(lambda: len(platform.ask("ferry")["memories"]) == 2)
+    before = hash_of(tmp_path / "old")
+    reembed = ["reembed", "--yes", "--embedder", "openai", "--embedding-model", "e-2", "--embedding-dimension", "64",
+               "--embedding-url", llm_server.url, "--memory-topic", platform.topics.memory,
+               "--bootstrap-servers", platform.broker.bootstrap_servers]  # fmt: skip
+    done = command(*reembed)
+    assert done.returncode == 0, done.stderr
+    assert len(vectors(platform.broker, platform.topics.memory)) == 2
+    for folder in ("new", "other"):
+        with running("run", folder, "e-2"):
+            until(lambda: platform.ask(GADGET)["memories"][0]["id"] == "kettle")
+    assert hash_of(tmp_path / "new") == hash_of(tmp_path / "other")
+    with running("run", "old"):
+        until(lambda: platform.ask("ferry")["status"] == "ok")
+    assert hash_of(tmp_path / "old") == before
