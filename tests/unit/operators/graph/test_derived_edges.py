@@ -1,0 +1,166 @@
+"""Edges that were found out of memories: what they do to answers, and what undoes them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recallflow.flows.embedded import Processed
+from recallflow.state.verify import verify
+from tests.unit.operators.test_apply import forget, found, history, message, outcomes, update
+from tests.unit.operators.test_derived import LISBON, PORTO, fact, of
+
+Event = tuple[str, dict[str, Any]]
+Do = Callable[..., Processed]
+
+MINUTE_MS = 60_000
+OLD, NEW, CAT = message("old", LISBON), message("new", PORTO), message("cat", "My cat is called Tom")
+
+
+@pytest.fixture
+def do(run_flow: Callable[..., Processed], make_event: Callable[..., dict[str, Any]], tmp_path: Path) -> Do:
+    """Runs events, given as (type, fields), a minute apart; each asks for a receipt. What is left agrees."""
+
+    def run(*events: Event) -> Processed:
+        made = [
+            make_event(kind, at * MINUTE_MS, **{"receipt": True} | fields) for at, (kind, fields) in enumerate(events)
+        ]
+        done = run_flow(made, tmp_path / "state")
+        assert done.rejected == []
+        assert verify(tmp_path / "state").problems == []
+        return done
+
+    return run
+
+
+def between(source: str, target: str, kind: str = "supersedes", **fields: Any) -> Event:
+    """An edge between two memories, found out of the first of them as the other was read beside it."""
+    edge = {"source": f"memory:{source}", "target": f"memory:{target}", "type": kind, "evidence": source, **fields}
+    return "graph.edges", {"edges": [edge], **of(source, None, target)}
+
+
+def given(kind: str = "supersedes", **fields: Any) -> Event:
+    """The same edge, as a platform gives it."""
+    return "graph.edges", {"edges": [{"source": "memory:new", "target": "memory:old", "type": kind, **fields}]}
+
+
+def asked(**fields: Any) -> Event:
+    return "recall", {"query": "Where do I live?", **fields}
+
+
+def answers(done: Processed) -> list[set[str]]:
+    return [found(response) for response in done.responses]
+
+
+BOTH = {"old", "new"}
+
+# ── a memory that another supersedes ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_moved_lives_where_they_moved_to_and_the_past_knows_where_they_lived(do: Do) -> None:
+    done = do(
+        OLD, CAT, NEW, between("new", "old"), asked(), asked(include_history=True),
+        asked(as_of={"event_time": MINUTE_MS}), asked(as_of={"ingestion_time": 2 * MINUTE_MS}),
+    )  # fmt: skip
+    assert answers(done) == [{"new", "cat"}, {"old", "new", "cat"}, {"old", "cat"}, {"old", "new", "cat"}]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        forget(memory_id="new"),
+        update("new", content="I may move to Porto"),
+        update("old", content="I have always lived in Lisbon"),
+        given(archived=True),
+        ("graph.archive", {"edges": [{"source": "memory:new", "target": "memory:old", "type": "supersedes"}]}),
+        ("graph.archive", {"entities": ["memory:new"]}),
+    ],
+    ids=["forgotten", "newer edited", "older edited", "archived edge", "archived", "archived memory"],
+)
+def test_what_was_superseded_is_current_again_once_that_is_undone(do: Do, event: Event) -> None:
+    done = do(OLD, NEW, between("new", "old"), asked(), event, asked())
+    assert "old" not in answers(done)[0]
+    assert ("old" in answers(done)[1]) == (event[1].get("entities") is None)
+
+
+def test_a_fact_is_current_again_once_the_message_behind_the_newer_fact_is_another(do: Do) -> None:
+    told = [
+        OLD,
+        fact("lisbon", "Ann lives in Lisbon", **of("old")),
+        NEW,
+        fact("porto", "Ann lives in Porto", **of("new")),
+    ]
+    done = do(*told, between("porto", "lisbon"), asked(), update("new", content="I dream of Porto"), asked())
+    assert answers(done) == [{"old", "new", "porto"}, {"old", "new", "lisbon"}]
+
+
+def test_what_was_undone_stays_so_when_the_same_is_found_out_again(do: Do) -> None:
+    done = do(OLD, NEW, between("new", "old"), given(archived=True), between("new", "old"), asked())
+    assert answers(done) == [BOTH]
+
+
+def test_what_is_found_out_changes_nothing_of_what_is_given(do: Do) -> None:
+    done = do(OLD, NEW, given(confidence=0.5), between("new", "old", confidence=1.0), asked(), history("new"))
+    assert found(done.responses[0]) == BOTH
+    (edge,) = done.responses[1]["edges"]
+    assert (edge["confidence"], edge["evidence"]) == (0.5, ["new"])
+
+
+def test_what_is_given_stays_where_the_memory_that_says_so_too_is_edited(do: Do) -> None:
+    done = do(OLD, NEW, given(), between("new", "old"), update("new", content="I moved to Porto last year"), asked())
+    assert answers(done) == [{"new"}]
+
+
+# ── verdicts that are too broad, or not sure enough ───────────────────────────────────────────────────────────────
+
+
+def test_a_contradiction_takes_nothing_out_of_an_answer_however_broad_it_is(do: Do) -> None:
+    done = do(OLD, CAT, NEW, between("new", "cat", "contradicts", confidence=0.6), asked())
+    assert answers(done) == [{"old", "new", "cat"}]
+    flags = {memory["id"]: memory.get("conflicts_with") for memory in done.responses[0]["memories"]}
+    assert flags == {"old": None, "new": ["cat"], "cat": ["new"]}
+
+
+def test_a_memory_is_superseded_only_by_what_is_sure_enough(do: Do) -> None:
+    done = do(OLD, NEW, between("new", "old", confidence=0.6), asked(), between("new", "old", confidence=0.9), asked())
+    assert answers(done) == [BOTH, {"new"}]
+
+
+# ── conditions and entities ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "event", [forget(memory_id="new"), update("new", content="Tea, always")], ids=["forgotten", "edited"]
+)
+@pytest.mark.parametrize(
+    "edge",
+    [
+        {"source": "memory:new", "target": "time:morning", "type": "conditional_on"},
+        {"source": "entity:Ann", "target": "entity:tea", "type": "likes"},
+    ],
+    ids=["condition", "relation"],
+)
+def test_what_a_memory_brought_into_the_graph_goes_with_it(do: Do, edge: dict[str, Any], event: Event) -> None:
+    said = "graph.edges", {"edges": [edge], **of("new", "coffee")}
+    explored = "graph.explore", {"nodes": [edge["target"]]}
+    done = do(message("new", "coffee"), said, explored, event, explored)
+    assert outcomes(done)[1] == "updated"
+    before, after = done.responses
+    assert [one["type"] for one in before["subgraph"]["edges"] if one["type"] == edge["type"]] == [edge["type"]]
+    assert after["status"] == "error" or after["subgraph"]["edges"] == []
+
+
+def test_an_edge_to_what_is_gone_by_now_is_no_mistake(do: Do) -> None:
+    done = do(
+        OLD, NEW, ("graph.edges", {"edges": [{"source": "new", "target": "tag:gone", "type": "about"}], **of("new")})
+    )
+    assert outcomes(done)[2:] == ["outdated"]
+
+
+def test_the_words_that_bear_it_out_are_gone_with_the_memory(do: Do) -> None:
+    edge = {"source": "new", "target": "old", "type": "supersedes", "evidence": "moved"}
+    quoted = "graph.edges", {"edges": [edge], **of("cat", CAT[1]["content"])}
+    done = do(OLD, NEW, CAT, given(), quoted, history("new"), forget(memory_id="cat"), history("new"))
+    shown = [response["edges"][0].get("properties") for response in done.responses]
+    assert shown == [{"evidence": "moved"}, {}]
