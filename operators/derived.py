@@ -65,7 +65,7 @@ def columns(view: View, derived: DerivedFrom) -> dict[str, Any]:
             name = f"derived_from.others.{number - 1}.memory_id" if number else "derived_from.memory_id"
             problem = f"was itself made from {row.derived_from['memory_id']}: name that"
             raise InvalidRecord("invalid_event", [FieldProblem(name, problem)])
-        one["content_hash"] = content_hash(row.content)
+        one["content_hash"] = one.get("content_hash") or content_hash(row.content)  # a given one was compared before
     return {name: value for name, value in said.items() if value}
 
 
@@ -99,8 +99,8 @@ def withdraw(view: View, seq: int, edited: tuple[int, bool]) -> None:
 
 
 def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:
-    """Ends a memory in a new version. A time that no log carries ends it before all time: it is to be the same in each
-    replay."""
+    """Ends a memory in a new version, which says nothing of entities. A time that no log carries ends it before all
+    time: it is to be the same in each replay."""
     current, edited_ms, logged = view.current(entry.id), *edited
     if current is None:
         raise KeyError(f"no id leads to memory {entry.seq}")
@@ -119,6 +119,8 @@ def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:
         edited_ms=edited_ms,
         edited_logged=logged,
         valid_to_ms=ended_ms,
+        entities=[],
+        relations=[],
     )
     renewed = entry._replace(
         version=after.version,
@@ -127,4 +129,4 @@ def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:
         valid_to_ms=ended_ms,
         edited_ms=edited_ms,
     )
-    view.put(after, renewed, view.vectors(entry.seq), current.digest)
+    view.put(after, renewed, view.vectors(entry.seq), current.digest, ended=True)

@@ -162,10 +162,17 @@ class View:
         return self._next_seq - 1
 
     def put(
-        self, row: MemoryRow, entry: Entry, vectors: Vectors | None, digest: str, content_changed: bool = True
+        self,
+        row: MemoryRow,
+        entry: Entry,
+        vectors: Vectors | None,
+        digest: str,
+        content_changed: bool = True,
+        *,
+        ended: bool = False,
     ) -> None:
         """Stores a version of a memory and makes it the current one; the one before stays for questions about then.
-        `content_changed`: its text or its vector is another than before."""
+        `content_changed`: its text or its vector is another than before; `ended`: it holds no longer."""
         key, name, effects = self._hot.key, self._hot.name(row.id), self._staged
         if row.version > 0:
             before, old = self.entry(row.seq), self.vectors(row.seq)
@@ -178,7 +185,8 @@ class View:
         effects[keys.vectors(key, row.seq)] = vectors.encode() if vectors else None
         self._added.append((entry, vectors))
         known = row.seq < self._hot.next_seq
-        self.touched.append(Remembered(row, entry.episode, vectors, content_changed, known))
+        compared = None if ended else vectors
+        self.touched.append(Remembered(row, entry.episode, compared, content_changed, known, ended=ended))
 
     def forget(self, entry: Entry) -> None:
         """Removes every version of a memory. Its id leads to a tombstone, so that a replay does not bring it back, and

@@ -10,7 +10,7 @@ from recallflow.operators.events import Analysis
 from recallflow.operators.graph.changes import Changes
 from recallflow.operators.graph.extract import Link, Relation, links, relations
 from recallflow.operators.graph.known import with_known
-from recallflow.operators.graph.names import read_names
+from recallflow.operators.graph.names import Named, read_names
 from recallflow.operators.graph.past import EDGE_WEIGHT, STATED_WEIGHT
 from recallflow.operators.graph.similar import Similarity, link_similar, unlink_similar
 from recallflow.state.graph_codec import ENTITY_KIND, EPISODE_KIND, LinksRow, NodeKey, Statement, node_key
@@ -30,7 +30,8 @@ class Forgotten(NamedTuple):
 class Remembered(NamedTuple):
     """The version of a memory that an event made the current one. `episode`: the number of the episode that it joined.
     `content_changed`: its text or its vector is another than before. `known`: the graph may have an earlier version.
-    `embedded`: nothing is new but that it has a vector, or another one."""
+    `embedded`: nothing is new but that it has a vector, or another one. `ended`: it holds no longer, and is linked to
+    nothing that its text names."""
 
     row: MemoryRow
     episode: int
@@ -38,6 +39,7 @@ class Remembered(NamedTuple):
     content_changed: bool
     known: bool = True
     embedded: bool = False
+    ended: bool = False
 
     @property
     def memory_id(self) -> str:
@@ -63,11 +65,7 @@ class GraphWriter:
         owner's newest memory."""
         changes, row = self._changes, memory.row
         before = changes.links(row.seq) if memory.known else None
-        named = read_names(row.content) if analysis is None else analysis.named
-        caseless = changes.names.caseless() if not row.content.isascii() else []
-        if named.doubtful or caseless:
-            named = with_known(named, changes.has_node, row.content, caseless)
-        wanted = links(row, episode_id, named)
+        wanted = links(row, episode_id, Named() if memory.ended else self._named(row, analysis))
         self._put_links(row.seq, before.links if before else {}, wanted)
         stated = [self._state(row, one).hex() for one in relations(row)] if row.relations or row.entities else []
         evidence = before.evidence if before else []
@@ -160,6 +158,14 @@ class GraphWriter:
         return len(members)
 
     # ------------------------------------------------------------------ parts
+
+    def _named(self, row: MemoryRow, analysis: Analysis | None) -> Named:
+        """What a memory's text names, by itself or by what the graph knows."""
+        named = read_names(row.content) if analysis is None else analysis.named
+        caseless = self._changes.names.caseless() if not row.content.isascii() else []
+        if named.doubtful or caseless:
+            return with_known(named, self._changes.has_node, row.content, caseless)
+        return named
 
     def _find_similar(self, memory: Remembered, sketch: bytes, newest: int) -> bytes:
         """Brings the memory's neighbours up to date. Returns the sketch of its vector, made unless it is given."""

@@ -167,6 +167,16 @@ def test_a_fact_of_a_text_that_is_replaced_is_in_no_answer_about_now(do: Do) -> 
     assert [one.get("valid_to") for one in versions["versions"]] == [None, "1970-01-01T00:02:00Z"]
 
 
+def test_what_a_fact_relates_is_said_no_more_once_its_message_is_another(do: Do) -> None:
+    related = fact(relations=[{"source": "Ann", "type": "lives_in", "target": "Lisbon"}])
+    facts = "graph.facts", {"entities": ["Ann"]}
+    past = "graph.facts", {"entities": ["Ann"], "as_of": {"ingestion_time": 90_000}}
+    done = do(TOLD, related, facts, update("told", content=PORTO), facts, past)
+    before, after, then = (response.get("graph_facts") for response in done.responses)
+    assert len(before["facts"]) == len(then["facts"]) == 1
+    assert not after or after["facts"] == []
+
+
 def test_an_update_that_leaves_the_text_as_it_is_leaves_its_facts(do: Do) -> None:
     done = do(TOLD, fact(), update("told", category="home"), update("told", content=LISBON, tags=["a"]), recall())
     assert found(done.responses[0]) == {"told", "fact"}
