@@ -45,7 +45,8 @@ def author(memory: ShownMemory) -> str:
 
 
 def stands_in(quote: str, text: str) -> bool:
-    """Whether a quote is part of a text; only blanks and capitals may differ."""
+    """Whether a quote is part of a text, word for word: blanks, capitals, accents and punctuation may differ, which
+    models straighten."""
     words = _flat(quote)
     long_enough = sum(character.isalnum() for character in words) >= EVIDENCE_CHARACTERS
     return (long_enough or words == _flat(text)) and bool(words) and words in _flat(text)
@@ -56,7 +57,7 @@ def names_it(text: str, name: str) -> bool:
     found, flat = _flat(name), _flat(text)
     if _CASELESS.search(found):
         return found in flat
-    return bool(found) and regex.search(rf"(?<!\w){regex.escape(found)}(?!\w)", flat) is not None
+    return bool(found) and f" {found} " in f" {flat} "
 
 
 def sources_of(text: str, own: Sequence[str], others: Sequence[str]) -> list[int] | None:
@@ -106,4 +107,4 @@ def _same_but_bent(one: str, other: str) -> bool:
 
 
 def _flat(text: str) -> str:
-    return " ".join(text.casefold().split())
+    return " ".join(_WORD.findall(plain(text)))

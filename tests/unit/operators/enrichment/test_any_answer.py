@@ -115,7 +115,7 @@ def ids_in(value: Any, field: str = "") -> Iterator[str]:
 
 
 def flat(text: str) -> str:
-    return " ".join(text.split()).casefold()
+    return "".join(character for character in text.casefold() if character.isalnum())
 
 
 @given(st.tuples(*(values(step.prompt.schema) for step in STEPS)))

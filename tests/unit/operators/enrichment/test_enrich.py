@@ -2,6 +2,7 @@
 the same answers."""
 
 import asyncio
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from recallflow.embedder import Matrix
 from recallflow.errors import EmbedderError, ModelError
 from recallflow.events import MemoryEmbedding
-from recallflow.llm import Completion, Prompt, Task
+from recallflow.llm import Completion, Embedded, Prompt, Task
 from recallflow.operators.enrichment.enrich import enrich
 from recallflow.operators.enrichment.failures import LACKS, RELATIONSHIPS
 from recallflow.operators.enrichment.plan import Thresholds, estimated, plan
@@ -91,6 +92,16 @@ def test_vectors_come_of_what_is_to_be_read_with_what_tells_whether_they_still_f
     sent: Matrix = np.array([0.1 * len("Ann: I moved to Porto."), 0.2, -0.3], np.float32)
     assert np.array(event.embedding, np.float32).tobytes() == sent.tobytes()
     assert "0.2" in str(event.embedding)  # as short as it can be written
+
+
+def test_an_event_that_nobody_would_take_is_not_sent() -> None:
+    class Broken(Vectors):
+        async def embed(self, tenant_id: str, texts: Sequence[str]) -> Embedded:
+            embedded = await super().embed(tenant_id, texts)
+            return embedded._replace(vectors=embedded.vectors * np.float32(np.nan))
+
+    (result,) = results([request(["embed"], PORTO)], None, Broken())
+    assert (result.events, result.refused, result.failures) == ([], {"unfit": 1}, [])
 
 
 @pytest.mark.parametrize("task", ALL)

@@ -75,6 +75,11 @@ def test_sub_questions_differ_from_each_other_and_from_the_question() -> None:
     assert read_rewritten(answer, "Where does Ana live?") == ["When did Ana move?", "Why?"]
 
 
+def test_there_are_so_many_sub_questions_and_no_more() -> None:
+    answer = {"questions": [f"Who is {name}?" for name in "abcdefg"]}
+    assert read_rewritten(answer, "Who are they?") == ["Who is a?", "Who is b?", "Who is c?"]
+
+
 @given(st.lists(st.text()), st.text())
 def test_whatever_a_model_writes_sub_questions_are_few_short_and_different(texts: list[str], question: str) -> None:
     found = read_rewritten({"questions": texts}, question)
