@@ -44,6 +44,7 @@ Kind = Literal[
     "cut_midway",  # … in the middle of its body
     "slow",  # one byte after another, until released
     "huge",  # a body of many megabytes
+    "endless_error",  # the status 500, and a body that does not come until released
     "not_json",  # a body that is no JSON
     "invalid_json",  # the model writes no JSON
     "off_schema",  # the model writes JSON of another shape
@@ -274,10 +275,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._hang_up()
         elif fault.kind == "status":
             further = {"Retry-After": fault.retry_after} if fault.retry_after is not None else {}
+            if 300 <= fault.status < 400:
+                further["Location"] = self.path  # where the call would be answered
             # As services do, it quotes what it was sent.
             self._reply({"error": {"message": f"fault: {asked.body}", "code": "fault"}}, fault.status, further)
         elif fault.kind == "huge":
             self._send(b" " * 200_000_000)
+        elif fault.kind == "endless_error":
+            self._head(500, 1_000_000)
+            self._held(lambda: None)
         elif fault.kind == "not_json":
             self._send(b"<html>it works</html>")
         elif fault.kind == "cut_midway":

@@ -61,8 +61,11 @@ class Budget:
         if self._path is not None and self._spent:
             self._written_s = self._epoch_s()
             new = self._path.with_suffix(".new")
-            new.write_bytes(orjson.dumps({"day": self._day, "spent": self._spent}))
-            new.replace(self._path)
+            try:
+                new.write_bytes(orjson.dumps({"day": self._day, "spent": self._spent}))
+                new.replace(self._path)
+            except OSError as error:  # an answer that is paid for is worth more than the count
+                _log.warning("%s cannot be written (%s): a restart would not know what is spent", self._path, error)
 
     def _begin_day(self) -> int:
         today = int(self._epoch_s() // DAY_S)

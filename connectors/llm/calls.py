@@ -1,5 +1,6 @@
 """Calls of one service: tried again where that may help, left out where it is down or a tenant's budget is spent."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -50,6 +51,9 @@ class Calls:
             finally:
                 self._under_way -= 1
                 self._budget.give_back(reserved, spent.tokens)
+        except asyncio.CancelledError:
+            self.meter.fail(task, "timeout")  # who asked did not wait for it
+            raise
         except (ModelError, EmbedderError) as error:
             self.meter.fail(task, error.code if isinstance(error, ModelError) else "rejected")
             raise
@@ -81,6 +85,9 @@ class Calls:
                 if not error.may_pass or failures >= self._policy.attempts or malformed >= MALFORMED_MOST:
                     raise
                 wait_s = self._policy.wait_s(failures, error.retry_after)
+            except BaseException:
+                spend(Spent(1))
+                raise
             else:
                 spend(answer.spent)
                 return answer

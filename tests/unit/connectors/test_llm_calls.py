@@ -224,6 +224,8 @@ def test_calls_that_nobody_waited_for_count_as_failures(llm_server: LlmServer, m
     asked = model.load()
     model.run(given_up(asked))
     assert model.ask(asked) == "left_alone"
+    assert asked.meter.failures() == {("classify", "timeout"): FAILURES, ("classify", "left_alone"): 1}
+    assert asked.meter.spent() == {("acme", "classify"): Spent(FAILURES)}
 
 
 @pytest.mark.parametrize("fault", ["cut", Fault("status", status=503), Fault("status", status=401)], ids=str)
@@ -336,6 +338,13 @@ def test_what_is_spent_is_known_after_a_restart(
     assert model.ask(model.load(**chosen)) == "ok"
     assert "spending.json cannot be read" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["spending.json"]
+
+
+def test_a_count_that_cannot_be_written_fails_no_call(
+    model: Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert model.ask(model.load(spending=tmp_path / "gone" / "spending.json")) == "ok"
+    assert "spending.json cannot be written" in caplog.text
 
 
 def test_a_call_under_way_at_a_kill_counts_as_what_it_may_have_cost(

@@ -104,6 +104,13 @@ def test_a_model_that_takes_too_long_is_given_up_and_its_connection_let_go(
     llm_server.wait_for(lambda now: now.hung_up == 1)
 
 
+def test_the_body_of_an_error_is_not_waited_for(llm_server: LlmServer) -> None:
+    llm_server.fail("endless_error")
+    with pytest.raises(ModelError, match="unavailable: the service answered 500"):
+        complete(llm_server)
+    llm_server.wait_for(lambda now: now.hung_up == 1)
+
+
 def test_a_call_that_is_cancelled_lets_its_connection_go(llm_server: LlmServer) -> None:
     async def cancelled() -> None:
         model = load_language_model("m-1", Endpoint(llm_server.url))
