@@ -43,7 +43,7 @@ Kind = Literal[
     "cut",  # closes the connection before any answer
     "cut_midway",  # … in the middle of its body
     "slow",  # one byte after another, until released
-    "huge",  # a body of many megabytes
+    "huge",  # an answer behind many megabytes of spaces
     "endless_error",  # the status 500, and a body that does not come until released
     "not_json",  # a body that is no JSON
     "invalid_json",  # the model writes no JSON
@@ -280,7 +280,7 @@ class _Handler(BaseHTTPRequestHandler):
             # As services do, it quotes what it was sent.
             self._reply({"error": {"message": f"fault: {asked.body}", "code": "fault"}}, fault.status, further)
         elif fault.kind == "huge":
-            self._send(b" " * 200_000_000)
+            self._send(b" " * 100_000_000 + orjson.dumps(self._answered(asked, None)))
         elif fault.kind == "endless_error":
             self._head(500, 1_000_000)
             self._held(lambda: None)
@@ -338,7 +338,7 @@ class _Handler(BaseHTTPRequestHandler):
             "model": asked.body["model"],
             "data": [
                 {"object": "embedding", "index": at, "embedding": _packed(vector) if packed else vector}
-                for at, vector in enumerate(vectors)
+                for at, vector in reversed([*enumerate(vectors)])  # in no order that one may count on
             ],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }

@@ -94,6 +94,12 @@ def test_whatever_a_language_model_does_there_is_one_error(
     assert "Ana" not in str(raised.value)
 
 
+def test_an_answer_that_is_cut_off_says_so(llm_server: LlmServer) -> None:
+    llm_server.fail("length")
+    with pytest.raises(ModelError, match="malformed: the answer was cut off after 50 tokens"):
+        complete(llm_server)
+
+
 @pytest.mark.parametrize("fault", ["hang", "slow"])
 def test_a_model_that_takes_too_long_is_given_up_and_its_connection_let_go(
     llm_server: LlmServer, fault: Literal["hang", "slow"]
