@@ -3,7 +3,7 @@
 import argparse
 
 from recallflow.cli.log import set_up
-from recallflow.cli.options import EMBEDDING, STATE, add_kafka, config_and_origins
+from recallflow.cli.options import EMBEDDING, LLM, STATE, add_kafka, config_and_origins
 from recallflow.flows.config import printed
 from recallflow.flows.enrich import EnrichFlow
 
@@ -17,7 +17,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "enrich", help="models beside the main flow", description="Runs the enrichment flow until SIGTERM."
     )
     topics = (f"topics.{name}" for name in TOPICS)
-    add_kafka(enrich, *STATE, *EMBEDDING, "engine.epoch_ms", *topics, *DEPLOYMENT, *SHOWN)
+    add_kafka(enrich, *STATE, *LLM, "llm.timeout_ms", *EMBEDDING, "engine.epoch_ms", *topics, *DEPLOYMENT, *SHOWN)
     enrich.add_argument("--print-config", action="store_true", help="print the settings that hold, and from where")
     enrich.set_defaults(run=run_flow)
 
