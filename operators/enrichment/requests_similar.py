@@ -9,7 +9,7 @@ Only a fixed number of memories is looked at: those of the newest that are close
 entity that is named, and beside a fact the newest of its kind.
 """
 
-from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 from recallflow.enrichment import ShownMemory
@@ -26,6 +26,7 @@ from recallflow.state.window import most_different
 SIMILAR_MOST = 10
 LOOKED_AT = 32  # by their sketches
 _ENTITIES, _MEMBERS = 8, 8  # entities, and the newest memories of each
+_KNOWN_MEMBERS = 64  # of each, that are known to be about it
 _FACTS = 16  # the newest of a kind
 _SPEAKERS = frozenset(stems("user assistant"))  # what facts call them
 _SPELT_ALIKE = 0.3  # the least cosine of spellings: texts with a word in common have more
@@ -47,7 +48,7 @@ def similar(view: View, memory: Remembered, wanted: Wanted) -> list[ShownMemory]
     else:
         about = [key for key in ({} if links is None else links.links) if is_entity(NodeKey(key))][:_ENTITIES]
         pairs = _by_words(view, memory, sketch, about)
-    stand = [one for one in pairs if not view.graph.is_superseded(one.entry.seq)][:SIMILAR_MOST]
+    stand = [*islice((one for one in pairs if not view.graph.is_superseded(one.entry.seq)), SIMILAR_MOST)]
     rows = zip(view.rows([one.entry for one in stand]), stand, strict=True)
     return [shown(row, similarity=one.similarity) for row, one in rows if not _is_kin(memory.row, row)]
 
@@ -74,25 +75,20 @@ def _by_meaning(view: View, own: int, vectors: Vectors, sketch: bytes, wanted: W
 def _by_words(view: View, memory: Remembered, sketch: bytes, about: list[str]) -> list[_Pair]:
     own, members = view.entry(memory.seq), view.graph.members
     near = _near(view, memory.seq, sketch, _SPELT_ALIKE) if sketch else []
-    of_entity = {seq for key in about for seq in members(key, _MEMBERS)}
+    by_entity = [members(key, _KNOWN_MEMBERS) for key in about]
+    of_entity, newest = ({seq for each in by_entity for seq in each[:most]} for most in (_KNOWN_MEMBERS, _MEMBERS))
     facts = members(node_key("type", own.kind), _FACTS) if own.role is None else []
     stemmed = {*own.stems.split()}
     words = stemmed - _SPEAKERS - {stem for key in about for stem in stems(key.partition(":")[2])}
     found = []
-    for entry in view.entries_of(sorted({*near, *of_entity, *facts} - {memory.seq})):
+    for entry in view.entries_of(sorted({*near, *newest, *facts} - {memory.seq})):
         theirs = {*entry.stems.split()}
-        is_about = entry.seq in of_entity or (bool(about) and _shares(view, entry.seq, about))
-        is_about = is_about or not _SPEAKERS.isdisjoint(stemmed & theirs)
+        is_about = entry.seq in of_entity or not _SPEAKERS.isdisjoint(stemmed & theirs)
         in_common = len(words & theirs)
         if (is_about or entry.author == own.author) and (in_common or (is_about and own.role is entry.role is None)):
             found.append((in_common, entry))
     found.sort(key=lambda one: (-one[0], -one[1].seq))
     return [_Pair(entry, None) for _, entry in found]
-
-
-def _shares(view: View, seq: int, about: Iterable[str]) -> bool:
-    links = view.graph.links(seq)
-    return links is not None and any(key in links.links for key in about)
 
 
 def _near(view: View, own: int, sketch: bytes, cosine: float) -> list[int]:

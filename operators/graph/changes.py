@@ -5,7 +5,6 @@ record is read as the event leaves it so far. After a removal, `prune` deletes t
 """
 
 from collections.abc import Iterable
-from itertools import islice
 
 from recallflow.embedder import Matrix
 from recallflow.operators.graph import orphans
@@ -198,8 +197,10 @@ class Changes:
 
     def members(self, key: str, at_most: int | None = None) -> list[int]:
         """So many of the memories linked to a node by earlier events, or all, the newest first."""
-        stored = self._partition.scan(keys.members(self._owner, self.name(NodeKey(key))))
-        return [keys.reversed_sequence(member) for member, _ in islice(stored, at_most)]
+        prefix = keys.members(self._owner, self.name(NodeKey(key)))
+        if at_most is not None:
+            return [*map(keys.reversed_sequence, self._partition.first_keys(prefix, at_most))]
+        return [keys.reversed_sequence(member) for member, _ in self._partition.scan(prefix)]
 
     def _describe(self, key: NodeKey, seq: int, description: Description) -> None:
         row = self.node(key)

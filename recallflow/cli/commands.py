@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from recallflow.cli import demo, dlq, enrich, graph, inspect, kafka, memory, pipe, reembed, replay, schema
+from recallflow.cli import categories, demo, dlq, enrich, graph, inspect, kafka, memory, pipe, reembed, replay, schema
 from recallflow.cli.failures import failed, hooked
 from recallflow.cli.log import in_json
 from recallflow.cli.output import native_stderr_aside
@@ -21,7 +21,7 @@ def commands() -> argparse.ArgumentParser:
     parser.set_defaults(debug=False)
     parser.add_argument("--version", action="version", version=f"recallflow {version('recallflow')}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    for module in (demo, pipe, memory, replay, graph, kafka, enrich, reembed, dlq, inspect, schema):
+    for module in (demo, pipe, memory, replay, graph, categories, kafka, enrich, reembed, dlq, inspect, schema):
         module.add_to(added)
     _add_debug(parser)
     return parser

@@ -2,17 +2,15 @@
 
 import argparse
 import time
-from pathlib import Path
 from typing import Any, cast, get_args
 
 import orjson
 
 from recallflow.cli import graph_text
+from recallflow.cli.deciding import append, client
 from recallflow.cli.options import ENGINE, add_control, add_kafka, add_owner, config, decisions
-from recallflow.client import RecallClient
 from recallflow.client.scope import Scope
 from recallflow.control import RolloutMode
-from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
 from recallflow.queries import QueryEvent
 from recallflow.state.directory import describe
@@ -79,21 +77,14 @@ def run_decide(options: argparse.Namespace) -> int:
     fields = decided | {"by": options.by, "why": options.why}
     said = " ".join([options.action, options.tenant, getattr(options, options.decided)])
     if options.control is not None:
-        _append(options.control, Scope(options.tenant, "prod"), options.type, fields)
+        append(options.control, options.tenant, options.type, fields)
         print(f"{said}: appended to {options.control}")
         return 0
-    with _client(config(options), options.tenant, "prod") as client:
-        send = client.graph_rollout if options.type == "graph.rollout" else client.graph_gate
+    with client(config(options), options.tenant) as opened:
+        send = opened.graph_rollout if options.type == "graph.rollout" else opened.graph_gate
         position = send(**fields)
     print(f"{said}: {position}")
     return 0
-
-
-def _append(path: Path, scope: Scope, event_type: str, fields: dict[str, Any]) -> None:
-    """In force from now on."""
-    event = scope.decision(event_type, fields | {"timestamp": time.time_ns() // 1_000_000})
-    with path.open("ab") as file:
-        file.write(event.model_dump_json(exclude_none=True).encode() + b"\n")
 
 
 # ---------------------------------------------------------------------- questions
@@ -120,17 +111,5 @@ def _ask_directory(options: argparse.Namespace, asked: dict[str, Any]) -> dict[s
 
 def _ask_engine(options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:
     query = cast(QueryEvent, Scope(options.tenant, options.environment).event(options.type, options.user, asked))
-    with _client(config(options), options.tenant, options.environment) as client:
-        return client.ask(query).model_dump(mode="json", exclude_unset=True)
-
-
-def _client(where: Config, tenant_id: str, environment: str) -> RecallClient:
-    return RecallClient(
-        where.kafka.bootstrap_servers,
-        tenant_id,
-        environment=environment,
-        query_topic=where.topics.queries,
-        response_topic=where.topics.responses,
-        control_topic=where.topics.control,
-        options=where.kafka.librdkafka,
-    )
+    with client(config(options), options.tenant, options.environment) as opened:
+        return opened.ask(query).model_dump(mode="json", exclude_unset=True)

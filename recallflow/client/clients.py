@@ -75,6 +75,7 @@ class RecallClient(_Face):
     graph_trace = _waited(Core.graph_trace)
     graph_rollout = _waited(Core.graph_rollout)
     graph_gate = _waited(Core.graph_gate)
+    category = _waited(Core.category)
     ask = _waited(Core.ask)
 
     def close(self) -> None:
@@ -101,6 +102,7 @@ class AsyncRecallClient(_Face):
     graph_trace = _awaited(Core.graph_trace)
     graph_rollout = _awaited(Core.graph_rollout)
     graph_gate = _awaited(Core.graph_gate)
+    category = _awaited(Core.category)
     ask = _awaited(Core.ask)
 
     async def close(self) -> None:

@@ -217,8 +217,16 @@ class Core:
         judges by what it sees from then on. Gives and raises what `graph_rollout` does."""
         return self._decide("gate.verdict", {"blocked": blocked, "by": by, "why": why})
 
+    def category(
+        self, /, name: str, description: str, *, removed: bool = False, by: str | None = None, why: str | None = None
+    ) -> "Future[Position]":
+        """Defines a category of the tenant's memories, describes it anew, or has nothing sorted into it any more
+        (`removed`). It holds for all that reaches Kafka after it. Gives and raises what `graph_rollout` does."""
+        fields = {"name": name, "description": description, "removed": removed, "by": by, "why": why}
+        return self._decide("category", {name: given for name, given in fields.items() if given is not None})
+
     def _decide(self, event_type: str, fields: Mapping[str, Any]) -> "Future[Position]":
-        for name in ("by", "why"):
+        for name in {"by", "why"} & fields.keys():
             checked_text(name, fields[name])
         event = self._scope.decision(event_type, fields)
         return self._produce(self._topics.control, event.model_dump_json(exclude_none=True).encode(), event.record_key)
