@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from recallflow.control import ControlEvent
+from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.events import MemoryEvent
 from recallflow.queries import QueryEvent
 from recallflow.responses import Receipt, Response
@@ -15,6 +16,8 @@ _CONTRACTS: dict[str, tuple[str, TypeAdapter[Any]]] = {
     "control-event": ("control.events", TypeAdapter(ControlEvent)),
     "response": ("recall.responses", TypeAdapter(Response)),
     "receipt": ("memory.receipts", TypeAdapter(Receipt)),
+    "enrichment-request": ("enrichment.requests", TypeAdapter(EnrichmentRequest)),
+    "enrichment-result": ("enrichment.results", TypeAdapter(EnrichmentResult)),
 }
 
 

@@ -7,6 +7,8 @@ of two names then stands in the graph, or nothing does.
 
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
 from recallflow.enrichment import ShownEntity
 from recallflow.language import sentences
 from recallflow.operators.enrichment.requests_shown import SHOWN_CHARACTERS
@@ -47,14 +49,11 @@ def _shown(view: View, key: str, told_by: int) -> ShownEntity | None:
     node = view.graph.node(NodeKey(key))
     if node is None or node.archived:
         return None
-    kind = (node.properties or {}).get("type")
-    return ShownEntity.model_construct(
-        key=key,
-        name=node.name,
-        type=kind if isinstance(kind, str) else None,
-        urn=node.urn,
-        told_by=_sentence(view, told_by, node.name),
-    )
+    kind, sentence = (node.properties or {}).get("type"), _sentence(view, told_by, node.name)
+    try:
+        return ShownEntity(key=key, name=node.name, type=kind, urn=node.urn, told_by=sentence)
+    except ValidationError:  # a text may name what no event can name
+        return None
 
 
 def _sentence(view: View, seq: int, name: str) -> str | None:
