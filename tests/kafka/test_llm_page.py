@@ -1,0 +1,108 @@
+"""What docs/llm.md shows as a first run works as it stands, but for addresses, the key and the names of topics."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.broker import Cluster
+from recallflow.client import QueryTimeout, RecallClient
+from recallflow.flows.topics import Topics
+from tests.kafka.harness import Names, until
+from tests.kafka.test_enrich import facts
+from tests.llm_server import LlmServer
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "llm.md").read_text()
+SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
+PROBE_S = 1.0
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+def block(language: str) -> str:
+    """The first block of the page in a language."""
+    found = re.search(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture
+def own(topics: Names) -> Topics:
+    named: dict[str, Any] = {name: topics(value) for name, value in asdict(Topics()).items() if isinstance(value, str)}
+    return Topics(**named)
+
+
+@pytest.fixture
+def start(broker: Cluster, llm_server: LlmServer, own: Topics, tmp_path: Path) -> Iterator[Start]:
+    """Starts Python in a folder that has the samples and the page's settings; what still runs in the end is killed."""
+    samples = Path("recallflow", "samples")
+    shutil.copytree(ROOT / samples, tmp_path / samples)
+    shown = block("toml").replace("localhost:9092", broker.bootstrap_servers)
+    chosen = re.sub(r'^# base_url = ".*?"', f'base_url = "{llm_server.url}"', shown, flags=re.MULTILINE)
+    named = "".join(f'{name} = "{value}"\n' for name, value in asdict(own).items() if isinstance(value, str))
+    (tmp_path / "recallflow.toml").write_text(f"{chosen}\n[topics]\n{named}")
+    surroundings = {name: value for name, value in os.environ.items() if name != "KAFKA_BOOTSTRAP_SERVERS"}
+    environment = surroundings | {"RECALLFLOW_LLM_KEY": "secret", "RECALLFLOW_CONFIG": "recallflow.toml"}
+    with ExitStack() as stack:
+
+        def run(*words: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [sys.executable, "-c", *words],
+                cwd=tmp_path,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            return process
+
+        yield run
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    """What a command printed until it ended well."""
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    return stdout
+
+
+def test_the_first_run_of_the_page_finds_facts(
+    broker: Cluster, llm_server: LlmServer, own: Topics, start: Start
+) -> None:
+    llm_server.answer("facts", facts)
+    commands = [shlex.split(line)[1:] for line in block("sh").splitlines() if line.startswith("recallflow ")]
+    create, run, enrich, replay = ([word for word in words if word != "&"] for words in commands)
+    finished(start(SCRIPT, *create))
+    flows = [start(SCRIPT, *words) for words in (run, enrich)]
+    assert "205 events sent" in finished(start(SCRIPT, *replay))
+    where: dict[str, Any] = {"memory_topic": own.memory, "query_topic": own.queries, "response_topic": own.responses}
+
+    def found() -> bool:
+        with RecallClient(broker.bootstrap_servers, tenant_id="demo", timeout_s=PROBE_S, **where) as client:
+            try:
+                memories = client.recall("team-atlas", "When is the launch?").memories or []
+            except QueryTimeout:
+                return False
+        return any(memory.kind == "fact" and memory.derived_from is not None for memory in memories)
+
+    until(found)
+    script = block("python").replace("localhost:9092", broker.bootstrap_servers)
+    script = script.replace('tenant_id="demo"', f'tenant_id="demo", **{where!r}')
+    assert re.search(r"^fact .*launch.* \{'memory_id': 'atlas-", finished(start(script)), re.MULTILINE)
+    assert {asked.headers["authorization"] for asked in llm_server.requests} == {"Bearer secret"}
+    for flow in flows:
+        flow.send_signal(signal.SIGTERM)
+        finished(flow)
