@@ -154,3 +154,34 @@ def test_a_fact_that_leans_on_another_message_goes_with_that_message(run: Callab
     assert [one["memory_id"] for one in fact["derived_from"]["others"]] == ["told-1"]
     assert fact["content"] in current(run(*TOLD, fact, ASKED))
     assert current(run(OWNER | {"type": "memory.forget", "memory_id": "told-1"}, ASKED)) == [PORTO.content]
+
+
+def test_of_two_facts_the_newer_replaces_the_older_and_a_summary_is_made_from_facts(
+    run: Callable[..., Processed],
+) -> None:
+    """What is found out of facts: they are memories like others, but for what is made from them."""
+
+    def fact(about: ShownMemory, content: str, evidence: str, again: int) -> dict[str, Any]:
+        said = SAID["facts"]["facts"][0] | {"content": content, "evidence": evidence, "valid_from": None}
+        (result,) = results([request(["facts"], about)], Scripted(facts={"facts": [said]}))
+        (event,) = result.events
+        return event | {"id": f"fact-{again}"}
+
+    told = [
+        fact(LISBON, "Ann lives in Lisbon.", "I live in Lisbon", 1),
+        fact(PORTO, "Ann lives in Porto.", "to Porto", 2),
+    ]
+    older, newer = (
+        memory(event["id"], event["content"], event["timestamp"], derived_from=event["derived_from"]["memory_id"])
+        for event in told
+    )
+    claim = {"memory": "m2", "verdict": "refines", "confidence": 0.9, "evidence": "lives in Porto"}
+    said = {"classify": {"verdicts": [claim]}, "summarise_category": {"summary": "Ann lives in Porto."}}
+    asked = [
+        request(["classify"], newer, similar=[older]),
+        request(["summarise_category"], newer, older, category="homes"),
+    ]
+    found = [event for result in results(asked, Scripted(**said)) for event in result.events]
+    assert [event["type"] for event in found] == ["graph.edges", "category.summary"]
+    assert outcomes(run(*TOLD, *told, *found)) == ["created"] * 4 + ["updated"] * 2
+    assert current(run(ASKED)) == sorted([LISBON.content, PORTO.content, newer.content])
