@@ -34,7 +34,7 @@ def _read(
     answer: Mapping[str, Any], memories: Mapping[str, ShownMemory], categories: Mapping[str, str], least: float
 ) -> list[Found]:
     all_found = {number: Found() for number in memories}
-    for claim in answer["assigned"]:
+    for claim in all_found["m1"].first(answer["assigned"]):
         found = all_found.get(claim["memory"], all_found["m1"])
         with found.claim():
             memory = memories.get(claim["memory"])

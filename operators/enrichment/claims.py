@@ -11,6 +11,8 @@ from recallflow.enrichment import ShownMemory
 from recallflow.fields import parse_time
 from recallflow.llm import Prompt
 
+CLAIMS_MAX = 200  # of one answer; prompts ask for fewer
+
 Reason = Literal[
     "unknown_id",
     "own_memory",
@@ -76,6 +78,12 @@ class Found:
             yield
         except Refusal as refusal:
             self.refused[refusal.reason] += 1
+
+    def first(self, claims: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """The claims that are read: no answer takes long, however much a model wrote. The others are counted."""
+        if len(claims) > CLAIMS_MAX:
+            self.refused["too_many"] += len(claims) - CLAIMS_MAX
+        return claims[:CLAIMS_MAX]
 
 
 class Step(NamedTuple):

@@ -48,7 +48,7 @@ def is_own(memory: ShownMemory, other: ShownMemory) -> bool:
 
 def _read(answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], least: float) -> Found:
     found, seen, replaced = Found(), set[str](), list[tuple[float, ShownMemory]]()
-    for claim in answer["verdicts"]:
+    for claim in found.first(answer["verdicts"]):
         with found.claim():
             other, confidence = _checked(claim, new, shown, seen, least)
             if claim["verdict"] == "contradicts":

@@ -86,7 +86,7 @@ def extract(number: int, request: EnrichmentRequest, confidence: float) -> Step:
 
 def _read(answer: Mapping[str, Any], new: ShownMemory, shown: Mapping[str, ShownMemory], least: float) -> Found:
     found, seen = Found(), set[tuple[str, str, str]]()
-    for claim in answer["relations"]:
+    for claim in found.first(answer["relations"]):
         with found.claim():
             source, target = (_end(claim[side], new, shown) for side in ("source", "target"))
             draft = _relation(claim, source, target, new, least)

@@ -106,9 +106,9 @@ class _Reading:
 
     def read(self, answer: Mapping[str, Any]) -> list[Found]:
         """What is kept for each message. A claim about no message is counted with the first."""
-        first = next(iter(self._found.values()))
-        for claim in answer["facts"]:
-            found = self._found.get(claim["message"], first)
+        with_none = self._found["m1"]
+        for claim in with_none.first(answer["facts"]):
+            found = self._found.get(claim["message"], with_none)
             with found.claim():
                 found.drafts.append(self._fact(claim, found))
         return [*self._found.values()]
@@ -162,7 +162,7 @@ class _Reading:
 def _entities(claimed: Sequence[Mapping[str, Any]], content: str, found: Found) -> list[dict[str, str]]:
     """The entities that a fact names. Without others, which are counted, the fact is kept."""
     kept = dict[str, dict[str, str]]()
-    for one in claimed:
+    for one in found.first(claimed):
         with found.claim():
             name = check_text(one["name"], NAME_CHARACTERS)
             if not names_it(content, name):

@@ -70,7 +70,7 @@ def _read(
     least: float,
 ) -> Found:
     found, joined = Found(), set[str]()
-    for claim in answer["verdicts"]:
+    for claim in found.first(answer["verdicts"]):
         if claim["verdict"] != "same":
             continue  # nothing joins what is different, so nothing has to part it
         with found.claim():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import regex
@@ -14,6 +15,8 @@ from recallflow.operators.graph.names import read_names
 CHARACTERS = 8_000  # of the memory that a prompt is about
 BESIDE_CHARACTERS = 1_500  # of one shown beside it
 EVIDENCE_CHARACTERS = 3  # that are letters or digits: shorter quotes stand in any text
+
+TEXTS_KEPT = 256  # in the form in which they are compared: each claim of an answer is held against the same few
 
 _NUMBER = regex.compile(r"\p{Nd}+")
 _WORD = regex.compile(r"[\p{L}\p{M}\p{Nd}]+")
@@ -47,9 +50,11 @@ def author(memory: ShownMemory) -> str:
 def stands_in(quote: str, text: str) -> bool:
     """Whether a quote is part of a text, word for word: blanks, capitals, accents and punctuation may differ, which
     models straighten."""
-    words = _flat(quote)
+    if len(quote) > 2 * len(text) + EVIDENCE_CHARACTERS:
+        return False
+    words, flat = _flat(quote), _flat(text)
     long_enough = sum(character.isalnum() for character in words) >= EVIDENCE_CHARACTERS
-    return (long_enough or words == _flat(text)) and bool(words) and words in _flat(text)
+    return (long_enough or words == flat) and bool(words) and words in flat
 
 
 def names_it(text: str, name: str) -> bool:
@@ -64,7 +69,7 @@ def sources_of(text: str, own: Sequence[str], others: Sequence[str]) -> list[int
     """The numbers of those other texts that a text has a name or a number from, which its own texts do not have; None
     if one stands in none of them."""
     used: list[int] = []
-    words, known = [_words(one) for one in others], _words(" ".join(own))
+    words, known = [_words(one) for one in others], frozenset[str]().union(*map(_words, own))
     for wanted in _telling(text):
         if not _has(known, wanted):
             found = next((number for number, one in enumerate(words) if _has(one, wanted)), None)
@@ -88,6 +93,7 @@ def _telling(text: str) -> list[str]:
     return [*_WORD.findall(plain(named)), *_NUMBER.findall(plain(text))]
 
 
+@lru_cache(TEXTS_KEPT)
 def _words(text: str) -> frozenset[str]:
     flat = plain(text)
     return frozenset([*_WORD.findall(flat), *_NUMBER.findall(flat)])
@@ -106,5 +112,6 @@ def _same_but_bent(one: str, other: str) -> bool:
     return shorter >= _BENT and abs(len(one) - len(other)) <= _BENT and one[:stem] == other[:stem]
 
 
+@lru_cache(TEXTS_KEPT)
 def _flat(text: str) -> str:
     return " ".join(_WORD.findall(plain(text)))

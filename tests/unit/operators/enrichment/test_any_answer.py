@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from recallflow.embedder import Matrix
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult, ShownEntity
 from recallflow.llm import Completion, Embedded, Prompt, Spent
-from recallflow.operators.enrichment.claims import REFUSALS
+from recallflow.operators.enrichment.claims import CLAIMS_MAX, REFUSALS
 from recallflow.operators.enrichment.enrich import enrich
 from recallflow.operators.enrichment.plan import Thresholds, plan
 from tests.unit.operators.enrichment.models import Scripted, Vectors, asked, memory, parsed, request, results
@@ -233,3 +233,55 @@ def test_the_largest_result_fits_a_topic_and_the_largest_prompt_a_model(count: i
         assert 200_000 < size < RESULT_BYTES
     assert max(len(one.user) for one in model.prompts) < 130_000
     assert max(one.most_tokens for one in model.prompts) <= 8_000
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "last"),
+    [
+        ("classify", "verdicts", {"memory": "m2", "verdict": "refines", "confidence": 1, "evidence": "I moved"}),
+        ("categorise", "assigned", {"memory": "m1", "category": "food", "confidence": 1}),
+        (
+            "extract",
+            "relations",
+            {
+                "source": {"kind": "entity", "name": "tea"},
+                "type": "prefers_over",
+                "target": {"kind": "entity", "name": "coffee"},
+                "weight": 1,
+                "confidence": 1,
+                "evidence": "prefer tea",
+                "expires_at": None,
+            },
+        ),
+        (
+            "resolve",
+            "verdicts",
+            {"name": "n2", "entity": "e1", "verdict": "same", "confidence": 1, "evidence": "Annie"},
+        ),
+        (
+            "facts",
+            "facts",
+            {
+                "message": "m1",
+                "content": "Ann moved.",
+                "kind": "fact",
+                "confidence": 1,
+                "evidence": "I moved",
+                "entities": [],
+                "valid_from": None,
+                "valid_to": None,
+            },
+        ),
+    ],
+)
+@pytest.mark.parametrize("ahead", [CLAIMS_MAX - 1, CLAIMS_MAX, 10_000])
+def test_of_an_answer_without_end_the_beginning_is_read(
+    task: str, answer: str, last: dict[str, Any], ahead: int
+) -> None:
+    wrong = last | {"confidence": 0}
+    wrong |= {"memory": "m99"} if "memory" in last else {}  # what is said twice of one memory is refused as such
+    wanted = REQUESTS[0].model_copy(update={"tasks": [task]})
+    (result,) = results([wanted], Scripted(**{task: {answer: [*[wrong] * ahead, last]}}), None, CATEGORIES)
+    assert len(result.events) == (ahead < CLAIMS_MAX)
+    assert result.refused.pop("too_many", 0) == max(0, ahead + 1 - CLAIMS_MAX)
+    assert sum(result.refused.values()) == min(ahead, CLAIMS_MAX)
