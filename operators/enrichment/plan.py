@@ -5,12 +5,11 @@ once. What a memory says to others is asked for each alone: its neighbours would
 what is said of one pair would stand beside what is said of another.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from recallflow.enrichment import EnrichmentRequest
-from recallflow.llm import Prompt, Spent, Task
+from recallflow.llm import Task
 from recallflow.operators.enrichment.categorise import categorise
 from recallflow.operators.enrichment.claims import Step
 from recallflow.operators.enrichment.classify import classify
@@ -22,7 +21,6 @@ from recallflow.operators.enrichment.summarise import summarise_category, summar
 
 BATCH_MAX = 16  # messages that one call reads: more, and its answer is cut off
 BATCH_CHARACTERS = 24_000  # of them
-CHARACTERS_A_TOKEN = 4  # about, for an estimate
 _BATCHED: tuple[Task, ...] = ("facts", "categorise")
 
 
@@ -53,12 +51,6 @@ def alone(
     """The calls that do the work of one that reads several requests, each for one of them."""
     task = step.prompt.task
     return [one for number in step.requests for one in _of_many(task, [number], requests, thresholds, categories)]
-
-
-def estimated(prompts: Iterable[Prompt]) -> Spent:
-    """About what prompts cost, without their answers."""
-    sizes = [len(one.system) + len(one.user) + len(json.dumps(one.schema)) for one in prompts]
-    return Spent(len(sizes), sum(sizes) // CHARACTERS_A_TOKEN, 0)
 
 
 def _of_one(task: Task, number: int, request: EnrichmentRequest, thresholds: Thresholds) -> Step | None:

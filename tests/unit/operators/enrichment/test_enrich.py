@@ -15,7 +15,7 @@ from recallflow.events import MemoryEmbedding
 from recallflow.llm import Completion, Embedded, Prompt, Task
 from recallflow.operators.enrichment.enrich import enrich
 from recallflow.operators.enrichment.failures import LACKS, RELATIONSHIPS
-from recallflow.operators.enrichment.plan import Thresholds, estimated, plan
+from recallflow.operators.enrichment.plan import Thresholds
 from tests.unit.operators.enrichment.models import Scripted, Vectors, asked, memory, parsed, request, results
 
 PORTO = memory("new", "I moved to Porto.")
@@ -158,12 +158,3 @@ def test_a_failure_of_another_kind_stops() -> None:
 
     with pytest.raises(MemoryError):
         asyncio.run(enrich(asked(request(["extract"], PORTO)), Scripted(extract=fail), None, Thresholds(), {}))
-
-
-def test_an_estimate_counts_calls_and_grows_with_what_is_shown() -> None:
-    steps = plan([WANTED] * 3, Thresholds(), CATEGORIES)
-    small = estimated(step.prompt for step in steps)
-    assert small.calls == 3 * 5 + 2
-    long = WANTED.model_copy(update={"memories": [memory("new", "I moved. " * 500)]})
-    large = estimated(step.prompt for step in plan([long] * 3, Thresholds(), CATEGORIES))
-    assert large.prompt_tokens > small.prompt_tokens + 3 * 5 * 300
