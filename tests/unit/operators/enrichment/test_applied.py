@@ -176,7 +176,7 @@ def test_of_two_facts_the_newer_replaces_the_older_and_a_summary_is_made_from_fa
         for event in told
     )
     claim = {"memory": "m2", "verdict": "refines", "confidence": 0.9, "evidence": "lives in Porto"}
-    said = {"classify": {"verdicts": [claim]}, "summarise_category": {"summary": "Ann lives in Porto."}}
+    said: dict[str, Any] = {"classify": {"verdicts": [claim]}, "summarise_category": {"summary": "Ann lives in Porto."}}
     asked = [
         request(["classify"], newer, similar=[older]),
         request(["summarise_category"], newer, older, category="homes"),
