@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import orjson
 import pytest
 
+from benchmarks.locomo import shared
+from recallflow.connectors.embedders import load_embedder
 from recallflow.errors import EmbedderError, ModelFailure, RecallflowError, SettingsMismatch
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.model_settings import EmbeddingSettings, ModelSettings
@@ -185,3 +188,36 @@ def test_a_directory_that_cannot_be_used_is_what_is_told_of(run: Run, tmp_path: 
     (tmp_path / "state").write_text("")
     with pytest.raises(RecallflowError, match="cannot use"):
         run(make_event("memory", 1, content=FERRY))
+
+
+@pytest.mark.shared
+def test_a_copy_of_the_model_answers_for_a_service_that_fails(
+    llm_server: LlmServer, make_event: MakeEvent, tmp_path: Path
+) -> None:
+    """The service serves the very model: its vectors of memories meet those of the copy."""
+    folder = shared("models", "all-MiniLM-L6-v2")
+    model = load_embedder("minilm", folder)
+    texts = FERRY, KETTLE, "Bo sold his red bike"
+    llm_server.vectors |= {text: row.tolist() for text, row in zip(texts, model.embed(texts), strict=True)}
+    embedding = EmbeddingSettings(model="all-MiniLM-L6-v2", dimension=384, base_url=llm_server.url, attempts=1)
+    settings, models = replace(SETTINGS, model_path=folder), ModelSettings(embedding=embedding)
+    told = [make_event("memory", n, id=f"m{n}", content=text) for n, text in enumerate(texts)]
+    asked = make_event("recall", 10, query="Which kitchen appliance is defective?", mode="relevance")
+    process([orjson.dumps(event) for event in told], settings, tmp_path / "state", models=models)
+    llm_server.fail(Fault("status", status=503), times=None)
+    (answer,) = process([orjson.dumps(asked)], settings, tmp_path / "state", models=models).responses
+    assert answer["memories"][0]["id"] == "m1"
+    assert "embedding_fallback" not in [warning["code"] for warning in answer["warnings"]]
+    assert answer["status"] == "ok"
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "relevance", "balanced", "entity_focused", "decayed", "episode"])
+def test_what_has_no_vector_yet_is_found_beside_others_that_have_theirs(
+    run: Run, llm_server: LlmServer, make_event: MakeEvent, mode: str
+) -> None:
+    llm_server.fail(Fault("status", status=503))
+    run(make_event("message", 1, id="ferry", session_id="a", content=FERRY))
+    others = (KETTLE, "Bo sold his red bike", "Ann plays in a quartet", "The oven works", "Tea at five")
+    run(*[make_event("message", n, id=f"m{n}", session_id=f"s{n}", content=one) for n, one in enumerate(others, 2)])
+    (answer,) = run(make_event("recall", 10, query="When does the ferry leave?", mode=mode)).responses
+    assert answer["memories"][0]["id"] == "ferry"
