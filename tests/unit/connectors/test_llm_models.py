@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import urllib.request
 from typing import Literal
 
@@ -224,3 +226,10 @@ def test_another_process_can_give_answers_and_faults(llm_server: LlmServer) -> N
     assert complete(llm_server).value == {"relation": "agrees", "confidence": 0.5}
     with urllib.request.urlopen(llm_server.url.removesuffix("/v1") + "/calls") as said:
         assert json.load(said)["calls"] == {"classify": 2}
+
+
+def test_who_has_no_model_does_not_wait_for_the_official_client_to_load() -> None:
+    script = "import sys, recallflow.cli, recallflow.flows.kafka, recallflow.flows.enrich; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    assert "recallflow.connectors.llm" in loaded
+    assert not {"openai", "jsonschema"} & {*loaded}
