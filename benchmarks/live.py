@@ -21,8 +21,10 @@ from bytewax.dataflow import Dataflow
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
 
+from recallflow.embedder import Embedder
 from recallflow.flows.embedded import process, run_dataflow
 from recallflow.flows.engine import build
+from recallflow.flows.model_settings import ModelSettings
 from recallflow.flows.settings import Settings
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import WithCompletions
@@ -51,17 +53,16 @@ class Round:
 
 
 @contextmanager
-def remembering(lines: list[bytes], settings: Settings) -> Iterator[Path]:
+def remembering(lines: list[bytes], settings: Settings, models: ModelSettings | None = None) -> Iterator[Path]:
     """A state directory with these events applied."""
     with tempfile.TemporaryDirectory() as folder:
         state_dir = Path(folder) / "state"
-        process(lines, settings, state_dir)
+        process(lines, settings, state_dir, models=models)
         yield state_dir
 
 
-def run(asked: Round, state_dir: Path, settings: Settings, models: Models) -> None:
+def run(asked: Round, state_dir: Path, settings: Settings, embedder: Embedder, models: Models) -> None:
     """Asks all questions of a round, and returns when each is answered."""
-    embedder = settings.load_embedder()
     completions = models.runtime.completions
     with StateDirectory.open(state_dir, settings.fingerprint(embedder), settings.cache_bytes) as directory:
         directory.partitions()

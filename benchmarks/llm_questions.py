@@ -13,7 +13,9 @@ from benchmarks.kafka_load import MEMORIES, recalls
 from benchmarks.live import Round, percentile, remembering, run
 from benchmarks.locomo import Conversation
 from benchmarks.model_server import EVERY, NEVER, Times, serving
-from recallflow.connectors.llm import Endpoint, load_language_model
+from recallflow.connectors.embedders import load_embedder, load_remote
+from recallflow.connectors.llm import Endpoint, load_embedding_service, load_language_model
+from recallflow.flows.model_settings import EmbeddingSettings, ModelSettings
 from recallflow.flows.serving import SWITCH_S
 from recallflow.flows.settings import Settings
 from recallflow.llm import Task
@@ -29,7 +31,10 @@ PER_S = 100
 WARM_UP = 100  # questions, of each round; fewer where each waits for models
 ONE_IN = 25  # questions wants models, where calls hang: fewer than may be with models at a time
 STEPS_PER_S, STEPS_WARM_UP = 10, 10
-STEPS: tuple[Task, ...] = ("select_categories", "check_sufficiency", "rewrite")
+CHOSEN: tuple[Task, ...] = ("select_categories", "check_sufficiency", "rewrite")
+STEPS: tuple[Task, ...] = (*CHOSEN, "embed")
+EMBEDDING, DIMENSION = "text-embedding-3-small", 1_536
+HERE, THERE = Settings(), Settings(embedder="openai")
 FAST_S, SLOW_S = 0.1, 0.2  # calls: all but the slowest, which is each in turn
 TIMEOUT_S = 600.0
 MOST_SHARE, MOST_MS, MOST_BEYOND_MS = 0.2, 1.0, 15.0
@@ -41,20 +46,23 @@ def measure(conversations: list[Conversation], *, quick: bool) -> dict[str, Any]
     sys.setswitchinterval(SWITCH_S)
     rounds, seconds, users = (2, 2, 2) if quick else (5, 20, USERS)
     questions = [*map(orjson.loads, recalls(conversations, users))]
-    with remembering(_lines(conversations, users), Settings()) as state_dir:
-        engine = Engine(state_dir, questions)
+    lines = _lines(conversations, users)
+    with remembering(lines, HERE) as state_dir:
+        engine = Engine(state_dir, HERE, questions)
         engine.ask(WARM_UP, PER_S, {})
-        return {
-            "hanging": hanging(engine, rounds, WARM_UP + seconds * PER_S),
-            "steps": steps(engine, STEPS_WARM_UP + seconds * STEPS_PER_S),
-        }
+        found = {"hanging": hanging(engine, rounds, WARM_UP + seconds * PER_S)}
+    with serving({}) as service:
+        embedding = EmbeddingSettings(model=EMBEDDING, dimension=DIMENSION, base_url=service.url)
+        with remembering(lines, THERE, ModelSettings(embedding=embedding)) as state_dir:
+            found["steps"] = steps(Engine(state_dir, THERE, questions), STEPS_WARM_UP + seconds * STEPS_PER_S)
+    return found
 
 
 class Engine:
     """One that is asked about the same users again and again, each time beside another service of models."""
 
-    def __init__(self, state_dir: Path, questions: list[dict[str, Any]]) -> None:
-        self._state_dir, self._questions = state_dir, questions
+    def __init__(self, state_dir: Path, settings: Settings, questions: list[dict[str, Any]]) -> None:
+        self._state_dir, self._settings, self._questions = state_dir, settings, questions
 
     def ask(
         self, count: int, per_s: float, takes_s: Times, wants_models: Callable[[int], bool] = lambda _: False
@@ -63,14 +71,19 @@ class Engine:
         all is asked."""
         questions = self._questions
         asked = [
-            questions[number % len(questions)] | dict.fromkeys(STEPS, wants_models(number)) for number in range(count)
+            questions[number % len(questions)] | dict.fromkeys(CHOSEN, wants_models(number)) for number in range(count)
         ]
         with serving(takes_s) as service:
-            model = load_language_model("m", Endpoint(service.url, timeout_s=TIMEOUT_S))
+            endpoint = Endpoint(service.url, timeout_s=TIMEOUT_S)
+            model, vectors = load_language_model("m", endpoint), load_embedding_service(EMBEDDING, DIMENSION, endpoint)
+            language, embeddings = Within(model, TIMEOUT_S), Within(vectors, TIMEOUT_S)
+            is_here = self._settings is HERE
+            embedder = load_embedder(HERE.embedder) if is_here else load_remote(vectors)
             done = Round(asked, per_s, over=service.stop if takes_s is HANGING else lambda: None)
-            with Models(language=Within(model, TIMEOUT_S)) as models:
-                run(done, self._state_dir, Settings(), models)
+            with Models(language, None if is_here else embeddings) as models:
+                run(done, self._state_dir, self._settings, embedder, models)
                 models.runtime.run(model.close())
+                models.runtime.run(vectors.close())
         return done
 
 
@@ -99,7 +112,8 @@ def hanging(engine: Engine, rounds: int, count: int) -> dict[str, Any]:
 
 
 def steps(engine: Engine, count: int) -> dict[str, Any]:
-    """By the slowest step: milliseconds of questions that want them all, beyond the slowest call."""
+    """By the slowest step: milliseconds of questions that want them all, beyond the slowest call. What is found waits
+    for the question's vector."""
     figures: dict[str, Any] = {}
     for slowest in STEPS:
         done = engine.ask(count, STEPS_PER_S, {EVERY: FAST_S, slowest: SLOW_S}, lambda _: True)

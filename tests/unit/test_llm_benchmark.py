@@ -40,7 +40,7 @@ def test_questions_that_hang_are_cut_off_in_the_end(make_event: MakeEvent) -> No
         model = load_language_model("m", Endpoint(service.url))
         asked = Round([plain | {"rewrite": True}, plain], 1_000.0, over=service.stop)
         with Models(language=Within(model, 60.0)) as models:
-            run(asked, state_dir, SETTINGS, models)
+            run(asked, state_dir, SETTINGS, load_embedder(SETTINGS.embedder), models)
             models.runtime.run(model.close())
     assert all(asked.latency_ms(number) > 0 for number in (0, 1))
     assert [[warning["code"] for warning in asked.answers[number]["warnings"]] for number in (0, 1)] == [
