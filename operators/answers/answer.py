@@ -18,6 +18,7 @@ from recallflow.operators.graph.facts import FactSearch
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.graph.status import status
 from recallflow.operators.graph.trace import trace
+from recallflow.operators.recall import llm_steps
 from recallflow.operators.recall.moment import Moment
 from recallflow.operators.recall.pipeline import ranked_only, recall, to_ask, to_embed
 from recallflow.operators.recall.said import NOTHING, Kind, Received, Said, Wanted
@@ -116,8 +117,8 @@ class Answerer:
     def _posed(self, query: Recall, ask: Ask) -> Posed:
         tenant_id, at_ms = ask.owner.tenant_id, ask.record.append_ms
         tenant = tenant_settings(self._decisions, tenant_id, at_ms)
-        wanted = query.select_categories
-        known = categories(self._decisions, tenant_id, at_ms) if wanted else []
+        with_context = llm_steps.context_tokens(query) is not None
+        known = categories(self._decisions, tenant_id, at_ms) if with_context else []
         about = {category.name: category.description for category in known}
         return Posed(self._owners.get(ask.owner), query, _request(ask), ask.asked_ms, tenant, about)
 

@@ -1,11 +1,12 @@
 """Extractive summaries of categories that nobody told one of: of memories that have the category, or get it by rules.
 
-A memory without a category is of its first topic, or else its first tag, or else of its kind, where that is more than
-`message` or `fact`. What is plainly said is of none.
+A memory without a category is of the first of its topics, tags and kind that is called like a category of the tenant's.
+Without one it is of its first topic, or else its first tag, or else of its kind, where that is more than `message` or
+`fact`. What is plainly said is of none.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,17 +21,27 @@ UNCATEGORISED = 200  # memories that rules are tried on: the newest
 PLAIN = ("message", "fact")
 
 
-def category_of(row: MemoryRow) -> str | None:
-    """The category that a memory was given, or that rules give it."""
-    named = row.category or next(iter([*row.topics, *row.tags]), None)
-    return named or (None if row.kind in PLAIN else row.kind)
+def category_of(row: MemoryRow, configured: Mapping[str, str]) -> str | None:
+    """The category that a memory was given, or that rules give it. `configured`: the tenant's, by their names in small
+    letters."""
+    if row.category is not None:
+        return row.category
+    said = [*row.topics, *row.tags, *([] if row.kind in PLAIN else [row.kind])]
+    known = (configured[name.casefold()] for name in said if name.casefold() in configured)
+    return next(known, next(iter(said), None))
 
 
 def summed_up(
-    index: OwnerIndex, permitted: Places, rows: RowsReader, besides: Sequence[str], wanted: Sequence[str] | None
+    index: OwnerIndex,
+    permitted: Places,
+    rows: RowsReader,
+    besides: Sequence[str],
+    wanted: Sequence[str] | None,
+    configured: Iterable[str],
 ) -> dict[str, str]:
     """Category → summary, by name: of the categories wanted, or of all, without those `besides`; of the permitted
-    memories."""
+    memories. `configured`: names of the tenant's categories."""
+    by_name = {name.casefold(): name for name in configured}
     summaries, facts = Summaries(index, rows, CATEGORIES), index.conversation.facts
     categories = facts["category"][permitted]
     groups = defaultdict[str, list[tuple[MemoryRow, int]]](list)
@@ -40,7 +51,7 @@ def summed_up(
             groups[name] += summaries.telling(permitted[categories == number], MEMORIES)
     without = _uncategorised(index, permitted[categories < 0])
     for row, language in summaries.telling(without, UNCATEGORISED):
-        found = category_of(row)
+        found = category_of(row, by_name)
         if found is None or found in besides or (wanted is not None and found not in wanted):
             continue
         if len(groups.get(found, ())) < MEMORIES and (found in groups or len(groups) < CATEGORIES):

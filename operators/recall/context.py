@@ -50,16 +50,23 @@ class About:
 
 
 def read_summaries(
-    hot: HotOwner, moment: Moment, index: OwnerIndex, permitted: Places, filters: Filters, rows: RowsReader
+    hot: HotOwner,
+    moment: Moment,
+    index: OwnerIndex,
+    permitted: Places,
+    filters: Filters,
+    rows: RowsReader,
+    configured: Iterable[str],
 ) -> Told:
-    """Every category's summary there was by the moment, told or extractive, and those that the filters want."""
+    """Every category's summary there was by the moment, told or extractive, and those that the filters want.
+    `configured`: names of the tenant's categories."""
     warnings = []
     try:
         every = latest_summaries(hot, moment)
     except DecryptionFailed:
         every = {}
         warnings.append(Warn(code="decryption_failed", detail="the category summaries could not be opened"))
-    every = summed_up(index, permitted, rows, [*every], filters.categories) | every
+    every = summed_up(index, permitted, rows, [*every], filters.categories, configured) | every
     return Told(every, summaries(every, filters.categories, ()), warnings)
 
 

@@ -204,7 +204,8 @@ def _permit(asked: Asked) -> Permitted:
 def _summaries(asked: Asked, permitted: Permitted) -> Told:
     if llm_steps.context_tokens(asked.query) is None:
         return NOTHING_TOLD
-    found = read_summaries(asked.hot, asked.moment, asked.index, permitted.places, asked.query.filters, asked.rows)
+    filters, configured = asked.query.filters, asked.posed.categories
+    found = read_summaries(asked.hot, asked.moment, asked.index, permitted.places, filters, asked.rows, configured)
     asked.laps.lap("summaries")
     return found
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from recallflow.control import Category
+from recallflow.decisions import History
 from recallflow.flows.embedded import Processed
 from recallflow.operators.recall.category_summaries import CATEGORIES, category_of
 from recallflow.state.rows import MemoryRow
@@ -26,7 +28,23 @@ RunFlow = Callable[..., Processed]
 )
 def test_a_category_is_given_or_follows_from_topic_tag_and_kind(fields: dict[str, Any], category: str | None) -> None:
     row = MemoryRow("m", 0, 0, 0, "tea", 0, 0, **fields)
-    assert category_of(row) == category
+    assert category_of(row, {}) == category
+
+
+@pytest.mark.parametrize(
+    ("fields", "category"),
+    [
+        ({"category": "home", "topics": ["boats"]}, "home"),
+        ({"topics": ["oars", "BOATS"]}, "Boats"),
+        ({"topics": ["oars"], "tags": ["sea", "boats"]}, "Boats"),
+        ({"topics": ["oars"], "kind": "rule"}, "Rule"),
+        ({"topics": ["oars"], "kind": "preference"}, "oars"),
+        ({"kind": "fact"}, None),
+    ],
+)
+def test_a_category_of_the_tenants_comes_before_other_words(fields: dict[str, Any], category: str | None) -> None:
+    row = MemoryRow("m", 0, 0, 0, "tea", 0, 0, **fields)
+    assert category_of(row, {"boats": "Boats", "rule": "Rule", "fact": "Fact"}) == category
 
 
 def summaries(run_flow: RunFlow, make_event: MakeEvent, told: list[dict[str, Any]], **fields: Any) -> dict[str, str]:
@@ -53,6 +71,23 @@ def test_without_a_model_categories_are_summed_up(make_event: MakeEvent, run_flo
     assert [*summaries(run_flow, make_event, told, filters={"categories": ["harbour"]})] == ["harbour"]
     private = {"created_before": 2_500}
     assert summaries(run_flow, make_event, told, filters=private)["harbour"].count("boat") == 1
+
+
+def test_a_context_sums_up_by_the_tenants_categories(make_event: MakeEvent, run_flow: RunFlow) -> None:
+    told = [
+        make_event("memory", 1_000, topics=["pier", "harbour"], content="The boat lies at pier 12."),
+        make_event("memory", 2_000, topics=["pier"], content="The boat was sold to Nils."),
+        make_event("recall", 9_000, query="boat", max_tokens=2_000),
+    ]
+    decisions = History()
+    for at_ms, name, removed in ((0, "Harbour", False), (0, "pier", False), (1, "pier", True)):
+        event = Category(type="category", tenant_id="acme", name=name, description="Boats.", removed=removed)
+        decisions.add(at_ms, event)
+    (found,) = run_flow(told, decisions=decisions).responses
+    assert found["context"]["summaries"] == {
+        "Harbour": "The boat lies at pier 12.",
+        "pier": "The boat was sold to Nils.",
+    }
 
 
 def test_a_context_sums_up_so_many_categories_at_most(make_event: MakeEvent, run_flow: RunFlow) -> None:
