@@ -361,7 +361,7 @@ class RemoteAngles(AngleEmbedder):
 
 
 def test_where_vectors_come_later_so_does_the_comparison(tmp_path: Path) -> None:
-    wanted = Wanted(embed=True, relationships=True, min_chars=99)
+    wanted = Wanted(embed=True, relationships=True, facts=True, min_chars=99)
     engine = Harness(tmp_path / "s", RemoteAngles(), rules={"wanted": wanted})
 
     def embed(angle: int) -> dict[str, Any]:
@@ -372,7 +372,7 @@ def test_where_vectors_come_later_so_does_the_comparison(tmp_path: Path) -> None
 
     for angle in (0, 30):
         (request,) = requests(engine.run(MEMORIES, message(angle, f"{angle} degrees")))
-        assert (request.tasks, request.text) == (["embed"], f"user: {angle} degrees")
+        assert (request.tasks, request.text) == (["embed", "facts"], f"user: {angle} degrees")
     assert requests(engine.run(MEMORIES, embed(0))) == []
     (request,) = requests(engine.run(MEMORIES, embed(30)))
     assert request.tasks == ["classify"]
