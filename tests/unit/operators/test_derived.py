@@ -9,7 +9,11 @@ import pytest
 from recallflow.enrichment import content_hash
 from recallflow.flows.embedded import Processed
 from recallflow.limits import MADE_MAX
+from recallflow.operators import work
+from recallflow.state import keys
+from recallflow.state.rows import Entry
 from recallflow.state.verify import verify
+from tests.unit.operators.harness import MEMORIES, Harness
 from tests.unit.operators.test_apply import (
     codes,
     forget,
@@ -119,6 +123,47 @@ def test_what_had_no_effect_has_it_once_it_fits(do: Do) -> None:
     again = fact("again")
     done = do(fact(), TOLD, fact(), again, again)
     assert outcomes(done) == ["outdated", "created", "created", "created", "duplicate"]
+
+
+def test_the_id_of_what_had_no_effect_is_not_used_up(do: Do) -> None:
+    event = "category.summary", {"id": "e", "category": "home", "summary": "Lisbon", **of("told", LISBON)}
+    assert outcomes(do(event, TOLD, event, event)) == ["outdated", "created", "updated", "duplicate"]
+
+
+def test_what_has_no_effect_is_counted_by_type_and_reason(
+    tmp_path: Path, make_event: Callable[..., dict[str, Any]]
+) -> None:
+    engine = Harness(tmp_path / "counted", one_log=True)
+    other = DERIVED[-1][1] | {"model": "other"}
+    made = [make_event(kind, **fields) for kind, fields in (fact(), fact(), TOLD, ("memory.embedding", other))]
+    engine.run(MEMORIES, *made)
+    assert engine.directory.unfit == {("memory", "outdated"): 2, ("memory.embedding", "other_model"): 1}
+    engine.stop()
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["through", "killed between steps"])
+def test_many_messages_are_forgotten_with_their_facts_in_steps(
+    tmp_path: Path, make_event: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, kills: bool
+) -> None:
+    monkeypatch.setattr(work, "SHARE", 30)
+    engine = Harness(tmp_path / "steps", record={"headers": ()})
+    told = [message(f"m{at}", session_id="s") for at in range(5)]
+    facts = [fact(f"f{at}{number}", **of(f"m{at}")) for at in range(5) for number in range(4)]
+    left = [message("left"), fact("stays", **of("left"))]
+    engine.run(MEMORIES, *(make_event(kind, **fields) for kind, fields in (*told, *facts, *left)))
+    kind, fields = forget(filter={"session_id": "s"})
+    engine.run(MEMORIES, make_event(kind, **fields))
+    steps = 0
+    while engine.is_due:
+        steps += 1
+        engine.advance()
+        if kills:
+            engine.kill()
+            engine.read(MEMORIES)
+    assert steps > 3
+    assert {Entry.decode(value).id for value in engine.table(keys.ENTRY)} == {"left", "stays"}
+    engine.stop()
+    assert verify(engine.path).problems == []
 
 
 # ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
