@@ -75,14 +75,15 @@ class KafkaFlow:
             metrics = Metrics(self.chosen.serve_while_catching_up)
             if (port := self.chosen.metrics_port) is not None:
                 stack.enter_context(Probes(self.chosen.metrics_host, port, metrics.registry, metrics.obstacle))
+            decisions = History()
             embedder = stack.enter_context(
-                open_embedder(self.settings, self.models.embedding, "question", state_dir=self.state_dir)
+                open_embedder(self.settings, self.models.embedding, "question", decisions, self.state_dir)
             )
             written = self.topics.written(enriches=self.enrichment.wanted(embedder) is not None)
             deployment = stack.enter_context(closing(deployment_of(self.config, self.topics.memory)))
             directory, rewind = self._open_directory(stack, deployment, self.settings.fingerprint(embedder))
             # Before anything else is read: each record is judged by what was decided up to then.
-            table = stack.enter_context(closing(ControlTable(self.options, self.topics.control)))
+            table = stack.enter_context(closing(ControlTable(self.options, self.topics.control, history=decisions)))
             opened = open_question_models(
                 self.settings, self.models, embedder, table.history, self.state_dir / SPENDING
             )

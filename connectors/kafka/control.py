@@ -24,9 +24,15 @@ _log = logging.getLogger(__name__)
 class ControlTable:
     """Reads the control topic on a thread of its own. One per process."""
 
-    def __init__(self, options: KafkaOptions, topic: str, new_consumer: NewConsumer = Consumer) -> None:
-        """Returns once all that stands in the topic now is read. Raises SourceError."""
-        self.history = History()
+    def __init__(
+        self,
+        options: KafkaOptions,
+        topic: str,
+        new_consumer: NewConsumer = Consumer,
+        history: History | None = None,
+    ) -> None:
+        """Returns once all that stands in the topic now is read, into `history` if it is given. Raises SourceError."""
+        self.history = History() if history is None else history
         self._error: Exception | None = None
         self._topic = topic
         self._stopping = threading.Event()

@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.locomo import shared
 from recallflow.connectors.embedders import load_embedder
+from recallflow.control import Quota
+from recallflow.decisions import History
 from recallflow.errors import EmbedderError, ModelFailure, RecallflowError, SettingsMismatch
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.model_settings import EmbeddingSettings, ModelSettings
@@ -221,3 +223,14 @@ def test_what_has_no_vector_yet_is_found_beside_others_that_have_theirs(
     run(*[make_event("message", n, id=f"m{n}", session_id=f"s{n}", content=one) for n, one in enumerate(others, 2)])
     (answer,) = run(make_event("recall", 10, query="When does the ferry leave?", mode=mode)).responses
     assert answer["memories"][0]["id"] == "ferry"
+
+
+def test_a_tenants_quota_holds(llm_server: LlmServer, make_event: MakeEvent) -> None:
+    embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=llm_server.url)
+    decisions = History()
+    decisions.add(0, Quota(type="quota", tenant_id="acme", name="embedding_tokens_per_day", limit=0))
+    events = [make_event("memory", n, content=FERRY, tenant_id=name) for n, name in enumerate(("acme", "other"))]
+    lines = [orjson.dumps(event) for event in events]
+    (receipt,) = process(lines, SETTINGS, None, decisions, ModelSettings(embedding=embedding)).receipts
+    assert "(over_budget)" in receipt["detail"]
+    assert llm_server.calls["embed"] == 1
