@@ -17,6 +17,7 @@ from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
 from recallflow.samples import SampleQuestion, sample_path, sample_questions
 from recallflow.schema import schemas
+from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.files import read_checked, write_checked
 
@@ -420,6 +421,7 @@ def filled(template: Path, tmp_path: Path) -> Path:
     return shutil.copytree(template, tmp_path / "filled")
 
 
+NOW = f'"format_version": {keys.FORMAT_VERSION}'
 COMMANDS = [
     ("pipe",),
     ("ask", "tea?"),
@@ -436,11 +438,12 @@ def test_a_state_directory_of_another_format_version_is_refused(
 ) -> None:
     (tmp_path / "log").write_bytes(jsonl(make_event("message", content="tea")))
     description = filled / "recallflow.json"
-    description.write_text(description.read_text().replace('"format_version": 6', '"format_version": 3'))
+    description.write_text(description.read_text().replace(NOW, '"format_version": 3'))
     done = cli(*(part.replace("LOG", str(tmp_path / "log")) for part in command), "--state-dir", filled)
-    assert_one_line(
-        done, 1, "is in format 3, this recallflow reads format 6: use the version that wrote it, or rebuild"
+    says = (
+        f"is in format 3, this recallflow reads format {keys.FORMAT_VERSION}: use the version that wrote it, or rebuild"
     )
+    assert_one_line(done, 1, says)
 
 
 def test_a_state_directory_of_another_embedder_is_refused(cli: Cli, filled: Path) -> None:
@@ -513,9 +516,7 @@ def test_looking_into_what_is_no_state_directory_creates_none(cli: Cli, tmp_path
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{}", "[]", '{"format_version": 6}', '{"format_version": 6, "settings": {"a": 1}}']
-)
+@pytest.mark.parametrize("content", ["", "{}", "[]", f"{{{NOW}}}", f'{{{NOW}, "settings": {{"a": 1}}}}'])
 def test_a_broken_description_is_told(cli: Cli, filled: Path, content: str) -> None:
     (filled / "recallflow.json").write_text(content)
     assert_one_line(cli("pipe", "--state-dir", filled), 1, "recallflow.json cannot be read")
