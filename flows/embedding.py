@@ -16,7 +16,7 @@ from recallflow.enrichment import text_to_embed
 from recallflow.errors import ModelError
 from recallflow.flows.model_settings import Asker, EmbeddingSettings
 from recallflow.flows.settings import Settings
-from recallflow.llm import EmbeddingService, RemoteEmbedder
+from recallflow.llm import ONE_TO_BLAME, EmbeddingService, RemoteEmbedder
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.events import Item, Write
 from recallflow.operators.prepare import said
@@ -69,20 +69,22 @@ class Ahead:
             if isinstance(item, Write) and (text := _to_embed(item)) is not None:
                 wanted[item.owner.tenant_id].append((at, text))
         for tenant_id, texts in wanted.items():
-            vectors = self._ask(tenant_id, [text for _, text in texts])
-            for row, (at, _) in enumerate(texts):
-                items[at] = _with(items[at], vectors if isinstance(vectors, str) else vectors[row])
+            found = self._ask(tenant_id, [text for _, text in texts])
+            for (at, _), one in zip(texts, found, strict=True):
+                items[at] = _with(items[at], one)
         return items
 
-    def _ask(self, tenant_id: str, texts: Sequence[str]) -> Matrix | str:
-        """(texts, dimension), or the code of what went wrong."""
+    def _ask(self, tenant_id: str, texts: Sequence[str]) -> list[Matrix | str]:
+        """The vector of each text, or the code of what went wrong."""
         try:
-            return self._runtime.run(self._service.embed(tenant_id, texts)).vectors
+            return [*self._runtime.run(self._service.embed(tenant_id, texts)).vectors]
         except ModelError as error:
+            if error.code in ONE_TO_BLAME and len(texts) > 1:
+                return [found for text in texts for found in self._ask(tenant_id, [text])]
             if not self._warned:
                 self._warned = True
                 _log.warning("memories are stored without vectors, and found by words alone: %s", error)
-            return error.code
+            return [error.code] * len(texts)
 
 
 def _to_embed(write: Write) -> str | None:

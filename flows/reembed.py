@@ -25,9 +25,9 @@ from recallflow.connectors.kafka.publish import Publisher
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.embedder import Embedder, Matrix, TokenCounter
 from recallflow.enrichment import content_hash, text_to_embed
-from recallflow.errors import ModelError, ModelFailure, RecallflowError
+from recallflow.errors import ModelError, RecallflowError
 from recallflow.flows.config import Config
-from recallflow.llm import EmbeddingService
+from recallflow.llm import ONE_TO_BLAME, EmbeddingService
 from recallflow.operators.apply import Rules
 from recallflow.operators.async_call import Runtime
 from recallflow.operators.decode import decode
@@ -47,9 +47,6 @@ QUEUED = {"queued.max.messages.kbytes": 2 * 1024}  # of each partition
 TOGETHER = 256  # texts: what is paid twice at most, where the process is killed
 CALL_TEXTS = 64
 CALLS_AT_ONCE = 4
-# What a service says of one text of a call, and then of all of them.
-ONE_TO_BLAME: frozenset[ModelFailure] = frozenset({"rejected", "refused", "malformed"})
-
 GIVE_UP = 8  # texts not taken in a row, where none ever was: then it is not the texts that are wrong
 
 T = TypeVar("T")
@@ -204,11 +201,15 @@ class Reembedding:
     async def _embed(self, texts: Sequence[Text]) -> list[Matrix | None]:
         """Those of one call; where the service does not take it, each text by itself."""
         found: list[Matrix | None] = []
-        with contextlib.suppress(_NotTaken):
+        try:
             return [*await self._call(texts)]
+        except _NotTaken as failed:
+            why = failed.error
         for text in texts:
             try:
                 found.extend(await self._call([text]))
+            except ModelError as error:
+                raise (why if error.code == "left_alone" else error) from None
             except _NotTaken as failed:
                 self.refused += 1
                 if not self._taken and self.refused >= min(GIVE_UP, len(texts)):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from recallflow.embedder import Matrix
+from recallflow.errors import ModelFailure
 
 Task = Literal[
     "classify",  # what a memory says to a similar one
@@ -23,6 +24,9 @@ Task = Literal[
     "rewrite",
     "embed",
 ]
+
+# A single text of several may be what the service or the model does not like: then each is tried by itself.
+ONE_TO_BLAME: frozenset[ModelFailure] = frozenset(("rejected", "refused", "malformed"))
 
 
 class Prompt(NamedTuple):

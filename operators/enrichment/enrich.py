@@ -10,7 +10,7 @@ from recallflow.embedder import Matrix
 from recallflow.enrichment import EnrichmentResult
 from recallflow.errors import EmbedderError, InvalidRecord, ModelError
 from recallflow.fields import written_time
-from recallflow.llm import EmbeddingService, LanguageModel, Spent, Task
+from recallflow.llm import ONE_TO_BLAME, EmbeddingService, LanguageModel, Spent, Task
 from recallflow.operators.enrichment.claims import Draft, Found, Step
 from recallflow.operators.enrichment.failures import failure
 from recallflow.operators.enrichment.plan import Thresholds, alone, plan
@@ -18,8 +18,6 @@ from recallflow.operators.enrichment.results import Asked, Part, result
 from recallflow.operators.guard import once
 
 _NO_COST = Spent()
-# A single text of several may be what the service or the model does not like: then each is tried by itself.
-_ONE_TO_BLAME = frozenset(("rejected", "refused", "malformed"))
 
 
 async def enrich(
@@ -63,7 +61,7 @@ class _Work:
         try:
             completion = await self._model.complete(first.request.tenant_id, step.prompt)
         except ModelError as error:
-            if error.code in _ONE_TO_BLAME and len(step.requests) > 1:
+            if error.code in ONE_TO_BLAME and len(step.requests) > 1:
                 requests = [one.request for one in self._asked]
                 each = alone(step, requests, self._thresholds, self._categories)
                 return [part for group in await asyncio.gather(*map(self.ask, each)) for part in group]
@@ -88,7 +86,7 @@ class _Work:
         try:
             embedded = await self._embeddings.embed(requests[0].tenant_id, texts)
         except (ModelError, EmbedderError) as error:
-            if len(numbers) > 1 and (isinstance(error, EmbedderError) or error.code in _ONE_TO_BLAME):
+            if len(numbers) > 1 and (isinstance(error, EmbedderError) or error.code in ONE_TO_BLAME):
                 each = await asyncio.gather(*(self.embed([number]) for number in numbers))
                 return [part for group in each for part in group]
             return self._failed("embed", numbers, str(error))

@@ -234,3 +234,14 @@ def test_a_tenants_quota_holds(llm_server: LlmServer, make_event: MakeEvent) -> 
     (receipt,) = process(lines, SETTINGS, None, decisions, ModelSettings(embedding=embedding)).receipts
     assert "(over_budget)" in receipt["detail"]
     assert llm_server.calls["embed"] == 1
+
+
+def test_one_text_that_is_not_taken_costs_no_other_its_vector(
+    run: Run, llm_server: LlmServer, make_event: MakeEvent, tmp_path: Path
+) -> None:
+    llm_server.fail(Fault("status", status=400))
+    llm_server.fail(Fault("delay"))
+    llm_server.fail(Fault("status", status=400))
+    (receipt,) = run(*[make_event("memory", n, id=f"m{n}", content=f"Note {n}") for n in range(4)]).receipts
+    assert (receipt["memory_id"], receipt["code"]) == ("m1", "EMBEDDING_FAILED")
+    assert len(stored(tmp_path)) == 3
