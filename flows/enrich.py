@@ -25,7 +25,7 @@ from recallflow.flows.begin import Begin
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import run_dataflow
 from recallflow.flows.enrich_begin import begin_enrichment, is_answered
-from recallflow.flows.enrich_metrics import EnrichMetrics, EnrichRunning, EnrichTally
+from recallflow.flows.enrich_metrics import EnrichmentMetrics, EnrichmentRunning, EnrichmentTally
 from recallflow.flows.enrich_models import EnrichmentModels, open_models
 from recallflow.flows.enrich_steps import FLOW_ID, Reader, build
 from recallflow.flows.known import KnownTopics
@@ -63,7 +63,7 @@ class EnrichFlow:
         """Runs until SIGTERM or SIGINT: what is under way then is asked again after the next start. A second signal
         ends the process at once. Raises what stopped the flow otherwise."""
         with ExitStack() as stack:
-            metrics = EnrichMetrics()
+            metrics = EnrichmentMetrics()
             if (port := self.config.run.metrics_port) is not None:
                 stack.enter_context(Probes(self.config.run.metrics_host, port, metrics.registry, metrics.obstacle))
             runtime = stack.enter_context(Runtime(Completions(), self.config.llm.capacity, timeout_s=None))
@@ -111,7 +111,7 @@ class EnrichFlow:
         runtime: Runtime,
         models: EnrichmentModels,
         parts: Closing,
-    ) -> tuple[EnrichRunning, KnownTopics]:
+    ) -> tuple[EnrichmentRunning, KnownTopics]:
         """The source with all that watches over it, and what is known of the topics."""
         options, topics = self.config.kafka, self.topics
         read_for = topics.enrichment_read_for()
@@ -140,8 +140,8 @@ class EnrichFlow:
         stack.callback(source.close)
         source.progress.gave(topics.enrichment, self._pending())
         watch.call(known.check, table.grow, source.grow)
-        tally = EnrichTally()
-        running = EnrichRunning(source, tally, deployment, watch, connection, models)
+        tally = EnrichmentTally()
+        running = EnrichmentRunning(source, tally, deployment, watch, connection, models)
         return running, known
 
     def _pending(self) -> int:
@@ -152,7 +152,7 @@ class EnrichFlow:
 
     def _flow(
         self,
-        running: EnrichRunning,
+        running: EnrichmentRunning,
         known: KnownTopics,
         begin: Begin,
         deployment: Deployment,
@@ -166,7 +166,7 @@ class EnrichFlow:
         router = Router(self.topics, known.partitions, sink.most_bytes)
         reader = Reader(self.topics.enrichment, partial(is_answered, begin.answered))
         flow = Dataflow(FLOW_ID)
-        outputs = build(flow, running.source, runtime, models.enrich, self.config.enrichment, reader)
+        outputs = build(flow, running.source, runtime, models.enrich, self.config.enrichment, reader, running.tally)
         routed: Any = op.flat_map_batch("route", outputs, routing(router, running.source, running.tally.observe))
         op.output("records", routed, sink)
         return flow

@@ -8,6 +8,7 @@ twice, and what is in a topic is the same however often it is read.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -19,6 +20,7 @@ from bytewax.operators import KeyedStream
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.flows.cycles import look_for_cycles
+from recallflow.flows.enrich_metrics import EnrichmentTally
 from recallflow.flows.model_settings import EnrichmentSettings
 from recallflow.operators.async_call import Completed, Failed, Runtime, async_call, async_input, batched
 from recallflow.operators.enrichment.failures import failure
@@ -46,6 +48,7 @@ def build(
     enrich: Enrich,
     settings: EnrichmentSettings,
     reader: "Reader",
+    tally: EnrichmentTally,
 ) -> KeyedStream[EnrichmentOutput]:
     """All steps up to the sink."""
 
@@ -64,7 +67,7 @@ def build(
     requests = op.flat_map_batch("requests", items, _requests)
     batches = batched("batches", requests, settings.batch_size, settings.batch_wait_ms / 1000)
     called = async_call("ask", batches, read.finished, ask, runtime)
-    answers = op.flat_map_batch("answers", called, _answers)
+    answers = op.flat_map_batch("answers", called, partial(_answers, tally))
     outputs = op.flat_map_batch("outputs_read", items, _outputs)
     return op.merge("outputs", answers, outputs)
 
@@ -170,7 +173,7 @@ def _encoded(result: EnrichmentResult) -> bytes:
     return result.model_dump_json(exclude_unset=True).encode()
 
 
-def _answers(batch: list[tuple[str, Called]]) -> Iterator[tuple[str, EnrichmentOutput]]:
+def _answers(tally: EnrichmentTally, batch: list[tuple[str, Called]]) -> Iterator[tuple[str, EnrichmentOutput]]:
     for key, called in batch:
         asked = [_asked(record) for record in called.item]
         if isinstance(called, Completed):
@@ -178,6 +181,7 @@ def _answers(batch: list[tuple[str, Called]]) -> Iterator[tuple[str, EnrichmentO
         else:
             results = [_without(one, f"{called.error.kind} in our own code") for one in asked]
         for one, result in zip(asked, results, strict=True):
+            tally.answered(one.request, result)
             bare = _without(one, "its topic does not take a result so large")
             yield key, Enriched(one.position, 0, result.owner.record_key, _encoded(result), _encoded(bare))
             yield key, Done(one.position.source, (one.position.offset,))

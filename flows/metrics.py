@@ -71,17 +71,17 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         if self._running is not None:
             yield from _outputs(self._running.tally)
-            yield from _inputs(self._running.source)
+            yield from input_metrics(self._running.source)
             added = self._running.watch.added
-            yield _counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
-            yield _gauge("waiting_queries", "Queries set aside in this run", self._running.tally.waiting)
-            yield _gauge("connected", "Whether the brokers can be reached", int(self._running.connection.connected))
-            yield _gauge(
+            yield counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
+            yield gauge("waiting_queries", "Queries set aside in this run", self._running.tally.waiting)
+            yield gauge("connected", "Whether the brokers can be reached", int(self._running.connection.connected))
+            yield gauge(
                 "catching_up_records",
                 "Records to go until the start or the last outage is made up for",
                 self._running.source.catch_up.to_go() or 0,
             )
-            yield _counter(
+            yield counter(
                 "misplaced_records",
                 "Records whose order is undefined",
                 "reason",
@@ -90,9 +90,9 @@ class Metrics(Collector):
             )
             held = self._running.directory.counts
             yield _unfit(self._running.directory.unfit)
-            yield _gauge("owners", "Users whose memory is held", held.owners)
-            yield _gauge("memories", "Current memories held", held.memories)
-            yield _gauge("hot_cache_bytes", "Bytes of owners in memory", self._running.directory.hot_bytes)
+            yield gauge("owners", "Users whose memory is held", held.owners)
+            yield gauge("memories", "Current memories held", held.memories)
+            yield gauge("hot_cache_bytes", "Bytes of owners in memory", self._running.directory.hot_bytes)
             yield from model_metrics(self._meters)
 
 
@@ -105,11 +105,11 @@ def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:
 
 
 def _outputs(tally: Tally) -> Iterator[Metric]:
-    yield _counter("outputs", "Records handed to the output topics", "kind", tally.outputs, KINDS)
-    yield _counter("enrichment_tasks", "Tasks handed to the enrichment flow", "task", tally.requested, TASKS)
-    yield _counter("dead_letters", "Refused records", "code", tally.dead_letters, get_args(ErrorCode))
-    yield _counter("responses", "Responses", "status", tally.responses, STATUSES)
-    yield _counter("response_warnings", "Warnings in responses", "code", tally.warnings, WARNINGS)
+    yield counter("outputs", "Records handed to the output topics", "kind", tally.outputs, KINDS)
+    yield counter("enrichment_tasks", "Tasks handed to the enrichment flow", "task", tally.requested, TASKS)
+    yield counter("dead_letters", "Refused records", "code", tally.dead_letters, get_args(ErrorCode))
+    yield counter("responses", "Responses", "status", tally.responses, STATUSES)
+    yield counter("response_warnings", "Warnings in responses", "code", tally.warnings, WARNINGS)
     counts = list(accumulate(tally.processed))
     yield HistogramMetricFamily(
         "recallflow_response_processing_seconds",
@@ -119,9 +119,10 @@ def _outputs(tally: Tally) -> Iterator[Metric]:
     )
 
 
-def _inputs(source: KafkaSource) -> Iterator[Metric]:
-    yield _counter("records", "Records taken from the input topics", "topic", source.progress.given, source.topics)
-    yield _gauge("in_flight_records", "Records taken that are not through", source.progress.in_flight())
+def input_metrics(source: KafkaSource) -> Iterator[Metric]:
+    """What was read, and what waits to be."""
+    yield counter("records", "Records taken from the input topics", "topic", source.progress.given, source.topics)
+    yield gauge("in_flight_records", "Records taken that are not through", source.progress.in_flight())
     readers = source.readers()
     queued = Counter(dict.fromkeys(source.topics, 0))
     lag = GaugeMetricFamily("recallflow_consumer_lag_records", "Records behind the end", labels=["topic", "partition"])
@@ -139,14 +140,15 @@ def _inputs(source: KafkaSource) -> Iterator[Metric]:
     yield CounterMetricFamily("recallflow_retried_reads", "Reads that Kafka failed and that were tried again", retried)
 
 
-def _counter(name: str, help_text: str, label: str, counts: Mapping[str, int], known: Iterable[str]) -> Metric:
-    """`known`: values to show from the start, as a counter that first appears with a 1 has not grown for whoever
-    watches."""
+def counter(name: str, help_text: str, label: str, counts: Mapping[str, int], known: Iterable[str]) -> Metric:
+    """One of a single label. `known`: values to show from the start, as a counter that first appears with a 1 has not
+    grown for whoever watches."""
     family = CounterMetricFamily(f"recallflow_{name}", help_text, labels=[label])
     for value, count in sorted((dict.fromkeys(known, 0) | dict(counts)).items()):
         family.add_metric([value], count)
     return family
 
 
-def _gauge(name: str, help_text: str, value: int) -> Metric:
+def gauge(name: str, help_text: str, value: int) -> Metric:
+    """One without a label."""
     return GaugeMetricFamily(f"recallflow_{name}", help_text, value)

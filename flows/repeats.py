@@ -22,12 +22,13 @@ ACCEPT = "--accept-repeats"
 
 @dataclass(frozen=True, slots=True)
 class _Gone:
-    """What is gone of an output partition: `at` is where the last snapshot ended."""
+    """What is gone of an output partition: `at` is where the last snapshot ended; `oldest_ms`: of what is left."""
 
     topic: str
     number: int
     at: int
     low: int
+    oldest_ms: int | None
 
 
 def check_repeats(
@@ -35,14 +36,14 @@ def check_repeats(
 ) -> None:
     """Raises OutputsGone where outputs since the last snapshot are gone from their topic, and something was to be done
     since then."""
+    snapshot_at = snapshot_time(state_dir)
     with TopicReader(options) as reader:
-        gone = _gone(reader, [one for one in written if one != topics.control], _resumed(state_dir, SINK_STEP, begin))
+        outputs = [one for one in written if one != topics.control]
+        gone = _gone(reader, outputs, _resumed(state_dir, SINK_STEP, begin), snapshot_at)
         if not gone or not _anything_to_do(reader, state_dir, topics, begin):
             return
-        first = gone[0]
-        oldest = next(reader.read_to_end(first.topic, first.number, first.low), None)
-    holds = "holds nothing now" if oldest is None else f"its oldest record is of {_time(oldest.timestamp()[1])}"
-    snapshot_at, count = snapshot_time(state_dir), sum(one.low - one.at for one in gone)
+    first, count = gone[0], sum(one.low - one.at for one in gone)
+    holds = "holds nothing now" if first.oldest_ms is None else f"its oldest record is of {_time(first.oldest_ms)}"
     raise OutputsGone(
         f"{first.topic}:{first.number} lacks outputs from after the last snapshot ({snapshot_at}): {holds}. Up "
         f"to {count} outputs in {len(gone)} partitions would be sent again: restore a newer checkpoint, or let them "
@@ -53,25 +54,35 @@ def check_repeats(
 def check_results(state_dir: Path, options: KafkaOptions, topic: str, sink_step: str, begin: Begin) -> None:
     """Raises OutputsGone where results of enrichment since the last snapshot are gone from their topic: what they
     answered would be asked again."""
+    snapshot_at = snapshot_time(state_dir)
     with TopicReader(options) as reader:
-        gone = _gone(reader, (topic,), _resumed(state_dir, sink_step, begin))
+        gone = _gone(reader, (topic,), _resumed(state_dir, sink_step, begin), snapshot_at)
     if gone:
         raise OutputsGone(
-            f"{topic}:{gone[0].number} lacks results from after the last snapshot ({snapshot_time(state_dir)}): their "
+            f"{topic}:{gone[0].number} lacks results from after the last snapshot ({snapshot_at}): their "
             "requests would be asked again. Start with another --state-dir, which finds what was answered"
         )
 
 
 def _resumed(state_dir: Path, sink_step: str, begin: Begin) -> dict[str, int]:
-    """By part, up to where what was sent is known. Nobody else writes there."""
+    """By part, up to where what was sent is known."""
     snapshots = {part: delivered.offset for part, delivered in committed(state_dir, sink_step).items()}
     return begin.outputs | snapshots
 
 
-def _gone(reader: TopicReader, topics: Sequence[str], resumed: dict[str, int]) -> list[_Gone]:
-    spans = reader.spans(topics)
-    held = [(part, resumed[part_name(*part)], low) for part, (low, _) in spans.items() if part_name(*part) in resumed]
-    return [_Gone(*part, at, low) for part, at, low in held if at < low]
+def _gone(reader: TopicReader, topics: Sequence[str], resumed: dict[str, int], snapshot_at: str) -> list[_Gone]:
+    """Where outputs of ours from after the last snapshot may be gone. The main flow and the enrichment flow share
+    topics: what begins with a record from before the snapshot lost only the other's."""
+    found = []
+    snapshot_ms = datetime.fromisoformat(snapshot_at).timestamp() * 1000
+    for (topic, number), (low, _) in reader.spans(topics).items():
+        at = resumed.get(part_name(topic, number), low)
+        if at < low:
+            oldest = next(reader.read_to_end(topic, number, low), None)
+            oldest_ms = None if oldest is None else oldest.timestamp()[1]
+            if oldest_ms is None or oldest_ms >= snapshot_ms:
+                found.append(_Gone(topic, number, at, low, oldest_ms))
+    return found
 
 
 def _anything_to_do(reader: TopicReader, state_dir: Path, topics: Topics, begin: Begin) -> bool:

@@ -119,6 +119,7 @@ class Calls:
     def _failed(self, problem: str, retry_after: str | None) -> None:
         was_open = self._breaker.is_open
         self._breaker.failed(self._policy.asked_s(retry_after))
+        self.meter.left_alone = self._breaker.is_open
         if self._breaker.is_open and not was_open:
             _log.warning("model %s is left alone for a while: %s", self.meter.model, problem)
 
@@ -126,3 +127,4 @@ class Calls:
         if self._breaker.is_open:
             _log.warning("model %s answers again", self.meter.model)
         self._breaker.succeeded()
+        self.meter.left_alone = False

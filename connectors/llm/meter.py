@@ -18,6 +18,7 @@ class Meter:
 
     def __init__(self, model: str) -> None:
         self.model = model
+        self.left_alone = False  # it failed so often that it is not asked, or but tried
         self._spent: defaultdict[tuple[str, Task], Spent] = defaultdict(Spent)
         self._failures: Counter[tuple[Task, ModelFailure]] = Counter()
         self._named: set[str] = set()

@@ -2,12 +2,14 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,13 @@ import orjson
 import pytest
 from confluent_kafka import Producer
 
-from benchmarks.broker import Cluster
+from benchmarks.broker import Cluster, free_ports
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.enrichment import content_hash
 from recallflow.flows.topics import Topics
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
-from tests.kafka.harness import GIVE_UP_S, Names, read_topic, until, watched
-from tests.llm_server import Asked, LlmServer
+from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, own_topics, read_topic, until, watched
+from tests.llm_server import Asked, Fault, LlmServer
 
 SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
 PARTITIONS = 2
@@ -94,7 +96,7 @@ class Enrichment:
         return self.read(self.topics.results)
 
     def events(self) -> list[dict[str, Any]]:
-        return self.read(self.topics.memory)
+        return [event for event in self.read(self.topics.memory) if event["type"] != "message"]
 
     def check_once(self, count: int) -> None:
         """Waits for a result for each request, and what comes of it; all are there once."""
@@ -104,37 +106,56 @@ class Enrichment:
         until(lambda: len(self.events()) >= wanted)
         assert wanted >= count
         assert [*Counter(event["id"] for event in self.events()).values()] == [1] * wanted
-        headers = [dict(message.headers()) for message in read_topic(self.broker, self.topics.memory)]
-        assert [*Counter((one[SOURCE_HEADER], one[NUMBER_HEADER]) for one in headers).values()] == [1] * wanted
+        headers = [dict(message.headers() or ()) for message in read_topic(self.broker, self.topics.memory)]
+        identities = Counter((one[SOURCE_HEADER], one[NUMBER_HEADER]) for one in headers if SOURCE_HEADER in one)
+        assert [*identities.values()] == [1] * wanted
+
+
+def data(asked: Asked) -> Any:
+    """What a prompt shows."""
+    return orjson.loads(asked.user.partition(DATA)[2].partition(DATA_END)[0])
 
 
 def facts(asked: Asked) -> dict[str, Any]:
     """One fact of each message: what it says."""
-    data = orjson.loads(asked.user.partition(DATA)[2].partition(DATA_END)[0])
     empty: dict[str, Any] = {"entities": [], "valid_from": None, "valid_to": None}
     found = [
         {"message": one["number"], "content": one["text"], "kind": "fact", "confidence": 0.9, "evidence": one["text"]}
-        for one in data["messages"]
+        for one in data(asked)["messages"]
     ]
     return {"facts": [one | empty for one in found]}
+
+
+def settings(llm_server: LlmServer) -> dict[str, str]:
+    """Each request is a call of its own."""
+    return {
+        "RECALLFLOW_LLM_MODEL": "judge",
+        "RECALLFLOW_LLM_BASE_URL": llm_server.url,
+        "RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0",
+        "RECALLFLOW_ENRICHMENT_BATCH_SIZE": "1",
+    }
 
 
 @pytest.fixture
 def enrichment(broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmServer) -> Enrichment:
     named = {name: topics(getattr(Topics, name)) for name in FLAGS.values()}
     broker.create_topics(dict.fromkeys(named.values(), PARTITIONS))
-    settings = {
-        "RECALLFLOW_LLM_MODEL": "judge",
-        "RECALLFLOW_LLM_BASE_URL": llm_server.url,
-        "RECALLFLOW_ENRICHMENT_FACTS": "true",
-        "RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0",
-        "RECALLFLOW_ENRICHMENT_BATCH_SIZE": "1",
-    }
     llm_server.answer("facts", facts)
-    return Enrichment(broker, Topics(replies=(), **named), tmp_path / "enrich", settings)
+    return Enrichment(broker, Topics(replies=(), **named), tmp_path / "enrich", settings(llm_server))
 
 
-def test_requests_are_answered_once(enrichment: Enrichment) -> None:
+def produce(broker: Cluster, topic: str, value: bytes, key: bytes = b"acme/ann") -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
+    producer.produce(topic, value, key)
+    assert producer.flush(GIVE_UP_S) == 0
+
+
+def asked_about(llm_server: LlmServer) -> Counter[str]:
+    """How often the model read each message."""
+    return Counter(one["text"] for asked in llm_server.requests for one in data(asked)["messages"])
+
+
+def test_requests_are_answered_once(enrichment: Enrichment, llm_server: LlmServer) -> None:
     enrichment.request(20)
     with enrichment.running():
         enrichment.check_once(20)
@@ -143,19 +164,229 @@ def test_requests_are_answered_once(enrichment: Enrichment) -> None:
     with enrichment.running():
         enrichment.request(1, begin=40)
         enrichment.check_once(41)
+    assert set(asked_about(llm_server).values()) == {1}
 
 
-def test_a_kill_while_calls_are_under_way_loses_and_doubles_nothing(
-    enrichment: Enrichment, llm_server: LlmServer
-) -> None:
-    llm_server.fail("hang", times=None)
-    enrichment.request(150)
-    for _ in range(3):
+# ── kills, stops, a lost directory ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_kills_while_calls_are_under_way_lose_and_double_nothing(enrichment: Enrichment, llm_server: LlmServer) -> None:
+    enrichment.request(250)
+    for answered in (50, 30, 0):  # then 100 calls hang, and the process dies
+        llm_server.fail(Fault("delay"), times=answered)
+        llm_server.fail("hang", times=None)
         process = enrichment.start()
         with watched(process):
-            llm_server.wait_for(lambda now: now.held >= CAPACITY)
+            llm_server.wait_for(lambda now: now.held == CAPACITY)
             process.send_signal(signal.SIGKILL)
             process.wait()
+        llm_server.heal()
+    with enrichment.running():
+        enrichment.check_once(250)
+
+
+def test_a_stop_waits_for_no_call_and_what_was_pending_is_asked_again(
+    enrichment: Enrichment, llm_server: LlmServer
+) -> None:
+    enrichment.request(20)
+    llm_server.fail("hang", times=None)
+    with enrichment.running():
+        llm_server.wait_for(lambda now: now.held == 20)
+    assert not enrichment.results()
     llm_server.heal()
     with enrichment.running():
+        enrichment.check_once(20)
+    assert set(asked_about(llm_server).values()) == {2}
+
+
+def test_without_its_directory_nothing_that_was_answered_is_asked_again(
+    enrichment: Enrichment, llm_server: LlmServer
+) -> None:
+    enrichment.request(30)
+    llm_server.fail("hang", times=5)
+    with enrichment.running():
+        until(lambda: len(enrichment.events()) == 25)
+    llm_server.heal()
+    shutil.rmtree(enrichment.state_dir)
+    before = asked_about(llm_server)
+    with enrichment.running():
+        enrichment.check_once(30)
+    assert (asked_about(llm_server) - before).total() == 5
+
+
+# ── models that fail ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (Fault("status", status=500), "unavailable"),
+        (Fault("status", status=429), "rate_limited"),
+        (Fault("hang"), "timeout"),
+        (Fault("refusal"), "refused"),
+        (Fault("cut"), "unavailable"),
+    ],
+    ids=lambda one: f"{one.kind} {one.status}" if isinstance(one, Fault) else one,
+)
+def test_what_a_model_does_not_answer_is_told_in_a_receipt(
+    enrichment: Enrichment, llm_server: LlmServer, fault: Fault, why: str
+) -> None:
+    enrichment.settings |= {"RECALLFLOW_LLM_ATTEMPTS": "1", "RECALLFLOW_LLM_TIMEOUT_MS": "1000"}
+    llm_server.fail(fault)
+    enrichment.request(1)
+    with enrichment.running():
+        until(lambda: bool(enrichment.read(enrichment.topics.receipts)))
+        enrichment.request(1, begin=1)
+        until(lambda: bool(enrichment.events()))  # the flow goes on
+    (receipt,) = enrichment.read(enrichment.topics.receipts)
+    assert (receipt["outcome"], receipt["code"]) == ("degraded", "FACT_EXTRACTION_FAILED")
+    assert (receipt["id"], receipt["position"], receipt["memory_id"]) == (*["memory.events:0:0"] * 2, "m0")
+    assert why in receipt["detail"]
+    assert "town" not in receipt["detail"]
+
+
+def test_calls_that_hang_bound_what_is_read(enrichment: Enrichment, llm_server: LlmServer) -> None:
+    enrichment.settings["RECALLFLOW_LLM_CAPACITY"] = "2"
+    enrichment.request(50)
+    llm_server.fail("hang", times=None)
+    (port,) = free_ports(1)
+    with enrichment.running("--metrics-port", str(port)):
+        until(lambda: "recallflow_in_flight_records 8.0" in metrics(port))
+        llm_server.wait_for(lambda now: now.held == 2)
+        assert llm_server.now.most_at_once == 2
+        llm_server.heal()
+        enrichment.check_once(50)
+        until(lambda: 'recallflow_enriched_tasks_total{outcome="done",task="facts"} 50.0' in metrics(port))
+        assert 'recallflow_model_calls_total{model="judge",task="facts",tenant="acme"} 50.0' in metrics(port)
+    assert llm_server.now.most_at_once == 2
+
+
+def metrics(port: int) -> str:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        return str(answer.read(), "utf-8")
+    return ""
+
+
+# ── records ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_no_request_and_no_result_is_a_dead_letter(enrichment: Enrichment) -> None:
+    own = enrichment.topics
+    foreign = {"type": "memory", "tenant_id": "other", "user_id": "ann", "content": "x"}
+    result = {"type": "enrichment.result", "tenant_id": "acme", "user_id": "ann", "request": "r:0:0", "source": "m:0:0"}
+    whole = result | {"memory_id": "m", "events": [foreign]}
+    for topic in (own.enrichment, own.results):
+        for value in (b"no JSON", b"{}", orjson.dumps({"type": "message"})):
+            produce(enrichment.broker, topic, value)
+    produce(enrichment.broker, own.results, orjson.dumps(whole))
+    enrichment.request(1)
+    with enrichment.running():
+        until(lambda: len(enrichment.events()) == 1)
+        until(lambda: len(read_topic(enrichment.broker, own.dead_letters)) == 7)
+    shutil.rmtree(enrichment.state_dir)
+    with enrichment.running():
+        enrichment.request(1, begin=1)
+        until(lambda: len(enrichment.events()) == 2)
+    assert len(read_topic(enrichment.broker, own.dead_letters)) == 7
+
+
+def test_messages_of_a_session_are_read_in_one_call(enrichment: Enrichment, llm_server: LlmServer) -> None:
+    enrichment.settings |= {"RECALLFLOW_ENRICHMENT_BATCH_SIZE": "8", "RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "60000"}
+    enrichment.request(80, session_id="s")  # 16 of each of five users
+    with enrichment.running():
+        enrichment.check_once(80)
+    assert llm_server.calls["facts"] == 10
+
+
+def test_categories_are_those_that_the_operator_decided_on(enrichment: Enrichment, llm_server: LlmServer) -> None:
+    category = {"type": "category", "tenant_id": "acme", "name": "places", "description": "where people live"}
+    produce(enrichment.broker, enrichment.topics.control, orjson.dumps(category), b"acme/category/places")
+    llm_server.answer("categorise", {"assigned": [{"memory": "m1", "category": "places", "confidence": 0.9}]})
+    enrichment.request(1, tasks=["categorise"])
+    with enrichment.running():
+        until(lambda: bool(enrichment.events()))
+    (event,) = enrichment.events()
+    assert (event["type"], event["memory_id"], event["category"]) == ("memory.update", "m0", "places")
+    assert "where people live" in llm_server.requests[0].user
+
+
+# ── one at a time ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_second_one_is_refused_or_stands_by(enrichment: Enrichment, tmp_path: Path) -> None:
+    enrichment.request(1)
+    with enrichment.running() as first:
+        enrichment.check_once(1)
+        refused = enrichment.start(state_dir=tmp_path / "other")
+        _, errors = refused.communicate()
+        assert refused.returncode == 1
+        assert f"deployment recallflow-{enrichment.topics.enrichment} is held by".encode() in errors
+        waiting = enrichment.start("--wait", state_dir=tmp_path / "other")
+        with watched(waiting):
+            assert waiting.stderr is not None
+            while b"standing by" not in (line := waiting.stderr.readline()):
+                assert line, "it ended"
+            enrichment.request(1, begin=1)
+            enrichment.check_once(2)
+            first.send_signal(signal.SIGTERM)
+            first.wait()
+            enrichment.request(1, begin=2)
+            enrichment.check_once(3)
+            waiting.send_signal(signal.SIGTERM)
+            waiting.communicate()
+            assert waiting.returncode == 0
+
+
+def test_a_directory_of_memories_is_refused(enrichment: Enrichment, tmp_path: Path, command: Command) -> None:
+    made = command("remember", "I live in Porto", "--state-dir", tmp_path / "memory")
+    assert made.returncode == 0
+    process = enrichment.start(state_dir=tmp_path / "memory")
+    _, errors = process.communicate()
+    assert process.returncode == 2
+    assert b"holds memories: give the enrichment flow a --state-dir of its own" in errors
+
+
+# ── with the main flow ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_kills_of_both_flows_change_nothing_and_a_fact_is_recalled(
+    broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmServer
+) -> None:
+    """100 calls hang: queries are answered meanwhile, and then both processes die, twice."""
+    own = replace(own_topics(topics), enrichment=topics("enrichment"), results=topics("results"))
+    broker.create_topics(dict.fromkeys((*own.read(), *own.outputs(), own.enrichment, own.results), PARTITIONS))
+    main = Deployment(broker, own, tmp_path / "run", flags=("--enrich-facts", "--enrichment-topic", own.enrichment))
+    enrichment = Enrichment(broker, own, tmp_path / "enrich", settings(llm_server))
+    llm_server.answer("facts", facts)
+    llm_server.fail("hang", times=None)
+    for number in range(150):
+        message = {"type": "message", "id": f"m{number}", "tenant_id": "acme", "user_id": f"u{number % 5}"}
+        content = f"I moved to town {number}"
+        produce(broker, own.memory, orjson.dumps(message | {"content": content}), f"acme/u{number % 5}".encode())
+
+    def ask(number: int) -> None:
+        query = {"type": "recall", "id": f"q{number}", "tenant_id": "acme", "user_id": "u1", "k": 50}
+        produce(broker, own.queries, orjson.dumps(query | {"query": "Where did I move?"}), b"acme/u1")
+
+    def answers() -> list[dict[str, Any]]:
+        return enrichment.read(own.responses)
+
+    for asked in (10, 20):
+        engine, enrich = main.start(), enrichment.start()
+        with watched(engine), watched(enrich):
+            llm_server.wait_for(lambda now: now.held == CAPACITY)
+            for number in range(asked - 10, asked):
+                ask(number)
+            until(lambda count=asked: len(answers()) >= count)  # type: ignore[misc]
+            for process in (engine, enrich):
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+    llm_server.heal()
+    with main.running(), enrichment.running():
         enrichment.check_once(150)
+        asked = 20
+        while not any(memory["kind"] == "fact" for memory in answers()[-1]["memories"]):
+            ask(asked)
+            asked += 1
+            until(lambda count=asked: len(answers()) == count)  # type: ignore[misc]
+    assert [*Counter(answer["query_id"] for answer in answers()).values()] == [1] * asked
