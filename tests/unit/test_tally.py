@@ -17,12 +17,20 @@ from recallflow.connectors.kafka.deployment import Deployment
 from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
+from recallflow.connectors.llm import Meter
+from recallflow.decisions import History
+from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode, InvalidRecord
+from recallflow.flows.enrich_metrics import EnrichmentMetrics, EnrichmentRunning, EnrichmentTally
+from recallflow.flows.enrich_models import EnrichmentModels
 from recallflow.flows.metrics import Metrics, Running
 from recallflow.flows.settings import Settings
 from recallflow.flows.tally import Tally
+from recallflow.llm import EmbeddingService
+from recallflow.operators.enrichment.failures import failure
+from recallflow.operators.enrichment.plan import Thresholds
 from recallflow.operators.enrichment.requests import TASKS
-from recallflow.outputs import Answer, DeadLetter, Done, Receipted, Requested
+from recallflow.outputs import Answer, DeadLetter, Derived, Done, Receipted, Requested
 from recallflow.records import Position, Record
 from recallflow.responses import WARNINGS, Response, Warn
 from recallflow.state.directory import StateDirectory
@@ -100,7 +108,7 @@ def running(tally: Tally, tmp_path: Path) -> Running:
     )
 
 
-def shown(metrics: Metrics) -> dict[str, float]:
+def shown(metrics: Metrics | EnrichmentMetrics) -> dict[str, float]:
     """Every sample by its name and labels."""
     text = generate_latest(metrics.registry).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
@@ -174,5 +182,53 @@ def test_the_documentation_lists_every_metric(running: Running) -> None:
     metrics = Metrics()
     metrics.watch(running)
     families = {family.name + ("_total" if family.type == "counter" else "") for family in metrics.collect()}
+    enrichment = EnrichmentMetrics()
+    enrichment.watch(enriching(running))
+    families |= {family.name + ("_total" if family.type == "counter" else "") for family in enrichment.collect()}
     listed = re.findall(r"^\| `(recallflow_\w+)", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(families)
+
+
+# ── the enrichment flow ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def enriching(running: Running) -> EnrichmentRunning:
+    """An enrichment flow of the same parts, with one model."""
+    models = EnrichmentModels(None, Mock(spec=EmbeddingService), [Meter("judge")], Thresholds(), History())
+    source, tally = running.source, EnrichmentTally()
+    return EnrichmentRunning(source, tally, running.deployment, running.watch, running.connection, models)
+
+
+def test_results_are_counted_by_task_code_and_reason(running: Running) -> None:
+    flow, metrics = enriching(running), EnrichmentMetrics()
+    metrics.watch(flow)
+    request = EnrichmentRequest.model_construct(tasks=["facts", "extract", "classify"])
+    result = EnrichmentResult.model_construct(
+        failures=[failure("extract", "timeout"), failure("classify", "timeout")],
+        refused={"no_evidence": 2},
+        calls=3,
+        prompt_tokens=100,
+        completion_tokens=10,
+        embedding_tokens=0,
+    )
+    for _ in range(4):
+        flow.tally.answered(request, result)
+    flow.tally.observe(Derived(Position("results", 0, 1), 0, b"acme/ann", b"{}"))
+    found = shown(metrics)
+    expected = {
+        "recallflow_enriched_tasks_total{'outcome': 'done', 'task': 'facts'}": 4,
+        "recallflow_enriched_tasks_total{'outcome': 'failed', 'task': 'facts'}": 0,
+        "recallflow_enriched_tasks_total{'outcome': 'failed', 'task': 'extract'}": 4,
+        "recallflow_enrichment_failures_total{'code': 'GRAPH_LLM_CLASSIFICATION_FAILED'}": 4,
+        "recallflow_enrichment_failures_total{'code': 'GRAPH_RELATIONSHIP_PARTIAL_DEGRADE'}": 8,
+        "recallflow_enrichment_failures_total{'code': 'EMBEDDING_FAILED'}": 0,
+        "recallflow_refused_claims_total{'reason': 'no_evidence'}": 8,
+        "recallflow_refused_claims_total{'reason': 'unfit'}": 0,
+        "recallflow_outputs_total{'kind': 'event'}": 1,
+        "recallflow_model_left_alone{'model': 'judge'}": 0,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert flow.tally.describe() == (
+        "4 requests: 12 calls, 400 prompt, 40 completion and 0 embedding tokens; "
+        "per 1,000 requests: 3,000 calls, 100,000 prompt, 10,000 completion and 0 embedding tokens"
+    )
