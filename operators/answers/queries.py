@@ -194,8 +194,13 @@ class Queries:
         reply_to: ReplyTo | None = None
         try:
             reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
-            work = partial(self._respond, ask, warnings, reply_to, said, found)
-            answer, effects = twice(STEP, record.position, work, undo=drop)
+            held = iter((found, None))  # where our own code fails at it, all is looked up again
+            answer, effects = twice(
+                STEP,
+                record.position,
+                lambda: self._respond(ask, warnings, reply_to, said, next(held)),
+                undo=drop,
+            )
         except InvalidRecord as error:
             failed = self._failure(ask, 0, ask.query_id, error, reply_to, self._catching_up())
             return [failed] if error.code != "internal_error" else [failed, DeadLetter(record, 1, error, STEP)]

@@ -11,9 +11,13 @@ import pytest
 from recallflow.control import Category
 from recallflow.decisions import History
 from recallflow.errors import ModelFailure
+from recallflow.operators.answers import asides
 from recallflow.operators.answers import models as asking
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.recall.llm_steps import CONTEXT_TOKENS
+from recallflow.operators.recall.respond import finish
+from recallflow.operators.recall.said import Said
+from recallflow.operators.recall.stages import Found, Recalled
 from recallflow.operators.step import Clocks
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers
 from tests.unit.operators.models import Clock, Language, failing
@@ -339,10 +343,16 @@ def test_what_is_forgotten_meanwhile_is_in_no_answer(
     assert response["applied"] == ["memories:0:8"]
 
 
+@pytest.mark.parametrize("kept", [0, asides.KEPT])
 def test_what_was_found_meanwhile_is_what_would_be_found_after(
-    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent
+    open_engine: Open,
+    told: list[dict[str, Any]],
+    make_event: MakeEvent,
+    monkeypatch: pytest.MonkeyPatch,
+    kept: int,
 ) -> None:
-    """Another owner's event between is none of its business."""
+    """Another owner's event between is none of its business; nor is how much is kept."""
+    monkeypatch.setattr(asides, "KEPT", kept)
     engine = open_engine()
     engine.run(MEMORIES, *told)
     engine.run(QUERIES, ask(make_event, max_tokens=2_000, select_categories=True))
@@ -396,3 +406,22 @@ def test_too_many_questions_at_once_go_without(
     (refused,) = answers(engine.complete())
     assert "select_categories: busy" in refused["warnings"][0]["detail"]
     assert (len(language.asked), refused["computation_tier"]) == (1, "standard")
+
+
+def test_where_our_own_code_fails_at_what_was_found_all_is_looked_up_again(
+    open_engine: Open, told: list[dict[str, Any]], make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine()
+    engine.run(MEMORIES, *told)
+    engine.run(QUERIES, ask(make_event, select_categories=True))
+    finished: list[bool] = []
+
+    def broken_once(found: Found, said: Said, rewritten: list[str]) -> Recalled:
+        finished.append(True)
+        if len(finished) == 1:
+            raise ZeroDivisionError
+        return finish(found, said, rewritten)
+
+    monkeypatch.setattr("recallflow.operators.recall.pipeline.finish", broken_once)
+    (response,) = answers(engine.complete())
+    assert (response["status"], len(finished), [*response["context"]["summaries"]]) == ("ok", 2, ["travel", "diet"])
