@@ -12,7 +12,7 @@ import heapq
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import orjson
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.messages import record_of, time_ms
+from recallflow.connectors.kafka.messages import record_of, size_bytes, time_ms
 from recallflow.connectors.kafka.publish import Publisher
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.embedder import Embedder, Matrix, TokenCounter
@@ -42,7 +42,8 @@ from recallflow.state.logical import owners
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Entry, MemoryRow
 
-READ_AT_ONCE = 500  # records
+READ_AT_ONCE, READ_BYTES = 500, 8 * 1024 * 1024  # records
+ROWS_AT_ONCE = 32  # each may be as large as a record
 QUEUED = {"queued.max.messages.kbytes": 2 * 1024}  # of each partition
 TOGETHER = 256  # texts: what is paid twice at most, where the process is killed
 CALL_TEXTS = 64
@@ -89,11 +90,12 @@ class Standing:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-reembed-")))
             opened = StateDirectory.open(folder / "state", settings.fingerprint(embedder), settings.cache_bytes)
             directory = stack.enter_context(opened)
-            replay = _Replay(directory, embedder, settings.rules(embedder))
+            rules = replace(settings.rules(embedder), skips=config.skips)
+            replay = _Replay(directory, embedder, rules)
             with TopicReader(config.kafka) as reader:
                 spans = reader.spans([config.topics.memory])
             total(sum(high - low for low, high in spans.values()))
-            for messages in _parts(_merged(config.kafka, spans), READ_AT_ONCE):
+            for messages in _batches(_merged(config.kafka, spans)):
                 replay.apply(messages)
                 progress(len(messages))
             yield cls(directory, replay.refused["wrong_dimension"])
@@ -123,17 +125,32 @@ def _merged(options: KafkaOptions, spans: Mapping[tuple[str, int], tuple[int, in
         yield from heapq.merge(*each, key=time_ms)
 
 
+def _batches(messages: Iterable[Any]) -> Iterator[list[Any]]:
+    """So many at a time, and no more large ones than there is room for."""
+    batch: list[Any] = []
+    read_bytes = 0
+    for message in messages:
+        batch.append(message)
+        read_bytes += size_bytes(message)
+        if len(batch) == READ_AT_ONCE or read_bytes >= READ_BYTES:
+            yield batch
+            batch, read_bytes = [], 0
+    if batch:
+        yield batch
+
+
 class _Replay:
     """Applies records to a state directory, without anything coming out."""
 
     def __init__(self, directory: StateDirectory, embedder: Embedder, rules: Rules) -> None:
         self.refused: Counter[str] = Counter()
         self._partitions, self._embedder = directory.fingerprint.partitions, embedder
+        self._skips = rules.skips
         self._build = PartitionLogic.builder(directory, embedder, rules)
         self._logics: dict[str, PartitionLogic] = {}
 
     def apply(self, messages: Sequence[Any]) -> None:
-        items = prepare(self._embedder, [decode(record_of(message)) for message in messages])
+        items = prepare(self._embedder, [decode(record_of(message), self._skips) for message in messages])
         self.refused.update(item.error.code for item in items if isinstance(item, Refused))
         for key, batch in by_partition([item for item in items if isinstance(item, Write)], self._partitions):
             if key not in self._logics:
@@ -143,7 +160,7 @@ class _Replay:
 
 def _missing_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[Text]:
     entries = (Entry.decode(value) for _, value in partition.scan(keys.table(key, keys.ENTRY)))
-    for some in _parts(entries, READ_AT_ONCE):
+    for some in _parts(entries, ROWS_AT_ONCE):
         stored = partition.get_many([keys.vectors(key, entry.seq) for entry in some])
         without = [entry for entry, vectors in zip(some, stored, strict=True) if vectors is None]
         wanted = [keys.row(key, partition.keyring.name(key, entry.id), entry.version) for entry in without]
