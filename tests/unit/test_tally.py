@@ -21,6 +21,7 @@ from recallflow.connectors.llm import Meter
 from recallflow.decisions import History
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode, InvalidRecord
+from recallflow.events import DERIVED_TYPES
 from recallflow.flows.enrich_metrics import EnrichmentMetrics, EnrichmentRunning, EnrichmentTally
 from recallflow.flows.enrich_models import EnrichmentModels
 from recallflow.flows.metrics import Metrics, Running
@@ -153,6 +154,8 @@ def test_every_counter_is_there_before_anything_is_counted(running: Running) -> 
     expected += [f"recallflow_enrichment_tasks_total{{'task': '{task}'}}" for task in TASKS]
     expected += [f"recallflow_records_total{{'topic': '{topic}'}}" for topic in (MEMORIES, QUERIES)]
     expected += [f"recallflow_misplaced_records_total{{'reason': '{reason}'}}" for reason in REASONS]
+    expected += [f"recallflow_unfit_events_total{{'reason': 'outdated', 'type': '{kind}'}}" for kind in DERIVED_TYPES]
+    expected += ["recallflow_unfit_events_total{'reason': 'other_model', 'type': 'memory.embedding'}"]
     expected += [
         f"recallflow_outputs_total{{'kind': '{kind}'}}"
         for kind in ("response", "receipt", "request", "dead_letter", "verdict")
