@@ -28,7 +28,7 @@ from bytewax.testing import TestingSource, run_main
 from openai import AsyncOpenAI
 
 from benchmarks.model_server import EVERY, serving
-from recallflow.operators.async_call import Completed, Completions, Failed, Retry, Runtime, async_call, async_input
+from recallflow.operators.async_call import Completed, Completions, Failed, Runtime, async_call, async_input
 
 CALL_S = 0.2
 CAPACITY = 100
@@ -98,7 +98,7 @@ class UntilAnswered(TestingSource[tuple[str, int]]):
 
 def with_bytewax(fn: Fn, count: int) -> Measured:
     sink = Latencies()
-    with Runtime(Completions(), CAPACITY, retry=Retry(attempts=1)) as runtime:
+    with Runtime(Completions(), CAPACITY) as runtime:
         flow = Dataflow("calls")
         read = async_input("read", flow, UntilAnswered(count, lambda: len(sink.ms)), runtime.completions)
         called = async_call("call", read.items, read.finished, fn, runtime)

@@ -16,7 +16,7 @@ from recallflow.embedder import NO_FLOATS, Matrix
 from recallflow.errors import EmbedderError, ModelError
 from recallflow.llm import EmbeddingService, LanguageModel, Prompt
 from recallflow.operators.answers.scoring import Scorer
-from recallflow.operators.async_call import Completions, Retry, Runtime
+from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.async_call.logic import numbers
 from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.said import Ended, Kind, LlmStep, ModelStep, Wanted
@@ -69,7 +69,7 @@ class Models:
         limits = [within.timeout_s for within in (language, embeddings, reranker) if within is not None]
         # What is too many is told so at once, and so never waits for a place.
         capacity, timeout_s = 2 * AT_ONCE, max(limits) + _LATER_S
-        self.runtime = Runtime(Completions(), capacity, timeout_s, Retry(attempts=1))
+        self.runtime = Runtime(Completions(), capacity, timeout_s)
         self._under_way = 0
 
     def __enter__(self) -> Self:

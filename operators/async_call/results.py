@@ -12,19 +12,18 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True)
 class CallError:
-    """Why a call failed in the end. Text and not the exception: many, such as the OpenAI client's, cannot be pickled,
+    """Why a call failed. Text and not the exception: many, such as the OpenAI client's, cannot be pickled,
     and a failure must be fit for snapshots and exchanges."""
 
     kind: str
     """The exception's class, such as `openai.RateLimitError`."""
     message: str
-    attempts: int
 
     @classmethod
-    def of(cls, error: BaseException, attempts: int) -> Self:
+    def of(cls, error: BaseException) -> Self:
         kind = type(error)
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        return cls(name, str(error), attempts)
+        return cls(name, str(error))
 
 
 @dataclass(frozen=True, slots=True)

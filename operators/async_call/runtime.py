@@ -9,38 +9,16 @@ from typing import Any, Generic, Self, cast
 
 from recallflow.operators.async_call.completions import Completion, Completions
 from recallflow.operators.async_call.results import CallError, Completed, Failed, Result, V, W
-from recallflow.operators.async_call.retry import Retry
 
 
 @dataclass(slots=True)
 class Call(Generic[V, W]):
-    """The call for one item. The loop thread writes `attempts` and, last, `result`; the logic only reads them."""
+    """The call for one item. The loop thread writes `result`; the logic only reads it."""
 
     item: V
     fn: Callable[[V], Awaitable[W]]
     completion: Completion
-    attempts: int = 0
     result: Result[V, W] | None = None
-
-
-@dataclass(slots=True)
-class Counters:
-    """What a runtime has done. Any thread may read them; all but `pending` only grow."""
-
-    submitted: int = 0
-    """Items."""
-    finished: int = 0
-    """Items that have a result."""
-    calls: int = 0
-    """Attempts, retries included."""
-    retries: int = 0
-    failures: int = 0
-    """Items whose last attempt failed."""
-
-    @property
-    def pending(self) -> int:
-        """Items without a result, under way or waiting for their turn."""
-        return self.submitted - self.finished
 
 
 class _Loop:
@@ -64,24 +42,17 @@ class Runtime:
 
     :arg completions: Where finished calls are put.
 
-    :arg capacity: The most calls under way; further ones wait for their turn. A call that waits for its next attempt
-        counts too: a service in trouble gets fewer calls, not more.
+    :arg capacity: The most calls under way; further ones wait for their turn.
 
-    :arg timeout_s: For each attempt; None where the function has one of its own.
-
-    :arg retry: When to try again.
+    :arg timeout_s: For each call; None where the function has one of its own.
     """
 
-    def __init__(
-        self, completions: Completions, capacity: int = 100, timeout_s: float | None = 30.0, retry: Retry | None = None
-    ) -> None:
+    def __init__(self, completions: Completions, capacity: int = 100, timeout_s: float | None = 30.0) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}: nothing could ever be called")
         self.completions = completions
         self.capacity = capacity
-        self.counters = Counters()
         self._timeout_s = timeout_s
-        self._retry = retry or Retry()
         self._loop = _Loop.get()
         self._waiting: deque[Call[Any, Any]] = deque()
         self._running: set[asyncio.Task[Any]] = set()
@@ -98,7 +69,6 @@ class Runtime:
         """Queues calls, which begin in their order. Any thread may call it; it returns at once."""
         with self._changed:
             self._check_open()
-            self.counters.submitted += len(calls)
         self._loop.call_soon_threadsafe(self._admit, calls)
 
     def wait(self, calls: Iterable[Call[Any, Any]]) -> None:
@@ -144,35 +114,27 @@ class Runtime:
 
     async def _run(self, call: Call[Any, Any]) -> None:
         try:
-            result = await self._attempt(call)
-        except (Exception, asyncio.CancelledError) as error:
-            # The function cancelled its own task, or the retry policy raised: the item fails, and does not hang.
+            result = await self._call(call)
+        except (
+            asyncio.CancelledError
+        ) as error:  # the function cancelled its own task: the item fails, and does not hang
             if self._closed:
                 raise
-            result = Failed(call.item, CallError.of(error, call.attempts))
+            result = Failed(call.item, CallError.of(error))
         # All this is done here, as a busy loop would run a callback of the task much later.
         with self._changed:
             call.result = result
-            self.counters.finished += 1
-            self.counters.failures += isinstance(result, Failed)
             self._changed.notify_all()
         self.completions.put(call.completion)
         self._running.remove(cast("asyncio.Task[Any]", asyncio.current_task()))
         self._begin()
 
-    async def _attempt(self, call: Call[V, W]) -> Result[V, W]:
-        """Attempts a call until it returns, or fails in the end."""
-        while True:
-            call.attempts += 1
-            self.counters.calls += 1
-            limit = asyncio.timeout(self._timeout_s)
-            try:
-                async with limit:
-                    return Completed(call.item, await call.fn(call.item))
-            except Exception as raised:  # noqa: BLE001 whatever the function raises belongs to its item
-                late = isinstance(raised, TimeoutError) and limit.expired()
-                error = TimeoutError(f"no result within {self._timeout_s:g} s") if late else raised
-                if call.attempts >= self._retry.attempts or not self._retry.when(error):
-                    return Failed(call.item, CallError.of(error, call.attempts))
-            await asyncio.sleep(self._retry.backoff(call.attempts))
-            self.counters.retries += 1
+    async def _call(self, call: Call[V, W]) -> Result[V, W]:
+        limit = asyncio.timeout(self._timeout_s)
+        try:
+            async with limit:
+                return Completed(call.item, await call.fn(call.item))
+        except Exception as raised:  # noqa: BLE001 whatever the function raises belongs to its item
+            late = isinstance(raised, TimeoutError) and limit.expired()
+            error = TimeoutError(f"no result within {self._timeout_s:g} s") if late else raised
+            return Failed(call.item, CallError.of(error))

@@ -70,7 +70,7 @@ def async_call(
     :arg fn: To call on the process's loop thread. It must not block, and must let itself be cancelled: that is how a
         timeout ends it.
 
-    :arg runtime: With the capacity, the timeout and the retries.
+    :arg runtime: With the capacity and the timeout.
 
     :returns: Keyed stream of `Completed(item, value)` and `Failed(item, error)`, as calls finish.
     """

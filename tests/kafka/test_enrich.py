@@ -172,15 +172,20 @@ def test_requests_are_answered_once(enrichment: Enrichment, llm_server: LlmServe
 
 def test_kills_while_calls_are_under_way_lose_and_double_nothing(enrichment: Enrichment, llm_server: LlmServer) -> None:
     enrichment.request(250)
-    for answered in (50, 30, 0):  # then 100 calls hang, and the process dies
+    written = 0
+    # So many are answered, then 100 calls hang, and the process dies; the second time with no snapshot of its own.
+    for answered, epoch_ms in ((50, 50), (30, 60_000), (0, 50)):
         llm_server.fail(Fault("delay"), times=answered)
         llm_server.fail("hang", times=None)
-        process = enrichment.start()
+        process = enrichment.start("--epoch-ms", str(epoch_ms))
+        written += answered
         with watched(process):
             llm_server.wait_for(lambda now: now.held == CAPACITY)
+            until(lambda count=written: len(enrichment.results()) >= count)  # type: ignore[misc]
             process.send_signal(signal.SIGKILL)
             process.wait()
         llm_server.heal()
+        llm_server.wait_for(lambda now: now.held == 0)
     with enrichment.running():
         enrichment.check_once(250)
 

@@ -24,14 +24,11 @@ from recallflow.operators.async_call import (
     Completion,
     Completions,
     Failed,
-    Retry,
     Runtime,
     Snapshot,
     WithCompletions,
     async_call,
     async_input,
-    errors_of,
-    full_jitter,
 )
 
 Item = tuple[str, int]
@@ -46,13 +43,9 @@ async def double(number: int) -> int:
     return 2 * number
 
 
-def no_wait(failures: int) -> float:  # noqa: ARG001
-    return 0.0
-
-
 @pytest.fixture
 def runtime() -> Iterator[Runtime]:
-    with Runtime(Completions(), capacity=4, retry=Retry(attempts=1)) as made:
+    with Runtime(Completions(), capacity=4) as made:
         yield made
 
 
@@ -135,7 +128,6 @@ def test_every_item_gets_its_result_under_its_key(runtime: Runtime, workers: int
     given = [(f"key{number % 5}", number) for number in range(100)]
     out = run(given, double, runtime, workers)
     assert by_item(out) == [(key, Completed(number, 2 * number)) for key, number in given]
-    assert (runtime.counters.calls, runtime.counters.pending) == (100, 0)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -200,13 +192,13 @@ def test_waiting_items_are_called_first_come_first_served() -> None:
     assert order == list(range(9))
 
 
-def test_an_attempt_without_a_result_in_time_is_a_failure() -> None:
+def test_a_call_without_a_result_in_time_is_a_failure() -> None:
     async def hang(number: int) -> None:  # noqa: ARG001
         await asyncio.Event().wait()
 
-    with Runtime(Completions(), timeout_s=0, retry=Retry(attempts=2, backoff=no_wait)) as runtime:
+    with Runtime(Completions(), timeout_s=0) as runtime:
         out = run(items(1), hang, runtime)
-    assert out == [("k", Failed(1, CallError("TimeoutError", "no result within 0 s", 2)))]
+    assert out == [("k", Failed(1, CallError("TimeoutError", "no result within 0 s")))]
 
 
 def test_a_capacity_of_nothing_is_refused() -> None:
@@ -217,56 +209,15 @@ def test_a_capacity_of_nothing_is_refused() -> None:
 # ── failures ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Flaky:
-    """Fails so many times per item."""
-
-    def __init__(self, failures: int, error: type[Exception] = ConnectionError) -> None:
-        self._failures = failures
-        self._error = error
-        self.calls: dict[int, int] = {}
-
-    async def __call__(self, number: int) -> int:
-        self.calls[number] = self.calls.get(number, 0) + 1
-        if self.calls[number] <= self._failures:
-            raise self._error(f"attempt {self.calls[number]}")
-        return number
-
-
-def test_a_call_is_tried_again_after_each_backoff() -> None:
-    waited: list[tuple[int, str]] = []
-
-    def backoff(failures: int) -> float:
-        waited.append((failures, threading.current_thread().name))
-        return 0.0
-
-    flaky = Flaky(failures=2)
-    with Runtime(Completions(), retry=Retry(attempts=3, backoff=backoff)) as runtime:
-        out = run(items(7), flaky, runtime)
-    assert values(out) == [7]
-    assert waited == [(1, "async-call"), (2, "async-call")]  # chance is the loop thread's business
-    counters = runtime.counters
-    assert (counters.calls, counters.retries, counters.failures, counters.finished) == (3, 2, 0, 1)
-
-
-def test_an_error_is_the_result_of_its_item() -> None:
+def test_an_error_is_the_result_of_its_item(runtime: Runtime) -> None:
     async def odd(number: int) -> int:
         if number % 2:
             raise ValueError(f"{number} is odd")
         return number
 
-    with Runtime(Completions(), retry=Retry(attempts=2, backoff=no_wait)) as runtime:
-        out = run(items(1, 2, 3, 4), odd, runtime)
-    odds = [Failed(n, CallError("ValueError", f"{n} is odd", 2)) for n in (1, 3)]
+    out = run(items(1, 2, 3, 4), odd, runtime)
+    odds = [Failed(n, CallError("ValueError", f"{n} is odd")) for n in (1, 3)]
     assert by_item(out) == [("k", odds[0]), ("k", Completed(2, 2)), ("k", odds[1]), ("k", Completed(4, 4))]
-    assert runtime.counters.failures == 2
-
-
-def test_only_errors_worth_it_are_tried_again() -> None:
-    flaky = Flaky(failures=1, error=KeyError)
-    with Runtime(Completions(), retry=Retry(attempts=5, when=errors_of(OSError), backoff=no_wait)) as runtime:
-        ((_, failed),) = run(items(7), flaky, runtime)
-    assert isinstance(failed, Failed)
-    assert (failed.error.kind, failed.error.attempts) == ("KeyError", 1)
 
 
 def test_a_call_that_cancels_itself_is_a_failure_not_a_hang(runtime: Runtime) -> None:
@@ -276,22 +227,6 @@ def test_a_call_that_cancels_itself_is_a_failure_not_a_hang(runtime: Runtime) ->
     ((_, failed),) = run(items(1), cancelled, runtime)
     assert isinstance(failed, Failed)
     assert failed.error.kind == "asyncio.exceptions.CancelledError"
-
-
-def test_a_retry_policy_that_raises_fails_the_item() -> None:
-    def broken(failures: int) -> float:
-        raise ZeroDivisionError(failures)
-
-    with Runtime(Completions(), retry=Retry(attempts=3, backoff=broken)) as runtime:
-        ((_, failed),) = run(items(1), Flaky(failures=1), runtime)
-    assert isinstance(failed, Failed)
-    assert failed.error == CallError("ZeroDivisionError", "1", 1)
-
-
-def test_full_jitter_draws_below_a_bound_that_doubles_up_to_a_limit() -> None:
-    highest = full_jitter(base_s=0.5, most_s=30.0, draw=lambda: 1.0)
-    assert [highest(failures) for failures in (1, 2, 3, 4, 10, 10_000)] == [0.5, 1.0, 2.0, 4.0, 30.0, 30.0]
-    assert full_jitter(draw=lambda: 0.0)(5) == 0.0
 
 
 def test_closing_cancels_what_is_under_way_and_refuses_more() -> None:
@@ -371,7 +306,6 @@ def test_a_snapshot_is_the_pending_items_and_they_are_called_again(runtime: Runt
     resumed = logic_of(runtime, again, logic.snapshot())
     assert resumed.on_batch([again.finish(3)]) == ([Completed(3, 3)], False)
     assert resumed.on_batch([again.finish(1)]) == ([Completed(1, 1)], True)
-    assert runtime.counters.calls == 5
 
 
 def test_a_completion_of_an_earlier_run_changes_nothing(runtime: Runtime) -> None:
