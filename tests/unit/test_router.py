@@ -16,7 +16,7 @@ from recallflow.enrichment import EnrichmentRequest
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.flows.router import KEY_BYTES, Router, letter
 from recallflow.flows.topics import LEAST_BYTES, Topics
-from recallflow.outputs import Answer, DeadLetter, Receipted, Requested, Verdict
+from recallflow.outputs import Answer, DeadLetter, Derived, Enriched, Receipted, Requested, Verdict
 from recallflow.parsing import parse_control
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
@@ -46,6 +46,23 @@ def test_a_verdict_goes_where_operators_decisions_come_from() -> None:
     assert (outgoing.key, outgoing.source, outgoing.number) == (b"acme/gate.verdict/3", "query.events:0:7", 2)
     assert outgoing.value is not None
     assert parse_control(outgoing.value) == event
+
+
+def test_a_result_and_its_events_go_where_they_are_read() -> None:
+    topics = dict.fromkeys(TOPICS.enrichment_written(), LEAST_BYTES)
+    enriching = Router(TOPICS, lambda *_: 1, topics)
+    part, result = enriching.route(Enriched(AT, 0, b"acme/ann", b"{}", b"bare"))
+    assert (part, result.key, result.value) == (part_name(TOPICS.results, 0), b"acme/ann", b"{}")
+    assert result.instead is not None
+    assert result.instead("it is too large") == replace(result, value=b"bare", instead=None)
+    part, event = enriching.route(Derived(AT, 3, b"acme/ann", b"{}"))
+    assert (part, event.key, event.number) == (part_name(TOPICS.memory, 0), b"acme/ann", 3)
+
+
+def test_for_a_result_that_its_topic_does_not_take_a_bare_one_goes() -> None:
+    enriching = Router(TOPICS, lambda *_: 1, dict.fromkeys(TOPICS.enrichment_written(), LEAST_BYTES))
+    _, sent = enriching.route(Enriched(AT, 0, b"acme/ann", b"x" * LEAST_BYTES, b"bare"))
+    assert (sent.value, sent.instead) == (b"bare", None)
 
 
 def test_a_dead_letter_holds_the_record_as_it_was_and_then_why() -> None:

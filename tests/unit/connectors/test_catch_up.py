@@ -25,6 +25,17 @@ def test_nothing_is_known_before_every_partition_is_read() -> None:
     assert (catch_up.to_go(), catch_up.describe()) == (2, "2 records of memory to go")
 
 
+def test_what_an_earlier_run_was_given_is_not_counted() -> None:
+    """Requests that it left open are asked again without being read again."""
+    catch_up = started(**{LOG: 5})
+    catch_up.begin(LOG, 3)
+    catch_up.gave(LOG, [3, 4], 5)
+    catch_up.done(LOG, (1, 2))
+    assert catch_up.to_go() == 2
+    catch_up.done(LOG, (3, 4))
+    assert catch_up.to_go() == 0
+
+
 def test_a_start_with_nothing_new_is_ready_at_once() -> None:
     catch_up = started(**{LOG: 5, OTHER: 0})
     catch_up.begin(LOG, 5)

@@ -105,6 +105,13 @@ def test_the_same_identity_twice_is_sent_the_second_time(broker: Broker) -> None
     assert sent(broker) == [b"answer 1"]
 
 
+def test_what_others_sent_to_the_topic_is_not_remembered(broker: Broker) -> None:
+    """Another flow's outputs never come by here: they would be in every snapshot for ever."""
+    broker.tail = [output(1).identity, (b"enrichment.results:0:1", b"0"), (b"query.events:1:9", b"0")]
+    part = build()
+    assert part.snapshot().unclaimed == (output(1).identity, (b"query.events:1:9", b"0"))
+
+
 def test_a_full_queue_is_waited_for(broker: Broker) -> None:
     broker.producer.room = 2
     part = build()
