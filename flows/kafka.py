@@ -121,6 +121,7 @@ class KafkaFlow:
         # Before anything in the directory is read or written, and until everything is closed.
         stack.enter_context(hold_in_turn(self.state_dir, deployment, wait=self.chosen.wait))
         deployment.await_turn()
+        KnownTopics.check_names(self.state_dir, self.topics.read_for())  # before anything is made in it
         # Found anew at each start: offsets from before a kill may not reach what was lost since.
         rewind = rebuild(self.state_dir)[1] if (self.state_dir / REWIND).exists() else {}
         opened = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes)

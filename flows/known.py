@@ -68,6 +68,12 @@ class KnownTopics:
         known._write()
         return known
 
+    @classmethod
+    def check_names(cls, state_dir: Path, read: Mapping[str, str]) -> None:
+        """Raises SourceError where a directory has read other topics than it is given, or is of another flow."""
+        if (path := state_dir / TOPICS).exists():
+            cls._stored(path, read)
+
     def partitions(self, topic: str, position: Position) -> int:
         """How many partitions of an output topic are used for what comes of a record."""
         counts = self.counts[topic]
@@ -108,7 +114,11 @@ class KnownTopics:
     def _stored(cls, path: Path, read: Mapping[str, str]) -> Self:
         kept = read_checked(path)
         for flag, name in kept.get("read", {}).items():  # {}: from before names were kept
-            if (given := read.get(flag)) != name:
+            if (given := read.get(flag)) is None:
+                raise SourceError(
+                    f"{path.parent} is of a flow that reads {name}: give this one a --state-dir of its own"
+                )
+            if given != name:
                 raise SourceError(
                     f"{path.parent} has read {name}, and is given {given} ({flag}): two logs would be mixed. Give "
                     f"{flag} {name}, or start with another state directory"

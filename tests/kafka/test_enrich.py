@@ -141,6 +141,7 @@ def enrichment(broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmSe
     named = {name: topics(getattr(Topics, name)) for name in FLAGS.values()}
     broker.create_topics(dict.fromkeys(named.values(), PARTITIONS))
     llm_server.answer("facts", facts)
+    named |= {name: topics(getattr(Topics, name)) for name in ("queries", "responses")}
     return Enrichment(broker, Topics(replies=(), **named), tmp_path / "enrich", settings(llm_server))
 
 
@@ -342,13 +343,30 @@ def test_a_second_one_is_refused_or_stands_by(enrichment: Enrichment, tmp_path: 
             assert waiting.returncode == 0
 
 
-def test_a_directory_of_memories_is_refused(enrichment: Enrichment, tmp_path: Path, command: Command) -> None:
+def test_a_directory_of_the_other_flow_is_refused_and_left_as_it_was(
+    enrichment: Enrichment, tmp_path: Path, command: Command
+) -> None:
     made = command("remember", "I live in Porto", "--state-dir", tmp_path / "memory")
     assert made.returncode == 0
     process = enrichment.start(state_dir=tmp_path / "memory")
     _, errors = process.communicate()
     assert process.returncode == 2
     assert b"holds memories: give the enrichment flow a --state-dir of its own" in errors
+
+    with enrichment.running():
+        enrichment.request(1)
+        enrichment.check_once(1)
+    own = enrichment.topics
+    enrichment.broker.create_topics(dict.fromkeys((own.queries, own.responses), 1))
+    words = ["--memory-topic", own.memory, "--control-topic", own.control, "--receipt-topic", own.receipts]
+    words += ["--query-topic", own.queries, "--response-topic", own.responses, "--dead-letter-topic", own.dead_letters]
+    servers = ["--bootstrap-servers", enrichment.broker.bootstrap_servers]
+    refused = command("run", "--state-dir", enrichment.state_dir, *servers, *words)
+    assert refused.returncode == 1
+    assert f"is of a flow that reads {own.enrichment}" in refused.stderr
+    with enrichment.running():
+        enrichment.request(1, begin=1)
+        enrichment.check_once(2)
 
 
 # ── with the main flow ────────────────────────────────────────────────────────────────────────────────────────────
