@@ -45,7 +45,8 @@ from recallflow.state.directory import StateDirectory
 EMBEDDERS = ("hash", "static", "minilm")
 USUAL = "hash"
 MESSAGES, QUERIES = "messages", "queries"
-AT_ONCE = 100
+AT_ONCE = 20  # requests, or batches of them
+TIMEOUT_S = 600.0
 # Those of a chat between friends.
 CATEGORIES = {
     "family": "Partners, children, parents, friends and pets, and what happens to them",
@@ -132,7 +133,8 @@ def batches(asked: list[Asked], size: int) -> Iterator[list[Asked]]:
 async def spent(url: str, grouped: list[list[Asked]]) -> dict[str, Spent]:
     """What it costs to have everything asked, by task. Raises RuntimeError where anything fails: what it cost would
     mean nothing."""
-    model, service = load_language_model("m", Endpoint(url)), load_embedding_service("m", DIMENSION, Endpoint(url))
+    endpoint = Endpoint(url, timeout_s=TIMEOUT_S)
+    model, service = load_language_model("m", endpoint), load_embedding_service("m", DIMENSION, endpoint)
     places = asyncio.Semaphore(AT_ONCE)
 
     async def ask(batch: list[Asked]) -> None:
