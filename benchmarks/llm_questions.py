@@ -128,9 +128,9 @@ def show(figures: dict[str, Any]) -> None:
     found = figures["hanging"]
     print(f"plain questions at {PER_S}/s, p95 of each round in ms; {found['hung']} others hang")
     for name, times_ms in found["p95_ms"].items():
-        print(f"  {name:<34}" + "".join(f"{one:8.2f}" for one in times_ms))
+        print(f"  {name:<34}" + "".join(f"{one:10.2f}" for one in times_ms))
     medians = found["idle_p95_ms"], found["hanging_p95_ms"], found["ratio"]
-    print(f"  {'medians, and their ratio':<34}" + "".join(f"{one:8.2f}" for one in medians))
+    print(f"  {'medians, and their ratio':<34}" + "".join(f"{one:10.2f}" for one in medians))
     print(f"  {f'within {MOST_SHARE:.0%} or {MOST_MS:g} ms':<38}{'yes' if found['within'] else 'NO'}")
     print(f"questions with every model step, ms beyond the slowest call of {SLOW_S * 1000:g} ms")
     print(f"  {'slowest':<34}{'p50':>8}{'p95':>8}{'p99':>8}")
