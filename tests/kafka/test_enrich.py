@@ -304,6 +304,20 @@ def test_messages_of_a_session_are_read_in_one_call(enrichment: Enrichment, llm_
     assert llm_server.calls["facts"] == 10
 
 
+def test_texts_of_a_tenants_users_are_embedded_in_one_call(enrichment: Enrichment, llm_server: LlmServer) -> None:
+    enrichment.settings |= {"RECALLFLOW_ENRICHMENT_BATCH_SIZE": "8", "RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "60000"}
+    enrichment.settings |= {"RECALLFLOW_EMBEDDING_MODEL": "small", "RECALLFLOW_EMBEDDING_DIMENSION": "64"}
+    enrichment.request(8, tasks=["embed"])
+    with enrichment.running():
+        enrichment.check_once(8)
+    assert llm_server.calls["embed"] == 1
+    embedded = {event["memory_id"]: event for event in enrichment.events()}
+    assert {(event["type"], event["model"], len(event["embedding"])) for event in embedded.values()} == {
+        ("memory.embedding", "small", 64)
+    }
+    assert {event["user_id"] for event in embedded.values()} == {f"u{number}" for number in range(5)}
+
+
 def test_categories_are_those_that_the_operator_decided_on(enrichment: Enrichment, llm_server: LlmServer) -> None:
     category = {"type": "category", "tenant_id": "acme", "name": "places", "description": "where people live"}
     produce(enrichment.broker, enrichment.topics.control, orjson.dumps(category), b"acme/category/places")
