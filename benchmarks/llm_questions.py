@@ -112,16 +112,23 @@ def hanging(engine: Engine, rounds: int, count: int) -> dict[str, Any]:
 
 
 def steps(engine: Engine, count: int) -> dict[str, Any]:
-    """By the slowest step: milliseconds of questions that want them all, beyond the slowest call. What is found waits
-    for the question's vector."""
+    """By the slowest step: milliseconds of questions that want them all, beyond the slowest call as whoever made it saw
+    it (p50, p95, p99), and beyond what the service took (p95), which has the client's own work in it."""
     figures: dict[str, Any] = {}
     for slowest in STEPS:
         done = engine.ask(count, STEPS_PER_S, {EVERY: FAST_S, slowest: SLOW_S}, lambda _: True)
-        beyond_ms = [done.latency_ms(number) - SLOW_S * 1000 for number in range(STEPS_WARM_UP, count)]
-        if min(beyond_ms) < 0:
+        latencies_ms = [done.latency_ms(number) for number in range(STEPS_WARM_UP, count)]
+        calls_ms = [_slowest_ms(done.answers[number]) for number in range(STEPS_WARM_UP, count)]
+        if min(calls_ms) < SLOW_S * 1000:
             raise RuntimeError(f"a question did not wait for {slowest}: {done.answers[0]['warnings']}")
+        beyond_ms = [whole - call for whole, call in zip(latencies_ms, calls_ms, strict=True)]
         figures[slowest] = {f"p{share}": percentile(beyond_ms, share) for share in (50, 95, 99)}
+        figures[slowest]["service_p95"] = percentile(latencies_ms, 95) - SLOW_S * 1000
     return figures | {"within": max(one["p95"] for one in figures.values()) <= MOST_BEYOND_MS}
+
+
+def _slowest_ms(answer: dict[str, Any]) -> float:
+    return max(float(call["took_ms"]) for call in answer["routing_info"]["models"].values())
 
 
 def show(figures: dict[str, Any]) -> None:
@@ -132,10 +139,13 @@ def show(figures: dict[str, Any]) -> None:
     medians = found["idle_p95_ms"], found["hanging_p95_ms"], found["ratio"]
     print(f"  {'medians, and their ratio':<34}" + "".join(f"{one:10.2f}" for one in medians))
     print(f"  {f'within {MOST_SHARE:.0%} or {MOST_MS:g} ms':<38}{'yes' if found['within'] else 'NO'}")
-    print(f"questions with every model step, ms beyond the slowest call of {SLOW_S * 1000:g} ms")
-    print(f"  {'slowest':<34}{'p50':>8}{'p95':>8}{'p99':>8}")
+    print(
+        f"questions with every model step, ms beyond the slowest call, for which the service takes {SLOW_S * 1000:g} ms"
+    )
+    print(f"  {'slowest':<34}{'p50':>8}{'p95':>8}{'p99':>8}{'p95 beyond the service':>25}")
     for name in STEPS:
-        print(f"  {name:<34}" + "".join(f"{one:8.2f}" for one in figures["steps"][name].values()))
+        *beyond, service = figures["steps"][name].values()
+        print(f"  {name:<34}" + "".join(f"{one:8.2f}" for one in beyond) + f"{service:25.2f}")
     print(f"  {f'p95 within {MOST_BEYOND_MS:g} ms':<38}{'yes' if figures['steps']['within'] else 'NO'}")
 
 
