@@ -217,7 +217,8 @@ def test_what_a_fact_relates_is_said_no_more_once_its_message_is_another(do: Do)
     facts = "graph.facts", {"entities": ["Ann"]}
     past = "graph.facts", {"entities": ["Ann"], "as_of": {"ingestion_time": 90_000}}
     done = do(TOLD, related, facts, update("told", content=PORTO), facts, past)
-    before, after, then = (response.get("graph_facts") for response in done.responses)
+    told: list[Any] = [response.get("graph_facts") for response in done.responses]
+    before, after, then = told
     assert len(before["facts"]) == len(then["facts"]) == 1
     assert not after or after["facts"] == []
 
