@@ -1,6 +1,6 @@
 """Queries → responses, from what is committed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,14 @@ from recallflow.operators.graph.status import status
 from recallflow.operators.graph.trace import trace
 from recallflow.operators.recall import llm_steps
 from recallflow.operators.recall.moment import Moment
-from recallflow.operators.recall.pipeline import ranked_only, recall, to_ask, to_embed
+from recallflow.operators.recall.pipeline import (
+    find_beside,
+    ranked_only,
+    recall,
+    smaller_questions,
+    to_ask,
+    to_embed,
+)
 from recallflow.operators.recall.said import NOTHING, Kind, Received, Said, Wanted
 from recallflow.operators.recall.shared import QuestionVector, Shared
 from recallflow.operators.recall.stages import Effects, Engine, Found, Posed
@@ -74,11 +81,14 @@ class Answerer:
         """The model for questions."""
         return self._engine.embedder
 
-    def answer(self, ask: Ask, said: Said = NOTHING, found: Found | None = None) -> tuple[Response, Effects | None]:
+    def answer(
+        self, ask: Ask, said: Said = NOTHING, found: Found | None = None, beside: Sequence[Found] = ()
+    ) -> tuple[Response, Effects | None]:
         """One query's response, and what it leaves behind. `said`: what models said of it; `found`: what was found
-        while they were asked, if it still holds. Raises InvalidRecord where there is no answer to give."""
+        while they were asked, if it still holds, and `beside` of smaller questions. Raises InvalidRecord where there is
+        no answer to give."""
         if isinstance(ask.query, Recall):
-            recalled = recall(self._engine, self._posed(ask.query, ask), said, found)
+            recalled = recall(self._engine, self._posed(ask.query, ask), said, found, beside)
             memories = [memory.id for memory in recalled.response.memories or ()]
             added = [*recalled.added.intersection(memories)]
             ranked = [one for one in memories if one not in recalled.added]
@@ -113,6 +123,9 @@ class Answerer:
     def still_holds(self, found: Found) -> bool:
         """Whether what was found of an owner's memories is what would be found now."""
         return self._owners.get(found.asked.hot.owner).next_change == found.change
+
+    smaller_questions = staticmethod(smaller_questions)
+    find_beside = staticmethod(find_beside)
 
     def _posed(self, query: Recall, ask: Ask) -> Posed:
         tenant_id, at_ms = ask.owner.tenant_id, ask.record.append_ms

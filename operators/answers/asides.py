@@ -16,13 +16,14 @@ KEPT = 16  # questions of a state partition whose answers are found while models
 
 
 class Question(NamedTuple):
-    """A question on its way through rounds of calls: what its answer is to warn of, what models said so far, and what
-    was found meanwhile."""
+    """A question on its way through rounds of calls: what its answer is to warn of, what models said so far, what was
+    found meanwhile, and what was found of the smaller questions that it was made into."""
 
     ask: Ask
     warnings: list[Warn]
     said: Said
     found: Found | None
+    beside: tuple[Found, ...] = ()
 
 
 class _Aside(NamedTuple):

@@ -2,7 +2,8 @@
 
 A query reads what is applied; what its answer leaves behind joins the transaction. One that waits for a position is set
 aside until the position is applied or its time is up; one about the past of a large owner, until that is built; one
-that models are asked about, until they have answered or failed.
+that models are asked about, until they have answered or failed; one that smaller ones were made of, until each of them
+had its turn.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,13 +14,14 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Asides, Question
 from recallflow.operators.answers.effects import Marks, stage_effects
+from recallflow.operators.answers.turns import Turns
 from recallflow.operators.answers.waiting import Pasts, Waiting
 from recallflow.operators.apply import Rules
 from recallflow.operators.events import Ask, Item, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
-from recallflow.operators.recall.said import NOTHING, Said, Wanted
-from recallflow.operators.recall.stages import Effects, Found
+from recallflow.operators.recall.said import NOTHING, Wanted
+from recallflow.operators.recall.stages import Effects
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
 from recallflow.owner import Owner
 from recallflow.queries import Recall, ReplyTo
@@ -58,6 +60,8 @@ class Queries:
         self._received: list[Question] = []
         self._marks = Marks(partition)
         self._pasts = Pasts(owners, answerer.embedder, rules.episode_gap_ms)
+        self._turns = Turns(answerer)
+        self._had_turn = False  # the first of these, in this batch: it was looked up
         self._waiting: list[Waiting] = []
         self._lost: dict[str, int] = {}
 
@@ -76,10 +80,15 @@ class Queries:
         return []
 
     def advance(self, is_at_work: Callable[[Owner], bool], end: bool) -> list[Output]:
-        """Answers those whose past is built, whose positions are applied, or whose time is up; all of them at the `end`
-        of the input."""
+        """Answers those whose turns are over, whose past is built, whose positions are applied, or whose time is up;
+        all of them at the `end` of the input."""
         outputs: list[Output] = []
-        if self._pasts and (asked := self._pasts.advance()) is not None:
+        if self._had_turn:
+            self._had_turn = False
+        elif self._turns:
+            if (question := self._turns.advance(is_at_work)) is not None:
+                outputs += self._go_on(question) if question.found is None else self._answer(question)
+        elif self._pasts and (asked := self._pasts.advance()) is not None:
             outputs += self._ask_models(Question(asked.ask, asked.warnings, asked.said, None))
             self._pasts.end(asked)
         outputs += self._answer_received(is_at_work)
@@ -99,11 +108,13 @@ class Queries:
         """Answers those that models were asked about in these calls."""
         if self._asides is not None:
             self._received += self._asides.end(calls)
-        return self._answer_received(is_at_work)
+        was_idle, outputs = not self._turns, self._answer_received(is_at_work)
+        self._had_turn = was_idle and bool(self._turns)
+        return outputs
 
     def due_ms(self) -> int | None:
         """When `advance` has something to do, in epoch milliseconds; 0 is at once."""
-        return 0 if self._pasts else min((query.deadline_ms for query in self._waiting), default=None)
+        return 0 if self._turns or self._pasts else min((query.deadline_ms for query in self._waiting), default=None)
 
     def failure(self, refused: Refused) -> Answer:
         """The answer to a query that was refused before it came here; its dead letter is the first output."""
@@ -116,9 +127,10 @@ class Queries:
         return [query.ask.record for query in self._waiting]
 
     def held(self) -> list[Record]:
-        """The queries that wait for a past to be built, or for models: they are asked anew."""
+        """The queries that wait for a past to be built, for models, or for their turns: they are asked anew."""
         received = [question.ask.record for question in self._received]
-        return [*self._pasts.records(), *received, *(self._asides.records() if self._asides is not None else ())]
+        with_models = self._asides.records() if self._asides is not None else ()
+        return [*self._pasts.records(), *received, *with_models, *self._turns.records()]
 
     def resume(self, waiting: list[Item], lost: dict[str, int]) -> None:
         """Goes on with what a snapshot holds. `lost`: how far each source was applied before state was lost."""
@@ -150,14 +162,14 @@ class Queries:
             question = question._replace(found=None)
         if question.found is None and not self._rules.input_ends:
             with suppress(InvalidRecord):  # where our own code fails at it, the answer says so
-                begin, (ask, warnings, said, _) = self._pasts.begin, question
-                if once(STEP, ask.record.position, begin, ask, warnings, said):
+                ask, begin = question.ask, self._pasts.begin
+                if once(STEP, ask.record.position, begin, ask, question.warnings, question.said):
                     return []
         return self._ask_models(question)
 
     def _ask_models(self, question: Question) -> list[Output]:
-        """Answers a question, or sets it aside until models have said what they are asked, unless its line waits for
-        it."""
+        """Answers a question, or sets it aside until models have said what they are asked, and until the smaller ones
+        that they made of it are answered, unless its line waits for it."""
         while self._asides is not None:
             wanted, question = self._to_ask(question)
             if not wanted:
@@ -167,13 +179,14 @@ class Queries:
                 return []
             self._asides.wait(number)
             (question,) = self._asides.end([number])
-        return self._answer(*question)
+        ready = question if self._rules.input_ends else self._turns.begin(question)
+        return [] if ready is None else self._answer(ready)
 
     def _to_ask(self, question: Question) -> tuple[Wanted, Question]:
         """What models are to be asked, and the question with what can be found meanwhile."""
-        ask, _, said, found = question
+        ask = question.ask
         try:
-            wanted, found = once(STEP, ask.record.position, self._answerer.to_ask, ask, said, found)
+            wanted, found = once(STEP, ask.record.position, self._answerer.to_ask, ask, question.said, question.found)
         except InvalidRecord:  # the answer says so
             return Wanted(), question._replace(found=None)
         return wanted, question._replace(found=found)
@@ -189,18 +202,15 @@ class Queries:
                 outputs += self._go_on(question)
         return outputs
 
-    def _answer(self, ask: Ask, warnings: list[Warn], said: Said, found: Found | None) -> list[Output]:
+    def _answer(self, question: Question) -> list[Output]:
+        ask = question.ask
         record, drop = ask.record, partial(self._owners.drop, ask.owner)
         reply_to: ReplyTo | None = None
         try:
             reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
-            held = iter((found, None))  # where our own code fails at it, all is looked up again
-            answer, effects = twice(
-                STEP,
-                record.position,
-                lambda: self._respond(ask, warnings, reply_to, said, next(held)),
-                undo=drop,
-            )
+            # Where our own code fails at it, all is looked up again.
+            attempts = iter((question, question._replace(found=None, beside=())))
+            answer, effects = twice(STEP, record.position, lambda: self._respond(next(attempts), reply_to), undo=drop)
         except InvalidRecord as error:
             failed = self._failure(ask, 0, ask.query_id, error, reply_to, self._catching_up())
             return [failed] if error.code != "internal_error" else [failed, DeadLetter(record, 1, error, STEP)]
@@ -212,10 +222,9 @@ class Queries:
         verdict = self._expansions.verdict(ask.owner.tenant_id)
         return [answer] if verdict is None else [answer, Verdict(record.position, 2, record.append_ms, verdict)]
 
-    def _respond(
-        self, ask: Ask, warnings: list[Warn], reply_to: ReplyTo | None, said: Said, found: Found | None
-    ) -> tuple[Answer, Effects | None]:
-        response, effects = self._answerer.answer(ask, said, found)
+    def _respond(self, question: Question, reply_to: ReplyTo | None) -> tuple[Answer, Effects | None]:
+        ask, warnings, said, found, beside = question
+        response, effects = self._answerer.answer(ask, said, found, beside)
         if warnings := [*warnings, *self._rebuilding(), *self._catching_up()]:
             response = response.warned(warnings)
         response = response.model_copy(update={"applied": self._applied()})

@@ -63,9 +63,10 @@ def judged_sufficient(said: Said, question: str, summaries: Mapping[str, str]) -
 
 
 def sub_questions(said: Said, question: str) -> list[str]:
-    """The smaller questions that the model made of a question."""
+    """The smaller questions that the model made of a question, but for those left out, the last ones."""
     answer = said.answer("rewrite")
-    return [] if answer is None else questions.read_rewritten(answer, question)
+    made = [] if answer is None else questions.read_rewritten(answer, question)
+    return made if said.left_out is None else made[: max(len(made) - said.left_out.questions, 0)]
 
 
 def warnings(query: Recall, said: Said, *, has_model: bool, has_time: bool) -> list[Warn]:
@@ -78,6 +79,10 @@ def warnings(query: Recall, said: Said, *, has_model: bool, has_time: bool) -> l
         return [Warn(code="llm_off", detail=f"no language model is configured; {missed}")]
     idle = [step for step in wanted if step not in said.ended]
     found = [Warn(code="llm_skipped", detail=f"nothing to ask for {' and '.join(idle)}")] if idle else []
+    if said.left_out is not None:
+        count, code = said.left_out
+        detail = f"rewrite: {code}; {count} smaller question{'s were' if count > 1 else ' was'} not asked"
+        found.append(Warn(code="llm_failed", detail=detail))
     return found + [
         Warn(code="llm_failed", detail=f"{step}: {failure}; {_INSTEAD[step]}") for step, failure in said.failures()
     ]

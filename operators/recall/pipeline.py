@@ -4,6 +4,7 @@ What each step gives is in `stages.py`. Step 1 (validate) only warns, and is par
 belongs before the state: everything here is about an owner whom the query may ask.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -45,17 +46,36 @@ from recallflow.state.rows import LANGUAGE_SHIFT
 RARE_LANGUAGE = 50  # of so many memories, one in a language is a slip, or a quotation
 
 
-def recall(engine: Engine, posed: Posed, said: Said = NOTHING, found: Found | None = None) -> Recalled:
+def recall(
+    engine: Engine, posed: Posed, said: Said = NOTHING, found: Found | None = None, beside: Sequence[Found] = ()
+) -> Recalled:
     """One query's answer, ranked as the tenant and the query have it. `said`: what models said of it; `found`: what was
-    found of it while they were asked, if it still holds. Raises InvalidRecord for what cannot be answered."""
+    found of it while they were asked, if it still holds, and `beside` of smaller questions. Raises InvalidRecord for
+    what cannot be answered."""
     if found is None:
         asked = _ask(engine, posed, said)
         found = _find(asked, _understand(asked))
-    rewritten = llm_steps.sub_questions(said, found.understood.question.text)
-    if rewritten:
-        found = merged(found, [_find_beside(found, said, question) for question in rewritten])
+    if rewritten := smaller_questions(found, said):
+        found = merged(found, beside or [find_beside(found, said, question) for question in rewritten])
         found.asked.laps.lap("questions")
     return finish(found, said, rewritten)
+
+
+def smaller_questions(found: Found, said: Said) -> list[str]:
+    """What is asked beside a query's own question."""
+    return llm_steps.sub_questions(said, found.understood.question.text)
+
+
+def find_beside(found: Found, said: Said, question: str) -> Found:
+    """What is found of another question, asked in the place of a query's own, with nothing around it."""
+    asked, understood = found.asked, found.understood
+    plain = {"query": question, "mode": understood.tuning.mode, "strategy": "baseline", "max_tokens": None}
+    query = asked.query.model_copy(update=plain | dict.fromkeys(LLM_STEPS, False))
+    laps = Laps(asked.engine.timer)
+    laps.add("question", asked.laps.elapsed_ms())
+    vectors = Said(vectors=said.vectors, dropped=understood.dropped)
+    beside = replace(asked, posed=asked.posed._replace(query=query), laps=laps, said=vectors)
+    return _find(beside, _understand(beside))
 
 
 def ranked_only(engine: Engine, posed: Posed, said: Said = NOTHING) -> Ranked:
@@ -173,18 +193,6 @@ def _find(asked: Asked, understood: Understood) -> Found:
     permitted = _permit(asked)
     summaries, candidates = _summaries(asked, permitted), _read_signal(asked, understood, permitted)
     return _compose(asked, understood, permitted, candidates, summaries)
-
-
-def _find_beside(found: Found, said: Said, question: str) -> Found:
-    """What is found of another question, asked in the place of a query's own, with nothing around it."""
-    asked, understood = found.asked, found.understood
-    plain = {"query": question, "mode": understood.tuning.mode, "strategy": "baseline", "max_tokens": None}
-    query = asked.query.model_copy(update=plain | dict.fromkeys(LLM_STEPS, False))
-    laps = Laps(asked.engine.timer)
-    laps.add("question", asked.laps.elapsed_ms())
-    vectors = Said(vectors=said.vectors, dropped=understood.dropped)
-    beside = replace(asked, posed=asked.posed._replace(query=query), laps=laps, said=vectors)
-    return _find(beside, _understand(beside))
 
 
 def _permit(asked: Asked) -> Permitted:

@@ -48,6 +48,13 @@ class Ended(NamedTuple):
     about: Prompt | None = None
 
 
+class LeftOut(NamedTuple):
+    """How many of the smaller questions are not asked, and a code that says why."""
+
+    questions: int
+    code: str
+
+
 class Received(NamedTuple):
     """What one round of calls came to: those that ended, vectors by text, and what a reranker gave."""
 
@@ -60,13 +67,14 @@ class Received(NamedTuple):
 class Said:
     """All that models said of one question so far. `ended`: the calls, by step; `vectors`: of the texts that a service
     was asked about; `dropped`: the steps that there was no time for; `took_ms`: from asking to having, one round of
-    calls after the other."""
+    calls after the other; `left_out`: of the smaller questions that a model made."""
 
     ended: Mapping[ModelStep, Ended] = field(default_factory=lambda: MappingProxyType({}))
     vectors: Mapping[str, QuestionVector] = field(default_factory=lambda: MappingProxyType({}))
     scored: Scored | None = None
     dropped: Sequence[Step] = ()
     took_ms: float = 0.0
+    left_out: LeftOut | None = None
 
     def after(self, wanted: Wanted, received: Received, took_ms: float) -> "Said":
         """This and what one more round of calls came to."""
@@ -76,6 +84,7 @@ class Said:
             scored=received.scored or self.scored,
             dropped=wanted.dropped,
             took_ms=self.took_ms + took_ms,
+            left_out=self.left_out,
         )
 
     def answer(self, step: LlmStep, about: Prompt | None = None) -> Mapping[str, Any] | None:
