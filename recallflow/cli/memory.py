@@ -16,6 +16,12 @@ from recallflow.state.directory import describe
 NOTHING_RELEVANT = "nothing_relevant"
 _SEEN = {"no_memories", "k_exceeds_memories", NOTHING_RELEVANT}  # warnings of what the list of memories shows
 
+_STEPS = {  # of a language model
+    "select_categories": "show the summaries of the categories that it selects",
+    "check_sufficiency": "show summaries alone where they answer the question",
+    "rewrite": "ask smaller questions as well, up to three that it makes of the question",
+}
+
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     remember = commands.add_parser("remember", help="store one memory", description="Stores one memory.")
@@ -30,6 +36,8 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     ask.add_argument(
         "--min-relevance", type=float, metavar="X", help="only memories at least so relevant, 0 to 1; 0 shows any"
     )
+    for step, text in _STEPS.items():
+        ask.add_argument(f"--{step.replace('_', '-')}", action="store_true", help=f"with --llm: {text}")
     add_control(ask)
     ask.set_defaults(run=run_ask)
     for parser in (remember, ask):
@@ -52,8 +60,9 @@ def run_ask(options: argparse.Namespace) -> int:
     query = {"type": "recall", "query": options.question, "k": options.k, "mode": options.mode}
     if options.min_relevance is not None:
         query["min_relevance"] = options.min_relevance
+    query |= {step: True for step in _STEPS if getattr(options, step)}
     response = _run(options, query).responses[0]
-    print(orjson.dumps(response).decode() if options.json else _readable(response, options.min_relevance))
+    print(orjson.dumps(response).decode() if options.json else _readable(response, options))
     return 1 if response["status"] == "error" else 0
 
 
@@ -68,12 +77,17 @@ def _run(options: argparse.Namespace, event: dict[str, Any]) -> Processed:
     return processed
 
 
-def _readable(response: dict[str, Any], least: float | None) -> str:
+def _readable(response: dict[str, Any], options: argparse.Namespace) -> str:
     if response["status"] == "error":
         return f"error: {response['error']['message']}"
     lines = [f"{w['code']}: {w['detail']}" for w in response["warnings"] if w["code"] not in _SEEN]
     codes, shown = {w["code"] for w in response["warnings"]}, response["memories"]
-    if NOTHING_RELEVANT in codes and (least is None or not shown):
+    if options.select_categories or response.get("sufficient"):
+        summaries = response["context"]["summaries"].items()
+        lines += [paragraph(f"{category}: {summary}", "  ") for category, summary in summaries]
+    if response.get("sufficient"):
+        return "\n".join(lines)
+    if NOTHING_RELEVANT in codes and (options.min_relevance is None or not shown):
         return "\n".join([*lines, "nothing about that (--min-relevance 0 shows the nearest memories)"])
     return "\n".join(lines + ([ranked(memory) for memory in shown] or ["nothing remembered yet"]))
 
@@ -84,6 +98,8 @@ def ranked(memory: dict[str, Any]) -> str:
     shown = _passage(memory["content"], memory["excerpt"])
     first = paragraph(f"{memory['created_at'][:10]} {who}: {shown}", " " * 5, f"{memory['rank']:>3}. ")
     because = "; ".join(reason["text"] for reason in memory["why"])
+    if "question" in memory:
+        because += f"; asked beside: {memory['question']}"
     return first + "\n" + paragraph(f"because: {because}", " " * 5)
 
 

@@ -20,6 +20,7 @@ from recallflow.schema import schemas
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.files import read_checked, write_checked
+from tests.llm_server import LlmServer
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -169,6 +170,54 @@ def test_a_warning_does_not_hide_that_nothing_is_remembered(cli: Cli, tmp_path: 
     cli("remember", "tea", "--user", "ann", "--state-dir", tmp_path / "s")
     done = cli("ask", "tea?", "-k", 99, "--state-dir", tmp_path / "s")
     assert done.stdout.splitlines() == ["k_clamped: k was 99; 1 to 50 are answered", "nothing remembered yet"]
+
+
+SUMMARIES = {"diet": "Ana eats no meat.", "work": "Ana works at a bakery."}
+
+
+@pytest.fixture
+def ask_model(cli: Cli, llm_server: LlmServer, tmp_path: Path) -> Callable[..., str]:
+    """What `ask` prints where a language model has a part in the answer."""
+    owner = {"tenant_id": "default", "user_id": "user", "timestamp": 1}
+    told = [{"type": "category.summary", "category": one, "summary": text} for one, text in SUMMARIES.items()]
+    told += [{"type": "memory", "content": "Ana works at the bakery Tulipa"}]
+    told += [{"type": "memory", "content": "The kettle in the kitchen was repaired by Rui"}]
+    cli("pipe", "--state-dir", tmp_path / "s", stdin=b"\n".join(json.dumps(owner | one).encode() for one in told))
+    llm_server.answer("select_categories", {"categories": ["work"]})
+    llm_server.answer("rewrite", {"questions": ["Who repaired the kettle?"]})
+
+    def ask(*flags: str) -> str:
+        model = ("--llm", "m-1", "--llm-url", llm_server.url, "--state-dir", tmp_path / "s")
+        done = cli("ask", "Where does Ana work?", "-k", 2, *flags, *model)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return ask
+
+
+def test_summaries_that_are_enough_are_the_answer(ask_model: Callable[..., str], llm_server: LlmServer) -> None:
+    llm_server.answer("check_sufficiency", {"sufficient": True})
+    assert ask_model("--check-sufficiency").splitlines() == [f"  {name}: {text}" for name, text in SUMMARIES.items()]
+    assert ask_model("--check-sufficiency", "--select-categories") == f"  work: {SUMMARIES['work']}\n"
+
+
+def test_summaries_that_are_not_enough_leave_the_memories(ask_model: Callable[..., str], llm_server: LlmServer) -> None:
+    llm_server.answer("check_sufficiency", {"sufficient": False})
+    shown = ask_model("--check-sufficiency")
+    assert "Tulipa" in shown
+    assert SUMMARIES["work"] not in shown
+    assert ask_model("--select-categories").startswith(f"  work: {SUMMARIES['work']}\n  1. ")
+
+
+def test_a_memory_says_which_smaller_question_found_it(ask_model: Callable[..., str]) -> None:
+    assert "asked beside: Who repaired the kettle?" in " ".join(ask_model("--rewrite").split())
+
+
+def test_without_a_language_model_asking_for_one_says_so(cli: Cli, tmp_path: Path) -> None:
+    cli("remember", "tea", "--state-dir", tmp_path / "s")
+    first, *rest = cli("ask", "tea?", "--rewrite", "--state-dir", tmp_path / "s").stdout.splitlines()
+    assert first.startswith("llm_off: ")
+    assert "tea" in rest[0]
 
 
 def test_asking_makes_no_directory(cli: Cli, tmp_path: Path) -> None:
