@@ -14,6 +14,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,14 +23,18 @@ import orjson
 from hypothesis import HealthCheck, Phase, given, seed, settings, target
 from hypothesis import strategies as st
 
+from benchmarks import worst_models
 from recallflow import limits
 from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
+from recallflow.operators.answers.models import Models, Within
+from recallflow.operators.apply import Rules
 from recallflow.operators.decode import decode
+from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.events import Batch
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
-from recallflow.outputs import DeadLetter, Output
+from recallflow.outputs import Answer, DeadLetter, Output
 from recallflow.parsing import QUERY_TYPES
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
@@ -44,6 +50,7 @@ SAME = "the same tea as ever, and nothing else"
 WORDS = [f"word{n}" for n in range(5_000)]
 MEMORIES, QUERIES = "memories", "queries"
 CACHE_BYTES = 4 * 1024**3
+LONG_EPISODES = {"type": "episodes.list", "session_id": "long"}
 
 Event = dict[str, Any]
 
@@ -69,9 +76,19 @@ class Worker:
     def __init__(self, folder: Path) -> None:
         chosen, self._embedder = Settings(partitions=1, cache_bytes=CACHE_BYTES), load_embedder("hash")
         self._directory = StateDirectory.open(folder, chosen.fingerprint(self._embedder), chosen.cache_bytes)
-        rules = chosen.rules(self._embedder, QUERIES, input_ends=False)
-        self._logic = PartitionLogic.builder(self._directory, self._embedder, rules)(None)
+        self._rules = chosen.rules(self._embedder, QUERIES, input_ends=False, decisions=worst_models.decisions())
+        self._models = Models(Within(worst_models.Fluent(), timeout_s=600.0))
+        self._open(self._rules)
         self._offset = 0
+
+    def _open(self, rules: Rules) -> None:
+        build = PartitionLogic.builder(self._directory, self._embedder, rules, models=self._models)
+        self._logic = build(None)
+
+    def enrich(self) -> None:
+        """From here on, events ask for all that the enrichment flow does."""
+        wanted = Wanted(relationships=True, facts=True, categories=True, summaries=True)
+        self._open(replace(self._rules, wanted=wanted))
 
     def take(self, *events: Event) -> tuple[list[float], list[Output]]:
         """Milliseconds of each call, and what came out."""
@@ -86,9 +103,15 @@ class Worker:
         records = [self._record(event) for event in events]
         items = timed(lambda: prepare(self._embedder, [decode(record) for record in records]))
         outputs += timed(lambda: list(self._logic.on_batch([Batch(0, items)])[0]))
-        while self._logic.notify_at() is not None:
-            outputs += timed(lambda: list(self._logic.on_notify()[0]))
-        return calls, outputs
+        completions, asked = self._models.runtime.completions, sum(event["type"] in QUERY_TYPES for event in events)
+        while True:
+            while self._logic.notify_at() is not None:
+                outputs += timed(lambda: list(self._logic.on_notify()[0]))
+            if sum(isinstance(output, Answer) for output in outputs) >= asked:
+                return calls, outputs
+            completions.wake.wait()
+            completions.wake.clear()
+            outputs += timed(lambda: list(self._logic.on_batch([*completions.pop_all()])[0]))
 
     def _record(self, event: Event) -> Record:
         self._offset += 1
@@ -105,6 +128,7 @@ class Worker:
         return Line(name, max(calls), sum(calls), len(calls), grew, any(isinstance(o, DeadLetter) for o in outputs))
 
     def close(self) -> None:
+        self._models.runtime.close()
         self._directory.close()
 
 
@@ -115,7 +139,7 @@ def owner_of(memories: int) -> Iterator[Worker]:
         worker = Worker(Path(folder) / "state")
         for start in range(0, memories, BATCH):
             worker.take(*(_message(number) for number in range(start, min(start + BATCH, memories))))
-        for events in shapes(memories):
+        for events in chain(shapes(memories), worst_models.shapes()):
             worker.take(*events)
         yield worker
         worker.close()
@@ -302,6 +326,20 @@ def questions(memories: int) -> Iterator[tuple[str, list[Event]]]:
     yield "memory.history of 1,000 versions", [{"type": "memory.history", "memory_id": "versions"}]
 
 
+def enriched(memories: int) -> Iterator[tuple[str, list[Event]]]:
+    """What asks the enrichment flow for most."""
+    large = limits.RECORD_BYTES - 1_000
+    later_ms = LONG_MS + 10 * memories * MINUTE_MS
+    yield "a message", [_message(memories + 20)]
+    yield "a message as 2,000 others", [_message(memories + 21, content=SAME + ".")]
+    yield "a message of names", [_message(memories + 22, content="and Ann Bo " * (large // 11))]
+    yield "a message of 130,000 words", [_message(memories + 23, content=_distinct_words(large))]
+    yield "a memory at its limits", [_rich(1_000)]
+    yield "a memory of a large category", [{"type": "memory", "content": "tea", "category": "work"}]
+    yield "a message behind a large episode", [_message(0, id="behind", session_id="long", timestamp=later_ms)]
+    yield "the end of a large episode", [{"type": "episode.end", "session_id": "long"}]
+
+
 def ends(memories: int) -> Iterator[tuple[str, list[Event]]]:
     """What changes very many records, up to all that the owner has."""
     many = memories // 5
@@ -324,6 +362,13 @@ def ends(memories: int) -> Iterator[tuple[str, list[Event]]]:
     yield "a forget of memories of very many links", [{"type": "memory.forget", "filter": {"category": "rich"}}]
     yield "a forget of one session", [{"type": "memory.forget", "filter": {"session_id": "s1"}}]
     yield "a forget of all", [{"type": "memory.forget", "filter": {"older_than": BEGIN_MS + 10 * memories * MINUTE_MS}}]
+
+
+def response(outputs: list[Output]) -> dict[str, Any]:
+    """The answer among what came out."""
+    (answer,) = (output for output in outputs if isinstance(output, Answer))
+    found: dict[str, Any] = orjson.loads(answer.body)
+    return found
 
 
 def _distinct_words(characters: int) -> str:
@@ -351,6 +396,8 @@ EVENTS = st.one_of(
             "traversal_depth": st.integers(1, 3),
             "k": st.integers(1, 50),
             "max_tokens": st.integers(1, 1_000_000),
+            "rewrite": st.just(True),
+            "check_sufficiency": st.just(True),
             "filters": st.fixed_dictionaries({}, optional={"names": st.lists(st.just("Author7"), max_size=200)}),
         },
     ),
@@ -396,10 +443,17 @@ def table(memories: int, examples: int) -> list[Line]:
     """Every line, on one owner."""
     with owner_of(memories) as worker:
         lines = [worker.measure("first touch", *next(iter(questions(memories)))[1])]
-        for inputs in (questions(memories), writes(memories)):
+        now_ms, (_, outputs) = BEGIN_MS + memories * MINUTE_MS, worker.take(LONG_EPISODES)
+        episode_id = max(response(outputs)["episodes"], key=lambda episode: episode["messages"])["id"]
+        told = worst_models.writes(_message(0)["content"], episode_id)
+        for inputs in (questions(memories), worst_models.questions(now_ms), writes(memories), told):
             lines += [worker.measure(name, *events) for name, events in inputs]
         lines.append(search(worker, examples))
-        lines += [worker.measure(name, *events) for name, events in ends(memories)]
+        worker.enrich()
+        worker.take(*next(iter(questions(memories)))[1])  # the owner is read again
+        lines += [worker.measure(f"{name}, enriched", *events) for name, events in enriched(memories)]
+        for inputs in (worst_models.ends(), ends(memories)):
+            lines += [worker.measure(name, *events) for name, events in inputs]
         return lines
 
 
