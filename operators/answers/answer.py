@@ -30,7 +30,7 @@ from recallflow.operators.recall.pipeline import (
 )
 from recallflow.operators.recall.said import NOTHING, Kind, Received, Said, Wanted
 from recallflow.operators.recall.shared import QuestionVector, Shared
-from recallflow.operators.recall.stages import Effects, Engine, Found, Posed
+from recallflow.operators.recall.stages import Effects, Engine, Find, Found, Posed, find_nothing
 from recallflow.operators.recall.tuning import tenant_settings, unread
 from recallflow.queries import (
     K_MAX,
@@ -97,15 +97,16 @@ class Answerer:
         response, warnings = self._look_up(ask, said), unread(ask.query)
         return response.model_copy(update={"warnings": [*response.warnings, *warnings]}), None
 
-    def to_ask(self, ask: Ask, said: Said, found: Found | None) -> tuple[Wanted, Found | None]:
-        """What models are to be asked before a query is answered, and what can be found meanwhile."""
+    def to_ask(self, ask: Ask, said: Said, found: Found | None) -> tuple[Wanted, Find]:
+        """What models are to be asked before a query is answered, and what finds meanwhile what can be found."""
         match query := ask.query:
             case Recall():
                 return to_ask(self._engine, self._posed(query, ask), said, found)
             case GraphTrace() | GraphFacts() if "embed" in self._engine.models:
                 asked = _ranking(query)
-                return Wanted() if asked is None else to_embed(self._engine, self._posed(asked, ask), said), None
-        return Wanted(), None
+                wanted = Wanted() if asked is None else to_embed(self._engine, self._posed(asked, ask), said)
+                return wanted, find_nothing
+        return Wanted(), find_nothing
 
     def receive(self, wanted: Wanted, answers: Answers) -> Received:
         """What models gave, of which vectors and what calls cost are kept for questions to come."""

@@ -8,7 +8,7 @@ from recallflow.operators.async_call import Call, Completed, Completion
 from recallflow.operators.async_call.logic import numbers
 from recallflow.operators.events import Ask
 from recallflow.operators.recall.said import Received, Said, Wanted
-from recallflow.operators.recall.stages import Found
+from recallflow.operators.recall.stages import Find, Found
 from recallflow.records import Record
 from recallflow.responses import Warn
 
@@ -53,15 +53,17 @@ class Asides:
         """What is asked, for the snapshot."""
         return [aside.question.ask.record for aside in self._asides.values()]
 
-    def begin(self, question: Question, wanted: Wanted) -> int:
-        """Has all that is wanted asked; returns the number that the completion will name."""
+    def begin(self, question: Question, wanted: Wanted, find: Find) -> int:
+        """Has all that is wanted asked, and finds meanwhile what can be found; returns the number that the completion
+        will name."""
         number = next(numbers)
         job = Job(question.ask.owner.tenant_id, wanted)
         call = Call(job, self._models.ask, Completion(self._models.step, self._key, number))
-        if sum(aside.question.found is not None for aside in self._asides.values()) >= KEPT:
-            question = question._replace(found=None)
-        self._asides[number] = _Aside(question, wanted, call, self._timer())
+        began_s = self._timer()
         self._models.runtime.submit([call])
+        is_room = sum(aside.question.found is not None for aside in self._asides.values()) < KEPT
+        question = question._replace(found=find() if is_room else None)
+        self._asides[number] = _Aside(question, wanted, call, began_s)
         return number
 
     def wait(self, number: int) -> None:

@@ -21,7 +21,7 @@ from recallflow.operators.events import Ask, Item, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.recall.said import NOTHING, Wanted
-from recallflow.operators.recall.stages import Effects
+from recallflow.operators.recall.stages import Effects, Find, Found, find_nothing
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
 from recallflow.owner import Owner
 from recallflow.queries import Recall, ReplyTo
@@ -171,10 +171,11 @@ class Queries:
         """Answers a question, or sets it aside until models have said what they are asked, and until the smaller ones
         that they made of it are answered, unless its line waits for it."""
         while self._asides is not None:
-            wanted, question = self._to_ask(question)
+            wanted, find = self._to_ask(question)
             if not wanted:
+                question = question._replace(found=find())
                 break
-            number = self._asides.begin(question, wanted)
+            number = self._asides.begin(question, wanted, find)
             if not self._rules.input_ends:
                 return []
             self._asides.wait(number)
@@ -182,14 +183,21 @@ class Queries:
         ready = question if self._rules.input_ends else self._turns.begin(question)
         return [] if ready is None else self._answer(ready)
 
-    def _to_ask(self, question: Question) -> tuple[Wanted, Question]:
-        """What models are to be asked, and the question with what can be found meanwhile."""
-        ask = question.ask
-        try:
-            wanted, found = once(STEP, ask.record.position, self._answerer.to_ask, ask, question.said, question.found)
-        except InvalidRecord:  # the answer says so
-            return Wanted(), question._replace(found=None)
-        return wanted, question._replace(found=found)
+    def _to_ask(self, question: Question) -> tuple[Wanted, Find]:
+        """What models are to be asked, and what finds meanwhile what can be found. Where our own code fails, the answer
+        says so."""
+        position, found = question.ask.record.position, question.found
+        wanted = Wanted()
+        find: Find = find_nothing
+        with suppress(InvalidRecord):
+            wanted, find = once(STEP, position, self._answerer.to_ask, question.ask, question.said, found)
+
+        def find_if_we_can() -> Found | None:
+            with suppress(InvalidRecord):
+                return once(STEP, position, find)
+            return None
+
+        return wanted, find_if_we_can
 
     def _answer_received(self, is_at_work: Callable[[Owner], bool]) -> list[Output]:
         """Answers those whose models have all answered; nobody sees half of an event."""

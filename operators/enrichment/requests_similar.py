@@ -2,8 +2,9 @@
 
 Where vectors know meaning, those whose cosine is neither high enough to be the same nor too low to be of the same
 thing, the closest first. A cosine of spellings says less. Then two memories are compared that have a subject in common,
-which is an entity, the user that facts tell of, or the author, and a word besides; of two facts about one entity, or
-about the user, no word. The most words in common come first, then the newest.
+which is an entity, the user that facts tell of, or the author, and words besides: two where it is the author, as that
+is the subject of all they say, one where it is another; for facts, which say one thing each, one less. The most words
+in common come first, then the newest.
 
 Only a fixed number of memories is looked at: those of the newest that are closest by their sketches, the newest of each
 entity that is named, and beside a fact the newest of its kind.
@@ -29,6 +30,7 @@ _ENTITIES, _MEMBERS = 8, 8  # entities, and the newest memories of each
 _KNOWN_MEMBERS = 64  # of each, that are known to be about it
 _FACTS = 16  # the newest of a kind
 _SPEAKERS = frozenset(stems("user assistant"))  # what facts call them
+_IN_COMMON = 2  # words of two messages of one author; one less about one entity, and for facts, which say one thing
 _SPELT_ALIKE = 0.3  # the least cosine of spellings: texts with a word in common have more
 
 
@@ -85,7 +87,8 @@ def _by_words(view: View, memory: Remembered, sketch: bytes, about: list[str]) -
         theirs = {*entry.stems.split()}
         is_about = entry.seq in of_entity or not _SPEAKERS.isdisjoint(stemmed & theirs)
         in_common = len(words & theirs)
-        if (is_about or entry.author == own.author) and (in_common or (is_about and own.role is entry.role is None)):
+        are_facts = own.role is entry.role is None
+        if in_common >= _IN_COMMON - is_about - are_facts and (is_about or entry.author == own.author):
             found.append((in_common, entry))
     found.sort(key=lambda one: (-one[0], -one[1].seq))
     return [_Pair(entry, None) for _, entry in found]

@@ -30,6 +30,7 @@ from recallflow.operators.recall.stages import (
     Candidates,
     Engine,
     Expanded,
+    Find,
     Found,
     Permitted,
     Posed,
@@ -37,6 +38,7 @@ from recallflow.operators.recall.stages import (
     Recalled,
     Told,
     Understood,
+    find_nothing,
 )
 from recallflow.operators.recall.tuning import tuned
 from recallflow.queries import HOPS_MIN, Filters
@@ -54,7 +56,7 @@ def recall(
     what cannot be answered."""
     if found is None:
         asked = _ask(engine, posed, said)
-        found = _find(asked, _understand(asked))
+        found = _find_all(asked, _understand(asked))
     if rewritten := smaller_questions(found, said):
         found = merged(found, beside or [find_beside(found, said, question) for question in rewritten])
         found.asked.laps.lap("questions")
@@ -75,7 +77,7 @@ def find_beside(found: Found, said: Said, question: str) -> Found:
     laps.add("question", asked.laps.elapsed_ms())
     vectors = Said(vectors=said.vectors, dropped=understood.dropped)
     beside = replace(asked, posed=asked.posed._replace(query=query), laps=laps, said=vectors)
-    return _find(beside, _understand(beside))
+    return _find_all(beside, _understand(beside))
 
 
 def ranked_only(engine: Engine, posed: Posed, said: Said = NOTHING) -> Ranked:
@@ -85,28 +87,28 @@ def ranked_only(engine: Engine, posed: Posed, said: Said = NOTHING) -> Ranked:
     return rank_candidates(asked, understood, _read_signal(asked, understood, _permit(asked)))
 
 
-def to_ask(engine: Engine, posed: Posed, said: Said, found: Found | None) -> tuple[Wanted, Found | None]:
-    """What models are to be asked before a query is answered, beside what they said already, and what can be found
-    meanwhile. Where nothing is to be asked, all of it is found."""
+def to_ask(engine: Engine, posed: Posed, said: Said, found: Found | None) -> tuple[Wanted, Find]:
+    """What models are to be asked before a query is answered, beside what they said already, and what finds meanwhile
+    what can be found. Where nothing is to be asked, it finds all."""
     if found is not None:
-        return Wanted(texts=_texts(found.asked, found.understood, said)), found
+        return Wanted(texts=_texts(found.asked, found.understood, said)), lambda: found
     asked = _ask(engine, posed, said)
     understood, permitted = _understand(asked), _permit(asked)
     summaries = _summaries(asked, permitted)
     texts = _texts(asked, understood, said)
     wanted = Wanted(_prompts(asked, understood, summaries), texts, dropped=understood.dropped)
     if understood.question.own_words in texts:
-        return wanted, None
-    candidates = _read_signal(asked, understood, permitted)
+        return wanted, find_nothing
     if _is_reranked(asked, understood):
+        candidates = _read_signal(asked, understood, permitted)
         ranked = rank_candidates(asked, understood, candidates, rerank.BEST)
         best = rerank.texts(asked.rows(asked.index.conversation.slots[ranked.ranking.places].tolist()))
         if len(best) > 1:
-            return wanted._replace(question=posed.query.query.strip(), candidates=best), None
+            return wanted._replace(question=posed.query.query.strip(), candidates=best), find_nothing
     # What expansion adds is shown to the quality gate, once.
     if wanted and posed.query.strategy == "hybrid_graph":
-        return wanted, None
-    return wanted, _compose(asked, understood, permitted, candidates, summaries)
+        return wanted, find_nothing
+    return wanted, lambda: _find(asked, understood, permitted, summaries)
 
 
 def to_embed(engine: Engine, posed: Posed, said: Said) -> Wanted:
@@ -189,10 +191,13 @@ def _understand(asked: Asked) -> Understood:
     return Understood(question, intent, tuning, dropped, asked.laps.elapsed_ms())
 
 
-def _find(asked: Asked, understood: Understood) -> Found:
+def _find(asked: Asked, understood: Understood, permitted: Permitted, summaries: Told) -> Found:
+    return _compose(asked, understood, permitted, _read_signal(asked, understood, permitted), summaries)
+
+
+def _find_all(asked: Asked, understood: Understood) -> Found:
     permitted = _permit(asked)
-    summaries, candidates = _summaries(asked, permitted), _read_signal(asked, understood, permitted)
-    return _compose(asked, understood, permitted, candidates, summaries)
+    return _find(asked, understood, permitted, _summaries(asked, permitted))
 
 
 def _permit(asked: Asked) -> Permitted:

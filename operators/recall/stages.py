@@ -197,3 +197,11 @@ class Found:
     entities: Known
     warnings: list[Warn]
     change: int
+
+
+Find = Callable[[], Found | None]
+"""Finds what can be found of a question while models are asked about it, none where all is looked up later."""
+
+
+def find_nothing() -> None:
+    """Leaves all to be looked up later."""

@@ -311,7 +311,8 @@ def test_a_query_without_time_for_the_model_goes_without_it(
     engine = open_engine(one_log=True, clocks=Clocks(timer=clock, now_ms=lambda: 0))
     asked = ask(make_event, select_categories=True)
     first, second = answers(engine.run(MEMORIES, *told, asked, asked | {"sla_target_ms": 100}))
-    assert (first["processing_time_ms"], first["routing_info"]["stages_ms"]["models"]) == (500, 500)
+    # The call is under way while what can be found is found: whichever stage it ends in has its time.
+    assert (first["processing_time_ms"], sum(first["routing_info"]["stages_ms"].values())) == (500, 500)
     assert (codes(second), len(language.asked)) == (["deadline"], 1)
     assert second["warnings"][0]["detail"] == "went without llm to be done within 100 ms"
     assert {*second["context"]["summaries"]} == {*SUMMARIES}
