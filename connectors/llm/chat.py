@@ -23,6 +23,8 @@ class OpenAiModel:
         """Raises UsageError for a URL or a header that is none."""
         self.name = model
         self._connection = Connection(endpoint)
+        # The client loads what it needs for a call when it is named: now, and not in the time of the first question.
+        self._create = self._connection.client.chat.completions.with_streaming_response.create
         self._calls = Calls(model, policy)
         # OpenAI's newer models take only the one name, many other servers only the other.
         self._most_tokens = "max_completion_tokens" if endpoint.is_openai else "max_tokens"
@@ -47,8 +49,7 @@ class OpenAiModel:
             "response_format": {"type": "json_schema", "json_schema": schema},
             self._most_tokens: prompt.most_tokens,
         }
-        chat = self._connection.client.chat.completions.with_streaming_response
-        answer = await self._connection.ask(chat.create(model=self.name, **asked), MOST_BYTES)
+        answer = await self._connection.ask(self._create(model=self.name, **asked), MOST_BYTES)
         try:
             choice = answer["choices"][0]
             message, ended = choice["message"], choice.get("finish_reason")

@@ -32,6 +32,7 @@ class OpenAiEmbeddings:
         self.name = model
         self.dimension = dimension
         self._connection = Connection(endpoint)
+        self._create = self._connection.client.embeddings.with_streaming_response.create  # loaded now, as of a chat
         self._calls = Calls(model, policy)
         shortened = model.rpartition("/")[2].startswith(SHORTENED)
         self._asked: dict[str, Any] = {"dimensions": dimension} if shortened else {}
@@ -59,9 +60,8 @@ class OpenAiEmbeddings:
         await self._connection.close()
 
     async def _attempt(self, texts: list[str]) -> Embedded:
-        embeddings = self._connection.client.embeddings.with_streaming_response
         # As the official client asks for; many servers answer with numbers all the same.
-        opened = embeddings.create(model=self.name, input=texts, encoding_format="base64", **self._asked)
+        opened = self._create(model=self.name, input=texts, encoding_format="base64", **self._asked)
         most_bytes = len(texts) * (self.dimension * FLOAT_BYTES + 1024) + ENVELOPE_BYTES
         answer = await self._connection.ask(opened, most_bytes)
         try:
