@@ -16,10 +16,12 @@ from recallflow.operators.answers.asides import Question
 from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE
 from recallflow.operators.recall.said import LeftOut
+from recallflow.operators.recall.stages import Found
 from recallflow.owner import Owner
 from recallflow.records import Record
 
 STEP = "state"
+WORDS_AT_ONCE = 50_000  # of all the memories of an owner: long texts take their time, however few they are
 KEPT = 16  # questions that wait for their turns, with what was found for them; a further one is asked as it is
 
 
@@ -39,9 +41,9 @@ class Turns:
 
     def begin(self, question: Question) -> Question | None:
         """Sets a question aside until its smaller ones are answered. Returns one that can be answered now: it has none,
-        its owner is small, or too many others wait."""
+        its owner has little to look through, or too many others wait."""
         smaller = self._smaller(question)
-        if question.found is None or not smaller or question.found.change <= AT_ONCE:
+        if question.found is None or not smaller or _is_of_little(question.found):
             return question
         if len(self._questions) == KEPT:
             return _without(question, len(smaller), "busy")
@@ -71,6 +73,11 @@ class Turns:
 
     def _smaller(self, question: Question) -> Sequence[str]:
         return () if question.found is None else self._answerer.smaller_questions(question.found, question.said)
+
+
+def _is_of_little(found: Found) -> bool:
+    """Whether there is so little to look through that all questions are answered at once."""
+    return found.change <= AT_ONCE and found.asked.index.words.lengths().sum() <= WORDS_AT_ONCE
 
 
 def _without(question: Question, count: int, code: str) -> Question:

@@ -68,6 +68,18 @@ def test_each_smaller_question_has_a_turn_and_the_answer_is_what_it_is_at_once(
     assert "turns" in response["routing_info"]["stages_ms"]
 
 
+def test_an_owner_of_few_long_texts_is_no_small_one(
+    engine: Harness, make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "AT_ONCE", 1_000)
+    for number in range(turns.WORDS_AT_ONCE // 2_500 + 1):
+        words = " ".join(f"word{n}" for n in range(2_500))
+        engine.run(MEMORIES, make_event("memory", DAY_MS, content=f"{number} {words}"))
+    begin(engine, ask(make_event, rewrite=True))
+    count, (response,) = turns_to_end(engine)
+    assert (count, response["status"]) == (TURNS, "ok")
+
+
 def test_a_question_of_somebody_else_waits_for_no_turn_but_one(engine: Harness, make_event: MakeEvent) -> None:
     begin(engine, ask(make_event, id="large", rewrite=True))
     answered = []
