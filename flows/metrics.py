@@ -25,7 +25,7 @@ from recallflow.responses import WARNINGS, Response
 from recallflow.state.directory import StateDirectory
 
 KINDS = ("response", "receipt", "request", "dead_letter", "verdict")
-OTHER_MODEL = "memory.embedding", "other_model"
+OTHER_MODEL, TOO_MANY = ("memory.embedding", "other_model"), ("memory", "too_many")
 STATUSES = get_args(Response.model_fields["status"].annotation)
 
 
@@ -99,7 +99,7 @@ class Metrics(Collector):
 def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:
     help_text = "Events without effect: what they were made from is gone or changed"
     family = CounterMetricFamily("recallflow_unfit_events", help_text, labels=["type", "reason"])
-    for labels in sorted({(kind, "outdated") for kind in DERIVED_TYPES} | {OTHER_MODEL} | {*counts}):
+    for labels in sorted({(kind, "outdated") for kind in DERIVED_TYPES} | {OTHER_MODEL, TOO_MANY} | {*counts}):
         family.add_metric(labels, counts.get(labels, 0))
     return family
 

@@ -148,6 +148,8 @@ def _create(view: View, write: Write, event: Message | Memory, memory_id: str, d
         return _repeated(known.digest, digest, "id")
     if not derived.fits(view, event):
         return "outdated"
+    if not derived.has_room(view, event):
+        return "too_many"
     row = _row(view, event, memory_id, event_time(write))
     check_relations(row)
     derived.link(view, row)

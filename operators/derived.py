@@ -13,7 +13,7 @@ from typing import Any
 from recallflow.enrichment import content_hash
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import DerivedFrom, MemoryEmbedding, MemoryEvent, Source
-from recallflow.limits import MADE_MAX
+from recallflow.limits import MADE_EVER_MAX, MADE_MAX
 from recallflow.operators.view import View
 from recallflow.state.rows import Entry, MemoryRow
 
@@ -69,6 +69,12 @@ def columns(view: View, derived: DerivedFrom) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value}
 
 
+def has_room(view: View, event: MemoryEvent) -> bool:
+    """Whether another memory may be made of those that an event names: of one that is edited very often, none may."""
+    found = map(view.made, view.seqs(one.memory_id for one in sources_of(event)))
+    return all(len(made.memories) + len(made.ended) < MADE_EVER_MAX for made in found)
+
+
 def link(view: View, row: MemoryRow) -> None:
     """Notes at each memory that another one was made of that it was. Raises InvalidRecord where there are too many."""
     for seq in view.seqs(memory_id for memory_id, _ in _made_from(row)):
@@ -81,7 +87,8 @@ def link(view: View, row: MemoryRow) -> None:
 
 def with_derived(view: View, entry: Entry) -> Iterator[Entry]:
     """The memories that go with a memory as it is forgotten, itself at last."""
-    for seq in view.made(entry.seq).memories:
+    made = view.made(entry.seq)
+    for seq in (*made.memories, *made.ended):
         if not view.is_forgotten(seq):
             yield view.entry(seq)
     if not view.is_forgotten(entry.seq):
@@ -105,6 +112,9 @@ def _end(view: View, entry: Entry, edited: tuple[int, bool]) -> None:
     if current is None:
         raise KeyError(f"no id leads to memory {entry.seq}")
     before = view.row(entry.id, entry.version)
+    for seq in view.seqs(memory_id for memory_id, _ in _made_from(before)):
+        made = view.made(seq).without(entry.seq)
+        view.put_made(seq, made._replace(ended=[*made.ended, entry.seq]))
     times_ms = ((edited_ms, logged), (view.ingested_ms, view.ingested_logged))
     ended_ms = min((at_ms for at_ms, known in times_ms if known), default=0)
     ended_ms = max(ended_ms, before.valid_from_ms or ended_ms)

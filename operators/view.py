@@ -113,7 +113,7 @@ class View:
         """What was made of a memory, as the event leaves it so far."""
         key = keys.made(self._hot.key, seq)
         stored = self._staged[key] if key in self._staged else self._partition.get(key)
-        return Made.decode(stored) if stored else Made([], [])
+        return Made.decode(stored) if stored else Made([], [], [])
 
     def is_forgotten(self, seq: int) -> bool:
         """Whether the event has forgotten a memory by now."""
@@ -334,8 +334,7 @@ class View:
         derived = self.row(entry.id, entry.version).derived_from
         if derived is not None:
             for seq in self.seqs(one["memory_id"] for one in (derived, *derived.get("others", []))):
-                made = self.made(seq)
-                self.put_made(seq, made._replace(memories=[one for one in made.memories if one != entry.seq]))
+                self.put_made(seq, self.made(seq).without(entry.seq))
         for category, change in self.made(entry.seq).summaries:
             self.drop_summary(category, change)
 

@@ -11,10 +11,20 @@ from recallflow.errors import InvalidRecord
 from recallflow.fields import Cuttable, Model
 from recallflow.graphs import ExploredEdge, Facts, GraphReport, Subgraph, Trace
 
-# Of an event that was made from memories and does not fit them any more, and of a vector of a model that is not in use.
-Unfit = Literal["outdated", "other_model"]
+# Of an event that was made from memories and does not fit them any more, or of one that is edited over and over; and of
+# a vector of a model that is not in use.
+Unfit = Literal["outdated", "too_many", "other_model"]
 Outcome = Literal[
-    "created", "updated", "unchanged", "duplicate", "forgotten", "ended", "outdated", "other_model", "degraded"
+    "created",
+    "updated",
+    "unchanged",
+    "duplicate",
+    "forgotten",
+    "ended",
+    "outdated",
+    "too_many",
+    "other_model",
+    "degraded",
 ]
 Tier = Literal["fast", "standard", "graph", "llm"]
 

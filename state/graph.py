@@ -163,7 +163,7 @@ class OwnerGraph:
         """`seq` of each superseded memory → by which memories. Kept between calls; not to be changed."""
         if self._superseded is None:
             stored = ((keys.sequence(key), decode_superseded(value)) for key, value in self._scan(keys.SUPERSEDED))
-            self._superseded = {seq: standing for seq, by in stored if (standing := [*filter(self._stands, by)])}
+            self._superseded = {seq: standing for seq, by in stored if (standing := self._standing(seq, by))}
         return self._superseded
 
     def unions(self) -> Unions:
@@ -181,7 +181,7 @@ class OwnerGraph:
         if self._superseded is not None:
             for seq, by in superseded.items():
                 self._superseded.pop(seq, None)
-                if standing := [*filter(self._stands, by)]:
+                if standing := self._standing(seq, by):
                     self._superseded[seq] = standing
 
     def size_bytes(self) -> int:
@@ -237,9 +237,9 @@ class OwnerGraph:
 
     # ------------------------------------------------------------------ parts
 
-    def _stands(self, one: Superseded) -> bool:
-        """Whether that was so, of what is and was known."""
-        return one.until_ms is None
+    def _standing(self, _seq: int, by: Iterable[Superseded]) -> list[Superseded]:
+        """Of what is and was known of by what a memory is superseded, what is so."""
+        return [one for one in by if one.until_ms is None]
 
     def name(self, key: NodeKey) -> bytes:
         """What stands for the node in stored keys."""

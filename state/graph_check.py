@@ -22,7 +22,7 @@ from recallflow.state.graph_codec import (
     node_key,
 )
 from recallflow.state.keyring import Keyring
-from recallflow.state.past_graph import LIFE, Life
+from recallflow.state.past_edge import LIFE, Life
 from recallflow.state.unions import NAMES_MAX, Joined, decode_joined, names_of
 
 # What each table is called, and the bytes of its keys behind the table's letter.
@@ -67,6 +67,7 @@ class GraphCheck:
         self._past_neighbours: set[tuple[int, int, int]] = set()
         self._lives: set[tuple[bytes, int]] = set()
         self._past_adjacent: set[tuple[bytes, int]] = set()
+        self._past_joined: set[tuple[bytes, int]] = set()
         self._caseless: list[str] = []
 
     def add(self, table: bytes, rest: bytes, value: bytes) -> None:
@@ -106,6 +107,8 @@ class GraphCheck:
                 self._past_neighbours.add((seq, other, change))
             case keys.PAST_ADJACENCY:
                 self._past_adjacent.add((rest[:16], keys.reversed_sequence(rest)))
+            case keys.PAST_JOINED:
+                self._past_joined.add((rest[:16], keys.sequence(rest)))
             case keys.PAST_EDGE if keys.edge_part(rest)[0] == LIFE:
                 life = Life.of(orjson.loads(value)[1])
                 self._lives |= {(self._name(end), life.number) for end in (life.source, life.target)}
@@ -228,6 +231,8 @@ class GraphCheck:
                 yield f"memories {seq} and {other}: were not similar both ways"
         for node, number in sorted(self._lives ^ self._past_adjacent):
             yield f"node {node.hex()}: does not agree with past edge number {number} that it was an end of it"
+        for node, number in sorted(self._past_joined - self._lives - self._adjacent.keys()):
+            yield f"node {node.hex()}: nothing is left of edge number {number}, which joined it to another once"
 
     def _of_caseless(self) -> Iterator[str]:
         for name in self._caseless:

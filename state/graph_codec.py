@@ -277,7 +277,8 @@ class Unsynced(NamedTuple):
 
 class Superseded(NamedTuple):
     """That a memory is refined by a newer one: between `valid_from_ms` and `expires_ms`, if they are given; as it was
-    known from `ingested_ms` up to `until_ms`, None of what stands. `said_ms`: the event time of what first said it."""
+    known from `ingested_ms` up to `until_ms`, None of what stands. `said_ms`: the event time of what first said it.
+    `asks`: a memory that said so is forgotten, and when it was so is what the edge tells."""
 
     by: str
     ingested_ms: int
@@ -285,6 +286,7 @@ class Superseded(NamedTuple):
     valid_from_ms: int | None = None
     until_ms: int | None = None
     said_ms: int = EPOCH_MS_MIN
+    asks: bool = False
 
     def happened(self, by_ms: int) -> bool:
         """Whether it is about a time: since one that it names, or else since it was said."""

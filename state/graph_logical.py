@@ -22,7 +22,7 @@ from recallflow.state.graph_codec import (
     decode_superseded,
 )
 from recallflow.state.partition import Partition
-from recallflow.state.past_graph import edge_part
+from recallflow.state.past_edge import edge_part
 from recallflow.state.unions import decode_joined
 
 

@@ -23,7 +23,7 @@ class MadeCheck:
 
     def add_made(self, seq: int, made: Made) -> None:
         """What a memory knows of."""
-        self._memories |= {(seq, one) for one in made.memories}
+        self._memories |= {(seq, one) for one in (*made.memories, *made.ended)}
         self._summaries |= {(seq, *one) for one in made.summaries}
 
     def add_summary(self, summary: CategorySummary) -> None:

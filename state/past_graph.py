@@ -10,7 +10,7 @@ nothing is left.
 import heapq
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 import orjson
@@ -22,45 +22,27 @@ from recallflow.state.graph_codec import (
     EPISODE_KIND,
     SAME_AS,
     SELF_ROLE,
+    SUPERSEDES,
     EdgeRow,
-    Given,
     LinksRow,
     Neighbour,
     NodeKey,
     NodeRow,
-    Statement,
     Superseded,
     decode_neighbours,
     node_key,
 )
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
+from recallflow.state.past_edge import EVIDENCE, GIVEN, LIFE, OVERRIDE, RELATION, Life, edge_part
 from recallflow.state.rows import Entry
-from recallflow.state.unions import Joined, Unions, decode_joined, encode_joined
+from recallflow.state.unions import NAMES_MAX, Joined, Unions, decode_joined, encode_joined, names_of
 
-# Parts of what was said of an edge.
-RELATION, EVIDENCE, GIVEN, OVERRIDE, LIFE = b"r", b"e", b"g", b"o", b"x"
 LOOKED_AT = 16  # links and edges that are looked at for each one that is wanted
 
 
 # Number and name of an edge, with what the graph has of it (None: it was not there then), and the end it is listed at.
 _Found = tuple[int, bytes, EdgeRow | None, NodeKey]
-
-
-class Life(NamedTuple):
-    """That an edge was there, since `added_ms`."""
-
-    source: NodeKey
-    target: NodeKey
-    type: str
-    number: int
-    added_ms: int
-
-    @classmethod
-    def of(cls, stored: list[Any]) -> Self:
-        """What JSON made of it."""
-        source, target, *rest = stored
-        return cls(NodeKey(*source), NodeKey(*target), *rest)
 
 
 class PastGraph(OwnerGraph):
@@ -124,8 +106,11 @@ class PastGraph(OwnerGraph):
         """Which entities were one thing."""
         if self._unions is None:
             joined: dict[str, list[Joined]] = {}
-            for source, target, number in self._joining():
-                if self._joined_then(NodeKey(source), NodeKey(target), number):
+            for source, target, number in sorted(self._joining(), key=lambda one: one[2]):
+                if not self._joined_then(NodeKey(source), NodeKey(target), number):
+                    continue
+                names = {name for end in (source, target) for name in names_of(end, lambda key: joined.get(key, []))}
+                if len(names) <= NAMES_MAX:
                     joined.setdefault(source, []).append(Joined(target, number, True))
                     joined.setdefault(target, []).append(Joined(source, number, False))
             self._unions = Unions(encode_joined(own, found) for own, found in joined.items())
@@ -137,9 +122,26 @@ class PastGraph(OwnerGraph):
 
     # ------------------------------------------------------------------ parts
 
-    def _stands(self, one: Superseded) -> bool:
-        known = one.ingested_ms <= self._known_ms and (one.until_ms is None or one.until_ms > self._known_ms)
-        return known and one.happened(self._happened_ms)
+    def _standing(self, seq: int, by: Iterable[Superseded]) -> list[Superseded]:
+        by = [*by]
+        asked = dict.fromkeys(one.by for one in by if one.asks)
+        told = (self._superseded_then(seq, one) for one in asked)
+        stood = (one for one in by if one.by not in asked and self._stood(one))
+        return [one for one in (*stood, *told) if one is not None and one.happened(self._happened_ms)]
+
+    def _stood(self, one: Superseded) -> bool:
+        return one.ingested_ms <= self._known_ms and (one.until_ms is None or one.until_ms > self._known_ms)
+
+    def _superseded_then(self, seq: int, by: str) -> Superseded | None:
+        """That a memory was superseded by another, if their edge of then says so."""
+        stored = self._partition.get(keys.links(self._owner, seq))
+        if stored is None:
+            return None
+        target = NodeKey(LinksRow.decode(stored).id, memory=True)
+        then = next(self._between(NodeKey(by, memory=True), target, SUPERSEDES), None)
+        if then is None or not then.hides:
+            return None
+        return Superseded(by, then.ingested_ms, then.ends_ms, then.word.valid_from_ms, said_ms=then.said_ms)
 
     def _row(self, key: NodeKey) -> NodeRow | None:
         now, gone = super()._row(key), None
@@ -231,15 +233,19 @@ class PastGraph(OwnerGraph):
 
     def _joined_then(self, source: NodeKey, target: NodeKey, number: int) -> bool:
         """Whether the edge of this number joined two names then."""
-        names = self.name(source), self.name(target)
-        name = self._partition.keyring.edge(self._owner, *names, SAME_AS)
+        then = next((row for row in self._between(source, target, SAME_AS) if row.number == number), None)
+        return then is not None and then.joins and self._happened(edge_of(then, source))
+
+    def _between(self, source: NodeKey, target: NodeKey, kind: str) -> Iterator[EdgeRow]:
+        """The edge from one node to another as it was then, if it was there, the one of now before those that are
+        gone."""
+        name = self._partition.keyring.edge(self._owner, self.name(source), self.name(target), kind)
         stored = self._partition.get(keys.edge(self._owner, name))
         row = None if stored is None else EdgeRow.decode(stored)
-        if row is None or row.number != number:
-            past = self._partition.get(keys.past_adjacency(self._owner, names[0], number))
-            row = None if past is None else self._past_life(past)[1]
-        then = None if row is None or row.added_ms > self._known_ms else self._edge_row(name, row)
-        return then is not None and then.joins and self._happened(edge_of(then, source))
+        rows = [row if row is not None and row.added_ms <= self._known_ms else None]
+        for _, value in self._partition.scan_back(keys.past_edge_of(self._owner, name, None) + LIFE):
+            rows.append(self._past_life(*orjson.loads(value)))
+        yield from (then for row in rows if row is not None and (then := self._edge_row(name, row)) is not None)
 
     def _happened(self, edge: Edge) -> bool:
         """Whether it is about then: since a time it says itself, or else since it was said."""
@@ -259,19 +265,17 @@ class PastGraph(OwnerGraph):
 
         def past() -> Iterator[_Found]:
             for at, value in self._partition.scan(keys.past_adjacency_of(self._owner, node)):
-                name, row = self._past_life(value)
-                yield keys.reversed_sequence(at), name, row, key
+                until_ms, name, life = orjson.loads(value)
+                yield keys.reversed_sequence(at), bytes.fromhex(name), self._past_life(until_ms, life), key
 
         return heapq.merge(now(), past(), key=lambda one: one[0], reverse=True)
 
-    def _past_life(self, value: bytes) -> tuple[bytes, EdgeRow | None]:
-        """Name of an edge that is gone, and its bare row if it was there then."""
-        until_ms, name, stored = orjson.loads(value)
+    def _past_life(self, until_ms: int, stored: list[Any]) -> EdgeRow | None:
+        """The bare row of an edge that is gone, if it was there then."""
         life = Life.of(stored)
         # What an edit took away is still what the version before it says.
         there = life.added_ms <= self._known_ms and (self._known_ms < until_ms or self._happened_ms < EPOCH_MS_MAX)
-        row = EdgeRow(life.source, life.target, life.type, life.number, added_ms=life.added_ms)
-        return bytes.fromhex(name), row if there else None
+        return EdgeRow(*life[:4], added_ms=life.added_ms) if there else None
 
     def _edge_row(self, name: bytes, row: EdgeRow) -> EdgeRow | None:
         """The edge as it was, out of what is said now and what was replaced or withdrawn since."""
@@ -329,12 +333,3 @@ def _episodes(index: OwnerIndex) -> dict[int, NodeKey]:
     numbers = np.unique(index.conversation.facts["episode"]).tolist()
     found = ((number, index.episode(number)) for number in numbers if number >= 0)
     return {number: NodeKey(node_key(EPISODE_KIND, one.id)) for number, one in found if one is not None}
-
-
-def edge_part(part: bytes, content: Any) -> Any:
-    """What JSON made of a part of what was said of an edge."""
-    if content is None or part == OVERRIDE:
-        return content
-    if part == LIFE:
-        return Life.of(content)
-    return Given(*content) if part == GIVEN else Statement(*content)

@@ -269,18 +269,25 @@ class EpisodeSummary(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What was made of a memory and goes with it: memories, by `seq`, and summaries, by category and change."""
+    """What was made of a memory and goes with it: memories, by `seq`, and summaries, by category and change. `ended`:
+    memories that were made of an earlier text."""
 
     memories: list[int]
     summaries: list[tuple[str, int]]
+    ended: list[int]
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self))
 
     @classmethod
     def decode(cls, data: bytes) -> "Made":
-        memories, summaries = orjson.loads(data)
-        return cls(memories, [(category, change) for category, change in summaries])
+        memories, summaries, ended = orjson.loads(data)
+        return cls(memories, [(category, change) for category, change in summaries], ended)
+
+    def without(self, seq: int) -> "Made":
+        """Without a memory."""
+        memories, ended = ([one for one in found if one != seq] for found in (self.memories, self.ended))
+        return self._replace(memories=memories, ended=ended)
 
 
 class Head(NamedTuple):

@@ -33,8 +33,8 @@ from recallflow.state.rows import Vectors
 
 
 class Changes:
-    """One event's changes. `change` numbers the event among its owner's; `ingested_ms`: when it came in. `keeps_past`:
-    what is lost or replaced is kept for questions about then, which holds but for what is forgotten."""
+    """One event's changes. `change` numbers the event among its owner's; `ingested_ms`: when it came in. `forgetting`:
+    the `seq` of the memory that is being forgotten, of which nothing is kept for questions about then."""
 
     def __init__(self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int) -> None:
         self._partition = partition
@@ -44,7 +44,7 @@ class Changes:
         self.staged = Staged()
         self._change = change
         self.ingested_ms = ingested_ms
-        self.keeps_past = True
+        self.forgetting: int | None = None
         self._detached: orphans.Nodes = {}  # nodes that lost a link or an edge
         self._undescribed: orphans.Nodes = {}  # nodes whose describing memory lost its link
 
@@ -253,7 +253,7 @@ class Changes:
     def drop(self, staged: Staged) -> None:
         """Goes back to what was staged before."""
         self.staged = staged
-        self.keeps_past = True
+        self.forgetting = None
         self._detached, self._undescribed = {}, {}
 
     def publish(self) -> None:

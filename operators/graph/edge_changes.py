@@ -8,7 +8,6 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.limits import SUPERSEDED_MAX
 from recallflow.state import keys
 from recallflow.state.graph_codec import (
-    SAME_AS,
     SUPERSEDES,
     SYMMETRIC,
     EdgeRow,
@@ -18,6 +17,7 @@ from recallflow.state.graph_codec import (
     encode_rows,
 )
 from recallflow.state.partition import Partition
+from recallflow.state.past_edge import Life
 
 if TYPE_CHECKING:
     from recallflow.operators.graph.changes import Changes
@@ -59,7 +59,7 @@ class EdgeChanges:
     def put(self, name: bytes, row: EdgeRow) -> None:
         """Writes an edge that is at its ends already."""
         before = self.get(name)
-        if before is not None and self._changes.keeps_past:
+        if before is not None:
             self._changes.past.keep_parts(name, before, row)
         self._changes.put(keys.edge(self._owner, name), row.encode())
         self._supersede(row, hides=row.hides)
@@ -69,21 +69,18 @@ class EdgeChanges:
         """Deletes an edge, at both its ends. What was said of it is kept, but for what forgotten memories said:
         where that was all, nothing is."""
         past = self._changes.past
-        if self._changes.keeps_past:
-            past.keep_parts(name, row, None)
+        past.keep_parts(name, row, None)
+        self._take_out(name, row)
         if past.forget_unless_said(name):
             past.keep_life(name, row)
-        elif row.type == SAME_AS:
-            past.forget_joined(row.source, row.number)
-        self._take_out(name, row)
+        else:
+            past.forget_traces(Life.of_row(row))
 
     def erase(self, name: bytes, row: EdgeRow) -> None:
         """Deletes an edge, with all that was ever said of it."""
-        past = self._changes.past
-        past.forget_edge(name)
-        if row.type == SAME_AS:
-            past.forget_joined(row.source, row.number)
         self._take_out(name, row)
+        self._changes.past.forget_edge(name)
+        self._changes.past.forget_traces(Life.of_row(row))
 
     def names_at(self, key: NodeKey, at_most: int | None = None) -> list[bytes]:
         """Names of so many of the edges that earlier events left at a node, or of all."""
@@ -122,9 +119,8 @@ class EdgeChanges:
             after = Superseded(row.source.text, ingested_ms, *times_ms, said_ms=row.said_ms)
         if before is not None and after is not None and before._replace(ingested_ms=ingested_ms) == after:
             return
-        keeps = self._changes.keeps_past
-        others = [one for one in by if one != before and (keeps or one.by != row.source.text)]
-        if before is not None and keeps:
+        others = [one for one in by if one != before]
+        if before is not None:
             others.append(before._replace(until_ms=ingested_ms))
         past = [one for one in others if one.until_ms is not None][-SUPERSEDED_MAX:]
         standing = [one for one in others if one.until_ms is None]

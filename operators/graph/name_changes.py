@@ -29,6 +29,8 @@ class NameChanges:
         """Makes the ends of a `same_as` edge one thing, or two again. What would have too many names is none."""
         if row.type != SAME_AS or not (is_entity(row.source) and is_entity(row.target)):
             return
+        if not joins:
+            self._changes.past.keep_joined(row.source, row.target, row.number)
         source, target = row.source.text, row.target.text
         one = Joined(target, row.number, True)
         if joins == (one in self._joined(source)):
@@ -37,8 +39,6 @@ class NameChanges:
             names = {*unions.names_of(source, self._joined), *unions.names_of(target, self._joined)}
             if len(names) > unions.NAMES_MAX:
                 return
-        elif self._changes.keeps_past:
-            self._changes.past.keep_joined(row.source, row.target, row.number)
         for key, other in ((source, one), (target, Joined(source, row.number, False))):
             rest = [found for found in self._joined(key) if found.number != row.number]
             self._put_joined(key, [*rest, other] if joins else rest)

@@ -8,7 +8,7 @@ what was kept of it goes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, takewhile
 from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +24,11 @@ from recallflow.state.graph_codec import (
     Neighbour,
     NodeKey,
     NodeRow,
+    Superseded,
     decode_superseded,
     encode_rows,
 )
-from recallflow.state.past_graph import EVIDENCE, GIVEN, LIFE, OVERRIDE, RELATION, Life
+from recallflow.state.past_edge import EVIDENCE, GIVEN, LIFE, OVERRIDE, RELATION, Life
 
 if TYPE_CHECKING:
     from recallflow.operators.graph.changes import Changes
@@ -60,9 +61,11 @@ class Past:
         self._put(keys.past_member(self._owner, self._changes.name(node), seq), b"")
 
     def keep_parts(self, name: bytes, before: EdgeRow, after: EdgeRow | None) -> None:
-        """Keeps what is said of an edge and will not be any more."""
+        """Keeps what is said of an edge and will not be any more, unless a memory said it that is being forgotten."""
         stated = {} if after is None else {(one.seq, one.relation): one for one in after.statements}
         for statement in before.statements:
+            if statement.seq == self._changes.forgetting:
+                continue
             if stated.get((statement.seq, statement.relation)) != statement:
                 part = RELATION if statement.relation else EVIDENCE
                 self._keep(name, statement.seq, part, statement)
@@ -73,7 +76,7 @@ class Past:
 
     def keep_life(self, name: bytes, row: EdgeRow) -> None:
         """Keeps that an edge was there, at both its ends."""
-        life = Life(row.source, row.target, row.type, row.number, row.added_ms)
+        life = Life.of_row(row)
         self._keep(name, None, LIFE, life)
         stored = orjson.dumps([self._changes.ingested_ms, name.hex(), life], default=tuple)
         for end in (row.source, row.target):
@@ -92,15 +95,9 @@ class Past:
         self._put(keys.past_node(self._owner, self._changes.name(key), self._change), stored)
 
     def keep_joined(self, source: NodeKey, target: NodeKey, number: int) -> None:
-        """Keeps that an edge joined two names."""
+        """Keeps that an edge may have joined two names: whether it did is asked of what is kept of it."""
         key = keys.past_joined(self._owner, self._changes.name(source), number)
         self._changes.put(key, orjson.dumps([source.text, target.text]))
-
-    def forget_joined(self, source: NodeKey, number: int) -> None:
-        """Drops that an edge joined two names."""
-        key = keys.past_joined(self._owner, self._changes.name(source), number)
-        if self._changes.get(key) is not None:
-            self._changes.put(key, None)
 
     def keep_orphan(self, key: NodeKey, row: NodeRow | None) -> None:
         """Keeps a node that is deleted, if something led to it once; else drops what is kept of it."""
@@ -156,10 +153,15 @@ class Past:
         return weight + self._forget_neighbours(seq, at_most - weight)
 
     def forget_statements(self, name: bytes, seq: int) -> None:
-        """Drops what a memory said of an edge before."""
+        """Drops what a memory said of an edge before, with what was given of the edge on the word of such memories."""
         self._drop(keys.past_edge_of(self._owner, name, seq))
-        if self._changes.edges.get(name) is None:
-            self.forget_unless_said(name)
+        row = self._changes.edges.get(name)
+        if row is None and not self.forget_unless_said(name):
+            return
+        self._forget_given(name, row)
+        life = self._last_life(name) if row is None else Life.of_row(row)
+        if life is not None:
+            self._ask_of_superseding(life)
 
     def forget_unless_said(self, name: bytes) -> bool:
         """Drops what is kept of an edge where no word of anybody is. Returns whether one is."""
@@ -211,6 +213,25 @@ class Past:
             weight += 1
         return weight
 
+    def _forget_given(self, name: bytes, row: EdgeRow | None) -> None:
+        """Drops what was given of an edge with memories as evidence, where no word of any of them is left."""
+        standing = self._standing(self._parts_of(name, GIVEN))
+        given = takewhile(lambda key: not self._is_word(key), standing)  # what stands, stands from then on
+        first = next(given, None)
+        if first is None or (row is not None and not all(one.relation for one in row.statements)):
+            return
+        parts = map(keys.edge_part, self._standing(keys.past_edges(self._owner, name)))
+        if all(part != EVIDENCE for part, _ in parts):
+            self._forget_parts([first, *given])
+
+    def _last_life(self, name: bytes) -> Life | None:
+        """What is kept of an edge that is gone."""
+        lives = [orjson.loads(self._changes.get(key) or b"")[1] for key in self._standing(self._parts_of(name, LIFE))]
+        return Life.of(lives[-1]) if lives else None
+
+    def _parts_of(self, name: bytes, part: bytes) -> bytes:
+        return keys.past_edge_of(self._owner, name, None) + part
+
     def _forget_parts(self, parts: Iterable[bytes]) -> None:
         for key in parts:
             if keys.edge_part(key)[0] == LIFE:
@@ -223,19 +244,34 @@ class Past:
             self._changes.put(keys.past_adjacency(self._owner, self._changes.name(end), life.number), None)
             if not end.memory:
                 self._changes.detach(end)
-        if life.type == SAME_AS:
-            self.forget_joined(life.source, life.number)
-        if life.type == SUPERSEDES and life.target.memory:
-            self._forget_superseding(life)
+        self.forget_traces(life)
 
-    def _forget_superseding(self, life: Life) -> None:
-        seq = self._changes.seq(life.target.text)
-        stored = None if seq is None else self._changes.get(keys.superseded(self._owner, seq))
-        if seq is None or stored is None:
+    def forget_traces(self, life: Life) -> None:
+        """Drops that an edge joined two names, or that a memory superseded another by it."""
+        if life.type == SAME_AS:
+            joined = keys.past_joined(self._owner, self._changes.name(life.source), life.number)
+            if self._changes.get(joined) is not None:
+                self._changes.put(joined, None)
+        self._put_superseding(life, [])
+
+    def _ask_of_superseding(self, life: Life) -> None:
+        """Lets questions about then ask the edge when a memory was superseded by it: somebody's word of it is gone."""
+        until_ms = self._changes.ingested_ms
+        self._put_superseding(life, [Superseded(life.source.text, until_ms, None, until_ms=until_ms, asks=True)])
+
+    def _put_superseding(self, life: Life, past: list[Superseded]) -> None:
+        """Replaces what is kept of when a memory was superseded by an edge."""
+        superseding = life.type == SUPERSEDES and life.source.memory and life.target.memory
+        seq = self._changes.seq(life.target.text) if superseding else None
+        if seq is None:
             return
-        left = [one for one in decode_superseded(stored) if one.by != life.source.text or one.until_ms is None]
-        self._changes.put(keys.superseded(self._owner, seq), encode_rows(left) if left else None)
-        self._changes.staged.superseded[seq] = left
+        key = keys.superseded(self._owner, seq)
+        stored = self._changes.get(key)
+        by = decode_superseded(stored) if stored else []
+        left = [*past, *(one for one in by if one.by != life.source.text or one.until_ms is None)]
+        if left != by:
+            self._changes.put(key, encode_rows(left) if left else None)
+            self._changes.staged.superseded[seq] = left
 
     def _standing(self, prefix: bytes) -> Iterator[bytes]:
         """The keys under a prefix, which begins with a node or an edge, as the event leaves them so far: first those

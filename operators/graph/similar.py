@@ -53,7 +53,7 @@ def unlink_similar(changes: Changes, seq: int) -> None:
     neighbours = changes.neighbours(seq)
     for neighbour in neighbours:
         _part(changes, neighbour.seq, seq)
-        if changes.keeps_past:
+        if changes.forgetting is None:
             changes.past.keep_neighbour(seq, neighbour)
     if neighbours:
         changes.put_neighbours(seq, [])
@@ -103,6 +103,6 @@ def _part(changes: Changes, seq: int, other: int) -> None:
     for neighbour in changes.neighbours(seq):
         if neighbour.seq != other:
             left.append(neighbour)
-        elif changes.keeps_past:
+        elif changes.forgetting is None:
             changes.past.keep_neighbour(seq, neighbour)
     changes.put_neighbours(seq, left)

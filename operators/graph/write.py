@@ -93,22 +93,22 @@ class GraphWriter:
     def forget(self, memory_id: str, seq: int) -> None:
         """Takes out all that a memory brought in, and every edge at it."""
         changes, key = self._changes, NodeKey(memory_id, memory=True)
-        changes.keeps_past = False
+        changes.forgetting = seq
         before = changes.links(seq)
         if before is not None:
             for node in before.links:
                 changes.unlink(seq, node)
-            for stated in {*before.relations, *before.evidence}:
-                changes.past.forget_statements(bytes.fromhex(stated), seq)
             self._withdraw(before.relations, memory_id, relation=True)
             self._withdraw(before.evidence, memory_id, relation=False)
+            for stated in dict.fromkeys([*before.relations, *before.evidence]):
+                changes.past.forget_statements(bytes.fromhex(stated), seq)
             changes.put_links(seq, None)
         for name, row in changes.edges.at(key):
             changes.edges.erase(name, row)
         unlink_similar(changes, seq)
         changes.past.forget_memory(key, seq)
         changes.forget_memory(key, seq)
-        changes.keeps_past = True
+        changes.forgetting = None
 
     def weigh(self, memory_id: str, seq: int, at_most: int) -> int:
         """Estimates how many records forgetting a memory touches; of its edges, counts so many."""
@@ -127,20 +127,20 @@ class GraphWriter:
         """Takes out so many of the edges at a memory, of those that it is evidence of, and of what is kept of its
         past."""
         changes, row, key = self._changes, self._changes.links(seq), NodeKey(memory_id, memory=True)
-        changes.keeps_past = False
+        changes.forgetting = seq
         edges = [*changes.edges.at(key, at_most // EDGE_WEIGHT)]
         for name, edge in edges:
             changes.edges.erase(name, edge)
         left = at_most - EDGE_WEIGHT * len(edges)
         withdrawn = row.evidence[: left // STATED_WEIGHT] if row is not None else []
         if row is not None and withdrawn:
+            self._withdraw(withdrawn, memory_id, relation=False)
             for stated in withdrawn:
                 changes.past.forget_statements(bytes.fromhex(stated), seq)
-            self._withdraw(withdrawn, memory_id, relation=False)
             changes.put_links(seq, row._replace(evidence=row.evidence[len(withdrawn) :]))
         left -= STATED_WEIGHT * len(withdrawn)
         changes.past.thin(key, seq, left)
-        changes.keeps_past = True
+        changes.forgetting = None
         changes.prune()
 
     def merge_episodes(self, merged_id: str, into_id: str, at_most: int | None = None) -> int:

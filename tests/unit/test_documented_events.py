@@ -231,10 +231,11 @@ AT_MOST = [
     [limits.RECORD_BYTES], [limits.VALUES_MAX], [MAX_DEPTH - 1], [limits.UNKNOWN_FIELDS_MAX], [128], [512],
     [limits.PARTS_MAX], [limits.LABELS_MAX], [limits.ENTITIES_MAX], [limits.ALIASES_MAX], [limits.RELATIONS_MAX],
     [8_192], [limits.SUMMARY_CHARACTERS], [limits.EVIDENCE_CHARACTERS], [limits.EDGES_MAX], [limits.EVIDENCE_MAX],
-    [limits.SUPERSEDED_MAX], [limits.SOURCES_MAX], [limits.MADE_MAX], [64], [limits.FILTER_VALUES_MAX],
-    [limits.FILTER_LEVELS_MAX, limits.FILTER_CONDITIONS_MAX], [limits.URNS_MAX, limits.FILTER_FIELDS_MAX],
-    [limits.URNS_MAX], [limits.WHOLE_EPISODES_MAX], [limits.FACT_ENTITIES_MAX], [limits.FILTER_VALUES_MAX],
-    [limits.POSITIONS_MAX], [MAX_TOKENS_MAX], [limits.USERS_MAX, limits.SUMMARY_CHARACTERS],
+    [limits.SUPERSEDED_MAX], [limits.SOURCES_MAX], [limits.MADE_MAX, limits.MADE_EVER_MAX], [64],
+    [limits.FILTER_VALUES_MAX], [limits.FILTER_LEVELS_MAX, limits.FILTER_CONDITIONS_MAX],
+    [limits.URNS_MAX, limits.FILTER_FIELDS_MAX], [limits.URNS_MAX], [limits.WHOLE_EPISODES_MAX],
+    [limits.FACT_ENTITIES_MAX], [limits.FILTER_VALUES_MAX], [limits.POSITIONS_MAX], [MAX_TOKENS_MAX],
+    [limits.USERS_MAX, limits.SUMMARY_CHARACTERS],
 ]  # fmt: skip
 
 

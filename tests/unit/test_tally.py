@@ -156,6 +156,7 @@ def test_every_counter_is_there_before_anything_is_counted(running: Running) -> 
     expected += [f"recallflow_misplaced_records_total{{'reason': '{reason}'}}" for reason in REASONS]
     expected += [f"recallflow_unfit_events_total{{'reason': 'outdated', 'type': '{kind}'}}" for kind in DERIVED_TYPES]
     expected += ["recallflow_unfit_events_total{'reason': 'other_model', 'type': 'memory.embedding'}"]
+    expected += ["recallflow_unfit_events_total{'reason': 'too_many', 'type': 'memory'}"]
     expected += [
         f"recallflow_outputs_total{{'kind': '{kind}'}}"
         for kind in ("response", "receipt", "request", "dead_letter", "verdict")

@@ -249,6 +249,25 @@ def test_so_many_facts_are_made_of_one_message(do: Do) -> None:
     assert found(done.responses[0]) == {"told"}
 
 
+def test_a_message_that_is_edited_very_often_gets_its_facts_each_time(do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of an earlier text are not counted, up to a bound: one more has no effect. They go with the message, too,
+    and with what was read beside it."""
+    monkeypatch.setattr("recallflow.operators.derived.MADE_MAX", 2)
+    monkeypatch.setattr("recallflow.operators.derived.MADE_EVER_MAX", 7)
+    edits: list[Event] = []
+    for at in range(4):
+        edits.append(update("told", content=f"{PORTO} {at}"))
+        edits += [fact(f"f{at}{number}", **of("told", f"{PORTO} {at}", "other")) for number in range(2)]
+    facts = [one[1]["id"] for one in edits if one[0] == "memory"]
+    other = message("other", "hello")
+    ever = recall(k=20, include_history=True)
+    done = do(TOLD, other, *edits, recall(k=20), ever, forget(memory_id="other"), ever)
+    assert codes(done) == []
+    assert [one for one in outcomes(done) if one not in ("created", "updated")] == ["too_many", "forgotten"]
+    told = [{"told", "other", "f30"}, {"told", "other", *facts[:-1]}, {"told"}]
+    assert [*map(found, done.responses)] == told
+
+
 # ── what is found out of a memory ─────────────────────────────────────────────────────────────────────────────────
 
 

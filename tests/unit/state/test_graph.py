@@ -83,7 +83,7 @@ def test_similar_memories_round_trip(near: list[Neighbour]) -> None:
     assert decode_neighbours(encode_rows(near)) == near
 
 
-@given(by=st.lists(st.builds(Superseded, TEXT, TIME, *[st.none() | TIME] * 3, TIME), max_size=3))
+@given(by=st.lists(st.builds(Superseded, TEXT, TIME, *[st.none() | TIME] * 3, TIME, st.booleans()), max_size=3))
 def test_what_supersedes_round_trips(by: list[Superseded]) -> None:
     assert decode_superseded(encode_rows(by)) == by
 
@@ -179,6 +179,7 @@ def _cut(partition: Partition, owner: bytes) -> dict[bytes, bytes | None]:
         (_other_name, "says it is another"),
         (_undescribed, "which is not linked to it"),
         (lambda _, owner: {keys.links(owner, 7): LinksRow("nobody", {}, [], []).encode()}, "it is not remembered"),
+        (lambda _, owner: {keys.past_joined(owner, bytes(16), 7): b"[]"}, "nothing is left of edge number 7"),
         (_cut, "cannot be decoded"),
     ],
 )

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from recallflow.operators.recall.moment import Moment, index_at
 from recallflow.state.graph import Edge, OwnerGraph
 from recallflow.state.graph_codec import NodeKey
+from recallflow.state.keys import OWNERS
 from tests.unit.operators.graph.engine import Engine, event, memory
 from tests.unit.operators.graph.test_write_model import CHANGED, EDGE, IDS, NODES, RELATIONS, SAID, as_event, engines
 
@@ -31,7 +32,8 @@ def picture(graph: OwnerGraph, seqs: range) -> dict[str, Any]:
         "links": {seq: sorted(graph.links(seq)) for seq in seqs},
         "edges": {key: [*map(told, graph.edges(key, MOST))] for key in nodes},
         "superseded": {
-            seq: sorted((one.by, one.ingested_ms) for one in by) for seq, by in graph.superseded().items() if by
+            seq: sorted((one.by, one.expires_ms or 0, one.valid_from_ms or 0, one.said_ms) for one in by)
+            for seq, by in graph.superseded().items()
         },
     }
 
@@ -77,11 +79,104 @@ def test_the_graph_as_of_a_moment_is_what_it_was_then(changes: list[tuple[Any, .
         assert engine.problems() == []
 
 
+FOUND = st.one_of(
+    st.tuples(st.just("fact"), ID, SAID),
+    st.tuples(st.just("found"), EDGE, st.sampled_from(IDS[:4])),
+    *[st.tuples(st.just("relate"), EDGE), st.tuples(st.just("update"), ID, CHANGED)],
+)
+LONGER = st.tuples(SOME, st.lists(FOUND, max_size=8)).flatmap(lambda parts: st.permutations([*parts[0], *parts[1]]))
+ANN = {"entities": [{"name": "Ann", "urn": "urn:ann"}]}
+SAME = {"source": "entity:ann", "target": "entity:bob", "type": "same_as", "confidence": 0.9}
+NEWER = {"source": "m2", "target": "m1", "type": "supersedes"}
+KNOWS = {"source": "entity:ann", "target": "entity:bob", "type": "knows"}
+
+
+def marked(number: int, change: tuple[Any, ...]) -> dict[str, Any]:
+    """An event whose every text has the name of the memory that says it, as far as nobody else may say the same."""
+    if change[0] == "fact":
+        made = event("memory", id=f"f{number}", **change[2], derived_from={"memory_id": change[1]})
+    elif change[0] == "found":
+        made = event("graph.edges", edges=[change[1]], derived_from={"memory_id": change[2]})
+    else:
+        made = as_event(change)
+    memory_id = change[1] if change[0] == "fact" else made.get("id", made.get("memory_id"))
+    mark = f"word-of-{memory_id}"
+    if "content" in made:
+        made["content"] += f" {mark}"
+    for field in ("tags", "topics"):
+        if field in made:
+            made[field] = [*made[field], mark]
+    if "entities" in made and change[0] in ("remember", "update", "fact"):
+        made["entities"] = [
+            {**one, "aliases": [*one.get("aliases", []), mark], "told": mark} for one in made["entities"]
+        ]
+    if "relations" in made:
+        told = {"source": mark, "type": mark, "target": "Ann"}
+        made["relations"] = [told, *({**one, "properties": {"told": mark}} for one in made["relations"])]
+    if change[0] == "found":
+        made["edges"] = [{**change[1], "evidence": f"word-of-{change[2]}"}]
+    return made
+
+
+def stored(engine: Engine) -> bytes:
+    """All that a state directory holds of its memories."""
+    partition = engine.directory.partition(0)
+    return b"".join(value for _, value in partition.scan(OWNERS))
+
+
 @settings(max_examples=30)
-@given(changes=SOME, cut=st.integers(4, 12), forgotten=st.lists(st.sampled_from(IDS), min_size=1, max_size=2))
+@given(changes=LONGER, cut=st.integers(4, 14), forgotten=st.lists(st.sampled_from(IDS), min_size=1, max_size=2))
+@example(  # who said last that two names are one thing
+    changes=[("update", "m1", ANN), ("update", "m2", ANN), ("update", "m2", {"entities": []})], cut=6, forgotten=["m1"]
+)
+@example(  # who said that it is not so sure
+    changes=[
+        ("relate", SAME | {"evidence": "m2"}),
+        ("relate", SAME | {"evidence": "m3", "confidence": 0.5}),
+        ("update", "m2", {"content": "something else"}),
+    ],
+    cut=6,
+    forgotten=["m3"],
+)
+@example(  # what was given on the word of two
+    changes=[
+        ("relate", KNOWS | {"evidence": "m1", "weight": 0.5}),
+        ("relate", KNOWS | {"evidence": "m2", "weight": 0.5}),
+        ("update", "m2", {"content": "something else"}),
+    ],
+    cut=6,
+    forgotten=["m1"],
+)
+@example(  # what was archived
+    changes=[
+        ("update", "m2", {"relations": RELATIONS[:1]}),
+        ("archive_edge", {"source": "entity:ann", "target": "entity:bob", "type": "knows", "archived": True}),
+        ("update", "m2", {"relations": []}),
+    ],
+    cut=6,
+    forgotten=["m1"],
+)
+@example(  # by what a memory was superseded
+    changes=[
+        ("remember", "m4", {"content": "so it may be"}),
+        ("relate", NEWER | {"evidence": "m4"}),
+        ("update", "m4", {"content": "something else"}),
+    ],
+    cut=6,
+    forgotten=["m3"],
+)
+@example(  # what was made of it
+    changes=[
+        ("fact", "m1", ANN | {"content": "Ann met Bob"}),
+        ("found", KNOWS, "m1"),
+        ("update", "m1", {"content": "no"}),
+    ],
+    cut=6,
+    forgotten=["m1"],
+)
 def test_of_what_is_forgotten_nothing_is_left(changes: list[tuple[Any, ...]], cut: int, forgotten: list[str]) -> None:
     """What is forgotten after a moment is as good as forgotten at it, and no record holds a word of it."""
-    events = [*BEGIN, *map(as_event, changes)]
+    events = [*BEGIN, *(marked(number, change) for number, change in enumerate(changes))]
     forget = [event("memory.forget", memory_id=one) for one in forgotten]
     with engines(2) as (whole, until_then):
         whole.run(*events, *forget)
@@ -89,3 +184,5 @@ def test_of_what_is_forgotten_nothing_is_left(changes: list[tuple[Any, ...]], cu
         seqs = range(until_then.hot.next_seq)
         assert picture(as_of(whole, cut - 1), seqs) == picture(until_then.graph, seqs)
         assert whole.problems() == until_then.problems() == []
+        assert "internal_error" not in {code for code, _ in [*whole.refused, *until_then.refused]}
+        assert not [one for one in forgotten if f"word-of-{one}".encode() in stored(whole)]

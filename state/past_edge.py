@@ -1,0 +1,37 @@
+"""What is kept of an edge as it was: that it was there, and what was said of it, in parts."""
+
+from typing import Any, NamedTuple, Self
+
+from recallflow.state.graph_codec import EdgeRow, Given, NodeKey, Statement
+
+RELATION, EVIDENCE, GIVEN, OVERRIDE, LIFE = b"r", b"e", b"g", b"o", b"x"
+
+
+class Life(NamedTuple):
+    """That an edge was there, since `added_ms`."""
+
+    source: NodeKey
+    target: NodeKey
+    type: str
+    number: int
+    added_ms: int
+
+    @classmethod
+    def of(cls, stored: list[Any]) -> Self:
+        """What JSON made of it."""
+        source, target, *rest = stored
+        return cls(NodeKey(*source), NodeKey(*target), *rest)
+
+    @classmethod
+    def of_row(cls, row: EdgeRow) -> Self:
+        """That an edge is there."""
+        return cls(row.source, row.target, row.type, row.number, row.added_ms)
+
+
+def edge_part(part: bytes, content: Any) -> Any:
+    """What JSON made of a part of what was said of an edge."""
+    if content is None or part == OVERRIDE:
+        return content
+    if part == LIFE:
+        return Life.of(content)
+    return Given(*content) if part == GIVEN else Statement(*content)
