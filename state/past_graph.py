@@ -125,9 +125,9 @@ class PastGraph(OwnerGraph):
     def _standing(self, seq: int, by: Iterable[Superseded]) -> list[Superseded]:
         by = [*by]
         asked = dict.fromkeys(one.by for one in by if one.asks)
-        told = (self._superseded_then(seq, one) for one in asked)
-        stood = (one for one in by if one.by not in asked and self._stood(one))
-        return [one for one in (*stood, *told) if one is not None and one.happened(self._happened_ms)]
+        stood = [one for one in by if one.by not in asked and self._stood(one)]
+        stood += [one for by_id in asked if (one := self._superseded_then(seq, by_id)) is not None]
+        return [one for one in stood if one.happened(self._happened_ms)]
 
     def _stood(self, one: Superseded) -> bool:
         return one.ingested_ms <= self._known_ms and (one.until_ms is None or one.until_ms > self._known_ms)

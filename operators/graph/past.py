@@ -83,9 +83,11 @@ class Past:
             self._put(keys.past_adjacency(self._owner, self._changes.name(end), row.number), stored)
 
     def keep_neighbour(self, seq: int, neighbour: Neighbour) -> None:
-        """Keeps that a memory had a neighbour, or one with another archive mark."""
+        """Keeps that a memory had a neighbour, or one with another archive mark, as it was before the event, which may
+        part two memories more than once."""
         key = keys.past_similar(self._owner, seq, neighbour.seq, self._change)
-        self._changes.put(key, orjson.dumps([self._changes.ingested_ms, tuple(neighbour)]))
+        if self._changes.get(key) is None:
+            self._changes.put(key, orjson.dumps([self._changes.ingested_ms, tuple(neighbour)]))
 
     def keep_node(self, key: NodeKey, row: NodeRow | None) -> None:
         """Keeps a node as it was; None: a memory without a record. What describes a node is not kept: the memory that

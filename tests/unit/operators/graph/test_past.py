@@ -174,6 +174,14 @@ def stored(engine: Engine) -> bytes:
     cut=6,
     forgotten=["m1"],
 )
+@example(  # what is like it, and ends as its message changes
+    changes=[
+        ("fact", "m1", {"content": "Ann", "embedding": [1, 0, 0, 0]}),
+        ("update", "m1", {"content": "Bob", "embedding": [1, 0, 0, 0]}),
+    ],
+    cut=5,
+    forgotten=["m5"],
+)
 def test_of_what_is_forgotten_nothing_is_left(changes: list[tuple[Any, ...]], cut: int, forgotten: list[str]) -> None:
     """What is forgotten after a moment is as good as forgotten at it, and no record holds a word of it."""
     events = [*BEGIN, *(marked(number, change) for number, change in enumerate(changes))]
