@@ -74,8 +74,9 @@ class PastGraph(OwnerGraph):
         if key.memory:
             there = self._seq(key) is not None
         else:
-            there = any(self._row(name) is not None for name in self.unions().names(key)) and bool(
-                self.members(key, 1) or self._stated(key, 1)
+            names = self.unions().names(key)
+            there = any(self._row(name) is not None for name in names) and bool(
+                len(names) > 1 or self.members(key, 1) or self._stated(key, 1)
             )
         return super().node(key) if there else None
 

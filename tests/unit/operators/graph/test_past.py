@@ -66,6 +66,7 @@ BEGIN = [
 @settings(max_examples=40)
 @given(changes=SOME)
 @example(changes=[("archive", "m1", True), ("archive", "m1", False)])
+@example(changes=[("relate", {"source": "entity:annie", "target": "entity:cleo", "type": "same_as"})])
 def test_the_graph_as_of_a_moment_is_what_it_was_then(changes: list[tuple[Any, ...]]) -> None:
     """Each event's graph is looked at when it is the last one, and again when all others have followed."""
     with engines(1) as (engine,):
