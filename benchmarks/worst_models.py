@@ -17,6 +17,7 @@ Event = dict[str, Any]
 CATEGORIES = 1_000  # that there is a summary of
 SUMMARY = "A summary of much that was said about word1, word7 and all the others. "
 PARENTS = ("told", "told again")
+OTHER = {"user_id": "other"}  # whose memories are large; among those of the first they would be in every answer
 LARGE = [f"large {number}" for number in range(limits.SOURCES_MAX + 1)]  # memories of texts as long as may be
 TENANT_FROM_MS = 0
 
@@ -75,7 +76,7 @@ def shapes() -> Iterator[list[Event]]:
             for number in range(first, first + 50)
         ]
     for large in LARGE:
-        yield [{"type": "memory", "id": large, "content": text_of(large)}]
+        yield [{"type": "memory", "id": large, "content": text_of(large)} | OTHER]
     for parent in PARENTS:
         yield [{"type": "memory", "id": parent, "content": f"{parent} of word1"}]
         source = {"memory_id": parent, "content_hash": content_hash(f"{parent} of word1")}
@@ -114,6 +115,7 @@ def questions(now_ms: int) -> Iterator[tuple[str, list[Event]]]:
     )
     yield "one of the past, made into four", recall(rewrite=True, as_of={"ingestion_time": now_ms})
     yield "one with expansion, made into four", recall("@everybody", rewrite=True, k=50, strategy="hybrid_graph")
+    yield "one about texts of 1 MB, made into four", recall("large", rewrite=True, k=50, **OTHER)
     yield "summaries selected and judged", recall(**selecting)
     yield "all three, in a large context", recall(known, rewrite=True, k=50, max_tokens=1_000_000, **selecting)
 
@@ -122,8 +124,8 @@ def writes(vector_of: str, episode_id: str) -> Iterator[tuple[str, list[Event]]]
     """Events that models' answers become. `vector_of`: the text of the memory `m0`; `episode_id`: of a large episode
     of the session `long`."""
     first, *others = [{"memory_id": large, "content_hash": content_hash(text_of(large))} for large in LARGE]
-    made = {"derived_from": first | {"others": others}}
-    edge = {"source": "m0", "target": "m1", "type": "contradicts"}
+    made = {"derived_from": first | {"others": others}} | OTHER
+    edge = {"source": LARGE[0], "target": LARGE[1], "type": "contradicts"}
     told = {"type": "category.summary", "category": "work", "summary": "tea"}
     vector = {"embedding": [1.0] * 384, "model": "hash-384", "content_hash": content_hash(vector_of)}
     of_episode = {"session_id": "long", "episode_id": episode_id}
@@ -133,7 +135,6 @@ def writes(vector_of: str, episode_id: str) -> Iterator[tuple[str, list[Event]]]
     yield "an edge made from 51 of 1 MB", [{"type": "graph.edges", "edges": [edge]} | made]
     yield "a vector of a memory", [{"type": "memory.embedding", "memory_id": "m0"} | vector]
     yield "the summary of a large episode", [summary]
-    yield "the same, made from 51 of 1 MB", [summary | made]
 
 
 def ends() -> Iterator[tuple[str, list[Event]]]:
