@@ -110,11 +110,13 @@ class Embedded:
         with contextlib.ExitStack() as stack:
             chosen = models or ModelSettings()
             embedder = stack.enter_context(open_embedder(settings, chosen.embedding, "line", decisions, state_dir))
-            ahead = stack.enter_context(Ahead.of(embedder)) if isinstance(embedder, RemoteEmbedder) else None
             asked = stack.enter_context(open_question_models(settings, chosen, embedder, decisions)).asked
             path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))
             fingerprint = settings.fingerprint(embedder)
             directory = stack.enter_context(StateDirectory.open(path, fingerprint, settings.cache_bytes))
+            ahead = None
+            if isinstance(embedder, RemoteEmbedder):
+                ahead = stack.enter_context(Ahead.of(embedder, directory))
             # A run that leaves nothing behind has nothing to recover.
             recovery = recovery_store(path) if state_dir else None
             if recovery is not None:

@@ -13,13 +13,14 @@ from recallflow.connectors.embedders import REMOTE, load_remote
 from recallflow.decisions import History
 from recallflow.embedder import Embedder, Matrix
 from recallflow.enrichment import text_to_embed
-from recallflow.errors import ModelError
+from recallflow.errors import EmbedderError, ModelError
 from recallflow.flows.model_settings import Asker, EmbeddingSettings
 from recallflow.flows.settings import Settings
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService, RemoteEmbedder
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.events import Item, Write
 from recallflow.operators.prepare import said
+from recallflow.state.directory import StateDirectory
 
 SPENT = "embedding.spent"  # in the state directory
 
@@ -51,18 +52,19 @@ class Ahead:
     """Has texts embedded before their events are applied, and waits for it: for a run whose input ends, which has no
     enrichment flow beside it. A memory whose vector cannot be had is stored without, and its receipt says so."""
 
-    def __init__(self, service: EmbeddingService, runtime: Runtime) -> None:
-        self._service, self._runtime = service, runtime
+    def __init__(self, service: EmbeddingService, directory: StateDirectory, runtime: Runtime) -> None:
+        self._service, self._directory, self._runtime = service, directory, runtime
         self._warned = False
 
     @classmethod
     @contextmanager
-    def of(cls, embedder: RemoteEmbedder) -> Iterator[Self]:
+    def of(cls, embedder: RemoteEmbedder, directory: StateDirectory) -> Iterator[Self]:
         with Runtime(Completions()) as runtime:
-            yield cls(embedder.service, runtime)
+            yield cls(embedder.service, directory, runtime)
 
     def embed(self, prepared: Sequence[Item]) -> list[Item]:
-        """The items with the vectors of their texts. Raises EmbedderError for vectors of another size."""
+        """The items with the vectors of their texts. Raises EmbedderError where the service has given none of the size
+        that is set, in this run or an earlier one."""
         items = [*prepared]
         wanted: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for at, item in enumerate(items):
@@ -78,13 +80,19 @@ class Ahead:
         """The vector of each text, or the code of what went wrong."""
         try:
             return [*self._runtime.run(self._service.embed(tenant_id, texts)).vectors]
+        except EmbedderError as error:
+            if not self._directory.has_vectors():
+                raise EmbedderError(f"{error}; a state directory keeps its size, so begin with a new one") from None
+            failed = ModelError("malformed", str(error))
         except ModelError as error:
-            if error.code in ONE_TO_BLAME and len(texts) > 1:
-                return [found for text in texts for found in self._ask(tenant_id, [text])]
-            if not self._warned:
-                self._warned = True
-                _log.warning("memories are stored without vectors, and found by words alone: %s", error)
-            return [error.code] * len(texts)
+            failed = error
+        if failed.code in ONE_TO_BLAME and len(texts) > 1:
+            half = len(texts) // 2
+            return [*self._ask(tenant_id, texts[:half]), *self._ask(tenant_id, texts[half:])]
+        if not self._warned:
+            self._warned = True
+            _log.warning("memories are stored without vectors, and found by words alone: %s", failed)
+        return [failed.code] * len(texts)
 
 
 def _to_embed(write: Write) -> str | None:

@@ -25,7 +25,7 @@ from recallflow.connectors.kafka.publish import Publisher
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.embedder import Embedder, Matrix, TokenCounter
 from recallflow.enrichment import content_hash, text_to_embed
-from recallflow.errors import ModelError, RecallflowError
+from recallflow.errors import EmbedderError, ModelError, RecallflowError
 from recallflow.flows.config import Config
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService
 from recallflow.operators.apply import Rules
@@ -176,12 +176,14 @@ class Reembedding:
 
     service: EmbeddingService
     runtime: Runtime
+    goes_on: bool = False  # the topic has vectors of the model: then it is a text that is wrong, and not the settings
     written: int = 0
     refused: int = 0  # texts that the service does not take
     _taken: int = 0
 
     def run(self, texts: Iterator[Text], publisher: Publisher, progress: Progress) -> None:
-        """Raises RecallflowError where the service fails for good, and SinkError."""
+        """Raises RecallflowError where the service fails for good, EmbedderError for vectors of another size from the
+        first on, and SinkError."""
         for some in _parts(texts, TOGETHER):
             try:
                 found = self.runtime.run(self._embed_all(some))
@@ -229,7 +231,7 @@ class Reembedding:
                 raise (why if error.code == "left_alone" else error) from None
             except _NotTaken as failed:
                 self.refused += 1
-                if not self._taken and self.refused >= min(GIVE_UP, len(texts)):
+                if not self._taken and self.refused >= (GIVE_UP if self.goes_on else min(GIVE_UP, len(texts))):
                     raise failed.error from None
                 found.append(None)
         return found
@@ -240,6 +242,10 @@ class Reembedding:
         except ModelError as error:
             if error.code in ONE_TO_BLAME:
                 raise _NotTaken(error) from None
+            raise
+        except EmbedderError as error:
+            if self.goes_on:
+                raise _NotTaken(ModelError("malformed", str(error))) from None
             raise
         self._taken += len(texts)
         return vectors

@@ -100,6 +100,12 @@ class StateDirectory:
         numbers = range(self.fingerprint.partitions)
         return [self.partition(number) for number in numbers if partition_folder(self.path, number).is_dir()]
 
+    def has_vectors(self) -> bool:
+        """Whether a memory that was committed has a vector: then the size that is set was right once. Any thread may
+        ask."""
+        records = (one for partition in self.partitions() for one in partition.scan_committed(keys.OWNERS))
+        return any(keys.split(key)[1] == keys.VECTORS for key, _ in records)
+
     @property
     def unfit(self) -> Counter[tuple[str, str]]:
         """Events of this run that had no effect, as what they were made from is gone or changed, by type and reason."""

@@ -58,10 +58,12 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Fault:
-    """`task`: of the calls that it strikes; None for any. `seconds`: of a delay."""
+    """`task`: of the calls that it strikes; None for any. `text`: stands in what is to be embedded; None for anything.
+    `seconds`: of a delay."""
 
     kind: Kind
     task: str | None = None
+    text: str | None = None
     status: int = 500
     retry_after: str | None = None
     seconds: float = 0.0
@@ -132,6 +134,7 @@ class LlmServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.dimension = dimension
         self.vectors: dict[str, Sequence[float]] = {}
+        self.oddities: dict[str, Any] = {}  # sent as they are, in place of a text's vector
         self.packs = True  # sends vectors in base64 to whoever asks for it, as not every server does
         self.now = Now()
         self._answers: dict[str, Answer] = {}
@@ -204,7 +207,7 @@ class LlmServer(ThreadingHTTPServer):
             self.now.most_at_once = max(self.now.most_at_once, self.now.under_way)
             self.now.changed.notify_all()
             for struck in self._faults:
-                if struck.fault.task in (None, asked.task) and struck.times != 0:
+                if struck.times != 0 and _strikes(struck.fault, asked):
                     struck.times = None if struck.times is None else struck.times - 1
                     return struck.fault
         return None
@@ -329,16 +332,18 @@ class _Handler(BaseHTTPRequestHandler):
         dimension = asked.body.get("dimensions", self.server.dimension) + (fault == "wrong_dimension")
         texts = asked.texts[: -1 if fault == "too_few" else None]
         vectors = [self.server.vector(text, dimension) for text in texts]
+        odd = self.server.oddities
         if fault == "nan":
             vectors[0][0] = nan
-        packed = self.server.packs and asked.body.get("encoding_format") == "base64"
+        packs = _packed if self.server.packs and asked.body.get("encoding_format") == "base64" else list[float]
         tokens = sum(map(_tokens, texts))
         return {
             "object": "list",
             "model": asked.body["model"],
             "data": [
-                {"object": "embedding", "index": at, "embedding": _packed(vector) if packed else vector}
-                for at, vector in reversed([*enumerate(vectors)])  # in no order that one may count on
+                {"object": "embedding", "index": at, "embedding": odd[text] if text in odd else packs(vector)}
+                # in no order that one may count on
+                for at, (text, vector) in reversed([*enumerate(zip(texts, vectors, strict=True))])
             ],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
@@ -401,6 +406,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Tests are quiet."""
+
+
+def _strikes(fault: Fault, asked: Asked) -> bool:
+    texts = asked.texts if asked.task == "embed" else []
+    return fault.task in (None, asked.task) and (fault.text is None or any(fault.text in text for text in texts))
 
 
 def least(schema: dict[str, Any], root: dict[str, Any] | None = None) -> Any:

@@ -55,7 +55,7 @@ class Calls:
             self.meter.fail(task, "timeout")  # who asked did not wait for it
             raise
         except (ModelError, EmbedderError) as error:
-            self.meter.fail(task, error.code if isinstance(error, ModelError) else "rejected")
+            self.meter.fail(task, error.code if isinstance(error, ModelError) else "malformed")
             raise
 
     def close(self) -> None:

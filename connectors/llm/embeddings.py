@@ -36,6 +36,7 @@ class OpenAiEmbeddings:
         self._calls = Calls(model, policy)
         shortened = model.rpartition("/")[2].startswith(SHORTENED)
         self._asked: dict[str, Any] = {"dimensions": dimension} if shortened else {}
+        self._fits = False  # once a vector had the size that is set, another size is a mistake of the service's
 
     @property
     def meter(self) -> Meter:
@@ -76,13 +77,19 @@ class OpenAiEmbeddings:
         return Embedded(self._normalised(rows, spent), spent)
 
     def _normalised(self, rows: list[Any], spent: Spent) -> Matrix:
-        """Raises EmbedderError for another size, CallFailed for what is no vector."""
-        for row in rows:
-            if row.shape != (self.dimension,):
-                raise EmbedderError(
-                    f"{self.name} gives vectors of {row.size} floats: set embedding.dimension to that, "
-                    f"which is {self.dimension}, or name another model"
+        """Raises CallFailed for what is no vector, and EmbedderError where all have another size and none ever fitted:
+        then it is the settings that are wrong."""
+        sizes = {row.size for row in rows}
+        self._fits |= self.dimension in sizes
+        if sizes != {self.dimension}:
+            if self._fits or len(sizes) > 1:
+                raise CallFailed(
+                    "malformed", f"the answer has embeddings of other sizes than {self.dimension}", spent=spent
                 )
+            raise EmbedderError(
+                f"{self.name} gives vectors of {sizes.pop():,} floats: set embedding.dimension to that, "
+                f"which is {self.dimension}, or name another model"
+            )
         found = np.stack(rows)
         with np.errstate(all="ignore"):  # of what is no number
             norms = np.sqrt((found * found).sum(axis=1, keepdims=True))
@@ -93,9 +100,14 @@ class OpenAiEmbeddings:
 
 
 def _floats(embedding: Any) -> Any:
+    """Raises ValueError or TypeError for what is no list of numbers."""
     if isinstance(embedding, str):
-        return np.frombuffer(b64decode(embedding, validate=True), "<f4").astype(np.float64)
-    return np.array(embedding, np.float64)
+        row = np.frombuffer(b64decode(embedding, validate=True), "<f4").astype(np.float64)
+    else:
+        row = np.array(embedding, np.float64)
+    if row.ndim != 1 or not row.size:
+        raise ValueError
+    return row
 
 
 def _beginning(text: str) -> str:

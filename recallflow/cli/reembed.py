@@ -104,7 +104,7 @@ def _compute(chosen: Config, service: EmbeddingService, standing: Standing, text
     """Has all computed and sent; returns how many texts the service did not take."""
     publisher = Publisher(chosen.kafka, chosen.topics.memory, lambda _: None)
     with _bar("embedding", " texts", texts) as bar, Runtime(Completions()) as runtime:
-        reembedding = Reembedding(service, runtime)
+        reembedding = Reembedding(service, runtime, standing.directory.has_vectors())
         reembedding.run(standing.missing(), publisher, bar.update)
     return reembedding.refused
 

@@ -236,12 +236,71 @@ def test_a_tenants_quota_holds(llm_server: LlmServer, make_event: MakeEvent) -> 
     assert llm_server.calls["embed"] == 1
 
 
-def test_one_text_that_is_not_taken_costs_no_other_its_vector(
+ODD = "What the service does not like"
+ODDITIES: dict[str, Any] = {
+    "null": None,
+    "no_floats": [],
+    "fewer": [1.0] * 8,
+    "more": [1.0] * 65,
+    "one_number": 1.0,
+    "rows": [[1.0] * 64],
+    "words": ["one"] * 64,
+    "no_numbers": [None] * 64,
+    "zeros": [0.0] * 64,
+    "too_large": [1e300] * 64,
+    "no_base64": "???",
+    "an_object": {"floats": [1.0]},
+}
+
+
+@pytest.mark.parametrize("odd", ODDITIES)
+def test_one_odd_vector_costs_no_other_text_its_vector(
+    run: Run, llm_server: LlmServer, make_event: MakeEvent, tmp_path: Path, odd: str
+) -> None:
+    """Neither those of the same call, nor those before and after it; nor does it matter that a run begins with it."""
+    llm_server.oddities[ODD] = ODDITIES[odd]
+    told = [make_event("memory", n, id=f"m{n}", content=f"Note {n}") for n in range(5)]
+    first = run(*told, make_event("memory", 5, id="odd", content=ODD))
+    (second,) = run(make_event("memory", 6, id="again", content=ODD)).receipts
+    third = run(make_event("memory", 7, id="m7", content=FERRY), make_event("recall", 10, query="A ferry?"))
+    assert [(one["memory_id"], one["code"]) for one in (*first.receipts, second)] == [
+        ("odd", "EMBEDDING_FAILED"),
+        ("again", "EMBEDDING_FAILED"),
+    ]
+    assert "(malformed)" in second["detail"]
+    assert third.receipts == []
+    assert third.responses[0]["memories"][0]["id"] == "m7"
+    assert len(stored(tmp_path)) == 6
+
+
+def test_texts_that_are_not_taken_cost_no_other_its_vector_and_few_calls(
     run: Run, llm_server: LlmServer, make_event: MakeEvent, tmp_path: Path
 ) -> None:
-    llm_server.fail(Fault("status", status=400))
-    llm_server.fail(Fault("delay"))
-    llm_server.fail(Fault("status", status=400))
-    (receipt,) = run(*[make_event("memory", n, id=f"m{n}", content=f"Note {n}") for n in range(4)]).receipts
-    assert (receipt["memory_id"], receipt["code"]) == ("m1", "EMBEDDING_FAILED")
-    assert len(stored(tmp_path)) == 3
+    llm_server.fail(Fault("status", status=400, text=ODD), times=None)
+    bad = {20: "acme", 21: "acme", 90: "other"}
+    receipts = run(
+        *[
+            make_event(
+                "memory",
+                n,
+                id=f"m{n}",
+                tenant_id=bad.get(n, f"t{n % 3}" if n % 2 else "acme"),
+                content=ODD if n in bad else f"Note {n}",
+            )
+            for n in range(100)
+        ]
+    ).receipts
+    assert {(one["memory_id"], one["code"]) for one in receipts} == {(f"m{n}", "EMBEDDING_FAILED") for n in bad}
+    assert len(stored(tmp_path)) == 97
+    assert llm_server.calls["embed"] < 25
+
+
+def test_a_directory_is_refused_before_it_has_a_vector_and_a_new_one_is_asked_for(
+    run: Run, llm_server: LlmServer, make_event: MakeEvent
+) -> None:
+    llm_server.fail(Fault("status", status=503))
+    run(make_event("memory", 1, id="a", content=KETTLE))
+    llm_server.fail("wrong_dimension", times=None)
+    for _ in range(2):
+        with pytest.raises(EmbedderError, match=r"65 floats: set embedding\.dimension .* begin with a new one"):
+            run(make_event("memory", 2, id="b", content=FERRY))

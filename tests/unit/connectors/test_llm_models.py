@@ -196,6 +196,12 @@ def test_vectors_of_another_size_are_a_mistake_in_the_settings(llm_server: LlmSe
         embed(llm_server, "a")
 
 
+def test_one_vector_of_another_size_is_a_mistake_of_the_services(llm_server: LlmServer) -> None:
+    llm_server.oddities["b"] = [1.0]
+    with pytest.raises(ModelError, match="malformed: the answer has embeddings of other sizes than 64"):
+        embed(llm_server, "a", "b")
+
+
 @pytest.mark.parametrize(
     ("endpoint", "says"),
     [

@@ -105,6 +105,31 @@ def test_a_refusal_is_a_failure_of_its_task(server: LlmServer) -> None:
     check_only(server, "facts", Fault("refusal", task="facts"))
 
 
+@pytest.mark.parametrize("odd", [None, [], [1.0] * 8, "???"], ids=str)
+def test_one_odd_vector_costs_its_memory_alone(server: LlmServer, odd: object) -> None:
+    """Also where it is the first that the service gives."""
+    server.oddities["odd"] = odd
+    texts = ["odd", "one", "two"]
+
+    async def ask() -> list[EnrichmentResult]:
+        vectors = load_embedding_service("v", server.dimension, Endpoint(server.url), ONCE)
+        try:
+            wanted = [request(("embed",), memory(text, text)) for text in texts]
+            alone = await enrich(asked(wanted[0]), None, vectors, Thresholds(), {})
+            return [*alone, *await enrich(asked(*wanted), None, vectors, Thresholds(), {})]
+        finally:
+            await vectors.close()
+
+    found = asyncio.run(ask())
+    assert [[one.code for one in result.failures] for result in found] == [
+        ["EMBEDDING_FAILED"],
+        ["EMBEDDING_FAILED"],
+        [],
+        [],
+    ]
+    assert [len(result.events) for result in found] == [0, 0, 1, 1]
+
+
 def check_only(server: LlmServer, struck: Task, fault: Fault) -> None:
     """Only this task fails, with its code, and not a word of what was asked is in what it says."""
     server.fail(fault, times=None)
