@@ -104,8 +104,9 @@ def _cut(text: str, start: int, end: int) -> list[_Part]:
     """A long sentence in parts of some words."""
     found: list[_Part] = []
     size = 0
+    has_singles = _SINGLES.search(text, start, end) is not None  # most texts have none, and many words
     for word in _ANY_WORD.finditer(text, start, end):
-        worth = 1 if _SINGLES.match(word[0]) else _HALF
+        worth = 1 if has_singles and _SINGLES.match(word[0]) else _HALF
         if size + worth > SHARED_WORDS * _HALF:
             found.append(_Part(start, word.start(), size))
             start, size = word.start(), 0
