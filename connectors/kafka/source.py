@@ -25,7 +25,6 @@ from recallflow.records import Record
 
 _log = logging.getLogger(__name__)
 
-QUERIES_MAX = 1_000
 BATCH_BYTES = 4 * 1024 * 1024
 AT_ONCE = datetime.fromtimestamp(0, UTC)
 
@@ -247,15 +246,19 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         while self._added:
             self.add(self._added.popleft())
         self._hub.begin(self._name)
-        records = [record for lane in self._queries for record in _records(lane, QUERIES_MAX)]
-        if not records and (allowed := self._hub.memories_allowed()):
-            records = [record for lane in self._memories for record in self._memory_records(lane, allowed)]
-            self._hub.count_given(len(records))
-        if records:
-            self._source.progress.gave(records[0].position.topic, len(records))
-        else:
+        most = self._hub.queries_allowed()
+        queries = [record for lane in self._queries for record in _records(lane, most)]
+        self._hub.count_asked(len(queries))
+        memories = []
+        if allowed := self._hub.memories_allowed():
+            memories = [record for lane in self._memories for record in self._memory_records(lane, allowed)]
+            self._hub.count_given(len(memories))
+        for records in (queries, memories):
+            if records:
+                self._source.progress.gave(records[0].position.topic, len(records))
+        if not queries and not memories:
             self._hub.wait(self._name)
-        return records
+        return [*queries, *memories]
 
     def _memory_records(self, lane: Lane, most: int) -> list[Record]:
         catch_up = self._source.catch_up

@@ -12,6 +12,8 @@ from recallflow.connectors.kafka.hub import (
     BATCH_MAX,
     BUDGET_S,
     IN_FLIGHT_MAX,
+    QUERIES_BUDGET_S,
+    QUERIES_FIRST,
     READ_AHEAD,
     READ_AHEAD_BYTES,
     READ_BATCH,
@@ -186,6 +188,33 @@ def test_a_batch_fits_the_time_budget_and_is_shared_by_busy_partitions(
     assert hub.memories_allowed() == 8
     add(hub.memories, "memory.events", 1).queue.append("a record")
     assert hub.memories_allowed() == 4
+
+
+def test_queries_that_take_long_are_given_few_at_a_time(make_hub: Callable[..., Hub], clock: Clock) -> None:
+    hub = make_hub(clock_s=clock)
+    waiting(hub, queries=600, memories=0)
+    hub.begin("00000")
+    first = hub.queries_allowed()
+    hub.count_asked(first)
+    clock.now_s += first * QUERIES_BUDGET_S / 5.5
+    hub.begin("00000")
+    assert (first, hub.queries_allowed()) == (QUERIES_FIRST, 5)
+    add(hub.queries, "query.events", 1).queue.append("a record")
+    assert hub.queries_allowed() == 3
+    hub.count_asked(6)
+    clock.now_s += 6 * QUERIES_BUDGET_S / 100.5  # and more where they take less
+    hub.begin("00000")
+    assert hub.queries_allowed() == 50
+
+
+def test_while_queries_are_given_memories_wait_but_not_for_long(make_hub: Callable[..., Hub], clock: Clock) -> None:
+    hub = make_hub(clock_s=clock)
+    learn(hub)
+    waiting(hub, queries=0, memories=5)
+    hub.count_asked(3)
+    assert hub.memories_allowed() == 0
+    clock.now_s += STARVED_S * 1.1
+    assert hub.memories_allowed() > 0
 
 
 # ---------------------------------------------------------------------- readers
