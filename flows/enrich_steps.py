@@ -27,6 +27,7 @@ from recallflow.operators.enrichment.failures import failure
 from recallflow.operators.enrichment.results import Asked
 from recallflow.operators.guard import report, twice
 from recallflow.outputs import DeadLetter, Derived, Done, Enriched, EnrichmentOutput, Receipted
+from recallflow.owner import Owner
 from recallflow.parsing import parse_request, parse_result
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt
@@ -121,7 +122,7 @@ def _sent(record: Record, result: EnrichmentResult) -> Iterator[EnrichmentOutput
     that is somebody else's."""
     key = result.owner.record_key
     for number, event in enumerate(result.events):
-        if (event.get("tenant_id"), event.get("user_id")) != (result.tenant_id, result.user_id):
+        if tuple(event.get(name) for name in Owner._fields) != result.owner:
             raise InvalidRecord("invalid_event", [FieldProblem(f"events.{number}", "is not the result's own user's")])
         yield Derived(record.position, number, key, orjson.dumps(event))
     for number, failed in enumerate(result.failures, len(result.events)):

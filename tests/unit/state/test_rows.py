@@ -146,7 +146,10 @@ def test_an_episode_summary_round_trips(told: EpisodeSummary) -> None:
     assert EpisodeSummary.decode(told.encode()) == told
 
 
-@given(made=st.builds(Made, st.lists(SEQ, max_size=3), st.lists(st.tuples(TEXT, SEQ), max_size=3)))
+SEQS = st.lists(SEQ, max_size=3)
+
+
+@given(made=st.builds(Made, SEQS, st.lists(st.tuples(TEXT, SEQ), max_size=3), SEQS))
 def test_what_was_made_of_a_memory_round_trips(made: Made) -> None:
     assert Made.decode(made.encode()) == made
 
