@@ -420,7 +420,8 @@ def _vectors(analysis: Analysis, rules: Rules) -> Vectors | None:
 def _content(event: Event) -> bytes:
     """Canonical bytes of what an event says, for telling a repetition from a conflict."""
     given = event.__dict__ | (event.model_extra or {})  # nothing is nested in most events: no need to copy it all
-    said = {field: value for field, value in given.items() if value is not None and field not in _NOT_CONTENT}
+    beside = _NOT_CONTENT - {"embedding"} if isinstance(event, MemoryEmbedding) else _NOT_CONTENT
+    said = {field: value for field, value in given.items() if value is not None and field not in beside}
     try:
         return orjson.dumps(said, _nested, orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:

@@ -120,7 +120,10 @@ ModelFailure = Literal[
 
 
 class ModelError(RecallflowError):
-    """A model behind an API gave no answer that can be used; `code` says why."""
+    """A model behind an API gave no answer that can be used; `code` says why. `spent`: calls, prompt and completion
+    tokens that it cost all the same."""
+
+    spent: tuple[int, int, int] = (0, 0, 0)
 
     def __init__(self, code: ModelFailure, problem: str) -> None:
         super().__init__(code, problem)

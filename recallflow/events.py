@@ -9,6 +9,7 @@ from recallflow.fields import (
     AS_WHOLE,
     INT32_MAX,
     AnyJson,
+    ContentHash,
     Embedding,
     Identifier,
     Layer,
@@ -60,7 +61,7 @@ class Source(Part):
     """A memory that something was made from; `content_hash`: SHA-256 of its text (UTF-8) then, in hexadecimal."""
 
     memory_id: Identifier
-    content_hash: Name | None = None
+    content_hash: ContentHash | None = None
 
 
 class DerivedFrom(Source):
@@ -306,7 +307,7 @@ class MemoryEmbedding(Event):
     memory_id: Identifier
     embedding: Embedding
     model: Name
-    content_hash: Name
+    content_hash: ContentHash
     source: Name | None = None
 
 

@@ -1,5 +1,6 @@
 """Field types that events, queries and responses share."""
 
+import re
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import isfinite
@@ -73,6 +74,12 @@ def _fits_float32(vector: list[float]) -> list[float]:
     return vector
 
 
+def _sha256(given: str) -> str:
+    if re.fullmatch(r"[0-9a-fA-F]{64}", given) is None:
+        raise ValueError("not a SHA-256; give its 64 hexadecimal digits")
+    return given.lower()
+
+
 def _finite(given: Any) -> Any:
     """What others put into an event goes out as JSON, which knows neither NaN nor Infinity."""
     ahead = [given]
@@ -91,6 +98,7 @@ def _finite(given: Any) -> Any:
 _NAMED = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
 Name = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=_NAMED)]
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=_NAMED)]
+ContentHash = Annotated[str, Field(json_schema_extra={"pattern": "^[0-9a-fA-F]{64}$"}), AfterValidator(_sha256)]
 AnyJson = Annotated[dict[str, Any], AfterValidator(_finite)]
 Timestamp = Annotated[
     int,

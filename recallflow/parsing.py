@@ -34,6 +34,7 @@ _TYPES = {  # of pydantic's errors → what to do
     "int_from_float": "not a whole number; give one",
     "int_type": "not a whole number; give one, without quotes",
 }
+_NO_NUMBER = "float_type", "finite_number"
 _FIELD_NAME = re.compile(rb'"([\w\\]+)"\s*:')
 _FRAME_BYTES = 5  # a schema registry's: a zero byte, and the schema's id in four
 
@@ -239,8 +240,14 @@ def _invalid(value: bytes, error: ValidationError, types: frozenset[str], unknow
             what = "missing" if tag == "union_tag_not_found" else "not a known type"
             return _refusal(unknown, f"{what}; give one of {', '.join(sorted(types))}", "type")
     problems: dict[str, str] = {}
+    lists = set[str]()
     for one in errors:
         field, problem = _problem(one, types)
+        if one["type"] in _NO_NUMBER and isinstance(one["loc"][-1], int):
+            whole, _, _ = field.rpartition(".")
+            if whole in lists:
+                continue  # of a list of numbers that are none, the first says enough
+            lists.add(whole)
         if one["type"] == "too_long":  # of a list where a text would do as well, this says more
             problems[field] = problem
         problems.setdefault(field, problem)

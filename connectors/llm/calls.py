@@ -48,6 +48,9 @@ class Calls:
             self._under_way += 1
             try:
                 return await self._try(attempt, spend), spent
+            except ModelError as error:
+                error.spent = spent
+                raise
             finally:
                 self._under_way -= 1
                 self._budget.give_back(reserved, spent.tokens)
@@ -111,7 +114,8 @@ class Calls:
                 self._answered()
             raise
         except BaseException as error:  # who asked did not wait for it, or its vectors have another size
-            self._failed(type(error).__name__, None)
+            late = isinstance(error, asyncio.CancelledError)
+            self._failed("timeout: no answer in time" if late else type(error).__name__, None)
             raise
         self._answered()
         return answer

@@ -29,7 +29,7 @@ class CallFailed(ModelError):
         super().__init__(code, problem)
         self.status = status
         self.retry_after = retry_after
-        self.spent = spent
+        self.spent: Spent = spent
 
     @property
     def may_pass(self) -> bool:

@@ -119,7 +119,9 @@ class Models:
                 said, (_, prompt_tokens, completion_tokens) = await model.complete(tenant_id, prompt)
             tokens = prompt_tokens + completion_tokens
         except Exception as error:  # noqa: BLE001 whatever is wrong with a model, its question is answered
-            failure = _model_error(step, error).code
+            failed = _model_error(step, error)
+            failure, (_, prompt_tokens, completion_tokens) = failed.code, failed.spent
+            tokens = prompt_tokens + completion_tokens
         return Ended(model.name, self._ms_since(began_s), said, failure, tokens, prompt)
 
     async def _embed(self, tenant_id: str, texts: Sequence[str]) -> tuple[dict[ModelStep, Ended], Matrix | ModelError]:
@@ -133,7 +135,8 @@ class Models:
                 vectors, (_, tokens, _) = await service.embed(tenant_id, texts)
         except Exception as raised:  # noqa: BLE001 as above
             error = _model_error("embed", raised)
-            return {"embed": Ended(service.name, self._ms_since(began_s), failure=error.code)}, error
+            _, tokens, _ = error.spent
+            return {"embed": Ended(service.name, self._ms_since(began_s), failure=error.code, tokens=tokens)}, error
         return {"embed": Ended(service.name, self._ms_since(began_s), tokens=tokens)}, vectors
 
     async def _score(self, question: str, candidates: Sequence[Text]) -> Scored | None:

@@ -65,7 +65,7 @@ class _Work:
                 requests = [one.request for one in self._asked]
                 each = alone(step, requests, self._thresholds, self._categories)
                 return [part for group in await asyncio.gather(*map(self.ask, each)) for part in group]
-            return self._failed(step.prompt.task, step.requests, str(error))
+            return self._failed(step.prompt.task, step.requests, str(error), Spent(*error.spent))
         try:
             found = once(step.prompt.task, first.position, step.read, completion.value)
         except InvalidRecord as error:
@@ -89,7 +89,8 @@ class _Work:
             if len(numbers) > 1 and (isinstance(error, EmbedderError) or error.code in ONE_TO_BLAME):
                 each = await asyncio.gather(*(self.embed([number]) for number in numbers))
                 return [part for group in each for part in group]
-            return self._failed("embed", numbers, str(error))
+            cost = Spent(*error.spent) if isinstance(error, ModelError) else _NO_COST
+            return self._failed("embed", numbers, str(error), cost)
         spent = _shared(embedded.spent, len(numbers))
         return [
             Part(number, "embed", Found([self._vector(number, embedded.vectors, row)]), spent[row])

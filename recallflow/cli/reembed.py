@@ -110,4 +110,4 @@ def _compute(chosen: Config, service: EmbeddingService, standing: Standing, text
 
 
 def _bar(what: str, unit: str, total: int | None = None) -> "tqdm[None]":
-    return tqdm(total=total, desc=what, unit=unit, file=sys.stderr)
+    return tqdm(total=total, desc=what, unit=unit, file=sys.stderr, disable=None)  # shown on terminals only

@@ -80,6 +80,8 @@ def value_of(schema: dict[str, Any]) -> str:
 
 def _text(schema: dict[str, Any]) -> str:
     most = schema.get("maxLength")
+    if "{64}" in schema.get("pattern", ""):
+        return "64 hexadecimal digits"
     if "pattern" in schema and most in (128, 512):
         return "id" if most == 128 else "name"
     return "text" + (f" of up to {most:,} characters" if most else "") + (", not blank" if "pattern" in schema else "")
@@ -200,7 +202,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "episode.summary": {"episode_id": "e", "summary": "s", "derived_from": {"memory_id": "m"}},
     "graph.archive": {"entities": ["m"]},
     "graph.edges": {"edges": [{"source": "m", "target": "n", "type": "t"}]},
-    "memory.embedding": {"memory_id": "m", "embedding": [1.0] * 384, "model": "x", "content_hash": "y"},
+    "memory.embedding": {"memory_id": "m", "embedding": [1.0] * 384, "model": "x", "content_hash": "0" * 64},
     "recall": {"query": "tea"}, "memory.get": {"memory_id": "n"}, "memory.history": {"memory_id": "n"},
     "graph.trace": {"query": "tea"},
 }  # fmt: skip

@@ -96,6 +96,8 @@ def example(schema: dict[str, Any], known: dict[str, Any]) -> Any:
             return False
         case {"type": "integer" | "number"}:
             return 1
+        case {"pattern": str(pattern)} if "{64}" in pattern:  # a hash
+            return "0" * 64
     return "x"
 
 

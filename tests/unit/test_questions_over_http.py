@@ -149,6 +149,13 @@ def test_without_a_language_model_the_answer_says_so(ask: Ask, llm_server: LlmSe
     assert not llm_server.calls
 
 
+def test_what_a_call_cost_is_told_where_it_failed(ask: Ask, llm_server: LlmServer) -> None:
+    llm_server.fail("invalid_json", times=None)
+    (failed,) = ask({"select_categories": True})
+    told = failed["routing_info"]["models"]["select_categories"]
+    assert (told["failure"], told["tokens"] > 0) == ("malformed", True)
+
+
 # ── the vector of a question ──────────────────────────────────────────────────────────────────────────────────────
 
 

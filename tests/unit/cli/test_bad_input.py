@@ -101,6 +101,13 @@ REFUSED = {
     "a text of blanks": Refused(event(**MEMORY, content="  "), "invalid_event", ("content",), ""),
     "NaN in an embedding": Refused(raw(b'"embedding": [NaN, 1]'), "invalid_event", ("embedding.0",), "finite"),
     "Infinity in an embedding": Refused(raw(b'"embedding": [-Infinity]'), "invalid_event", ("embedding.0",), "finite"),
+    "an embedding of words": Refused(
+        event(embedding=["one", None, *["two"] * 14]), "invalid_event", ("embedding.0",), "not a number"
+    ),
+    "a hash that is none": Refused(
+        event(type="memory.embedding", memory_id="a", embedding=[1.0], model="m", content_hash="zz"),
+        "invalid_event", ("content_hash",), "64 hexadecimal digits",
+    ),
     "an embedding of another size": Refused(
         event(embedding=[0.5] * 3), "wrong_dimension", ("embedding",), "3 numbers; hash-384 has 384. Leave it out"
     ),

@@ -132,5 +132,17 @@ def test_a_vector_of_the_model_and_of_another_size_is_refused(do: Do) -> None:
     assert codes(do(message("a"), embedding("a", 0, embedding=[1.0]))) == [("wrong_dimension", ["embedding"])]
 
 
+def test_digits_of_a_hash_may_be_in_upper_case(do: Do) -> None:
+    kind, fields = embedding("a", 0)
+    assert outcomes(do(message("a"), (kind, fields | {"content_hash": fields["content_hash"].upper()})))[1:] == [
+        "updated"
+    ]
+
+
+def test_an_id_stands_for_one_vector(do: Do) -> None:
+    done = do(message("a"), *[embedding("a", axis, id="same") for axis in (0, 0, 1)])
+    assert (outcomes(done)[1:], codes(done)) == (["updated", "duplicate"], [("id_conflict", ["id"])])
+
+
 def test_a_vector_of_another_text_has_no_effect(do: Do) -> None:
     assert outcomes(do(message("a"), embedding("a", 0, "coffee")))[1:] == ["outdated"]

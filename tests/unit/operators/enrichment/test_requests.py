@@ -89,7 +89,7 @@ def test_what_is_recent_is_of_the_session_first_and_then_of_the_owner(make: Call
         (memory(0), ["extract"]),
         (message(0, " "), []),
         (message(0, None, role="assistant"), []),
-        (memory(0, derived_from={"memory_id": "x", "content_hash": "h"}), []),
+        (memory(0, derived_from={"memory_id": "x", "content_hash": "0" * 64}), []),
     ],
 )
 def test_what_an_event_asks_for(make: Callable[..., Harness], event: dict[str, Any], tasks: list[str]) -> None:
