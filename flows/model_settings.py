@@ -1,11 +1,12 @@
 """The settings of models behind an API, and of what they are asked for."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from recallflow.connectors.llm import Endpoint, Policy, load_embedding_service, load_language_model
+from recallflow.connectors.llm import Endpoint, Policy, Waits, load_embedding_service, load_language_model
 from recallflow.control import Quota
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
@@ -21,9 +22,10 @@ CAPACITY_MAX = 1_000
 TIMEOUT_MS_MAX = 600_000
 ATTEMPTS_MAX = 20
 
-# Who asks, and how long it can wait: a question not at all, a line of input for a few attempts, the enrichment flow
-# until a service that is down is back.
-Asker = Literal["question", "line", "enrichment"]
+# Who asks, and how long it can wait: a question not at all, a line of input for a few attempts, who has very many texts
+# beside that for as long as the service takes no more, the enrichment flow until a service that is down is back.
+Asker = Literal["question", "line", "bulk", "enrichment"]
+_WAITS: Mapping[Asker, Waits] = {"bulk": "for a limit", "enrichment": "always"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,7 @@ class ServiceSettings:
 
         return Policy(
             attempts=1 if asker == "question" else self.attempts,
-            waits=asker == "enrichment",
+            waits=_WAITS.get(asker, "never"),
             capacity=self.capacity if asker == "question" else None,
             limit=limit,
             spending=spending,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from recallflow.connectors.llm.endpoint import Endpoint
 from recallflow.connectors.llm.meter import Meter
-from recallflow.connectors.llm.policy import Policy
+from recallflow.connectors.llm.policy import Policy, Waits
 
 if TYPE_CHECKING:
     from recallflow.connectors.llm.chat import OpenAiModel
     from recallflow.connectors.llm.embeddings import OpenAiEmbeddings
 
-__all__ = ["Endpoint", "Meter", "Policy", "load_embedding_service", "load_language_model"]
+__all__ = ["Endpoint", "Meter", "Policy", "Waits", "load_embedding_service", "load_language_model"]
 
 
 def load_language_model(model: str, endpoint: Endpoint, policy: Policy | None = None) -> "OpenAiModel":

@@ -30,6 +30,7 @@ class Calls:
         self._breaker = Breaker(policy.around.now_s)
         self._budget = Budget(policy.limit, policy.around.epoch_s, policy.spending)
         self._under_way = 0
+        self._is_limited = False  # the last failure was that it takes no more calls for now
 
     async def call(
         self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
@@ -81,8 +82,12 @@ class Calls:
                 # A service that is down is tried by those who wait, and costs them no attempt: an outage of hours loses
                 # nothing. One of days does, or a call that itself brings the service down would go on for ever.
                 waited_s = self._policy.around.now_s() - began_s
-                if is_trial and self._policy.waits and error.of_service and waited_s < WAITS_MOST_S:
-                    continue
+                if waited_s < WAITS_MOST_S:
+                    if is_trial and self._policy.waits == "always" and error.of_service:
+                        continue
+                    if self._policy.waits == "for a limit" and error.code == "rate_limited":
+                        await self._policy.around.sleep(self._policy.wait_s(1, error.retry_after))
+                        continue
                 failures += 1
                 malformed += error.code == "malformed"
                 if not error.may_pass or failures >= self._policy.attempts or malformed >= MALFORMED_MOST:
@@ -99,7 +104,8 @@ class Calls:
     async def _turn(self) -> bool:
         """Waits until the service may be asked; whether that is but to try it. Raises ModelError for who waits not."""
         while (left_s := self._breaker.begin()) > 0:
-            if not self._policy.waits:
+            waits = self._policy.waits
+            if waits == "never" or (waits == "for a limit" and not self._is_limited):
                 raise ModelError("left_alone", f"it failed {FAILURES} times in a row, and is left alone for a while")
             await self._policy.around.sleep(left_s)
         return self._breaker.is_open
@@ -109,6 +115,7 @@ class Calls:
             answer = await attempt()
         except CallFailed as error:
             if error.of_service:
+                self._is_limited = error.code == "rate_limited"
                 self._failed(str(error), error.retry_after)
             else:
                 self._answered()

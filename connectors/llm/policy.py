@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 FIRST_WAIT_S = 0.5
 MOST_WAIT_S = 60.0  # before a further attempt, whatever a service says
+
+
+Waits = Literal["never", "for a limit", "always"]
 
 
 def no_limit(tenant_id: str) -> int | None:  # noqa: ARG001
@@ -28,12 +31,13 @@ class Surroundings(NamedTuple):
 
 @dataclass(frozen=True)
 class Policy:
-    """`attempts`: of a call, the first included. `waits`: a call waits while the service is left alone; else it fails.
+    """`attempts`: of a call, the first included. `waits`: whether a call waits while the service is left alone, or
+    fails; `for a limit` where that is because it takes only so many calls, which then costs no attempt either.
     `capacity`: calls under way, a further one fails; None is no bound. `limit`: tokens that a tenant may spend a day,
     and `spending` the file that remembers what it spent across restarts."""
 
     attempts: int = 1
-    waits: bool = False
+    waits: Waits = "never"
     capacity: int | None = None
     limit: Callable[[str], int | None] = no_limit
     spending: Path | None = None

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if name != REMOTE:
         print(_LOCAL.format(name=name))
         return 0
-    with open_embedder(chosen.engine, chosen.embedding) as embedder, _bar("reading", " records") as reading:
+    with open_embedder(chosen.engine, chosen.embedding, "bulk") as embedder, _bar("reading", " records") as reading:
 
         def expect(records: int) -> None:
             reading.total = records

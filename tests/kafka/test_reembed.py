@@ -134,6 +134,22 @@ def test_one_text_that_is_not_taken_holds_up_no_other(
         assert len(vectors(broker, memory)) == 4
 
 
+def test_a_limit_of_calls_is_waited_for(
+    command: Command,
+    broker: Cluster,
+    memory: str,
+    reembed: list[str],
+    llm_server: LlmServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RECALLFLOW_EMBEDDING_ATTEMPTS", "1")
+    produce(broker, memory, *told(2))
+    llm_server.fail(Fault("status", status=429, retry_after="0"), times=3)
+    done = command(*reembed, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert len(vectors(broker, memory)) == 2
+
+
 def test_a_service_that_takes_nothing_is_told_of_in_one_line(
     command: Command, broker: Cluster, memory: str, reembed: list[str], llm_server: LlmServer
 ) -> None:

@@ -247,13 +247,13 @@ def test_an_outage_of_hours_loses_no_call_that_waits(
         return first + await waiting
 
     llm_server.fail(fault, times=None)
-    codes = model.run(twenty(model.load(attempts=1, waits=True)))
+    codes = model.run(twenty(model.load(attempts=1, waits="always")))
     assert "ok" not in codes[:FAILURES]
     assert codes[FAILURES:] == ["ok"] * 20
 
 
 def test_a_call_that_brings_the_service_down_each_time_fails_in_the_end(llm_server: LlmServer, model: Model) -> None:
-    asked = model.load(attempts=3, waits=True)
+    asked = model.load(attempts=3, waits="always")
 
     async def story() -> tuple[list[str], set[str]]:
         poisoned = PROMPT._replace(task="extract")
@@ -269,11 +269,22 @@ def test_a_call_that_brings_the_service_down_each_time_fails_in_the_end(llm_serv
 
 def test_a_call_waits_for_a_service_no_longer_than_a_day(llm_server: LlmServer, model: Model, time: Time) -> None:
     llm_server.fail("cut", times=None)
-    asked = model.load(attempts=1, waits=True)
+    asked = model.load(attempts=1, waits="always")
     assert [model.ask(asked) for _ in range(FAILURES)] == ["unavailable"] * FAILURES
     time.pace = 1_000
     assert model.ask(asked) == "unavailable"
     assert time.now_s == pytest.approx(9 * 1_000 * LEFT_ALONE_S)
+
+
+def test_who_has_many_texts_waits_for_a_limit_and_for_nothing_else(llm_server: LlmServer, model: Model) -> None:
+    async def ten(asked: OpenAiModel) -> list[str]:
+        return await asyncio.gather(*(code_of(asked) for _ in range(10)))
+
+    llm_server.fail(Fault("status", status=429, retry_after="1"), times=40)
+    asked = model.load(attempts=2, waits="for a limit")
+    assert model.run(ten(asked)) == ["ok"] * 10
+    llm_server.fail("cut", times=None)
+    assert set(model.run(ten(asked))) <= {"unavailable", "left_alone"}
 
 
 def test_a_further_question_is_not_asked_where_too_many_are_under_way(llm_server: LlmServer, model: Model) -> None:
@@ -407,7 +418,7 @@ def test_neither_secrets_nor_text_reach_an_error_or_a_log(
     llm_server.answer("classify", {"yes": "Ana lives in Porto"})
     llm_server.fail(fault, times=None)
     endpoint = Endpoint(llm_server.url, "sk-secret", ("X-Team: hidden",))
-    asked = load_language_model("m-1", endpoint, Policy(6, waits=False, around=time.around))
+    asked = load_language_model("m-1", endpoint, Policy(6, waits="never", around=time.around))
 
     async def failing() -> str:
         with pytest.raises(ModelError) as raised:
