@@ -19,6 +19,7 @@ from recallflow.connectors.kafka.deployment import SESSION_MAX_S, SESSION_MIN_S,
 from recallflow.errors import UsageError
 from recallflow.flows.config_values import PARSERS, parse_any, parse_bytes
 from recallflow.flows.model_settings import EmbeddingSettings, EnrichmentSettings, LlmSettings, ModelSettings
+from recallflow.flows.security_settings import AuthSettings, EncryptionSettings
 from recallflow.flows.settings import Settings, refuse_unless
 from recallflow.flows.topics import Topics
 from recallflow.records import Position
@@ -71,6 +72,8 @@ class Config:
     llm: LlmSettings = field(default_factory=LlmSettings)
     embedding: EmbeddingSettings = field(default_factory=EmbeddingSettings)
     enrichment: EnrichmentSettings = field(default_factory=EnrichmentSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
+    encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
 
     def __post_init__(self) -> None:
         _ = self.skips  # what is wrong with them shows here
@@ -106,6 +109,8 @@ SECTIONS: dict[str, type[Any]] = {
     "llm": LlmSettings,
     "embedding": EmbeddingSettings,
     "enrichment": EnrichmentSettings,
+    "auth": AuthSettings,
+    "encryption": EncryptionSettings,
 }
 LIBRDKAFKA = "kafka.librdkafka."  # and the name of any of librdkafka's options
 # Key → type of its value.
@@ -134,7 +139,7 @@ OPENAI_VARIABLES = {"OPENAI_API_KEY": "llm.key", "OPENAI_BASE_URL": "llm.base_ur
 _NO_SETTINGS = frozenset((FILE_VARIABLE, "RECALLFLOW_SHARED"))  # the latter is read by tests and benchmarks
 _LIBRDKAFKA_VARIABLE = PREFIX + LIBRDKAFKA.upper().replace(".", "_")
 _SECRET = re.compile(
-    r"password|^(reranker_)?key$|^headers$|passphrase|secret|jaas|kinit\.cmd|\.pem$|^ssl_key$|oauthbearer\.config"
+    r"password|^(reranker_|api_|master_)?key$|^headers$|passphrase|secret|jaas|kinit\.cmd|\.pem$|^ssl_key$|oauthbearer\.config"
 )
 
 

@@ -20,7 +20,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Topics:
-    """Topic names. `replies`: further topics that a query may name in `reply_to`."""
+    """Topic names. `replies`: further topics that a query may name in `reply_to`; `audit`: of the access record, None
+    where there is none."""
 
     memory: str = "memory.events"
     queries: str = "query.events"
@@ -31,6 +32,7 @@ class Topics:
     results: str = "enrichment.results"
     dead_letters: str = "dead.letters"
     replies: tuple[str, ...] = field(default=())
+    audit: str | None = None
 
     def __post_init__(self) -> None:
         inputs = self.read()
@@ -52,7 +54,8 @@ class Topics:
 
     def outputs(self) -> tuple[str, ...]:
         """Every topic that only the main flow writes to."""
-        return (self.responses, self.receipts, self.dead_letters, *self.replies)
+        audit = [] if self.audit is None else [self.audit]
+        return (self.responses, self.receipts, self.dead_letters, *audit, *self.replies)
 
     def written(self, *, enriches: bool = False) -> tuple[str, ...]:
         """Every topic the main flow writes to: quality gates' verdicts go where operators' decisions come from, and

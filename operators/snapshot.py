@@ -9,7 +9,7 @@ from typing import Any
 from recallflow.checked import Checked
 from recallflow.operators.events import Batch, Item, Refused
 from recallflow.owner import state_partition
-from recallflow.records import Position, Record
+from recallflow.records import Position, Principal, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,13 @@ def encode_record(record: Record) -> list[Any]:
     """A record as JSON has it."""
     headers = None if record.headers is None else [[name, _text(value)] for name, value in record.headers]
     flags = record.append_logged, record.silent, record.tombstone
-    return [*record.position, _text(record.value), record.append_ms, _text(record.key), headers, *flags]
+    plain = [*record.position, _text(record.value), record.append_ms, _text(record.key), headers, *flags]
+    return [*plain, record.principal]
 
 
 def decode_record(encoded: list[Any]) -> Record:
     """What `encode_record` gave."""
-    topic, partition, offset, value, append_ms, key, headers, append_logged, silent, tombstone = encoded
+    topic, partition, offset, value, append_ms, key, headers, append_logged, silent, tombstone, sender = encoded
     return Record(
         position=Position(topic, partition, offset),
         value=base64.b64decode(value),
@@ -71,7 +72,12 @@ def decode_record(encoded: list[Any]) -> Record:
         headers=None if headers is None else tuple((name, _bytes(text)) for name, text in headers),
         silent=silent,
         tombstone=tombstone,
+        principal=None if sender is None else _principal(*sender),
     )
+
+
+def _principal(name: str, projects: list[str] | None) -> Principal:
+    return Principal(name, None if projects is None else tuple(projects))
 
 
 def _text(data: bytes | None) -> str | None:

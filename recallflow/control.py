@@ -14,6 +14,15 @@ DEFAULT = "default"  # the name of a rollout and of a verdict that hold for a wh
 Text = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)]
 RolloutMode = Literal["off", "shadow", "canary"]
 Listed = Field(max_length=limits.USERS_MAX)
+ALL_TENANTS = "*"  # the tenant of keys that act for any: the deployment's own
+SETTLED_MS = 1_000  # what decides whether a record counts holds from so long after its append time
+
+# Names of quotas. Without an event there is no limit.
+EVENTS_PER_S = "events_per_s"
+QUERIES_PER_S = "queries_per_s"
+MEMORIES_PER_USER = "memories_per_user"
+BYTES_PER_USER = "bytes_per_user"
+EDGES_PER_USER = "edges_per_user"
 
 
 class Control(Model):
@@ -69,7 +78,9 @@ class Category(Control):
 
 
 class ApiKey(Control):
-    """An API key by its salted hash; `end_users` is the set of users it may act for (null: any of the tenant)."""
+    """An API key, called `name`, by its salted hash. What it may be used for: `projects`, `environments` and the users
+    it may act for (`end_users`); null is any of the tenant's. The tenant may be `*`: then it is for any tenant. A key
+    that was revoked stays so."""
 
     type: Literal["api_key"]
     salt: Name
@@ -77,6 +88,17 @@ class ApiKey(Control):
     projects: Annotated[list[Name], Listed] | None = None
     environments: Annotated[list[Identifier], Listed] | None = None
     end_users: Annotated[list[Identifier], Listed] | None = None
+    revoked: bool = False
+
+
+class TokenKey(Control):
+    """A key that JWTs may be signed with, called by its id (`kid`), of the tenant `*`. `jwk`: the public key (RFC
+    7517); null for a secret, which is told by `fingerprint` alone. A key that was revoked stays so."""
+
+    type: Literal["token_key"]
+    algorithm: Literal["HS256", "RS256", "ES256"]
+    jwk: AnyJson | None = None
+    fingerprint: Name
     revoked: bool = False
 
 
@@ -110,5 +132,6 @@ class Quota(Control):
 
 
 ControlEvent = Annotated[
-    TenantSettings | Category | ApiKey | Rollout | GateVerdict | OwnerMapping | Quota, Field(discriminator="type")
+    TenantSettings | Category | ApiKey | TokenKey | Rollout | GateVerdict | OwnerMapping | Quota,
+    Field(discriminator="type"),
 ]

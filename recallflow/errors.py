@@ -43,6 +43,10 @@ ErrorCode = Literal[
     "id_conflict",  # the memory id was used before for other content
     "not_found",  # the memory named does not exist (or was forgotten)
     "unsupported",  # valid, but this version does not act on it
+    "unauthenticated",  # no credentials, or none that hold at the time of the record
+    "forbidden",  # the credentials hold, but not for this
+    "over_quota",  # the tenant or the user has reached a limit that the tenant's operator set
+    "unreadable",  # what is stored of the user cannot be decrypted: its key is lost
     "skipped",  # an operator had it passed over, unread
     "internal_error",  # our own code failed at it, twice: a defect of ours, not of the record
 ]

@@ -28,6 +28,9 @@ Summary = Annotated[str, StringConstraints(max_length=limits.SUMMARY_CHARACTERS)
 Evidence = Annotated[str, StringConstraints(max_length=limits.EVIDENCE_CHARACTERS)]
 
 
+PRODUCTION = "prod"  # the environment of events that name none
+
+
 class Event(Model):
     """What every event carries.
 
@@ -39,7 +42,7 @@ class Event(Model):
     tenant_id: Identifier
     user_id: Identifier
     project_id: Name | None = None
-    environment: Identifier = "prod"
+    environment: Identifier = PRODUCTION
     session_id: Identifier | None = None
     timestamp: Timestamp | None = None
     schema_version: Annotated[int, Field(ge=0, le=INT32_MAX), AS_WHOLE] | None = None
@@ -327,9 +330,17 @@ class GraphArchive(Event):
 
 
 class UserErase(Event):
-    """Removes a user: data, indexes and keys; a tombstone keeps a replay from bringing it back."""
+    """Removes a user: data, indexes and keys. What the user's events said up to its `timestamp` does not come back.
+
+    `environment`: the one to remove the user from; without it, all of them."""
 
     type: Literal["user.erase"]
+    environment: Identifier | None = None  # type: ignore[assignment]
+
+    @property
+    def owner(self) -> Owner:
+        """The user's own in one environment; all of a user's are in one state partition."""
+        return Owner(self.tenant_id, self.environment or PRODUCTION, self.user_id)
 
 
 # Types of events that may be made from memories.

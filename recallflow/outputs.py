@@ -100,6 +100,17 @@ class Derived:
 
 
 @dataclass(slots=True, frozen=True)
+class Audited:
+    """Who asked for whose memory, and what came of it, encoded: for the access record. `key`: the owner's record
+    key."""
+
+    position: Position
+    number: int
+    key: bytes
+    body: bytes
+
+
+@dataclass(slots=True, frozen=True)
 class Done:
     """Records of one source that are through, in whatever way: applied, answered, refused or waiting. Comes after their
     outputs."""

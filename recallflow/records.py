@@ -28,6 +28,14 @@ class Position(NamedTuple):
         return position
 
 
+class Principal(NamedTuple):
+    """Who sent a record, as its credentials said. `name`: as an operator knows it, no secret; `projects`: those it may
+    read and change, None for all. Tenant, environment and end user were judged with the record."""
+
+    name: str
+    projects: tuple[str, ...] | None = None
+
+
 class Record(NamedTuple):
     """One record of a log.
 
@@ -35,7 +43,8 @@ class Record(NamedTuple):
     (`append_logged`) on Kafka; an embedded source stamps lines that carry no time with its own clock, and
     whatever rests on such a stamp stays out of the state hash. A `silent` record is read again to rebuild state: its
     outputs were sent long ago, and are not sent again. A `tombstone` had no value at all. `headers` are None where they
-    cannot be read.
+    cannot be read. `principal`: who sent it, once that was judged; None where nobody asks. From then on no credentials
+    are among the headers.
     """
 
     position: Position
@@ -46,3 +55,4 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] | None = ()
     silent: bool = False
     tombstone: bool = False
+    principal: Principal | None = None

@@ -21,6 +21,7 @@ Outcome = Literal[
     "duplicate",
     "forgotten",
     "ended",
+    "erased",
     "outdated",
     "too_many",
     "other_model",

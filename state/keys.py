@@ -51,17 +51,22 @@ read, or deleted, as one range and can never be reached from another owner's pre
     02 source name(16) offset(8)              outbox: outputs not yet known to be delivered
     03 source name(16) offset(8)              queries whose effects are in: a query answered again has them once
     04 owner(16)                              progress of an event that is applied in several steps
+    05 owner(16)                              the owner's key, wrapped, and which user it is of
+    06 user(16) owner(16)                     the owners that a user has, one in each environment
+    07 user(16)                               that a user was erased, and what of it is still to be cleaned up
+    08 tenant(16)                             the tenant's key, wrapped
 
-`owner` and `name` are keyed hashes: no key holds a user's own words. Integers are big-endian, so that byte order is
-number order. `seq` numbers an owner's memories in order of arrival and never changes; `change` counts an owner's
-events that changed something; `number` is the `seq` of the message that opened the episode, or counts edges. A prime
-means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or of another node's key.
+`owner`, `user`, `tenant` and `name` are keyed hashes: no key holds a user's own words. Integers are big-endian, so
+that byte order is number order. `seq` numbers an owner's memories in order of arrival and never changes; `change`
+counts an owner's events that changed something; `number` is the `seq` of the message that opened the episode,
+or counts edges. A prime means counted backwards from 2^64 - 1. `node` is a `name`, of a memory's id or of another
+node's key.
 """
 
 import struct
 from collections.abc import Iterable
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 
 FORMAT = b"\x00format"
 APPLIED = b"\x00applied:"
@@ -70,6 +75,10 @@ OWNERS = b"\x01"
 OUTBOX = b"\x02"
 EFFECTS = b"\x03"
 WORK = b"\x04"
+OWNER_KEYS = b"\x05"
+USERS = b"\x06"
+ERASED = b"\x07"
+TENANT_KEYS = b"\x08"
 END = b"\xff"  # behind every key
 
 HEAD = b"H"

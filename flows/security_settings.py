@@ -1,0 +1,62 @@
+"""The settings of who may send records, and of what is readable on disk."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from recallflow.flows.settings import refuse_unless
+
+AuthMode = Literal["auto", "off", "required"]
+MODES = ("auto", "off", "required")
+DAY_S = 86_400
+
+
+@dataclass(frozen=True)
+class AuthSettings:
+    """Who may send records.
+
+    `mode`: `required` asks every record for credentials, `off` none; `auto` those that were appended after the first
+    key was configured. `jwks`: a file, or the address of one, with the keys that JWTs are signed with; `secret`: one of
+    HS256 beside it. `issuer` and `audience` are those that a token must name; `tenant_claim`: which of its claims names
+    the tenant. `jwks_refresh_s`: after which time an address is asked again.
+
+    `api_key`: what our own commands and the enrichment flow send with. `control_secret`: with it, control events count
+    only where they are signed."""
+
+    mode: str = "auto"
+    jwks: str | None = None
+    secret: str | None = None
+    issuer: str | None = None
+    audience: str | None = None
+    tenant_claim: str = "tenant_id"
+    jwks_refresh_s: float = 300.0
+    api_key: str | None = None
+    control_secret: str | None = None
+
+    def __post_init__(self) -> None:
+        refuse_unless(
+            self,
+            ("mode", "auto, off or required", self.mode in MODES),
+            ("tenant_claim", "a claim's name", self.tenant_claim != ""),
+            ("jwks_refresh_s", "1 to 86,400", 1 <= self.jwks_refresh_s <= DAY_S),
+        )
+
+
+@dataclass(frozen=True)
+class EncryptionSettings:
+    """What is readable on disk. Without a master key, nothing is encrypted but what waits in snapshots.
+
+    `master_key_file`: a file of the master key, 32 bytes in base64; `master_key`: the same, itself. `kms_key`: the id
+    or ARN of a key of AWS KMS instead, of the region `kms_region`, at `kms_endpoint` where that is not AWS's own.
+    `encrypt_vectors`: vectors too."""
+
+    master_key_file: Path | None = None
+    master_key: str | None = None
+    kms_key: str | None = None
+    kms_region: str | None = None
+    kms_endpoint: str | None = None
+    encrypt_vectors: bool = True
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("master_key_file", "master_key", "kms_key") if getattr(self, name) is not None]
+        refuse_unless(self, *((name, f"given alone, without {given[0]}", False) for name in given[1:2]))
