@@ -1,0 +1,92 @@
+"""Keys that JWTs are signed with, as a JWKS document (RFC 7517) has them."""
+
+import hashlib
+import json
+from typing import Any, NamedTuple, Self
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from pydantic import TypeAdapter, ValidationError
+
+from recallflow.credentials import fingerprint
+from recallflow.errors import UsageError
+from recallflow.fields import Name
+
+SECRET_BYTES_MIN = 32  # of HS256, as RFC 7518 has it: shorter ones can be guessed from any token
+RSA_BITS_MIN = 2_048
+KEYS_MAX = 100  # of one document
+# Key type → the one algorithm that its keys are for, and the members that make up a public key, or a secret.
+_TYPES = {
+    "RSA": ("RS256", ("e", "kty", "n")),
+    "EC": ("ES256", ("crv", "kty", "x", "y")),
+    "oct": ("HS256", ("k", "kty")),
+}
+_name: TypeAdapter[str] = TypeAdapter(Name)
+
+
+class SigningKey(NamedTuple):
+    """A key of one algorithm. `name`: its `kid`, or its fingerprint where it has none; `jwk`: the public key, None of
+    a secret."""
+
+    name: str
+    algorithm: str
+    fingerprint: str
+    jwk: dict[str, Any] | None
+    secret: bytes | None
+
+    @classmethod
+    def of_secret(cls, secret: bytes, kid: str | None = None) -> Self:
+        """One of HS256. Raises UsageError where it is too short."""
+        if len(secret) < SECRET_BYTES_MIN:
+            raise UsageError(
+                f"a secret of HS256 has {SECRET_BYTES_MIN} bytes or more, not {len(secret)}: make a new one"
+            )
+        print_of_it = fingerprint(secret)
+        return cls(kid or print_of_it, "HS256", print_of_it, None, secret)
+
+    def __repr__(self) -> str:
+        return f"SigningKey({self.name}, {self.algorithm})"
+
+
+def read_jwks(document: bytes) -> tuple[list[SigningKey], list[str]]:
+    """The keys that tokens may be signed with, and why others of the document are none. Raises UsageError for anything
+    but a JWKS document. No message holds any part of a key."""
+    try:
+        given = json.loads(document)["keys"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UsageError('no JWKS document: it is a JSON object with a list "keys"') from None
+    if not isinstance(given, list) or len(given) > KEYS_MAX:
+        raise UsageError(f'no JWKS document: its "keys" are a list of at most {KEYS_MAX}')
+    keys: dict[str, SigningKey] = {}
+    problems = []
+    for number, one in enumerate(given):
+        try:
+            key = _key_of(one)
+        except UsageError as error:
+            problems.append(f"keys.{number}: {error}")
+            continue
+        if keys.setdefault(key.name, key) is not key:
+            problems.append(f"keys.{number}: another key before it has the same kid")
+    return list(keys.values()), problems
+
+
+def _key_of(given: object) -> SigningKey:
+    if not isinstance(given, dict) or str(given.get("kty")) not in _TYPES:
+        raise UsageError(f"its kty is none of {', '.join(_TYPES)}")
+    algorithm, members = _TYPES[given["kty"]]
+    if given.get("alg", algorithm) != algorithm or given.get("use", "sig") != "sig":
+        raise UsageError(f"it is not for signatures with {algorithm}")
+    if given.get("crv", "P-256") != "P-256":
+        raise UsageError("a key of ES256 is of the curve P-256")
+    try:
+        kid = None if given.get("kid") is None else _name.validate_python(given["kid"], strict=True)
+        public = {name: given[name] for name in members}
+        key = jwt.PyJWK(public, algorithm).key
+    except (ValidationError, jwt.PyJWTError, KeyError, ValueError, TypeError):
+        raise UsageError("it cannot be read") from None
+    if algorithm == "HS256":
+        return SigningKey.of_secret(key, kid)
+    if isinstance(key, RSAPublicKey) and key.key_size < RSA_BITS_MIN:
+        raise UsageError(f"a key of RS256 has {RSA_BITS_MIN} bits or more")
+    thumbprint = hashlib.sha256(json.dumps(public, separators=(",", ":"), sort_keys=True).encode()).hexdigest()
+    return SigningKey(kid or thumbprint, algorithm, thumbprint, public, None)

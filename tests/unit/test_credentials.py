@@ -1,0 +1,93 @@
+"""API keys as text, and keys of tokens out of a JWKS document."""
+
+import base64
+import json
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from recallflow.credentials import ApiKeyText, fingerprint, hash_of, new_salt
+from recallflow.errors import UsageError
+from recallflow.signing_keys import SigningKey, read_jwks
+
+RSA_KEY = rsa.generate_private_key(65537, 2048)
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+SECRET = b"a secret of thirty-two bytes, or more"
+
+
+def document(*keys: dict[str, Any]) -> bytes:
+    return json.dumps({"keys": keys}).encode()
+
+
+def rsa_jwk(key: rsa.RSAPrivateKey = RSA_KEY, **more: Any) -> dict[str, Any]:
+    return json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key)) | {"key_ops": None} | more
+
+
+def ec_jwk(key: ec.EllipticCurvePrivateKey = EC_KEY, **more: Any) -> dict[str, Any]:
+    return json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key)) | more
+
+
+def oct_jwk(secret: bytes = SECRET, **more: Any) -> dict[str, Any]:
+    return {"kty": "oct", "k": base64.urlsafe_b64encode(secret).rstrip(b"=").decode()} | more
+
+
+def test_an_api_key_is_read_as_it_was_written() -> None:
+    key = ApiKeyText.new()
+    assert ApiKeyText.parse(key.text()) == key
+    assert key.secret not in f"{key} {key!r} {[key]}"
+    salt = new_salt()
+    assert hash_of(salt, key.secret) == hash_of(salt, key.secret) != hash_of(new_salt(), key.secret)
+
+
+@pytest.mark.parametrize(
+    "change", [str.upper, lambda text: text[:-1], lambda text: text + "\n", lambda text: "r" + text]
+)
+def test_anything_else_is_no_api_key(change: Any) -> None:
+    assert ApiKeyText.parse(change(ApiKeyText.new().text())) is None
+
+
+def test_a_jwks_document_gives_public_keys_and_secrets() -> None:
+    keys, problems = read_jwks(document(rsa_jwk(kid="r"), ec_jwk(kid="e", use="sig"), oct_jwk(kid="o"), ec_jwk()))
+    assert problems == []
+    assert [(key.name, key.algorithm) for key in keys[:3]] == [("r", "RS256"), ("e", "ES256"), ("o", "HS256")]
+    assert keys[3].name == keys[3].fingerprint == keys[1].fingerprint
+    assert keys[2] == SigningKey("o", "HS256", fingerprint(SECRET), None, SECRET)
+    assert [key.jwk and sorted(key.jwk) for key in keys[:2]] == [["e", "kty", "n"], ["crv", "kty", "x", "y"]]
+    assert SECRET.decode() not in repr(keys)
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        (oct_jwk(b"short"), "32 bytes or more, not 5"),
+        (oct_jwk(alg="HS512"), "not for signatures with HS256"),
+        (rsa_jwk(use="enc"), "not for signatures with RS256"),
+        (rsa_jwk(rsa.generate_private_key(65537, 1024)), "2048 bits or more"),
+        (ec_jwk(ec.generate_private_key(ec.SECP384R1())), "P-256"),
+        (ec_jwk(x="AA"), "cannot be read"),
+        (ec_jwk(kid=7), "cannot be read"),
+        (ec_jwk(kid="\n"), "cannot be read"),
+        ({"kty": "OKP"}, "its kty is none of RSA, EC, oct"),
+        ({"kty": ["RSA"]}, "its kty is none of RSA, EC, oct"),
+        ([], "its kty is none of RSA, EC, oct"),
+    ],
+)
+def test_a_key_that_tokens_cannot_be_signed_with_is_left_out(key: Any, problem: str) -> None:
+    keys, problems = read_jwks(document(key, ec_jwk(kid="good")))
+    assert [one.name for one in keys] == ["good"]
+    assert len(problems) == 1
+    assert problem in problems[0]
+
+
+def test_of_two_keys_of_one_kid_the_first_counts() -> None:
+    keys, problems = read_jwks(document(ec_jwk(kid="same"), rsa_jwk(kid="same")))
+    assert [key.algorithm for key in keys] == ["ES256"]
+    assert problems == ["keys.1: another key before it has the same kid"]
+
+
+@pytest.mark.parametrize("given", [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 100_000, document(*[{}] * 101)])
+def test_anything_else_is_no_jwks_document(given: bytes) -> None:
+    with pytest.raises(UsageError, match="no JWKS document"):
+        read_jwks(given)
