@@ -16,7 +16,6 @@ from recallflow.operators.guard import twice
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, is_large, may_be_large, step
 from recallflow.owner import Owner
-from recallflow.records import Record
 from recallflow.state import keys
 from recallflow.state.hot_owner import HotOwner, Owners
 from recallflow.state.partition import Partition, Values
@@ -126,9 +125,9 @@ class Queue:
             self._behind.subtract(self._lines(item))
             yield item
 
-    def records(self) -> list[Record]:
+    def items(self) -> list[Item]:
         """What is held, for the snapshot."""
-        return [item.record for item in self._held]
+        return [*self._held]
 
     def _lines(self, item: Item) -> list[str | Owner]:
         """The lines that an item stands in: its log's and its owner's."""

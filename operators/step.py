@@ -12,8 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import orjson
-
 from recallflow.errors import StateBehind
 from recallflow.operators import outbox
 from recallflow.operators.answers.answer import Answerer
@@ -28,10 +26,10 @@ from recallflow.operators.large import Queue
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.said import Kind
 from recallflow.operators.recall.shared import Shared
-from recallflow.operators.snapshot import Snapshot, decode_record, encode_record, key_of_partition
+from recallflow.operators.sealed import open_records, seal_items
+from recallflow.operators.snapshot import Snapshot, key_of_partition
 from recallflow.operators.writes import Writes
 from recallflow.outputs import Done, Output
-from recallflow.records import Record
 from recallflow.state.directory import StateDirectory
 from recallflow.state.partition import Partition
 
@@ -148,7 +146,10 @@ class StateStep:
     # ------------------------------------------------------------------ snapshots
 
     def snapshot(self) -> Snapshot:
-        """What to resume from. All that it says is applied is synced, and survives a power cut."""
+        """What to resume from. All that it says is applied is synced, and survives a power cut; so are the keys of what
+        it holds sealed."""
+        waiting = seal_items(self._partition, b"waiting", self._queries.waiting())
+        held = seal_items(self._partition, b"held", self._held())
         self._partition.commit()
         self._directory.sync()  # of all partitions, at the first snapshot of an epoch
         # Nobody misses these deletions if they are lost.
@@ -156,36 +157,33 @@ class StateStep:
         self._queries.forget_marks()
         self._partition.commit()
         self._through = (self._through[1], self._through_now())
-        seal = self._partition.keyring.seal
         return Snapshot(
             partition=self._partition.number,
             applied=dict(self._partition.applied),
             received=dict(self._received),
-            waiting=tuple(seal(b"waiting", orjson.dumps(encode_record(one))) for one in self._queries.waiting()),
+            waiting=waiting,
             owed=self._queries.owed(),
-            held=tuple(seal(b"held", orjson.dumps(encode_record(one))) for one in self._held()),
+            held=held,
         )
 
     def _resume(self, resumed: Snapshot) -> None:
-        def records(label: bytes, sealed: Iterable[bytes]) -> list[Record]:
-            return [decode_record(orjson.loads(self._partition.keyring.open(label, one))) for one in sealed]
-
         # A run that is killed while it rebuilds leaves snapshots that know less than the first one did.
         lost = resumed.applied | resumed.owed
-        self._queries.resume([decode(record) for record in records(b"waiting", resumed.waiting)], lost)
-        held = [decode(record, self._rules.skips) for record in records(b"held", resumed.held)]
-        for item in prepare(self._embedder, held):
+        waiting = open_records(self._partition, b"waiting", resumed.waiting)
+        held = open_records(self._partition, b"held", resumed.held)
+        self._queries.resume([decode(record) for record in waiting], lost)
+        for item in prepare(self._embedder, [decode(record, self._rules.skips) for record in held]):
             self._queue.hold(item)
 
-    def _held(self) -> list[Record]:
+    def _held(self) -> list[Item]:
         """What was received and is not through: it comes again with the snapshot."""
-        return [*self._queue.records(), *self._queries.held()]
+        return [*self._queue.items(), *self._queries.held()]
 
     def _through_now(self) -> dict[str, int]:
         """Up to where each source is through."""
         through = dict(self._received)
-        for record in self._held():
-            source, offset = record.position.source, record.position.offset
+        for item in self._held():
+            source, offset = item.record.position.source, item.record.position.offset
             through[source] = min(through.get(source, offset - 1), offset - 1)
         return through
 

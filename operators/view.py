@@ -296,6 +296,11 @@ class View:
 
     # ------------------------------------------------------------------ end
 
+    def begin_owner(self) -> None:
+        """Gives an owner of whom something is to be stored a key, if it has none. Raises DecryptionFailed."""
+        if self._staged or (self._graph is not None and self._graph.staged.effects):
+            self._partition.begin_owner(self._hot.owner)
+
     def stage(self, beside: Values, position: Position | None = None) -> None:
         """The event succeeded: its effects join the transaction, with what is to be written `beside` them and the
         position that is applied with it."""

@@ -115,6 +115,7 @@ class Writes:
                 raise work.error
             view = View(self._partition, hot, write, work.change)
         receipt = apply(view, write, self._rules, work)
+        view.begin_owner()
         outputs: list[Kept] = []
         if receipt is not None:
             outputs.append(Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode()))

@@ -1,7 +1,5 @@
-"""The one seam between what is stored and how it is protected: names become keyed hashes, values are sealed.
-
-Values are not encrypted yet; encryption needs to change no other module. The secret is drawn once per state directory,
-so that equal names have unrelated keys in another directory.
+"""A state directory's secret, drawn once, and what follows from it alone: keyed hashes, which stand for names in keys,
+and the directory's key. So equal names have unrelated keys in another directory.
 """
 
 import hashlib
@@ -11,6 +9,7 @@ from functools import lru_cache
 import orjson
 
 from recallflow.owner import Owner
+from recallflow.state.ciphers import KEY_BYTES, Cipher
 from recallflow.state.keys import NAME_BYTES, OWNER_BYTES
 
 SECRET_BYTES = 32
@@ -22,15 +21,27 @@ def new_secret() -> bytes:
 
 
 class Keyring:
-    """Keyed hashes of names (BLAKE2b, RFC 7693) and sealing of values, under one state directory's secret."""
+    """Keyed hashes of names (BLAKE2b, RFC 7693) and the directory's key, under one state directory's secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
+        self.cipher = Cipher(hashlib.blake2b(key=secret, person=b"directory key", digest_size=KEY_BYTES).digest())
         self._name = lru_cache(maxsize=NAMES_KEPT)(self._hash_name)
 
     def owner(self, owner: Owner) -> bytes:
         """The owner's 16-byte key prefix. JSON keeps `a/b`+`c` and `a`+`b/c` apart."""
         return hashlib.blake2b(orjson.dumps(tuple(owner)), key=self._secret, digest_size=OWNER_BYTES).digest()
+
+    def user(self, tenant_id: str, user_id: str) -> bytes:
+        """The 16-byte key of a user, in whatever environment."""
+        return self._hash_parts(b"user", tenant_id, user_id)
+
+    def tenant(self, tenant_id: str) -> bytes:
+        """The 16-byte key of a tenant."""
+        return self._hash_parts(b"tenant", tenant_id)
+
+    def _hash_parts(self, person: bytes, *parts: str) -> bytes:
+        return hashlib.blake2b(orjson.dumps(parts), key=self._secret, person=person, digest_size=OWNER_BYTES).digest()
 
     def name(self, owner: bytes, name: str) -> bytes:
         """The 16-byte key of a memory id, session or event id of one owner."""
@@ -53,9 +64,3 @@ class Keyring:
     def digest(self, owner: bytes, content: bytes) -> bytes:
         """A 16-byte fingerprint of content, which reveals nothing without the secret."""
         return hashlib.blake2b(content, key=self._secret, person=owner, salt=b"content", digest_size=16).digest()
-
-    def seal(self, key: bytes, value: bytes) -> bytes:  # noqa: ARG002 the key is associated data once values are encrypted
-        return value
-
-    def open(self, key: bytes, value: bytes) -> bytes:  # noqa: ARG002
-        return value

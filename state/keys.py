@@ -349,6 +349,23 @@ def edge_part(key: bytes) -> tuple[bytes, int | None]:
     return key[-9:-8], None if seq == _LAST else seq
 
 
+def owner_key(owner: bytes) -> bytes:
+    return OWNER_KEYS + owner
+
+
+def user_owner(user: bytes, owner: bytes) -> bytes:
+    return users_owners(user) + owner
+
+
+def users_owners(user: bytes) -> bytes:
+    """Prefix of the owners that a user has."""
+    return USERS + user
+
+
+def tenant_key(tenant: bytes) -> bytes:
+    return TENANT_KEYS + tenant
+
+
 def outbox(source: bytes, offset: int) -> bytes:
     return OUTBOX + source + _U64.pack(offset)
 

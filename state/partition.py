@@ -22,10 +22,13 @@ from rocksdict import (
 )
 
 from recallflow.errors import StateError, StateFormatError, StateInUse, StorageError
+from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.files import check_room, says_full
 from recallflow.state.keyring import Keyring
+from recallflow.state.owner_keys import OwnerKeys
+from recallflow.state.sealing import Sealing, Unsealed
 
 LOCK_RETRY_S = 0.05
 BLOCK_CACHE_BYTES = 32 * 1024 * 1024
@@ -76,6 +79,8 @@ class Partition:
     def __init__(self, path: Path, number: int, keyring: Keyring, memory: SharedMemory, lock_wait_s: float) -> None:
         self.number = number
         self.keyring = keyring
+        self._owner_keys = OwnerKeys(keyring, self.get)
+        self._sealing: Sealing = Unsealed()
         self._db: Any = _open(path, memory.options(), lock_wait_s)
         self._pending: Values = {}
         self._pending_stretches: set[bytes] = set()  # how the keys begin of the first `_stretched` that are pending
@@ -107,11 +112,11 @@ class Partition:
         if key in self._pending:
             return self._pending[key]
         value = self._read(key)
-        return None if value is None else self.keyring.open(key, value)
+        return None if value is None else self._sealing.open(key, value)
 
     def get_many(self, wanted: list[bytes]) -> list[bytes | None]:
         """Values in the order of `wanted`, in one batched read."""
-        pending, unseal = self._pending, self.keyring.open
+        pending, unseal = self._pending, self._sealing.open
         stored = iter(self._read([key for key in wanted if key not in pending]))
         values = ((key, pending[key]) if key in pending else (key, next(stored)) for key in wanted)
         return [value if value is None or key in pending else unseal(key, value) for key, value in values]
@@ -124,7 +129,7 @@ class Partition:
             value = self._db.get(key, read_opt=self._past_cache)
         except Exception as error:
             raise self._unreadable(error) from error
-        return None if value is None else self.keyring.open(key, value)
+        return None if value is None else self._sealing.open(key, value)
 
     def keep(self, derived: Mapping[bytes, bytes | None]) -> None:
         """Writes derived records (None deletes) at once, beside the transaction, and not to RocksDB's log: a process
@@ -179,7 +184,7 @@ class Partition:
         cursor = self._cursor(options, first, back)
         step = cursor.prev if back else cursor.next
         while cursor.valid() and (key := cursor.key()) >= first:  # rocksdict does not heed a lower bound
-            yield key, self.keyring.open(key, cursor.value())
+            yield key, self._sealing.open(key, cursor.value())
             step()
         self._check_end(cursor)
 
@@ -232,7 +237,7 @@ class Partition:
         for source in self._moved:
             batch.put(keys.applied(source), b"%d" % self.applied[source])
         if self._counted:
-            batch.put(keys.COUNTS, self.keyring.seal(keys.COUNTS, orjson.dumps(tuple(self.counts))))
+            batch.put(keys.COUNTS, self._sealing.seal(keys.COUNTS, orjson.dumps(tuple(self.counts))))
         self._write(batch, self._logged)
         self._counted = False
         self._pending.clear()
@@ -242,7 +247,7 @@ class Partition:
         self._written += 1
 
     def _batch(self, values: Mapping[bytes, bytes | None]) -> WriteBatch:
-        batch, seal = WriteBatch(raw_mode=True), self.keyring.seal
+        batch, seal = WriteBatch(raw_mode=True), self._sealing.seal
         put, delete = batch.put, batch.delete
         for key, value in values.items():
             if value is None:
@@ -262,6 +267,31 @@ class Partition:
     def is_staging(self) -> bool:
         """Whether anything is staged that is not committed."""
         return bool(self._pending or self._moved)
+
+    # ------------------------------------------------------------------ owners' keys
+
+    def begin_owner(self, owner: Owner) -> None:
+        """Stages a key for an owner who has none: before anything of the owner is staged. Raises DecryptionFailed where
+        the owner's key cannot be opened."""
+        self._pending.update(self._owner_keys.begin(owner))
+
+    def owners_of(self, tenant_id: str, user_id: str) -> list[Owner]:
+        """Who a user is, in each environment that has heard of it."""
+        stored = self.scan(keys.users_owners(self.keyring.user(tenant_id, user_id)))
+        return [Owner(tenant_id, environment.decode(), user_id) for _, environment in stored]
+
+    def seal_for(self, owner: bytes, label: bytes, value: bytes) -> bytes:
+        """A value sealed with the key of an owner who has one, to be kept elsewhere: it opens under the same label.
+        Raises DecryptionFailed."""
+        return self._owner_keys.cipher(owner).seal(label, value)
+
+    def open_for(self, owner: bytes, label: bytes, sealed: bytes) -> bytes:
+        """What `seal_for` sealed. Raises DecryptionFailed; so too once the owner's key was forgotten."""
+        return self._owner_keys.cipher(owner).open(label, sealed)
+
+    def forget_key(self, owner: bytes) -> None:
+        """Stages the end of an owner's key: nobody can open any more what was sealed with it."""
+        self._pending.update(self._owner_keys.forget(owner))
 
     # ------------------------------------------------------------------ durability
 

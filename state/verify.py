@@ -128,6 +128,12 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
             elif key.startswith(keys.WORK) and len(key) == 1 + keys.OWNER_BYTES:
                 counts["events in steps"] += 1
                 orjson.loads(value)
+            elif key.startswith(keys.OWNER_KEYS) and len(key) == 1 + keys.OWNER_BYTES:
+                counts["owners' keys"] += 1
+            elif key.startswith(keys.USERS) and len(key) == 1 + 2 * keys.OWNER_BYTES:
+                counts["users' owners"] += 1
+            elif key.startswith(keys.TENANT_KEYS) and len(key) == 1 + keys.OWNER_BYTES:
+                counts["tenants' keys"] += 1
             elif key.startswith(keys.APPLIED):
                 counts["positions"] += 1
                 if int(value) < 0:

@@ -9,7 +9,6 @@ from recallflow.operators.async_call.logic import numbers
 from recallflow.operators.events import Ask
 from recallflow.operators.recall.said import Received, Said, Wanted
 from recallflow.operators.recall.stages import Find, Found
-from recallflow.records import Record
 from recallflow.responses import Warn
 
 KEPT = 16  # questions of a state partition whose answers are found while models are asked; others are looked up later
@@ -49,9 +48,9 @@ class Asides:
         self._receive = receive
         self._asides: dict[int, _Aside] = {}
 
-    def records(self) -> list[Record]:
+    def asked(self) -> list[Ask]:
         """What is asked, for the snapshot."""
-        return [aside.question.ask.record for aside in self._asides.values()]
+        return [aside.question.ask for aside in self._asides.values()]
 
     def begin(self, question: Question, wanted: Wanted, find: Find) -> int:
         """Has all that is wanted asked, and finds meanwhile what can be found; returns the number that the completion

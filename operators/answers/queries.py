@@ -25,7 +25,7 @@ from recallflow.operators.recall.stages import Effects, Find, Found, find_nothin
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
 from recallflow.owner import Owner
 from recallflow.queries import Recall, ReplyTo
-from recallflow.records import Position, Record
+from recallflow.records import Position
 from recallflow.responses import ErrorBody, Response, Warn
 from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition
@@ -122,15 +122,15 @@ class Queries:
 
     # ------------------------------------------------------------------ snapshots
 
-    def waiting(self) -> list[Record]:
+    def waiting(self) -> list[Ask]:
         """The queries that wait for a position."""
-        return [query.ask.record for query in self._waiting]
+        return [query.ask for query in self._waiting]
 
-    def held(self) -> list[Record]:
+    def held(self) -> list[Ask]:
         """The queries that wait for a past to be built, for models, or for their turns: they are asked anew."""
-        received = [question.ask.record for question in self._received]
-        with_models = self._asides.records() if self._asides is not None else ()
-        return [*self._pasts.records(), *received, *with_models, *self._turns.records()]
+        received = [question.ask for question in self._received]
+        with_models = self._asides.asked() if self._asides is not None else ()
+        return [*self._pasts.asked(), *received, *with_models, *self._turns.asked()]
 
     def resume(self, waiting: list[Item], lost: dict[str, int]) -> None:
         """Goes on with what a snapshot holds. `lost`: how far each source was applied before state was lost."""

@@ -13,12 +13,12 @@ from dataclasses import replace
 from recallflow.errors import InvalidRecord
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Question
+from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE
 from recallflow.operators.recall.said import LeftOut
 from recallflow.operators.recall.stages import Found
 from recallflow.owner import Owner
-from recallflow.records import Record
 
 STEP = "state"
 WORDS_AT_ONCE = 50_000  # of all the memories of an owner: long texts take their time, however few they are
@@ -35,9 +35,9 @@ class Turns:
     def __bool__(self) -> bool:
         return bool(self._questions)
 
-    def records(self) -> list[Record]:
+    def asked(self) -> list[Ask]:
         """What is asked, for the snapshot."""
-        return [question.ask.record for question in self._questions]
+        return [question.ask for question in self._questions]
 
     def begin(self, question: Question) -> Question | None:
         """Sets a question aside until its smaller ones are answered. Returns one that can be answered now: it has none,

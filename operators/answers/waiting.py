@@ -16,7 +16,7 @@ from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE, Moment, OfMoment, Steps, build, present_index
 from recallflow.operators.recall.said import Said
 from recallflow.queries import Recall
-from recallflow.records import Position, Record
+from recallflow.records import Position
 from recallflow.responses import Warn
 from recallflow.state.hot_owner import Owners
 from recallflow.state.index import OwnerIndex
@@ -77,9 +77,9 @@ class Pasts:
     def __bool__(self) -> bool:
         return bool(self._asked)
 
-    def records(self) -> list[Record]:
+    def asked(self) -> list[Ask]:
         """What is asked, for the snapshot."""
-        return [asked.ask.record for asked in self._asked]
+        return [asked.ask for asked in self._asked]
 
     def begin(self, ask: Ask, warnings: list[Warn], said: Said) -> bool:
         """Whether a question takes steps; then it is set aside until they are taken."""

@@ -15,7 +15,7 @@ from recallflow.operators.redaction import REDACTED
 from recallflow.operators.step import Clocks
 from recallflow.responses import WARNINGS
 from recallflow.state import keys
-from recallflow.state.keyring import Keyring
+from recallflow.state.sealing import Unsealed
 from tests.unit.operators.harness import MEMORIES, Harness, answers, explained
 
 MakeEvent = Callable[..., dict[str, Any]]
@@ -260,15 +260,15 @@ def test_without_a_target_nothing_is_dropped_however_long_it_takes(ask: Ask, mod
 @pytest.fixture
 def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, str], None]:
     """Makes the records of a table that hold a text impossible to open."""
-    open_value = Keyring.open
+    open_value = Unsealed.open
 
     def lose(table: bytes, text: str) -> None:
-        def failing(self: Keyring, key: bytes, value: bytes) -> bytes:
+        def failing(self: Unsealed, key: bytes, value: bytes) -> bytes:
             if key[:1] == keys.OWNERS and keys.split(key)[1] == table and text.encode() in value:
                 raise DecryptionFailed("no key opens it")
             return open_value(self, key, value)
 
-        monkeypatch.setattr(Keyring, "open", failing)
+        monkeypatch.setattr(Unsealed, "open", failing)
 
     return lose
 

@@ -21,7 +21,7 @@ from recallflow.operators.redaction import REDACTED
 from recallflow.queries import WEIGHTS as FACTOR_WEIGHTS
 from recallflow.queries import Mode
 from recallflow.state import keys
-from recallflow.state.keyring import Keyring
+from recallflow.state.sealing import Unsealed
 from tests.unit.operators.harness import MEMORIES, Harness, answers
 
 MakeEvent = Callable[..., dict[str, Any]]
@@ -200,15 +200,15 @@ def test_what_cannot_be_opened_is_neither_searched_nor_quoted(
 ) -> None:
     engine = Harness(tmp_path, one_log=True)
     engine.run(MEMORIES, *chat)
-    opened = Keyring.open
+    opened = Unsealed.open
 
-    def fail(self: Keyring, label: bytes, sealed: bytes) -> bytes:
+    def fail(self: Unsealed, label: bytes, sealed: bytes) -> bytes:
         found = opened(self, label, sealed)
         if keys.split(label)[1] == keys.ROW and b"evening" in found:
             raise DecryptionFailed("no key fits")
         return found
 
-    monkeypatch.setattr(Keyring, "open", fail)
+    monkeypatch.setattr(Unsealed, "open", fail)
     asked = make_event("recall", DAY_MS, query="What do people eat in the evening?")
     (response,) = answers(engine.run(MEMORIES, asked))
     engine.stop()

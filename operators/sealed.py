@@ -1,0 +1,63 @@
+"""What waits in Bytewax's snapshots: records under the keys of their owners, so that whoever destroys an owner's key
+destroys them too, in whatever copy of the recovery store.
+
+A record whose owner nobody knows, or whose owner's key is lost, is sealed with the directory's key.
+"""
+
+import logging
+from collections.abc import Iterable
+
+import orjson
+
+from recallflow.errors import DecryptionFailed
+from recallflow.operators.events import Item, Refused
+from recallflow.operators.snapshot import decode_record, encode_record
+from recallflow.records import Record
+from recallflow.state.keys import OWNER_BYTES
+from recallflow.state.partition import Partition
+
+_log = logging.getLogger(__name__)
+
+_NOBODY = bytes(OWNER_BYTES)  # in an owner's place
+
+
+def seal_items(partition: Partition, label: bytes, items: Iterable[Item]) -> tuple[bytes, ...]:
+    """The records of items, sealed, each behind the key of its owner. Stages keys for owners who have none."""
+    return tuple(_seal(partition, label, item) for item in items)
+
+
+def open_records(partition: Partition, label: bytes, sealed: Iterable[bytes]) -> list[Record]:
+    """What `seal_items` sealed, without what cannot be opened: its owner was erased since, or the key is lost."""
+    found = [_open(partition, label, one) for one in sealed]
+    opened = [record for record in found if record is not None]
+    if lost := len(found) - len(opened):
+        _log.warning(
+            "state partition %d: %d records that were %s when it stopped cannot be opened: "
+            "their users were erased, or their keys are lost",
+            partition.number, lost, label.decode(),
+        )  # fmt: skip
+    return opened
+
+
+def _seal(partition: Partition, label: bytes, item: Item) -> bytes:
+    value = orjson.dumps(encode_record(item.record))
+    if not isinstance(item, Refused):
+        owner = partition.keyring.owner(item.owner)
+        try:
+            partition.begin_owner(item.owner)
+            return owner + partition.seal_for(owner, label, value)
+        except DecryptionFailed:
+            pass
+    return _NOBODY + partition.keyring.cipher.seal(label, value)
+
+
+def _open(partition: Partition, label: bytes, sealed: bytes) -> Record | None:
+    owner, value = sealed[:OWNER_BYTES], sealed[OWNER_BYTES:]
+    try:
+        if owner == _NOBODY:
+            opened = partition.keyring.cipher.open(label, value)
+        else:
+            opened = partition.open_for(owner, label, value)
+    except DecryptionFailed:
+        return None
+    return decode_record(orjson.loads(opened))

@@ -1,0 +1,42 @@
+"""Encryption with one key: AES-256-GCM. What is sealed opens only with its key and in its place."""
+
+import os
+import secrets
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from recallflow.errors import DecryptionFailed
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+# How a value begins.
+PLAIN = b"\x00"  # stored as it is, among others that are sealed
+SEALED = b"\x01"  # sealed with AES-256-GCM: nonce, then what was encrypted and its tag
+
+
+def new_key() -> bytes:
+    return secrets.token_bytes(KEY_BYTES)
+
+
+class Cipher:
+    """A key that seals and opens. `place`: where a value belongs; it is not kept with it, and elsewhere the value does
+    not open."""
+
+    __slots__ = ("_aes",)
+
+    def __init__(self, key: bytes) -> None:
+        self._aes = AESGCM(key)
+
+    def seal(self, place: bytes, value: bytes) -> bytes:
+        nonce = os.urandom(NONCE_BYTES)
+        return SEALED + nonce + self._aes.encrypt(nonce, value, place)
+
+    def open(self, place: bytes, sealed: bytes) -> bytes:
+        """What was sealed. Raises DecryptionFailed."""
+        if sealed[:1] != SEALED:
+            raise DecryptionFailed("a stored value is not sealed as it should be")
+        try:
+            return self._aes.decrypt(sealed[1 : 1 + NONCE_BYTES], sealed[1 + NONCE_BYTES :], place)
+        except (InvalidTag, ValueError):
+            raise DecryptionFailed("a stored value is not what was sealed in its place, or its key is lost") from None

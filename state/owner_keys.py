@@ -1,0 +1,74 @@
+"""The keys of one state partition: each owner has one, wrapped by a key of its tenant, which the directory's wraps.
+
+An owner gets its key before anything of it is stored or kept in a snapshot. Whoever destroys the key destroys all that
+was sealed with it, wherever a copy of that is.
+"""
+
+from collections.abc import Callable, Mapping
+
+from recallflow.caching import Kept
+from recallflow.errors import DecryptionFailed
+from recallflow.owner import Owner
+from recallflow.state import keys
+from recallflow.state.ciphers import Cipher, new_key
+from recallflow.state.keyring import Keyring
+
+CACHE_BYTES = 2 * 1024 * 1024  # of owners' keys, about ten thousand
+_NAME = keys.OWNER_BYTES
+
+
+class OwnerKeys:
+    """Keys of tenants and owners. They are read when they are needed; what is new is for the caller to store."""
+
+    def __init__(self, keyring: Keyring, get: Callable[[bytes], bytes | None]) -> None:
+        """`get`: reads a record of the partition, as it is stored or staged."""
+        self._keyring = keyring
+        self._get = get
+        self._ciphers = Kept[bytes, Cipher](self._read, CACHE_BYTES)
+
+    def cipher(self, owner: bytes) -> Cipher:
+        """The owner's. Raises DecryptionFailed where there is none, or it cannot be opened."""
+        return self._ciphers[owner]
+
+    def begin(self, owner: Owner) -> Mapping[bytes, bytes]:
+        """What is to be stored for an owner to have a key; nothing where it has one. Raises DecryptionFailed where
+        its key, or its tenant's, cannot be opened."""
+        key = self._keyring.owner(owner)
+        if key in self._ciphers:
+            return {}
+        place = keys.owner_key(key)
+        if self._get(place) is not None:
+            self.cipher(key)
+            return {}
+        user, tenant = self._keyring.user(owner.tenant_id, owner.user_id), self._keyring.tenant(owner.tenant_id)
+        begun = self._begin_tenant(tenant)
+        wrapping = self._tenant_cipher(tenant, begun.get(keys.tenant_key(tenant)))
+        begun[place] = user + tenant + wrapping.seal(place + user + tenant, new_key())
+        entry = keys.user_owner(user, key)
+        begun[entry] = owner.environment.encode()
+        return begun
+
+    def forget(self, owner: bytes) -> Mapping[bytes, None]:
+        """What is to be deleted for nobody to have the owner's key any more."""
+        stored = self._get(keys.owner_key(owner))
+        self._ciphers.pop(owner, None)
+        return {} if stored is None else {keys.owner_key(owner): None, keys.user_owner(stored[:_NAME], owner): None}
+
+    def _begin_tenant(self, tenant: bytes) -> dict[bytes, bytes]:
+        place = keys.tenant_key(tenant)
+        return {} if self._get(place) is not None else {place: self._keyring.cipher.seal(place, new_key())}
+
+    def _tenant_cipher(self, tenant: bytes, wrapped: bytes | None = None) -> Cipher:
+        place = keys.tenant_key(tenant)
+        stored = wrapped or self._get(place)
+        if stored is None:
+            raise DecryptionFailed("the key of a tenant is lost")
+        return Cipher(self._keyring.cipher.open(place, stored))
+
+    def _read(self, owner: bytes) -> Cipher:
+        place = keys.owner_key(owner)
+        stored = self._get(place)
+        if stored is None:
+            raise DecryptionFailed("the key of an owner is lost")
+        user, tenant, wrapped = stored[:_NAME], stored[_NAME : 2 * _NAME], stored[2 * _NAME :]
+        return Cipher(self._tenant_cipher(tenant).open(place + user + tenant, wrapped))

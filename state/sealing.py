@@ -1,0 +1,73 @@
+"""How the values of one state partition are stored: as they are, or sealed, each in the place of its key.
+
+What is an owner's is sealed with the owner's key, all else with the directory's. Keys are wrapped by themselves; format
+and positions are read before there are any keys, and name nobody.
+"""
+
+from typing import Protocol
+
+from recallflow.state import keys
+from recallflow.state.ciphers import PLAIN, Cipher
+from recallflow.state.keyring import Keyring
+from recallflow.state.owner_keys import OwnerKeys
+
+_OF_OWNERS = (keys.OWNERS[0], keys.WORK[0])
+_AS_IT_IS = (keys.OWNER_KEYS[0], keys.TENANT_KEYS[0])
+_OWNER = slice(1, 1 + keys.OWNER_BYTES)
+_TABLE = keys.TABLE_BYTES - 1
+_OF_VECTORS = (keys.VECTORS[0], keys.PAST_VECTORS[0])
+
+
+class Sealing(Protocol):
+    """Values to be stored, and stored ones, under a record's key."""
+
+    def seal(self, key: bytes, value: bytes) -> bytes: ...
+
+    def open(self, key: bytes, value: bytes) -> bytes:
+        """What was sealed. Raises DecryptionFailed."""
+        ...
+
+
+class Unsealed:
+    """Values as they are."""
+
+    def seal(self, key: bytes, value: bytes) -> bytes:  # noqa: ARG002
+        return value
+
+    def open(self, key: bytes, value: bytes) -> bytes:  # noqa: ARG002
+        return value
+
+
+class Sealed:
+    """Encrypted values. Where vectors are not to be encrypted, those that are all the same are opened."""
+
+    def __init__(self, keyring: Keyring, owner_keys: OwnerKeys, *, encrypt_vectors: bool) -> None:
+        self._directory = keyring.cipher
+        self._owners = owner_keys
+        self._encrypts_vectors = encrypt_vectors
+
+    def seal(self, key: bytes, value: bytes) -> bytes:
+        cipher = self._cipher(key)
+        if cipher is None:
+            return value
+        if not self._encrypts_vectors and _is_of_vectors(key):
+            return PLAIN + value
+        return cipher.seal(key, value)
+
+    def open(self, key: bytes, value: bytes) -> bytes:
+        if _is_of_vectors(key) and value[:1] == PLAIN:
+            return value[1:]
+        cipher = self._cipher(key)
+        return value if cipher is None else cipher.open(key, value)
+
+    def _cipher(self, key: bytes) -> Cipher | None:
+        namespace = key[0]
+        if namespace in _OF_OWNERS:
+            return self._owners.cipher(key[_OWNER])
+        if namespace in _AS_IT_IS or key == keys.FORMAT or key.startswith(keys.APPLIED):
+            return None
+        return self._directory
+
+
+def _is_of_vectors(key: bytes) -> bool:
+    return key[0] == keys.OWNERS[0] and key[_TABLE] in _OF_VECTORS
