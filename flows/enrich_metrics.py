@@ -16,7 +16,7 @@ from recallflow.connectors.kafka.watch import Watch
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode
 from recallflow.flows.enrich_models import EnrichmentModels
-from recallflow.flows.metrics import counter, gauge, input_metrics
+from recallflow.flows.metrics import counter, gauge, input_metrics, obstacle_of
 from recallflow.flows.model_metrics import model_metrics
 from recallflow.llm import Spent
 from recallflow.operators.enrichment.claims import REFUSALS
@@ -93,11 +93,9 @@ class EnrichmentMetrics(Collector):
     def obstacle(self) -> str:
         """Why requests are not answered; empty where they are."""
         running = self._running
-        if running is None or not running.source.ready():
-            return "stopping" if running is not None and running.source.stopping.is_set() else "starting"
-        if not running.connection.connected:
-            return "Kafka is away"
-        return "" if running.deployment.held else "the deployment is not held"
+        if running is None:
+            return "starting"
+        return obstacle_of(running.source, running.connection, running.deployment)
 
     def collect(self) -> Iterator[Metric]:
         if (running := self._running) is not None:

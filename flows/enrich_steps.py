@@ -23,8 +23,7 @@ from recallflow.flows.cycles import look_for_cycles
 from recallflow.flows.enrich_metrics import EnrichmentTally
 from recallflow.flows.model_settings import EnrichmentSettings
 from recallflow.operators.async_call import Completed, Failed, Runtime, async_call, async_input, batched
-from recallflow.operators.enrichment.failures import failure
-from recallflow.operators.enrichment.results import Asked
+from recallflow.operators.enrichment.results import Asked, unanswered
 from recallflow.operators.guard import report, twice
 from recallflow.outputs import DeadLetter, Derived, Done, Enriched, EnrichmentOutput, Receipted
 from recallflow.owner import Owner
@@ -154,22 +153,6 @@ def _check_all_answered(asked: Sequence[Asked], results: Sequence[EnrichmentResu
         raise ValueError("not one result for each request")
 
 
-def _without(asked: Asked, why: str) -> EnrichmentResult:
-    """The result of a request of which nothing came."""
-    request = asked.request
-    return EnrichmentResult(
-        type="enrichment.result",
-        tenant_id=request.tenant_id,
-        user_id=request.user_id,
-        environment=request.environment,
-        request=str(asked.position),
-        source=request.source,
-        memory_id=request.memories[0].memory_id,
-        events=[],
-        failures=[failure(task, why) for task in request.tasks],
-    )
-
-
 def _encoded(result: EnrichmentResult) -> bytes:
     return result.model_dump_json(exclude_unset=True).encode()
 
@@ -180,9 +163,9 @@ def _answers(tally: EnrichmentTally, batch: list[tuple[str, Called]]) -> Iterato
         if isinstance(called, Completed):
             results: Sequence[EnrichmentResult] = called.value
         else:
-            results = [_without(one, f"{called.error.kind} in our own code") for one in asked]
+            results = [unanswered(one, f"{called.error.kind} in our own code") for one in asked]
         for one, result in zip(asked, results, strict=True):
             tally.answered(one.request, result)
-            bare = _without(one, "its topic does not take a result so large")
+            bare = unanswered(one, "its topic does not take a result so large")
             yield key, Enriched(one.position, 0, result.owner.record_key, _encoded(result), _encoded(bare))
             yield key, Done(one.position.source, (one.position.offset,))

@@ -59,12 +59,10 @@ class Metrics(Collector):
     def obstacle(self) -> str:
         """Why nobody should ask yet, or any more; empty where everything is there."""
         running = self._running
-        if running is None or not running.source.ready():
-            return "stopping" if running is not None and running.source.stopping.is_set() else "starting"
-        if not running.connection.connected:
-            return "Kafka is away"
-        if not running.deployment.held:
-            return "the deployment is not held"
+        if running is None:
+            return "starting"
+        if obstacle := obstacle_of(running.source, running.connection, running.deployment):
+            return obstacle
         behind = running.source.catch_up.describe()
         return f"catching up, {behind}" if behind and not self._serve_while_catching_up else ""
 
@@ -117,6 +115,15 @@ def _outputs(tally: Tally) -> Iterator[Metric]:
         buckets=[*zip(map(str, (*BOUNDS_S, "+Inf")), counts, strict=True)],
         sum_value=tally.processed_s,
     )
+
+
+def obstacle_of(source: KafkaSource, connection: Connection, deployment: Deployment) -> str:
+    """Why a flow does not work yet, or any more; empty where it does."""
+    if not source.ready():
+        return "stopping" if source.stopping.is_set() else "starting"
+    if not connection.connected:
+        return "Kafka is away"
+    return "" if deployment.held else "the deployment is not held"
 
 
 def input_metrics(source: KafkaSource) -> Iterator[Metric]:

@@ -93,7 +93,7 @@ class Calls:
                 if not error.may_pass or failures >= self._policy.attempts or malformed >= MALFORMED_MOST:
                     raise
                 wait_s = self._policy.wait_s(failures, error.retry_after)
-            except BaseException:
+            except BaseException:  # whatever ended the wait: the service was asked, and may charge for it
                 spend(Spent(1))
                 raise
             else:
@@ -120,7 +120,7 @@ class Calls:
             else:
                 self._answered()
             raise
-        except BaseException as error:  # who asked did not wait for it, or its vectors have another size
+        except BaseException as error:  # whatever it was, a trial has ended: the breaker waits for nothing else
             late = isinstance(error, asyncio.CancelledError)
             self._failed("timeout: no answer in time" if late else type(error).__name__, None)
             raise

@@ -11,6 +11,7 @@ from recallflow.enrichment import EnrichmentRequest, EnrichmentResult, ShownMemo
 from recallflow.errors import InvalidRecord
 from recallflow.llm import Spent, Task
 from recallflow.operators.enrichment.claims import Draft, Found
+from recallflow.operators.enrichment.failures import failure
 from recallflow.parsing import parse
 from recallflow.records import Position
 
@@ -66,6 +67,12 @@ def result(asked: Asked, parts: Sequence[Part]) -> EnrichmentResult:
         completion_tokens=sum(one.completion_tokens for one in asking),
         embedding_tokens=sum(one.prompt_tokens for one in embedding),
     )
+
+
+def unanswered(asked: Asked, why: str) -> EnrichmentResult:
+    """The result of a request of which nothing came."""
+    tasks = asked.request.tasks
+    return result(asked, [Part(0, task, Found(), Spent(), failure=failure(task, why)) for task in tasks])
 
 
 def _event(asked: Asked, draft: Draft, part: Part, number: int) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 import argparse
 
-from recallflow.cli.log import set_up
-from recallflow.cli.options import EMBEDDING, LLM, STATE, add_kafka, config_and_origins
-from recallflow.flows.config import printed
+from recallflow.cli.options import EMBEDDING, LLM, STATE, add_kafka
+from recallflow.cli.serve import serve
 from recallflow.flows.enrich import EnrichFlow
 
 TOPICS = ("enrichment", "results", "memory", "control", "receipts", "dead_letters")
@@ -23,12 +22,4 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def run_flow(options: argparse.Namespace) -> int:
-    flag = getattr(options, "run.log_format")
-    set_up(flag or "text")  # what is wrong with the settings is logged as well
-    chosen, origins = config_and_origins(options)
-    if options.print_config:
-        print(printed(chosen, origins))
-        return 0
-    set_up(chosen.run.log_format)
-    EnrichFlow(chosen).run()
-    return 0
+    return serve(options, lambda chosen: EnrichFlow(chosen).run())

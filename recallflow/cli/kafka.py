@@ -2,11 +2,10 @@
 
 import argparse
 
-from recallflow.cli.log import set_up
-from recallflow.cli.options import ENGINE, ENRICHMENT, GRAPH, LLM, PACE, RERANK, add_kafka, config, config_and_origins
+from recallflow.cli.options import ENGINE, ENRICHMENT, GRAPH, LLM, PACE, RERANK, add_kafka, config
+from recallflow.cli.serve import serve
 from recallflow.connectors.kafka.admin import create_topics
 from recallflow.errors import UsageError
-from recallflow.flows.config import printed
 from recallflow.flows.config_values import parse_whole
 from recallflow.flows.kafka import KafkaFlow
 
@@ -46,16 +45,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def run_flow(options: argparse.Namespace) -> int:
-    flag = getattr(options, "run.log_format")
-    set_up(flag or "text")  # what is wrong with the settings is logged as well
-    chosen, origins = config_and_origins(options)
-    if options.print_config:
-        chosen.engine.check_models()
-        print(printed(chosen, origins))
-        return 0
-    set_up(chosen.run.log_format)
-    KafkaFlow(chosen).run()
-    return 0
+    return serve(options, lambda chosen: KafkaFlow(chosen).run(), lambda chosen: chosen.engine.check_models())
 
 
 def run_create(options: argparse.Namespace) -> int:

@@ -1,0 +1,23 @@
+"""What commands have in common that run a flow until SIGTERM."""
+
+import argparse
+from collections.abc import Callable
+
+from recallflow.cli.log import set_up
+from recallflow.cli.options import config_and_origins
+from recallflow.flows.config import Config, printed
+
+
+def serve(
+    options: argparse.Namespace, run: Callable[[Config], None], check: Callable[[Config], None] = lambda _: None
+) -> int:
+    """Runs a flow with the chosen settings, or prints them, once `check` found nothing wrong."""
+    set_up(getattr(options, "run.log_format") or "text")  # what is wrong with the settings is logged as well
+    chosen, origins = config_and_origins(options)
+    if options.print_config:
+        check(chosen)
+        print(printed(chosen, origins))
+        return 0
+    set_up(chosen.run.log_format)
+    run(chosen)
+    return 0
