@@ -307,21 +307,20 @@ class View:
         staged = self._staged
         if self._graph is not None:
             staged |= self._graph.staged.effects
-        created = 0
+        brought = self._brought()
         if staged:
-            head = Head(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms, self.language)
+            memories = self._hot.memories + brought
+            head = Head(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms, self.language, memories)
             staged[keys.head(self._hot.key)] = head.encode()
-            created = [entry.version for entry, _ in self._added].count(0)
         owners = int(self._hot.next_change == 0 and bool(staged))
-        self._partition.stage(
-            staged | beside if beside else staged, position, Counts(owners, created - len(self._removed))
-        )
+        self._partition.stage(staged | beside if beside else staged, position, Counts(owners, brought))
 
     def publish(self) -> None:
         """What is hot takes over what was staged."""
         if self._staged:
             self._hot.next_seq, self._hot.next_change = self._next_seq, self.change + 1
             self._hot.clock_ms, self._hot.language = self._clock_ms, self.language
+            self._hot.memories += self._brought()
         for session_id, changed in self._episodes.items():
             self._hot.put_episodes(session_id, changed)
         self._hot.put_usage(self._usage)
@@ -333,6 +332,10 @@ class View:
             self._graph.publish()
 
     # ------------------------------------------------------------------ parts
+
+    def _brought(self) -> int:
+        """By how many the owner's current memories grow."""
+        return [entry.version for entry, _ in self._added].count(0) - len(self._removed)
 
     def _part(self, entry: Entry) -> None:
         """Takes a memory that is forgotten away from those it was made of, and deletes the summaries made of it."""

@@ -33,7 +33,7 @@ class HotOwner:
         stored = partition.get(keys.head(self.key))
         head = Head.decode(stored) if stored else Head(owner, 0, 0)
         self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
-        self.language = head.language
+        self.language, self.memories = head.language, head.memories
         self.graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
         self._segments: Segments | None = None

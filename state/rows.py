@@ -292,22 +292,23 @@ class Made(NamedTuple):
 
 class Head(NamedTuple):
     """Who an owner is, the sequence number its next memory gets, the number of its next change, its ingestion clock:
-    the latest time a log gave to what changed it (None before there was one), and the language of its last text that
-    told one, numbered as in flags."""
+    the latest time a log gave to what changed it (None before there was one), the language of its last text that told
+    one, numbered as in flags, and how many current memories there are."""
 
     owner: Owner
     next_seq: int
     next_change: int
     clock_ms: int | None = None
     language: int = 0
+    memories: int = 0
 
     def encode(self) -> bytes:
-        return orjson.dumps([*self.owner, self.next_seq, self.next_change, self.clock_ms, self.language])
+        return orjson.dumps([*self.owner, *self[1:]])
 
     @classmethod
     def decode(cls, data: bytes) -> "Head":
-        *owner, next_seq, next_change, clock_ms, language = orjson.loads(data)
-        return cls(Owner(*owner), next_seq, next_change, clock_ms, language)
+        tenant_id, environment, user_id, *numbers = orjson.loads(data)
+        return cls(Owner(tenant_id, environment, user_id), *numbers)
 
 
 class Vectors(NamedTuple):

@@ -337,5 +337,8 @@ class _OwnerCheck:
         if self._head is None:
             if seqs or self._versions:
                 yield "has memories and no head"
-        elif seqs and max(seqs) >= self._head.next_seq:
+            return
+        if seqs and max(seqs) >= self._head.next_seq:
             yield f"next sequence number is {self._head.next_seq}, and {max(seqs)} is taken"
+        if self._head.memories != len(self._entries):
+            yield f"says it has {self._head.memories} memories, and has {len(self._entries)}"
