@@ -47,8 +47,10 @@ from recallflow.flows.serving import (
     stop_on_signals,
 )
 from recallflow.flows.tally import Tally
+from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import WithCompletions
+from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item, Refused
 from recallflow.records import Record
@@ -83,6 +85,7 @@ class KafkaFlow:
             deployment = stack.enter_context(closing(deployment_of(self.config, self.topics.memory)))
             directory, rewind = self._open_directory(stack, deployment, self.settings.fingerprint(embedder))
             # Before anything else is read: each record is judged by what was decided up to then.
+            authoriser = Authoriser(decisions, trust_of(self.config.auth, known_secrets(self.config.auth)))
             table = stack.enter_context(closing(ControlTable(self.options, self.topics.control, history=decisions)))
             opened = open_question_models(
                 self.settings, self.models, embedder, table.history, self.state_dir / SPENDING
@@ -92,7 +95,9 @@ class KafkaFlow:
             deployment.join()  # it puts out whoever worked here before: the directory is ours
             _log.info("deployment %s is ours", deployment_name(self.config, self.topics.memory))
             parts = Closing()
-            running, known = self._running(stack, deployment, directory, table, begin, rewind, parts, models, written)
+            running, known = self._running(
+                stack, deployment, directory, authoriser, table, begin, rewind, parts, models, written
+            )
             metrics.watch(running, meters)
             sink = sink_of(
                 self.options,
@@ -103,12 +108,14 @@ class KafkaFlow:
                 parts,
                 inputs=running.source.topics,
                 written=written,
+                judged=authoriser.asks(),
             )
             flow = self._flow(running, sink, known, embedder, table.history, models)
             stop_on_signals(running.source)
             stack.enter_context(running.watch.running())
             sys.setswitchinterval(SWITCH_S)
-            _log.warning("auth is off: every record is believed")
+            _log.warning(authoriser.describe())
+            authoriser.warn()
             run_dataflow(flow, self.settings, self.chosen.workers, recovery)
             parts.check()
             (self.state_dir / REWIND).unlink(missing_ok=True)
@@ -139,6 +146,7 @@ class KafkaFlow:
         stack: ExitStack,
         deployment: Deployment,
         directory: StateDirectory,
+        authoriser: Authoriser,
         table: ControlTable,
         begin: Begin,
         rewind: dict[str, int],
@@ -181,6 +189,7 @@ class KafkaFlow:
             watch=watch,
             connection=connection,
             misplaced=misplaced,
+            authoriser=authoriser,
         )
         return running, known
 
@@ -201,7 +210,7 @@ class KafkaFlow:
         flow = Dataflow(FLOW_ID)
 
         def decoded(record: Record) -> Item:
-            item = decode(record, self.skips)
+            item = running.authoriser.authorise(decode(record, self.skips))
             if not isinstance(item, Refused) and not record.silent:
                 running.misplaced.check(record, item.owner.record_key)
             return item

@@ -20,6 +20,7 @@ from recallflow.errors import ErrorCode
 from recallflow.events import DERIVED_TYPES
 from recallflow.flows.model_metrics import model_metrics
 from recallflow.flows.tally import BOUNDS_S, Tally
+from recallflow.operators.authorise import JUDGED_BY, Authoriser
 from recallflow.operators.enrichment.requests import TASKS
 from recallflow.responses import WARNINGS, Response
 from recallflow.state.directory import StateDirectory
@@ -40,6 +41,7 @@ class Running:
     watch: Watch
     connection: Connection
     misplaced: Misplaced
+    authoriser: Authoriser
 
 
 class Metrics(Collector):
@@ -85,6 +87,13 @@ class Metrics(Collector):
                 "reason",
                 self._running.misplaced.counts,
                 REASONS,
+            )
+            yield counter(
+                "late_decisions",
+                "Decisions that came after records that they are about",
+                "kind",
+                self._running.authoriser.late,
+                JUDGED_BY,
             )
             held = self._running.directory.counts
             yield _unfit(self._running.directory.unfit)

@@ -8,6 +8,7 @@ from functools import partial
 from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
 from recallflow.connectors.kafka.partitions import part_name, partition_of
+from recallflow.credentials import without_credentials
 from recallflow.flows.topics import Topics
 from recallflow.operators.answers import fit
 from recallflow.operators.enrichment.requests_fit import fitted_request
@@ -133,9 +134,10 @@ def error_headers(output: DeadLetter, missing: dict[str, str]) -> Headers:
 
 
 def _own_headers(headers: Headers | None, most_bytes: int) -> tuple[Headers, dict[str, str]]:
-    """A record's own headers, or none and why."""
+    """A record's own headers, but for its credentials, or none and why."""
     if headers is None:
         return (), {"error.headers_dropped": UNREADABLE}
+    headers = without_credentials(headers)
     if (size_bytes := headers_bytes(headers)) > most_bytes:
         return (), {"error.headers_dropped": f"{len(headers)} headers of {size_bytes} bytes"}
     return headers, {}

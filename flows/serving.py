@@ -69,14 +69,16 @@ def sink_of(
     *,
     inputs: Iterable[str],
     written: Iterable[str],
+    judged: bool = False,
 ) -> KafkaSink:
-    """The sink for what comes of the records of `inputs` and goes to the topics `written`."""
+    """The sink for what comes of the records of `inputs` and goes to the topics `written`. `judged`: records count by
+    the credentials that held when they came."""
     return KafkaSink(
         options,
         partitions=known.latest(),
         begin={part: at for part, at in begin.outputs.items() if part.rpartition(":")[0] not in known.anew},
         ids=known.ids,
-        most_bytes=ask_sizes(options, inputs, written),
+        most_bytes=ask_sizes(options, inputs, written, judged=judged),
         sources=inputs,
         permit=deployment.check,
         outage_s=deployment.outage_s,

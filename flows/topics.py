@@ -86,11 +86,19 @@ class Topics:
         return frozenset(found)
 
 
-def ask_sizes(options: KafkaOptions, inputs: Iterable[str], written: Iterable[str]) -> dict[str, int]:
+def ask_sizes(
+    options: KafkaOptions, inputs: Iterable[str], written: Iterable[str], *, judged: bool = False
+) -> dict[str, int]:
     """Asks the brokers how large a record each written topic takes; a log line where the clocks of producers stamp what
-    is read. Raises UsageError where that is next to nothing."""
+    is read. Raises UsageError where that is next to nothing, and where records are `judged` as of a time that their
+    producers choose: an expired token would hold, and a revoked key."""
     found = ask_configs(options, (*inputs, *written))
     if own := [topic for topic in inputs if not found[topic].stamped_by_log]:
+        if judged:
+            raise UsageError(
+                f"{', '.join(own)}: records carry their producers' times (CreateTime), by which credentials would be "
+                "judged: set message.timestamp.type=LogAppendTime"
+            )
         _log.warning(
             "%s: records carry their producers' times (CreateTime): clocks that differ mix up what was known when; "
             "set message.timestamp.type=LogAppendTime",

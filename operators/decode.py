@@ -6,7 +6,7 @@ from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.events import Ask, Item, Refused, Write
 from recallflow.operators.guard import twice
 from recallflow.parsing import QUERY_TYPES, parse, raw_query
-from recallflow.records import Position, Record
+from recallflow.records import Position, Record, Refusal
 
 STEP = "decode"
 
@@ -17,10 +17,18 @@ def decode(record: Record, skips: Container[Position] = ()) -> Item:
     if skips and record.position in skips:
         skipped = InvalidRecord("skipped", [FieldProblem("", "passed over unread, as run --skip said")])
         return Refused(record, skipped, STEP)
+    if record.refusal is not None:
+        return refused(record, record.refusal)
     try:
         return twice(STEP, record.position, _event_of, record)
     except InvalidRecord as error:
         return Refused(record, error, STEP, _query_id(record))
+
+
+def refused(record: Record, refusal: Refusal) -> Refused:
+    """A record that does not count, with the verdict, which stays with it."""
+    error = InvalidRecord(refusal.code, [FieldProblem(refusal.field, refusal.problem)])
+    return Refused(record._replace(refusal=refusal), error, refusal.step, _query_id(record))
 
 
 def _event_of(record: Record) -> Write | Ask:

@@ -9,7 +9,7 @@ from typing import Any
 from recallflow.checked import Checked
 from recallflow.operators.events import Batch, Item, Refused
 from recallflow.owner import state_partition
-from recallflow.records import Position, Principal, Record
+from recallflow.records import Position, Principal, Record, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,13 @@ def encode_record(record: Record) -> list[Any]:
     headers = None if record.headers is None else [[name, _text(value)] for name, value in record.headers]
     flags = record.append_logged, record.silent, record.tombstone
     plain = [*record.position, _text(record.value), record.append_ms, _text(record.key), headers, *flags]
-    return [*plain, record.principal]
+    return [*plain, record.principal, record.refusal]
 
 
 def decode_record(encoded: list[Any]) -> Record:
     """What `encode_record` gave."""
-    topic, partition, offset, value, append_ms, key, headers, append_logged, silent, tombstone, sender = encoded
+    topic, partition, offset, value, append_ms, key, headers, append_logged, silent, tombstone, *verdict = encoded
+    sender, refusal = verdict
     return Record(
         position=Position(topic, partition, offset),
         value=base64.b64decode(value),
@@ -73,6 +74,7 @@ def decode_record(encoded: list[Any]) -> Record:
         silent=silent,
         tombstone=tombstone,
         principal=None if sender is None else _principal(*sender),
+        refusal=None if refusal is None else Refusal(*refusal),
     )
 
 

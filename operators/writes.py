@@ -29,6 +29,9 @@ from recallflow.records import Position, Record
 from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition
 
+# What comes of a record by more than its own fields, and may come out differently another time.
+PASSING = ("internal_error", "skipped", "unauthenticated", "forbidden")
+
 
 class Writes:
     """What changes the memories of one state partition."""
@@ -87,9 +90,9 @@ class Writes:
         """Passes over a record that cannot be applied."""
         record = item.record
         letters = [DeadLetter(record, 0, item.error, item.step)]
-        # What a record's own fields say comes out the same again; our own code may fail at it once and not again, and
-        # an operator says --skip once.
-        if item.error.code in ("internal_error", "skipped") and item.query_id is None:
+        # What a record's own fields say comes out the same again; our own code may fail at it once and not again, an
+        # operator says --skip once, and whom to believe is a setting.
+        if item.error.code in PASSING and item.query_id is None:
             if self._partition.is_applied(record.position):
                 return self._again(record)
             kept = {} if record.silent else outbox.encode(self._partition, record.position, letters)

@@ -9,6 +9,8 @@ from typing import NamedTuple, Self
 TOKEN_HEADER, KEY_HEADER, USER_HEADER = "authorization", "x-api-key", "x-end-user-id"
 CREDENTIAL_HEADERS = frozenset((TOKEN_HEADER, KEY_HEADER, "proxy-authorization", "cookie"))  # in any case of letters
 
+Headers = tuple[tuple[str, bytes | None], ...]
+
 NAME_BYTES, SECRET_BYTES, SALT_BYTES = 8, 32, 16
 _API_KEY = re.compile(r"rfk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 
@@ -52,3 +54,10 @@ def hash_of(salt: str, secret: str) -> str:
 def fingerprint(secret: bytes) -> str:
     """What tells which secret signs tokens without telling the secret, which has to have 32 bytes for that."""
     return hashlib.sha256(b"recallflow token secret:" + secret).hexdigest()
+
+
+def without_credentials(headers: Headers) -> Headers:
+    """Headers as others may see them."""
+    if not headers or not any(name.lower() in CREDENTIAL_HEADERS for name, _ in headers):
+        return headers
+    return tuple((name, value) for name, value in headers if name.lower() not in CREDENTIAL_HEADERS)

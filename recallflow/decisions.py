@@ -2,6 +2,7 @@
 
 import bisect
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from recallflow.control import Category, Control
@@ -21,6 +22,8 @@ class History:
     def __init__(self) -> None:
         self._decisions: dict[tuple[str, str, str], list[Decision]] = defaultdict(list)
         self._names: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._learners: list[Callable[[int, Control], None]] = []
+        self._began: dict[str, int] = {}  # when there first was any of a kind
 
     def add(self, append_ms: int, event: Control) -> None:
         kind: str = event.type  # type: ignore[attr-defined]
@@ -28,6 +31,13 @@ class History:
             self._decisions[event.tenant_id, kind, event.name], Decision(append_ms, event), key=lambda d: d[0]
         )
         self._names[event.tenant_id, kind].add(event.name)
+        self._began[kind] = min(append_ms, self._began.get(kind, append_ms))
+        for learn in self._learners:
+            learn(append_ms, event)
+
+    def call(self, learn: Callable[[int, Control], None]) -> None:
+        """Has a function called with each decision that is added, once it is there, by whoever adds it."""
+        self._learners.append(learn)
 
     def as_of(self, tenant_id: str, kind: str, name: str, at_ms: int) -> Control | None:
         """What held at `at_ms`: the latest decision appended by then."""
@@ -39,6 +49,16 @@ class History:
         decisions = self._decisions.get((tenant_id, kind, name), [])
         at = bisect.bisect_right(decisions, at_ms, key=lambda d: d.append_ms)
         return decisions[at - 1] if at else None
+
+    def is_revoked(self, tenant_id: str, kind: str, name: str, at_ms: int) -> bool:
+        """Whether something was revoked by a time. What was revoked once stays so, whatever is decided later: nobody
+        brings a key back who sends the decision that made it again."""
+        decisions = self._decisions.get((tenant_id, kind, name), [])
+        return any(made.append_ms <= at_ms and getattr(made.event, "revoked", False) for made in decisions)
+
+    def began_ms(self, kinds: Iterable[str]) -> int | None:
+        """When the first decision of any of these kinds was made, about any tenant."""
+        return min((self._began[kind] for kind in kinds if kind in self._began), default=None)
 
     def names(self, tenant_id: str, kind: str) -> list[str]:
         """Every name of a kind that a tenant ever decided on."""

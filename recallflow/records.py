@@ -2,6 +2,8 @@
 
 from typing import NamedTuple, Self
 
+from recallflow.errors import ErrorCode
+
 
 class Position(NamedTuple):
     """Where a record stands in its log: `topic:partition:offset`, the read-your-writes token."""
@@ -36,6 +38,16 @@ class Principal(NamedTuple):
     projects: tuple[str, ...] | None = None
 
 
+class Refusal(NamedTuple):
+    """Why a record does not count, whatever event it holds: in which step it was refused, the error's code, and what is
+    wrong with which field."""
+
+    step: str
+    code: ErrorCode
+    field: str
+    problem: str
+
+
 class Record(NamedTuple):
     """One record of a log.
 
@@ -44,7 +56,8 @@ class Record(NamedTuple):
     whatever rests on such a stamp stays out of the state hash. A `silent` record is read again to rebuild state: its
     outputs were sent long ago, and are not sent again. A `tombstone` had no value at all. `headers` are None where they
     cannot be read. `principal`: who sent it, once that was judged; None where nobody asks. From then on no credentials
-    are among the headers.
+    are among the headers. `refusal`: where the verdict was that it does not count; that holds also where it is read
+    again from what was kept.
     """
 
     position: Position
@@ -56,3 +69,4 @@ class Record(NamedTuple):
     silent: bool = False
     tombstone: bool = False
     principal: Principal | None = None
+    refusal: Refusal | None = None

@@ -41,8 +41,8 @@ class SigningKey(NamedTuple):
             raise UsageError(
                 f"a secret of HS256 has {SECRET_BYTES_MIN} bytes or more, not {len(secret)}: make a new one"
             )
-        print_of_it = fingerprint(secret)
-        return cls(kid or print_of_it, "HS256", print_of_it, None, secret)
+        found = fingerprint(secret)
+        return cls(kid or found, "HS256", found, None, secret)
 
     def __repr__(self) -> str:
         return f"SigningKey({self.name}, {self.algorithm})"
@@ -61,7 +61,7 @@ def read_jwks(document: bytes) -> tuple[list[SigningKey], list[str]]:
     problems = []
     for number, one in enumerate(given):
         try:
-            key = _key_of(one)
+            key = read_key(one)
         except UsageError as error:
             problems.append(f"keys.{number}: {error}")
             continue
@@ -70,7 +70,8 @@ def read_jwks(document: bytes) -> tuple[list[SigningKey], list[str]]:
     return list(keys.values()), problems
 
 
-def _key_of(given: object) -> SigningKey:
+def read_key(given: object) -> SigningKey:
+    """One key of a document (a JWK). Raises UsageError where tokens cannot be signed with it."""
     if not isinstance(given, dict) or str(given.get("kty")) not in _TYPES:
         raise UsageError(f"its kty is none of {', '.join(_TYPES)}")
     algorithm, members = _TYPES[given["kty"]]

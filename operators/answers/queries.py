@@ -31,6 +31,7 @@ from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition
 
 STEP = "state"
+OUTSIDERS = ("unauthenticated", "forbidden")  # codes of errors that say nothing beside themselves
 
 
 class Queries:
@@ -117,7 +118,8 @@ class Queries:
         return 0 if self._turns or self._pasts else min((query.deadline_ms for query in self._waiting), default=None)
 
     def failure(self, refused: Refused) -> Answer:
-        """The answer to a query that was refused before it came here; its dead letter is the first output."""
+        """The answer to a query that was refused before it came here; its dead letter is the first output. Who may not
+        ask is told nothing of how far the log is."""
         return self._failure(refused, 1, str(refused.query_id), refused.error)
 
     # ------------------------------------------------------------------ snapshots
@@ -250,7 +252,9 @@ class Queries:
         reply_to: ReplyTo | None = None,
         warnings: list[Warn] | None = None,
     ) -> Answer:
-        response = Response(query_id=query_id, status="error", error=ErrorBody.of(error), applied=self._applied())
+        response = Response(query_id=query_id, status="error", error=ErrorBody.of(error))
+        if error.code not in OUTSIDERS:
+            response = response.model_copy(update={"applied": self._applied()})
         if warnings:
             response = response.model_copy(update={"warnings": warnings})
         return _output(item.record.position, number, key_of(item), response, reply_to)

@@ -22,11 +22,11 @@ def document(*keys: dict[str, Any]) -> bytes:
 
 
 def rsa_jwk(key: rsa.RSAPrivateKey = RSA_KEY, **more: Any) -> dict[str, Any]:
-    return json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key)) | {"key_ops": None} | more
+    return {**json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key)), **more}
 
 
 def ec_jwk(key: ec.EllipticCurvePrivateKey = EC_KEY, **more: Any) -> dict[str, Any]:
-    return json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key)) | more
+    return {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key)), **more}
 
 
 def oct_jwk(secret: bytes = SECRET, **more: Any) -> dict[str, Any]:

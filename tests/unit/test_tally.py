@@ -28,6 +28,7 @@ from recallflow.flows.metrics import Metrics, Running
 from recallflow.flows.settings import Settings
 from recallflow.flows.tally import Tally
 from recallflow.llm import EmbeddingService
+from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.enrichment.failures import failure
 from recallflow.operators.enrichment.plan import Thresholds
 from recallflow.operators.enrichment.requests import TASKS
@@ -106,6 +107,7 @@ def running(tally: Tally, tmp_path: Path) -> Running:
         watch=Watch(dict, {MEMORIES: Described("m", 2)}),
         connection=Mock(spec=Connection, connected=True),
         misplaced=Misplaced(),
+        authoriser=Authoriser(History(), Trust()),
     )
 
 

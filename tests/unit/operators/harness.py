@@ -15,7 +15,7 @@ from recallflow.flows.settings import Settings
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Batch
+from recallflow.operators.events import Batch, Item
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.snapshot import Snapshot
@@ -62,9 +62,11 @@ class Harness:
         append_ms: Callable[[int], int] = lambda offset: offset,
         record: Mapping[str, Any] | None = None,
         models: Models | None = None,
+        decode: Callable[[Record], Item] = decode,
     ) -> None:
         """`rules` and `record`: fields of the rules, and of every record, that are other than usual. `append_ms` of an
         offset."""
+        self._decode = decode
         self.path = path
         self.lines: dict[str, list[bytes]] = {MEMORIES: [], QUERIES: []}
         self._read = dict.fromkeys(self.lines, 0)
@@ -139,7 +141,7 @@ class Harness:
 
     def take(self, records: Iterable[Record]) -> list[Output]:
         """What comes out for a batch."""
-        items = prepare(self._embedder, [decode(record) for record in records])
+        items = prepare(self._embedder, [self._decode(record) for record in records])
         return [*self._logic.on_batch([Batch(0, items)])[0]] if items else []
 
     def complete(self, calls: int = 1) -> list[Output]:

@@ -1,0 +1,55 @@
+"""API keys as of any time: what the one in a header allows."""
+
+import hmac
+
+from recallflow.control import ALL_TENANTS, ApiKey
+from recallflow.credentials import KEY_HEADER, ApiKeyText, hash_of
+from recallflow.decisions import History
+from recallflow.operators.grant import Grant, refusal
+
+KIND = "api_key"
+UNKNOWN = "no API key of this tenant: check both, or ask its operator for a new key (recallflow keys create)"
+# In place of a key that there is not: to look for it takes as long as for one that there is.
+_NO_SALT, _NO_HASH = "0" * 32, "0" * 64
+
+
+class ApiKeys:
+    """The API keys of all tenants."""
+
+    def __init__(self, decisions: History) -> None:
+        self._decisions = decisions
+        self._grants: dict[tuple[str, str], tuple[ApiKey, Grant]] = {}  # by tenant and name, of the decision last used
+
+    def grant(self, text: str, tenant_id: str, at_ms: int) -> Grant:
+        """What a key allows to do with memories of a tenant, as of a time. Raises InvalidRecord (`unauthenticated`)."""
+        given = ApiKeyText.parse(text)
+        if given is None:
+            raise refusal("unauthenticated", KEY_HEADER, "no API key: give it as it was shown, rfk_…")
+        holder, key = self._find(tenant_id, given.name, at_ms)
+        salt, stored = (_NO_SALT, _NO_HASH) if key is None else (key.salt, key.hash)
+        same = hmac.compare_digest(hash_of(salt, given.secret).encode(), stored.encode())
+        if key is None or not same:
+            raise refusal("unauthenticated", KEY_HEADER, UNKNOWN)
+        if self._decisions.is_revoked(holder, KIND, given.name, at_ms):  # only who has the secret is told
+            raise refusal("unauthenticated", KEY_HEADER, "the API key was revoked: ask for a new one")
+        return self._grant(holder, key)
+
+    def _find(self, tenant_id: str, name: str, at_ms: int) -> tuple[str, ApiKey | None]:
+        for holder in (tenant_id, ALL_TENANTS):
+            if isinstance(found := self._decisions.as_of(holder, KIND, name, at_ms), ApiKey):
+                return holder, found
+        return tenant_id, None
+
+    def _grant(self, holder: str, key: ApiKey) -> Grant:
+        """What a key allows. Its lists may be long, and are made into sets once."""
+        made_of, grant = self._grants.get((holder, key.name), (None, None))
+        if made_of is not key or grant is None:
+            grant = Grant(
+                name=key.name,
+                tenant_id=None if holder == ALL_TENANTS else holder,
+                projects=None if key.projects is None else tuple(key.projects),
+                environments=None if key.environments is None else frozenset(key.environments),
+                end_users=None if key.end_users is None else frozenset(key.end_users),
+            )
+            self._grants[holder, key.name] = key, grant
+        return grant

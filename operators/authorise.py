@@ -1,0 +1,171 @@
+"""The verdict on a record: whether whoever sent it may, as of its append time.
+
+It is a pure function of the record, of what operators had decided by then, and of the secrets that tokens are signed
+with: the same a year later, when tokens have expired and keys are gone. Decisions count from SETTLED_MS after they were
+appended: an engine that runs learns of them a moment late.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from recallflow.control import SETTLED_MS, Control
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers, without_credentials
+from recallflow.decisions import History
+from recallflow.errors import InvalidRecord
+from recallflow.events import Event
+from recallflow.fields import format_time
+from recallflow.operators.api_keys import ApiKeys
+from recallflow.operators.decode import refused
+from recallflow.operators.events import Ask, Item, Refused
+from recallflow.operators.grant import refusal
+from recallflow.operators.guard import twice
+from recallflow.operators.tokens import Issuer, Tokens
+from recallflow.records import Principal, Record, Refusal
+
+STEP = "authorise"
+KEY_KINDS = ("api_key", "token_key")
+JUDGED_BY = (*KEY_KINDS, "quota")  # what decides whether a record counts
+ANY_ISSUER = Issuer()
+_VALUE_BYTES = 16_500  # of a credential, or of a user's id
+_SCHEME = "bearer"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Who is believed. `mode`: `required` judges every record, `off` none, `auto` those that were appended after the
+    first key was configured. `secrets`: those that tokens may be signed with, by fingerprint."""
+
+    mode: str = "auto"
+    issuer: Issuer = ANY_ISSUER
+    secrets: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Authoriser:
+    """Judges records, each once."""
+
+    def __init__(self, decisions: History, trust: Trust) -> None:
+        self.late: Counter[str] = Counter()  # decisions that came after records that they are about, by kind
+        self._decisions = decisions
+        self._mode = trust.mode
+        self._api_keys = ApiKeys(decisions)
+        self._tokens = Tokens(decisions, trust.issuer, trust.secrets)
+        self._newest_ms = -1
+        decisions.call(self._learn)
+
+    def authorise(self, item: Item) -> Item:
+        """The item with its sender and without credentials, or a refusal (`unauthenticated`, `forbidden`)."""
+        # Before anything is looked up: a decision that is not seen here sees this.
+        self._newest_ms = max(self._newest_ms, item.record.append_ms)
+        headers, record = item.record.headers, item.record
+        bare = record if not headers else record._replace(headers=without_credentials(headers))
+        if isinstance(item, Refused) or not self._is_judged(record.append_ms):
+            return item._replace(record=bare)
+        event: Event = item.query if isinstance(item, Ask) else item.event
+        try:
+            principal = twice(STEP, record.position, self._principal, record, event)
+        except InvalidRecord as error:
+            return refused(bare, Refusal(STEP, error.code, *error.fields[0]))
+        return item._replace(record=bare._replace(principal=principal))
+
+    def describe(self) -> str:
+        """Which records are judged, for the log."""
+        if self._mode == "required":
+            return "auth is required: every record needs credentials"
+        if self._mode == "off":
+            return "auth is off: every record is believed"
+        if (began_ms := self._began_ms()) is None:
+            return "auth is off until there is a key (recallflow keys create): every record is believed"
+        return f"auth is on: records appended since {format_time(began_ms)} need credentials"
+
+    def asks(self) -> bool:
+        """Whether records need credentials now."""
+        return self._mode == "required" or (self._mode == "auto" and self._began_ms() is not None)
+
+    def warn(self) -> None:
+        """Says in the log which secrets are missing."""
+        for fingerprint in self._tokens.unknown_secrets():
+            _log.warning(
+                "tokens were signed with a secret of the fingerprint %s…, which is neither auth.secret nor in "
+                "auth.jwks: records that came with them are refused where they are read again; give it",
+                fingerprint[:16],
+            )
+
+    def _learn(self, append_ms: int, event: Control) -> None:
+        """Says where records that a decision is about were judged before it came. Called on the thread that reads
+        decisions."""
+        kind: str = event.type  # type: ignore[attr-defined]
+        if kind in JUDGED_BY and append_ms + SETTLED_MS <= self._newest_ms:
+            self.late[kind] += 1
+            _log.warning(
+                "%s %s of %s was decided at %s, and came after records of up to %s were judged: a rebuild judges those "
+                "by it, and its state may differ",
+                kind, event.name, event.tenant_id, format_time(append_ms), format_time(self._newest_ms),
+            )  # fmt: skip
+
+    def _began_ms(self) -> int | None:
+        """From when on keys ask for credentials."""
+        began_ms = self._decisions.began_ms(KEY_KINDS)
+        return None if began_ms is None else began_ms + SETTLED_MS
+
+    def _is_judged(self, append_ms: int) -> bool:
+        if self._mode != "auto":
+            return self._mode == "required"
+        began_ms = self._began_ms()
+        return began_ms is not None and append_ms >= began_ms
+
+    def _principal(self, record: Record, event: Event) -> Principal:
+        """Who sent a record, as the credentials in its headers say. Raises InvalidRecord."""
+        given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
+        if given.token is not None and given.key is not None:
+            raise refusal("unauthenticated", "", f"both {TOKEN_HEADER} and {KEY_HEADER} are given: leave one out")
+        if given.token is not None:
+            grant = self._tokens.grant(given.token, record.append_ms, at_ms)
+        elif given.key is not None:
+            grant = self._api_keys.grant(given.key, event.tenant_id, at_ms)
+        else:
+            raise refusal("unauthenticated", "", f"no credentials: send the header {TOKEN_HEADER} or {KEY_HEADER}")
+        grant.check(event, given.end_user)
+        return grant.principal
+
+
+class _Given(NamedTuple):
+    """What a record's headers say of its sender."""
+
+    token: str | None
+    key: str | None
+    end_user: str | None
+
+
+def _read(headers: Headers | None) -> _Given:
+    """Raises InvalidRecord (`unauthenticated`) for headers that say it twice, or as nobody can read it."""
+    if headers is None:
+        raise refusal("unauthenticated", "", "its headers cannot be read: a header's name is not UTF-8")
+    token, key, end_user = (_value(headers, name) for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER))
+    if token is not None:
+        scheme, _, token = token.partition(" ")
+        if scheme.lower() != _SCHEME:
+            raise refusal(
+                "unauthenticated", TOKEN_HEADER, "is not of the scheme Bearer: send Bearer, a space, and a JWT"
+            )
+        token = token.strip(" ")
+    return _Given(token, key, end_user)
+
+
+def _value(headers: Headers, name: str) -> str | None:
+    """What the header of a name says, whose letters may be of any case; None where there is none."""
+    values = [value for given, value in headers if given.lower() == name]
+    if not values:
+        return None
+    if len(values) > 1:
+        raise refusal("unauthenticated", name, "is given twice: send it once")
+    if not values[0] or len(values[0]) > _VALUE_BYTES:
+        raise refusal("unauthenticated", name, "is empty" if not values[0] else f"has over {_VALUE_BYTES:,} bytes")
+    try:
+        return values[0].decode()
+    except UnicodeDecodeError:
+        raise refusal("unauthenticated", name, "is not UTF-8") from None

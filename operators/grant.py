@@ -1,0 +1,40 @@
+"""What credentials allow: whose events, in which environments and projects."""
+
+from typing import NamedTuple
+
+from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
+from recallflow.events import Event
+from recallflow.records import Principal
+
+
+class Grant(NamedTuple):
+    """What somebody who shows credentials may send. None is any: of tenants, and of the tenant's projects, environments
+    and users. `name`: who it is, as an operator knows it."""
+
+    name: str
+    tenant_id: str | None
+    projects: tuple[str, ...] | None
+    environments: frozenset[str] | None
+    end_users: frozenset[str] | None
+
+    def check(self, event: Event, end_user: str | None) -> None:
+        """Raises InvalidRecord (`forbidden`) for an event that is not allowed. `end_user`: for whom it was sent, where
+        that was said. Which projects it may read and change is seen where memories are."""
+        if self.tenant_id not in (None, event.tenant_id):
+            raise refusal("forbidden", "tenant_id", "the credentials are for another tenant")
+        if self.environments is not None and event.environment not in self.environments:
+            raise refusal("forbidden", "environment", "the credentials are for other environments")
+        if self.end_users is not None and event.user_id not in self.end_users:
+            raise refusal("forbidden", "user_id", "the credentials are for other users")
+        if end_user is not None and end_user != event.user_id:
+            raise refusal("forbidden", "user_id", "x-end-user-id names another user: send each event for its own")
+
+    @property
+    def principal(self) -> Principal:
+        """Who sends, for what comes after the verdict."""
+        return Principal(self.name, self.projects)
+
+
+def refusal(code: ErrorCode, field: str, problem: str) -> InvalidRecord:
+    """Why credentials do not hold. Nothing that a sender wrote may be in it, and nothing that tells what there is."""
+    return InvalidRecord(code, [FieldProblem(field, problem)])

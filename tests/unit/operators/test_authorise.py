@@ -1,0 +1,497 @@
+"""Who may send what: the verdicts on tokens, API keys and headers, and what attackers try with them."""
+
+import base64
+import hmac
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from recallflow.control import SETTLED_MS
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, ApiKeyText, Headers, fingerprint
+from recallflow.operators import authorise
+from recallflow.operators.events import Item, Refused
+from recallflow.operators.tokens import TOKEN_CHARACTERS, Issuer
+from recallflow.records import Principal
+from recallflow.signing_keys import SigningKey, read_key
+from tests.unit.senders import (
+    CLAIMS,
+    EC_KEY,
+    EVENT,
+    EXPIRES_S,
+    NOW_MS,
+    OTHER_RSA_KEY,
+    QUERY,
+    RSA_KEY,
+    SECRET,
+    Senders,
+    api_key,
+    bearer,
+    ec_jwk,
+    rsa_jwk,
+    signing_keys,
+    token,
+    token_key,
+    with_key,
+)
+
+SECOND_MS = 1_000
+TENANT_OF_ANOTHER = EVENT | {"tenant_id": "globex"}
+
+
+@pytest.fixture
+def senders() -> Senders:
+    """A deployment where everybody needs credentials, with a signing key of each algorithm."""
+    made = Senders()
+    made.decide(*map(token_key, signing_keys()))
+    return made
+
+
+def verdict(item: Item) -> str | Principal | None:
+    """Who sent it, or the code of the refusal."""
+    return item.error.code if isinstance(item, Refused) else item.record.principal
+
+
+def problem(item: Item) -> str:
+    assert isinstance(item, Refused)
+    assert item.step == "authorise"
+    return str(item.error)
+
+
+def forged(head: dict[str, Any], claims: dict[str, Any] = CLAIMS, signature: bytes = b"") -> str:
+    """A token of a head that no library would make."""
+    parts = (json.dumps(head).encode(), json.dumps(claims).encode(), signature)
+    return b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts).decode()
+
+
+# ---------------------------------------------------------------------- tokens
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm", "kid"), [(RSA_KEY, "RS256", "r"), (EC_KEY, "ES256", "e"), (SECRET, "HS256", "o")]
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_a_token_says_who_sent_a_record(senders: Senders, key: Any, algorithm: str, kid: str, named: bool) -> None:
+    text = token(key, algorithm, kid if named else None, projects=["x", "y"])
+    assert verdict(senders.judge(bearer(text))) == Principal("service", ("x", "y"))
+    assert verdict(senders.judge((("Authorization", b"bearer  " + text.encode()),), QUERY)) == Principal(
+        "service", ("x", "y")
+    )
+
+
+@pytest.mark.parametrize("begin_s", [None, NOW_MS // SECOND_MS])
+def test_a_token_holds_by_the_append_time_of_its_record(senders: Senders, begin_s: int | None) -> None:
+    given = bearer(token(nbf=begin_s))
+    assert isinstance(verdict(senders.judge(given, at_ms=EXPIRES_S * SECOND_MS - 1)), Principal)
+    assert "has expired" in problem(senders.judge(given, at_ms=EXPIRES_S * SECOND_MS))
+    assert isinstance(verdict(senders.judge(given)), Principal)
+    early = senders.judge(given, at_ms=NOW_MS - 1)
+    assert isinstance(verdict(early), Principal) if begin_s is None else "does not hold yet" in problem(early)
+
+
+PEM = RSA_KEY.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+ATTACKS: dict[str, Callable[[], str | bytes]] = {
+    "signed with another key": lambda: token(OTHER_RSA_KEY),
+    "claims exchanged": lambda: ".".join(
+        (token().split(".")[0], token(sub="root").split(".")[1], token().split(".")[2])
+    ),
+    "no algorithm": lambda: jwt.encode(CLAIMS, "", "none", headers={"kid": "r"}),
+    "no algorithm, no kid": lambda: jwt.encode(CLAIMS, "", "none"),
+    "no algorithm in capitals": lambda: forged({"alg": "NONE", "kid": "r"}),
+    "algorithm is a list": lambda: forged({"alg": ["RS256"], "kid": "r"}),
+    "public key as a secret": lambda: hs256(PEM, "r"),
+    "public key as a secret, no kid": lambda: hs256(PEM, None),
+    "public key's JWK as a secret": lambda: hs256(json.dumps(rsa_jwk()).encode(), "r"),
+    "public key as the secret's": lambda: hs256(PEM, "o"),
+    "kid of another algorithm": lambda: token(SECRET, "HS256", "e"),
+    "kid of another key": lambda: token(RSA_KEY, "RS256", "e"),
+    "kid is a path": lambda: token(bytes(32), "HS256", "../../../../../dev/null"),
+    "kid is a path to a key": lambda: token(kid="file:///etc/recallflow/jwks.json"),
+    "kid injects": lambda: token(kid="r' OR '1'='1"),
+    "kid is empty": lambda: token(kid=""),
+    "kid is no text": lambda: forged({"alg": "RS256", "kid": {"r": 1}}),
+    "another RSA algorithm": lambda: token(RSA_KEY, "RS512"),
+    "another padding": lambda: token(RSA_KEY, "PS256"),
+    "a key of its own in the head": lambda: jwt.encode(
+        CLAIMS, OTHER_RSA_KEY, "RS256", headers={"jwk": rsa_jwk(OTHER_RSA_KEY), "jku": "https://evil.example/jwks"}
+    ),
+    "an extension that must be understood": lambda: forged({"alg": "RS256", "kid": "r", "crit": ["x"]}),
+    "payload elsewhere": lambda: forged({"alg": "RS256", "kid": "r", "b64": False, "crit": ["b64"]}),
+    "no expiry": lambda: token(exp=None),
+    "expiry is text": lambda: forged_claims(exp=str(EXPIRES_S)),
+    "expiry is true": lambda: forged_claims(exp=True),
+    "expiry is no number": lambda: forged_claims(exp=float("nan")),
+    "expiry never comes": lambda: forged_claims(exp=float("inf")),
+    "expiry is huge": lambda: forged_claims(exp=10**400),
+    "no subject": lambda: token(sub=None),
+    "subject is a number": lambda: forged_claims(sub=7),
+    "subject is half a character": lambda: forged_claims(sub="\ud800"),
+    "subject has a line break": lambda: token(sub="a\nb"),
+    "subject is long": lambda: token(sub="a" * 513),
+    "no tenant": lambda: token(tenant_id=None),
+    "tenant is a list": lambda: token(tenant_id=["acme"]),
+    "projects are text": lambda: token(projects="x"),
+    "projects are null": lambda: forged_claims(projects=None),
+    "a project is half a character": lambda: forged_claims(projects=["\udfff"]),
+    "end users are a number": lambda: token(end_users=7),
+    "for an audience, which nobody is": lambda: token(aud="other"),
+    "empty": lambda: "",
+    "dots": lambda: "...",
+    "no base64": lambda: "a.b.c",
+    "deep head": lambda: b64(b"[" * 9_000) + ".e30.e30",
+    "deep claims": lambda: b64(b'{"alg":"RS256","kid":"r"}') + "." + b64(b"[" * 9_000) + ".AA",
+    "a long number": lambda: b64(b'{"alg":"RS256","kid":' + b"1" * 9_000 + b"}") + ".e30.e30",
+    "long": lambda: "a" * (TOKEN_CHARACTERS + 1),
+    "huge": lambda: b"a" * 1_000_000,
+    "binary": lambda: bytes(range(256)),
+    "a zero": lambda: token() + "\0",
+    "another line": lambda: token() + "\r\nx-end-user-id: root",
+    "two tokens": lambda: token() + "," + token(),
+    "letters that are none of ASCII": lambda: "ｅyJ" + token()[3:],
+}
+
+
+def b64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def hs256(secret: bytes, kid: str | None) -> str:
+    """A token signed with what PyJWT would take for no secret."""
+    signed = ".".join(
+        b64(json.dumps(part).encode()) for part in ({"alg": "HS256"} | ({"kid": kid} if kid else {}), CLAIMS)
+    )
+    return f"{signed}.{b64(hmac.digest(secret, signed.encode(), 'sha256'))}"
+
+
+def forged_claims(**claims: Any) -> str:
+    """A token whose issuer signs what no library would make, which only JSON's extensions can say."""
+    signed = ".".join(b64(json.dumps(part).encode()) for part in ({"alg": "HS256", "kid": "o"}, CLAIMS | claims))
+    return f"{signed}.{b64(hmac.digest(SECRET, signed.encode(), 'sha256'))}"
+
+
+@pytest.mark.parametrize("event", [EVENT, QUERY], ids=["event", "query"])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_token_that_does_not_hold_is_refused(
+    senders: Senders, attack: str, event: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    text = ATTACKS[attack]()
+    item = senders.judge(bearer(text), event)
+    assert verdict(item) == "unauthenticated"
+    assert item.record.headers == ()
+    assert problem(item).startswith(f"{TOKEN_HEADER}: ")
+    assert not caplog.records  # no step failed at it
+    said = text.decode(errors="replace") if isinstance(text, bytes) else text
+    assert len(said) < 5 or said not in problem(item)
+
+
+@pytest.mark.parametrize("claims", [{}, {"aud": "other"}, {"aud": ["a", "b"]}, {"iss": "other"}, {"iss": ["idp"]}])
+def test_a_token_must_be_of_the_issuer_and_for_the_audience(claims: dict[str, Any]) -> None:
+    senders = Senders(issuer=Issuer("idp", "recallflow"))
+    senders.decide(*map(token_key, signing_keys()))
+    good: dict[str, Any] = {"iss": "idp", "aud": ["other", "recallflow"]}
+    assert isinstance(verdict(senders.judge(bearer(token(**good)))), Principal)
+    assert verdict(senders.judge(bearer(forged_claims(**(good | claims if claims else {}))))) == "unauthenticated"
+
+
+def test_another_claim_may_name_the_tenant() -> None:
+    senders = Senders(issuer=Issuer(tenant_claim="https://idp.example/tenant"))
+    senders.decide(*map(token_key, signing_keys()))
+    assert verdict(senders.judge(bearer(token(tenant_id="globex")))) == "unauthenticated"
+    text = token(**{"tenant_id": "globex", "https://idp.example/tenant": "acme"})
+    assert isinstance(verdict(senders.judge(bearer(text))), Principal)
+
+
+def test_a_key_that_left_the_jwks_signs_nothing_any_more_and_the_new_one_does(senders: Senders) -> None:
+    old, new = bearer(token()), bearer(token(OTHER_RSA_KEY, kid="r2"))
+    key, *_ = signing_keys()
+    changed_ms = NOW_MS
+    senders.decide(token_key(key, revoked=True), token_key(other_rsa_key("r2")), at_ms=changed_ms)
+    for at_ms, held, not_held in ((changed_ms + SETTLED_MS - 1, old, new), (changed_ms + SETTLED_MS, new, old)):
+        assert isinstance(verdict(senders.judge(held, at_ms=at_ms)), Principal)
+        assert verdict(senders.judge(not_held, at_ms=at_ms)) == "unauthenticated"
+    senders.decide(token_key(key), at_ms=changed_ms + 1)  # somebody sends the old announcement again
+    assert verdict(senders.judge(old, at_ms=changed_ms + 2 * SETTLED_MS)) == "unauthenticated"
+
+
+def test_a_kid_may_name_another_key_from_some_time_on(senders: Senders) -> None:
+    senders.decide(token_key(other_rsa_key("r")), at_ms=NOW_MS)
+    assert isinstance(verdict(senders.judge(bearer(token()))), Principal)
+    after_ms = NOW_MS + SETTLED_MS
+    assert verdict(senders.judge(bearer(token()), at_ms=after_ms)) == "unauthenticated"
+    assert isinstance(verdict(senders.judge(bearer(token(OTHER_RSA_KEY)), at_ms=after_ms)), Principal)
+
+
+def test_without_a_kid_the_only_key_of_the_algorithm_is_meant(senders: Senders) -> None:
+    senders.decide(token_key(other_rsa_key("r2")), at_ms=NOW_MS)
+    given = bearer(token(kid=None))
+    assert isinstance(verdict(senders.judge(given)), Principal)
+    assert verdict(senders.judge(given, at_ms=NOW_MS + SETTLED_MS)) == "unauthenticated"
+
+
+@pytest.mark.parametrize(
+    "announced",
+    [
+        {"jwk": rsa_jwk(OTHER_RSA_KEY)},  # not the key of its fingerprint
+        {"jwk": None},
+        {"jwk": {"kty": "RSA"}},
+        {"jwk": ec_jwk()},
+        {"jwk": {"kty": "oct", "k": b64(SECRET)}, "algorithm": "RS256"},
+        {"jwk": {"kty": "oct", "k": b64(bytes(32))}, "algorithm": "HS256"},  # a secret that all can read
+    ],
+)
+def test_a_signing_key_that_is_not_what_it_says_verifies_nothing(announced: dict[str, Any]) -> None:
+    senders = Senders()
+    senders.decide(token_key(signing_keys()[0], **announced))
+    for text in (token(), token(OTHER_RSA_KEY), token(EC_KEY, "ES256"), hs256(bytes(32), "r"), hs256(SECRET, "r")):
+        assert verdict(senders.judge(bearer(text))) == "unauthenticated"
+
+
+def test_a_secret_that_the_settings_lack_is_named_by_its_fingerprint(
+    senders: Senders, caplog: pytest.LogCaptureFixture
+) -> None:
+    senders.authoriser.warn()
+    assert not caplog.records
+    other = b"another secret of thirty-two bytes"
+    senders.decide(token_key(SigningKey.of_secret(other, "gone")))
+    senders.authoriser.warn()
+    assert fingerprint(other)[:16] in caplog.text
+    assert verdict(senders.judge(bearer(token(other, "HS256", "gone")))) == "unauthenticated"
+
+
+def test_a_token_is_verified_once(senders: Senders, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode, verified = jwt.decode, []
+
+    def counted(given: str, *rest: Any, **more: Any) -> Any:
+        verified.append(given)
+        return decode(given, *rest, **more)
+
+    monkeypatch.setattr(jwt, "decode", counted)
+    first, second = token(), token(sub="other")
+    for text in (first, second) * 10:
+        assert isinstance(verdict(senders.judge(bearer(text))), Principal)
+    assert verified == [first, second]
+
+
+def other_rsa_key(name: str) -> SigningKey:
+    return read_key(rsa_jwk(OTHER_RSA_KEY, kid=name))
+
+
+# ---------------------------------------------------------------------- API keys
+
+
+def test_an_api_key_holds_for_its_tenant_from_a_second_after_it_was_made_on(senders: Senders) -> None:
+    key = senders.key(at_ms=NOW_MS, projects=["x"])
+    assert verdict(senders.judge(with_key(key), at_ms=NOW_MS + SETTLED_MS)) == Principal(key.name, ("x",))
+    assert verdict(senders.judge(with_key(key), at_ms=NOW_MS + SETTLED_MS - 1)) == "unauthenticated"
+    other = senders.judge(with_key(key), TENANT_OF_ANOTHER, NOW_MS + SETTLED_MS)
+    unknown = senders.judge(with_key(ApiKeyText.new()), at_ms=NOW_MS + SETTLED_MS)
+    wrong = senders.judge(with_key(key._replace(secret=ApiKeyText.new().secret)), at_ms=NOW_MS + SETTLED_MS)
+    assert verdict(other) == "unauthenticated"
+    assert problem(other) == problem(unknown) == problem(wrong)  # nobody learns which keys there are
+
+
+def test_a_key_of_the_deployment_holds_for_any_tenant(senders: Senders) -> None:
+    key = senders.key("*")
+    for event in (EVENT, TENANT_OF_ANOTHER):
+        assert verdict(senders.judge(with_key(key), event)) == Principal(key.name)
+
+
+def test_a_revocation_is_final(senders: Senders) -> None:
+    key = ApiKeyText.new()
+    made = api_key(key)
+    senders.decide(made)
+    senders.decide(made.model_copy(update={"revoked": True}), at_ms=NOW_MS)
+    senders.decide(made, at_ms=NOW_MS + 1)  # sent again, by whoever can write to the topic
+    assert verdict(senders.judge(with_key(key), at_ms=NOW_MS + SETTLED_MS - 1)) == Principal(key.name)
+    late = senders.judge(with_key(key), at_ms=NOW_MS + 10 * SETTLED_MS)
+    assert "was revoked" in problem(late)
+    other = senders.judge(with_key(key._replace(secret=ApiKeyText.new().secret)), at_ms=NOW_MS + 10 * SETTLED_MS)
+    assert "was revoked" not in problem(other)  # who has not the secret learns nothing
+    assert verdict(other) == "unauthenticated"
+
+
+@pytest.mark.parametrize("stored", ["00", "ü", "0" * 512])
+def test_a_stored_hash_that_is_none_matches_nothing(senders: Senders, stored: str) -> None:
+    key = senders.key(hash=stored)
+    assert verdict(senders.judge(with_key(key))) == "unauthenticated"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_keys_are_compared_in_constant_time(senders: Senders, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    key, compared = senders.key(), []
+    compare_digest = hmac.compare_digest
+
+    def seen(one: bytes, other: bytes) -> bool:
+        compared.append((len(one), len(other)))
+        return compare_digest(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", seen)
+    given = key._replace(secret=ApiKeyText.new().secret) if known else ApiKeyText.new()
+    assert verdict(senders.judge(with_key(given))) == "unauthenticated"
+    assert compared == [(64, 64)]
+
+
+# ---------------------------------------------------------------------- headers
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        None,
+        ((KEY_HEADER, None),),
+        ((KEY_HEADER, b""),),
+        ((KEY_HEADER, b"rfk_"),),
+        ((KEY_HEADER, b"\xff\xfe"),),
+        ((KEY_HEADER, b"\x00" * 1_000_000),),
+        ((TOKEN_HEADER, b"Basic cm9vdDpyb290"),),
+        ((TOKEN_HEADER, b"Bearer"),),
+        ((TOKEN_HEADER, None),),
+        ((USER_HEADER, b"ann"),),
+    ],
+)
+def test_headers_without_credentials_are_refused(senders: Senders, headers: Headers | None) -> None:
+    item = senders.judge(headers)
+    assert verdict(item) == "unauthenticated"
+    assert len(problem(item)) < 200
+
+
+def test_credentials_that_are_given_twice_are_refused(senders: Senders) -> None:
+    key, text = with_key(senders.key()), bearer(token())
+    for headers in (
+        key + text,
+        key + key,
+        text + text,
+        (*key, ("X-API-KEY", b"other")),
+        (*key, (USER_HEADER, b"ann")) * 2,
+    ):
+        item = senders.judge(headers)
+        assert verdict(item) == "unauthenticated"
+        assert item.record.headers is not None
+        assert {name for name, _ in item.record.headers} <= {USER_HEADER}
+    assert "leave one out" in problem(senders.judge(key + text))
+
+
+@pytest.mark.parametrize("kind", ["key", "token"])
+@pytest.mark.parametrize(
+    ("scope", "end_user", "event", "allowed"),
+    [
+        ({}, None, {}, True),
+        ({}, b"ann", {}, True),
+        ({}, b"bob", {}, False),
+        ({"end_users": ["ann", "bob"]}, None, {}, True),
+        ({"end_users": ["ann", "bob"]}, b"ann", {}, True),
+        ({"end_users": ["ann", "bob"]}, b"bob", {}, False),
+        ({"end_users": ["bob"]}, None, {}, False),
+        ({"end_users": ["bob"]}, b"ann", {}, False),
+        ({"end_users": []}, None, {}, False),
+        ({"end_users": ["ann"]}, None, {"user_id": "ann "}, False),
+        ({"end_users": ["ann"]}, None, {"user_id": "Ann"}, False),
+        ({"end_users": ["ann"]}, None, {"user_id": "ann/x"}, False),
+        ({"environments": ["prod"]}, None, {}, True),
+        ({"environments": ["test"]}, None, {}, False),
+        ({"environments": []}, None, {}, False),
+        ({"environments": ["prod"]}, None, {"type": "user.erase"}, False),  # it is for all environments
+        ({"environments": ["prod"]}, None, {"type": "user.erase", "environment": "prod"}, True),
+        ({}, None, {"type": "user.erase"}, True),
+    ],
+)
+def test_what_credentials_are_for(
+    senders: Senders, kind: str, scope: dict[str, Any], end_user: bytes | None, event: dict[str, Any], allowed: bool
+) -> None:
+    given = with_key(senders.key(**scope)) if kind == "key" else bearer(token(**scope))
+    headers = given if end_user is None else (*given, ("X-End-User-Id", end_user))
+    found = verdict(senders.judge(headers, EVENT | event))
+    assert isinstance(found, Principal) if allowed else found == "forbidden"
+
+
+def test_a_token_of_another_tenant_is_forbidden(senders: Senders) -> None:
+    item = senders.judge(bearer(token()), TENANT_OF_ANOTHER)
+    assert verdict(item) == "forbidden"
+    assert "acme" not in problem(item)
+    for tenant_id in ("*", "acme ", "Acme", "acme/ann"):
+        assert verdict(senders.judge(bearer(token(tenant_id=tenant_id)))) in ("forbidden", "unauthenticated")
+
+
+def test_an_end_users_id_may_be_of_any_script_and_must_be_utf_8(senders: Senders) -> None:
+    key, event = with_key(senders.key()), EVENT | {"user_id": "Zoë"}
+    assert isinstance(verdict(senders.judge((*key, (USER_HEADER, "Zoë".encode())), event)), Principal)
+    assert verdict(senders.judge((*key, (USER_HEADER, "Zoë".encode("latin-1"))), event)) == "unauthenticated"
+    assert verdict(senders.judge((*key, (USER_HEADER, "Zoe\u0308".encode())), event)) == "forbidden"
+
+
+@pytest.mark.parametrize("mode", ["off", "required"])
+@pytest.mark.parametrize("event", [EVENT, QUERY, b"{", b""], ids=["event", "query", "no JSON", "empty"])
+def test_no_credentials_stay_in_headers(mode: str, event: Any) -> None:
+    senders = Senders(mode)
+    key = senders.key()
+    secrets = [
+        *with_key(key), ("AUTHORIZATION", b"x"), ("Proxy-Authorization", b"x"), ("cookie", b"x"), ("X-Api-Key", None)
+    ]  # fmt: skip
+    item = senders.judge((("a", b"1"), *secrets, ("b", None)), event)
+    assert item.record.headers == (("a", b"1"), ("b", None))
+    assert item.record.principal is None
+    if mode == "off" and isinstance(event, dict):
+        assert not isinstance(item, Refused)
+
+
+# ---------------------------------------------------------------------- modes
+
+
+def test_auto_judges_from_a_second_after_the_first_key_on() -> None:
+    senders = Senders("auto")
+    assert verdict(senders.judge(())) is None
+    assert "off until there is a key" in senders.authoriser.describe()
+    assert not senders.authoriser.asks()
+    key = senders.key("globex", at_ms=NOW_MS)
+    assert verdict(senders.judge((), at_ms=NOW_MS + SETTLED_MS - 1)) is None
+    assert verdict(senders.judge((), at_ms=NOW_MS + SETTLED_MS)) == "unauthenticated"
+    assert "2027-01-15T08:00:01Z need credentials" in senders.authoriser.describe()
+    senders.decide(api_key(key, "globex", revoked=True), at_ms=NOW_MS + 1)  # without any key it stays on
+    assert verdict(senders.judge((), at_ms=NOW_MS + 10 * SETTLED_MS)) == "unauthenticated"
+    assert verdict(senders.judge(())) is None
+    assert senders.authoriser.asks()
+
+
+def test_a_start_says_which_mode_holds() -> None:
+    assert Senders("off").authoriser.describe() == "auth is off: every record is believed"
+    assert "required" in Senders("required").authoriser.describe()
+
+
+def test_a_refused_query_is_known_by_its_id(senders: Senders) -> None:
+    item = senders.judge((), QUERY)
+    assert isinstance(item, Refused)
+    assert item.query_id == "q"
+
+
+# ---------------------------------------------------------------------- late decisions, and defects
+
+
+def test_a_decision_that_comes_after_what_it_is_about_is_told(
+    senders: Senders, caplog: pytest.LogCaptureFixture
+) -> None:
+    senders.judge(())
+    senders.key(at_ms=NOW_MS - SETTLED_MS + 1)
+    assert not caplog.records
+    key = senders.key(at_ms=NOW_MS - SETTLED_MS)
+    assert senders.authoriser.late == {"api_key": 1}
+    assert f"api_key {key.name} of acme" in caplog.text
+    assert key.secret not in caplog.text
+
+
+def test_where_our_own_code_fails_nothing_is_let_in(
+    senders: Senders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError(KEY_HEADER)
+
+    monkeypatch.setattr(authorise, "_read", fail)
+    key = senders.key()
+    item = senders.judge(with_key(key))
+    assert verdict(item) == "internal_error"
+    assert item.record.headers == ()
+    assert key.secret not in caplog.text
+    assert {record.levelname for record in caplog.records} == {"ERROR"}
