@@ -150,7 +150,12 @@ def current(owner: bytes, memory: bytes) -> bytes:
 
 
 def row(owner: bytes, memory: bytes, version: int) -> bytes:
-    return OWNERS + owner + ROW + memory + _U32.pack(version)
+    return rows(owner, memory) + _U32.pack(version)
+
+
+def rows(owner: bytes, memory: bytes) -> bytes:
+    """Prefix of a memory's rows."""
+    return OWNERS + owner + ROW + memory
 
 
 def entry(owner: bytes, seq: int) -> bytes:

@@ -6,7 +6,21 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from recallflow.cli import categories, demo, dlq, enrich, graph, inspect, kafka, memory, pipe, reembed, replay, schema
+from recallflow.cli import (
+    categories,
+    demo,
+    dlq,
+    enrich,
+    graph,
+    inspect,
+    kafka,
+    memory,
+    person,
+    pipe,
+    reembed,
+    replay,
+    schema,
+)
 from recallflow.cli.failures import failed, hooked
 from recallflow.cli.log import in_json
 from recallflow.cli.output import native_stderr_aside
@@ -21,7 +35,7 @@ def commands() -> argparse.ArgumentParser:
     parser.set_defaults(debug=False)
     parser.add_argument("--version", action="version", version=f"recallflow {version('recallflow')}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    for module in (demo, pipe, memory, replay, graph, categories, kafka, enrich, reembed, dlq, inspect, schema):
+    for module in (demo, pipe, memory, replay, graph, categories, kafka, enrich, reembed, dlq, inspect, person, schema):
         module.add_to(added)
     _add_debug(parser)
     return parser

@@ -1,0 +1,102 @@
+"""Everything that a state directory holds on a person, as records that anybody can read: `recallflow export`."""
+
+import base64
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import orjson
+
+from recallflow.fields import EPOCH_MS_MIN, format_time
+from recallflow.flows.engine import LINES_FLOW_ID
+from recallflow.flows.rebuild import STATE_STEP
+from recallflow.flows.recovery import committed, has_store
+from recallflow.operators.decode import decode
+from recallflow.operators.events import Refused
+from recallflow.operators.sealed import open_records
+from recallflow.operators.snapshot import Snapshot
+from recallflow.owner import Owner, state_partition
+from recallflow.records import Record
+from recallflow.state import keys
+from recallflow.state.directory import StateDirectory
+from recallflow.state.partition import Partition
+from recallflow.state.person import Fields, Person
+from recallflow.state.person_graph import PersonGraph
+
+# What senders put in: their own names may end as our times do.
+_SENDERS_OWN = frozenset(("metadata", "properties", "entities", "derived_from", "event", "output"))
+_PERIODS = frozenset(("valid_from", "valid_to", "until"))
+_STEPS = (STATE_STEP, f"{LINES_FLOW_ID}.state")
+
+
+def export(
+    directory: StateDirectory,
+    tenant_id: str,
+    user_id: str,
+    environments: Collection[str] = (),
+    *,
+    vectors: bool = False,
+) -> Iterator[Fields]:
+    """All records of a user, one after the other, each time in the same order; none of a user of whom nothing is known.
+    `environments`: only what is of these."""
+    number = state_partition(tenant_id, user_id, directory.fingerprint.partitions)
+    partition = directory.partition(number)
+    wanted = frozenset(environments)
+    for owner in sorted(partition.owners_of(tenant_id, user_id)):
+        if not wanted or owner.environment in wanted:
+            yield {"type": "person", **owner._asdict()}
+            yield from _of_owner(partition, owner, vectors=vectors)
+    for kind, record in _waiting(directory, number):
+        event = decode(record)
+        if isinstance(event, Refused) or (event.owner.tenant_id, event.owner.user_id) != (tenant_id, user_id):
+            continue
+        if not wanted or event.owner.environment in wanted:
+            yield {"type": kind, "position": str(record.position), "event": orjson.loads(record.value)}
+    yield from _pending_outputs(partition, Owner(tenant_id, "", user_id).record_key)
+
+
+def _of_owner(partition: Partition, owner: Owner, *, vectors: bool) -> Iterator[Fields]:
+    person = Person(partition, partition.keyring.owner(owner), vectors=vectors)
+    for records in (person.records(), PersonGraph(person).records()):
+        for kind, shown in records:
+            yield {"type": kind, "environment": owner.environment} | readable(shown)
+
+
+def _waiting(directory: StateDirectory, number: int) -> Iterator[tuple[str, Record]]:
+    """What the recovery store keeps of a state partition: queries that wait, and events that are not applied yet."""
+    if not has_store(directory.path):
+        return
+    partition = directory.partition(number)
+    for step in _STEPS:
+        for snapshot in committed(directory.path, step).values():
+            if isinstance(snapshot, Snapshot) and snapshot.partition == number:
+                for kind, sealed in (("waiting", snapshot.waiting), ("held", snapshot.held)):
+                    for record in open_records(partition, kind.encode(), sealed):
+                        yield kind, record
+
+
+def _pending_outputs(partition: Partition, record_key: bytes) -> Iterator[Fields]:
+    """Receipts and requests of enrichment that are not known to be delivered."""
+    wanted = base64.b64encode(record_key).decode()
+    for _, value in partition.scan(keys.OUTBOX):
+        for output in orjson.loads(value):
+            if output[:1] in (["receipt"], ["request"]) and output[2] == wanted:
+                yield {"type": "pending_output", "kind": output[0], "output": orjson.loads(output[3])}
+
+
+def readable(shown: Fields) -> Fields:
+    """The fields with times as RFC 3339, under names that say so: `created_ms` is `created_at`."""
+    return dict(_readable(name, value) for name, value in shown.items())
+
+
+def _readable(name: str, value: Any) -> tuple[str, Any]:
+    plain = name.removesuffix("_ms")
+    if name in _SENDERS_OWN:
+        return name, value
+    if (plain != name or name in _PERIODS) and (value is None or isinstance(value, int)):
+        known = value is not None and value > EPOCH_MS_MIN
+        return plain if plain in _PERIODS else f"{plain}_at", format_time(value) if known else None
+    if isinstance(value, dict):
+        return name, readable(value)
+    if isinstance(value, list | tuple):
+        return name, [_readable("", one)[1] for one in value]
+    return name, value

@@ -1,0 +1,204 @@
+"""What goes out of what is held on a person: all of it, and nothing of anybody else."""
+
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from recallflow.flows.embedded import process
+from recallflow.flows.export import export
+from recallflow.flows.settings import Settings
+from recallflow.owner import Owner, state_partition
+from recallflow.state import keys
+from recallflow.state.directory import StateDirectory
+from recallflow.state.person import HASHES, READERS, REPEATING, Person
+from recallflow.state.person_graph import REPEATING as GRAPH_REPEATING
+from recallflow.state.person_graph import PersonGraph
+from recallflow.state.verify import TABLES
+
+Cli = Callable[..., CompletedProcess[str]]
+
+CACHE_BYTES = 1024 * 1024
+FORGOTTEN = "soon-forgotten"
+STRANGE = 'Jos\u00e9 "the\\quote"\n\u2028 \U0001f375'
+
+
+def life(tag: str, **owner: str) -> Iterator[dict[str, Any]]:
+    """Something of every kind that is kept of a user. `tag` is in every text."""
+
+    def say(kind: str, second: int, **fields: Any) -> dict[str, Any]:
+        return {"type": kind, "timestamp": f"2024-03-01T10:00:{second:02}Z", **owner, **fields}
+
+    text = f"{tag} {STRANGE}"
+    yield say("message", 1, id=f"{tag}-m1", content=f"{text} met Marie {tag.title()} in Paris", session_id=f"{tag}-s1",
+              name=f"{tag} speaker",
+              metadata={"elapsed_ms": 5, "note": f"{tag} noted"}, project_id=f"{tag}-project")  # fmt: skip
+    yield say("memory", 2, id=f"{tag}-f1", content=f"{tag} likes oolong", category=f"{tag}-category",
+              tags=[f"{tag}-tag"], topics=[f"{tag}-topic"], summary=f"{tag} summed up",
+              entities=[{"name": f"{tag} Oolong", "type": f"{tag}-drink", "aliases": [f"{tag} alias"]}],
+              relations=[{"source": f"{tag} Ann", "type": "likes", "target": f"{tag} Oolong"}],
+              derived_from={"memory_id": f"{tag}-m1"}, valid_from="2024-01-01T00:00:00Z")  # fmt: skip
+    yield say("memory.update", 3, memory_id=f"{tag}-f1", content=f"{tag} likes sencha now")
+    yield say("message", 4, id=f"{tag}-m2", content=f"{FORGOTTEN} {tag}-gone", session_id=f"{tag}-s2")
+    yield say("memory.forget", 5, memory_id=f"{tag}-m2")
+    yield say("memory.feedback", 6, memory_id=f"{tag}-f1", useful=True)
+    yield say("category.summary", 7, category=f"{tag}-category", summary=f"{tag} all about tea")
+    yield say("graph.edges", 8, edges=[{"source": f"{tag}-f1", "target": f"{tag}-m1", "type": "supports",
+                                        "evidence": f"{tag} because"}])  # fmt: skip
+    yield say("graph.edges", 9, edges=[{"source": f"entity:{tag} oolong", "target": f"entity:{tag} wulong",
+                                        "type": "same_as"}])  # fmt: skip
+    yield say("graph.archive", 10, entities=[f"{tag} Oolong"])
+    yield say("episode.end", 11, session_id=f"{tag}-s1")
+    yield say("recall", 12, id=f"{tag}-q1", query=f"{tag} which tea", session_id=f"{tag}-s1")
+
+
+USERS = {
+    "anna": {"tenant_id": "acme", "user_id": "ann"},
+    "staging": {"tenant_id": "acme", "user_id": "ann", "environment": "staging"},
+    "bert": {"tenant_id": "acme", "user_id": "bob"},
+    "else": {"tenant_id": "other", "user_id": "ann"},
+}
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of several users, some of whom share a name."""
+    path = tmp_path_factory.mktemp("lived") / "s"
+    lines = [orjson.dumps(event) for tag, owner in USERS.items() for event in life(tag, **owner)]
+    assert not process(lines, Settings(partitions=2), path).rejected
+    return path
+
+
+def exported(
+    path: Path, tenant_id: str, user_id: str, *, environments: tuple[str, ...] = (), vectors: bool = False
+) -> list[dict[str, Any]]:
+    with StateDirectory.existing(path, CACHE_BYTES) as directory:
+        return [*export(directory, tenant_id, user_id, environments, vectors=vectors)]
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every text in something that came out of JSON, names included."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for name, one in value.items():
+                yield name
+                yield from strings(one)
+        case list():
+            for one in value:
+                yield from strings(one)
+
+
+def test_all_that_was_sent_is_in_the_export_and_nothing_of_anybody_else(lived: Path) -> None:
+    sent = [event for event in life("anna") if event["type"] != "recall" and FORGOTTEN not in str(event)]
+    found = exported(lived, "acme", "ann", environments=("prod",))
+    shown = set(strings(orjson.loads(orjson.dumps(found))))
+    texts = {one for event in sent for one in strings(event) if "anna" in one}
+    gone = {"anna-m2"}  # what forgot it names it, and is no memory itself
+    # What was given as an entity may be shown under its key alone.
+    assert {one for one in texts - gone if not {one, one.removeprefix("entity:"), one.casefold()} & shown} == set()
+    assert {one for one in shown for tag in ("staging", "bert", "else") if tag in one} == set()
+    assert not any(FORGOTTEN in one for one in shown)
+
+
+def test_every_version_is_told_and_which_one_holds(lived: Path) -> None:
+    versions = [one for one in exported(lived, "acme", "ann", environments=("prod",)) if one.get("id") == "anna-f1"]
+    memories = [one for one in versions if one["type"] == "memory"]
+    assert [(one["version"], one["current"], one["content"]) for one in memories] == [
+        (0, False, "anna likes oolong"),
+        (1, True, "anna likes sencha now"),
+    ]
+    assert memories[1]["created_at"] == "2024-03-01T10:00:02Z"
+    assert memories[1]["edited_at"] == "2024-03-01T10:00:03Z"
+    assert memories[1]["valid_from"] == "2024-01-01T00:00:00Z"
+    assert [one["stems"] for one in memories] == ["anna like oolong", "anna like sencha now"]
+    assert memories[0]["vectors"] == {"model": "hash-384", "dimension": 384, "passages": 1, "tokens": 0}
+
+
+def test_numbers_of_vectors_are_told_where_they_are_asked_for(lived: Path) -> None:
+    found = exported(lived, "acme", "ann", vectors=True)
+    sizes = [len(one["vectors"]["values"][0]) for one in found if one["type"] == "memory"]
+    assert sizes == [384] * 6
+
+
+def test_without_an_environment_all_are_told_each_with_its_name(lived: Path) -> None:
+    found = exported(lived, "acme", "ann")
+    assert [one["environment"] for one in found if one["type"] == "person"] == ["prod", "staging"]
+    assert found == exported(lived, "acme", "ann")  # in the same order
+
+
+def test_senders_names_stay_as_they_are(lived: Path) -> None:
+    (metadata,) = [one["metadata"] for one in exported(lived, "acme", "ann", environments=("prod",))
+                   if one["type"] == "memory" and one["metadata"]]  # fmt: skip
+    assert metadata == {"elapsed_ms": 5, "note": "anna noted"}
+
+
+def test_who_used_what_when_is_told(lived: Path) -> None:
+    found = exported(lived, "acme", "ann", environments=("prod",))
+    usage = {one["memory_id"]: one for one in found if one["type"] == "usage"}
+    assert usage["anna-f1"]["useful"] == 1
+    assert usage["anna-f1"]["last_at"] == "2024-03-01T10:00:12Z"
+    assert [(one["session_id"], {*one["returned"]}) for one in found if one["type"] == "session"] == [
+        ("anna-s1", {"anna-f1", "anna-m1"})
+    ]
+    (hashes,) = [one for one in found if one["type"] == "hashes"]
+    assert hashes["query_ids"] == 1
+    assert hashes["memory_ids"] == 3  # one is forgotten
+
+
+def test_every_table_is_told_or_repeats_one_that_is(lived: Path) -> None:
+    """A table that is new belongs into the export."""
+    read = {keys.HEAD, keys.ROW, keys.ENTRY, keys.PAST_ENTRY, keys.VECTORS, keys.PAST_VECTORS, keys.ASKED}
+    read |= READERS.keys() | HASHES.keys() | REPEATING | GRAPH_REPEATING
+
+    class Watched(Person):
+        def scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
+            read.add(table)
+            return super().scan(table)
+
+    with StateDirectory.existing(lived, CACHE_BYTES) as directory:
+        partition = directory.partition(state_partition("acme", "ann", 2))
+        owner = partition.keyring.owner(Owner("acme", "prod", "ann"))
+        assert [*PersonGraph(Watched(partition, owner, vectors=False)).records()]
+    assert read == TABLES.keys()
+
+
+def test_a_user_of_whom_nothing_is_known_is_said_to_be_so(lived: Path, cli: Cli, tmp_path: Path) -> None:
+    done = cli("export", "acme", "eve", "--out", tmp_path / "eve", "--state-dir", lived)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "recallflow: nothing is held on user eve of tenant acme\n"
+    assert not any(tmp_path.iterdir())
+    assert cli("export", "acme", "ann", "--environment", "dev", "--state-dir", lived).returncode == 1
+
+
+def test_the_command_writes_json_lines_that_nobody_else_reads(lived: Path, cli: Cli, tmp_path: Path) -> None:
+    done = cli("export", "acme", "bob", "--out", tmp_path / "bob", "--state-dir", lived)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    lines = (tmp_path / "bob").read_bytes().splitlines()
+    assert [orjson.loads(line) for line in lines] == exported(lived, "acme", "bob")
+    assert stat.S_IMODE((tmp_path / "bob").stat().st_mode) == 0o600
+
+
+texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=30).filter(str.strip)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@given(st.lists(st.tuples(texts, texts, st.dictionaries(texts, texts, max_size=2)), min_size=1, max_size=4))
+def test_whatever_is_sent_comes_out(tmp_path_factory: pytest.TempPathFactory, sent: list[Any]) -> None:
+    path = tmp_path_factory.mktemp("any") / "s"
+    events = [
+        {"type": "message", "id": f"m{number}", "content": content, "session_id": session, "metadata": metadata}
+        for number, (content, session, metadata) in enumerate(sent)
+    ]
+    lines = [orjson.dumps(event | {"tenant_id": "t", "user_id": "u"}) for event in events]
+    assert not process(lines, Settings(partitions=1), path).rejected
+    memories = [one for one in exported(path, "t", "u") if one["type"] == "memory"]
+    shown = [{name: one[name] for name in ("id", "content", "session_id", "metadata")} for one in memories]
+    assert shown == [{name: event[name] for name in shown[0]} for event in events]
