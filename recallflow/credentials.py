@@ -13,6 +13,8 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 NAME_BYTES, SECRET_BYTES, SALT_BYTES = 8, 32, 16
 _API_KEY = re.compile(r"rfk_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
+# An API key or a JWT, wherever it stands; each byte of a value is looked at but a few times.
+_SHAPE = re.compile(rb"rfk_[0-9a-f]{16}_[A-Za-z0-9_-]{43}|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]+\.eyJ[A-Za-z0-9_-]+\.")
 
 
 class ApiKeyText(NamedTuple):
@@ -58,6 +60,11 @@ def fingerprint(secret: bytes) -> str:
 
 def without_credentials(headers: Headers) -> Headers:
     """Headers as others may see them."""
-    if not headers or not any(name.lower() in CREDENTIAL_HEADERS for name, _ in headers):
+    if not headers or not any(_is_credential(*header) for header in headers):
         return headers
-    return tuple((name, value) for name, value in headers if name.lower() not in CREDENTIAL_HEADERS)
+    return tuple(header for header in headers if not _is_credential(*header))
+
+
+def _is_credential(name: str, value: bytes | None) -> bool:
+    """By its name, or, where somebody misspelt that, by its value."""
+    return name.lower() in CREDENTIAL_HEADERS or (value is not None and _SHAPE.search(value) is not None)

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.graph_logical import graph_records
@@ -16,8 +17,8 @@ from recallflow.state.rows import CategorySummary, Entry, Episode, EpisodeMark, 
 def state_hash(directory: StateDirectory) -> str:
     """SHA-256 over the digests of all log-derived records, sorted. What queries cause (usage), positions, keys and
     times that no log carries have no part in it."""
-    digests = sorted(digest for partition in directory.partitions() for digest in _digests(partition))
-    return hashlib.sha256(b"".join(digests)).hexdigest()
+    found = sorted(digest for partition in directory.partitions() for _, digest in digests(partition))
+    return hashlib.sha256(b"".join(found)).hexdigest()
 
 
 def owners(partition: Partition) -> Iterator[tuple[bytes, Head]]:
@@ -28,10 +29,12 @@ def owners(partition: Partition) -> Iterator[tuple[bytes, Head]]:
             yield owner, Head.decode(value)
 
 
-def _digests(partition: Partition) -> Iterator[bytes]:
+def digests(partition: Partition) -> Iterator[tuple[Owner, bytes]]:
+    """The digest of each log-derived record, and whose it is."""
     for key, head in owners(partition):
         for name, record in _logical_records(partition, key):
-            yield hashlib.sha256(orjson.dumps([*head.owner, name, record], option=orjson.OPT_SORT_KEYS)).digest()
+            whole = orjson.dumps([*head.owner, name, record], option=orjson.OPT_SORT_KEYS)
+            yield head.owner, hashlib.sha256(whole).digest()
 
 
 def _logical_records(partition: Partition, owner: bytes) -> Iterator[tuple[str, Any]]:

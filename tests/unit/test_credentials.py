@@ -8,7 +8,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from recallflow.credentials import ApiKeyText, fingerprint, hash_of, new_salt
+from recallflow.credentials import ApiKeyText, fingerprint, hash_of, new_salt, without_credentials
 from recallflow.errors import UsageError
 from recallflow.signing_keys import SigningKey, read_jwks
 
@@ -46,6 +46,21 @@ def test_an_api_key_is_read_as_it_was_written() -> None:
 )
 def test_anything_else_is_no_api_key(change: Any) -> None:
     assert ApiKeyText.parse(change(ApiKeyText.new().text())) is None
+
+
+@pytest.mark.parametrize("name", ["authorization ", "x_api_key", "authorisation", "x-api-key\u0000", "note"])
+def test_a_credential_under_a_misspelt_name_is_nothing_for_others(name: str) -> None:
+    key, token = ApiKeyText.new().text(), jwt.encode({"sub": "ann"}, SECRET, "HS256")
+    others = (("a", b"eyJ.eyJ."), ("b", b"rfk_"), ("c", None))
+    for value in (key, f" {key}\n", token, f"Bearer {token}", f"token={token}; path=/"):
+        assert without_credentials((*others[:1], (name, value.encode()), *others[1:])) == others
+
+
+@pytest.mark.parametrize("piece", [b"eyJ", b"eyJa.", b"eyJa.eyJ", b"rfk_", b"rfk_0123456789abcdef_", b"eyJa-"])
+def test_a_long_header_is_looked_through_once(piece: bytes) -> None:
+    # Were each place looked at from each place before it, this would take hours.
+    headers = (("a", piece * (2_000_000 // len(piece))),)
+    assert without_credentials(headers) in ((), headers)
 
 
 def test_a_jwks_document_gives_public_keys_and_secrets() -> None:

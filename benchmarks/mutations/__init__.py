@@ -1,0 +1,1 @@
+"""Records as nobody should send them, and what must not come of any."""
