@@ -22,6 +22,7 @@ from recallflow.flows.model_metrics import model_metrics
 from recallflow.flows.tally import BOUNDS_S, Tally
 from recallflow.operators.authorise import JUDGED_BY, Authoriser
 from recallflow.operators.enrichment.requests import TASKS
+from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
 from recallflow.responses import WARNINGS, Response
 from recallflow.state.directory import StateDirectory
 
@@ -99,14 +100,18 @@ class Metrics(Collector):
             yield _unfit(self._running.directory.unfit)
             yield gauge("owners", "Users whose memory is held", held.owners)
             yield gauge("memories", "Current memories held", held.memories)
+            uncleaned = self._running.directory.uncleaned
+            yield gauge("erasures_pending", "Erased users of whom files may still hold something", uncleaned)
             yield gauge("hot_cache_bytes", "Bytes of owners in memory", self._running.directory.hot_bytes)
             yield from model_metrics(self._meters)
 
 
 def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:
-    help_text = "Events without effect: what they were made from is gone or changed"
+    help_text = "Events without effect: what they were made from is gone or changed, or their user was erased"
     family = CounterMetricFamily("recallflow_unfit_events", help_text, labels=["type", "reason"])
-    for labels in sorted({(kind, "outdated") for kind in DERIVED_TYPES} | {OTHER_MODEL, TOO_MANY} | {*counts}):
+    erased = {(kind, "erased") for kind in EVENT_TYPES - QUERY_TYPES - {"user.erase"}}
+    outdated = {(kind, "outdated") for kind in DERIVED_TYPES}
+    for labels in sorted(erased | outdated | {OTHER_MODEL, TOO_MANY} | {*counts}):
         family.add_metric(labels, counts.get(labels, 0))
     return family
 

@@ -30,7 +30,7 @@ from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import derived, episode_summaries
 from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.episodes import end, join_or_open, joins_episode
-from recallflow.operators.events import Analysis, Write, event_time, unsupported
+from recallflow.operators.events import Analysis, Write, event_time
 from recallflow.operators.graph.archive import archive
 from recallflow.operators.graph.given import check_relations, relate
 from recallflow.operators.graph.similar import Similarity
@@ -107,10 +107,8 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> R
     digest = view.digest(_content(event))
     outcome: Outcome
     if isinstance(event, Message | Memory):
-        memory_id: str | None = event.id or str(position)
         outcome = _create(view, write, event, event.id or str(position), digest, rules)
     else:
-        memory_id = event.memory_id if isinstance(event, MemoryUpdate | MemoryForget | MemoryFeedback) else None
         outcome = _once(view, write, digest, rules, work)
     view.unfit = outcome if outcome in _UNFIT else None
     missing: tuple[str, str] | None = None
@@ -126,10 +124,18 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> R
         id=event.id or str(position),
         position=str(position),
         outcome=outcome,
-        memory_id=memory_id,
+        memory_id=memory_id_of(write),
         code=code,
         detail=detail,
     )
+
+
+def memory_id_of(write: Write) -> str | None:
+    """The memory that an event brings, or is about; None where that is no single one."""
+    event = write.event
+    if isinstance(event, Message | Memory):
+        return event.id or str(write.record.position)
+    return event.memory_id if isinstance(event, MemoryUpdate | MemoryForget | MemoryFeedback) else None
 
 
 def _missing(analysis: Analysis) -> tuple[str, str] | None:
@@ -240,7 +246,7 @@ def _change(view: View, write: Write, rules: Rules, work: Work | None) -> Outcom
             return "updated"
         case EpisodeSummary():
             return "updated" if episode_summaries.keep(view, event) else "outdated"
-    raise unsupported(event.type)
+    raise TypeError(f"{event.type} is not applied here")
 
 
 def _update(

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from recallflow.embedder import Matrix
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import InvalidRecord
 from recallflow.events import MemoryEvent
 from recallflow.operators.graph.names import Named
 from recallflow.owner import Owner
@@ -107,10 +107,3 @@ def key_of(item: Item) -> bytes:
     if key is not None or isinstance(item, Refused):
         return key or b""
     return item.owner.record_key
-
-
-def unsupported(kind: str) -> InvalidRecord:
-    """The refusal of an event that is valid, and that this version does not act on."""
-    return InvalidRecord(
-        "unsupported", [FieldProblem("type", f"{kind} is in the contract, but not in this version yet")]
-    )

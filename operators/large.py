@@ -6,7 +6,7 @@ owners go on.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from recallflow.errors import InvalidRecord
@@ -77,6 +77,11 @@ class LargeEvents:
         """An event of the owner is applied: what to delete, as nothing is left to remember of steps. Also of those of
         another event, whose log is gone."""
         return {} if self._works.pop(owner, None) is None else {self._key(owner): None}
+
+    def forget(self, owners: Collection[Owner]) -> None:
+        """Drops what was begun for owners who are erased: what of it is held comes after."""
+        for owner in owners:
+            self._works.pop(owner, None)
 
     def _step(self, owner: Owner) -> None:
         work = self._works[owner]

@@ -5,12 +5,13 @@ look like a duplicate of itself). So what it put out is stored with its effects,
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import orjson
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.outputs import DeadLetter, Receipted, Requested
+from recallflow.owner import Owner
 from recallflow.records import Position, Record
 from recallflow.state import keys
 from recallflow.state.partition import Partition, Values
@@ -18,17 +19,26 @@ from recallflow.state.partition import Partition, Values
 Kept = Receipted | Requested | DeadLetter
 
 
-def encode(partition: Partition, position: Position, outputs: Sequence[Kept]) -> Values:
-    """The record that keeps an event's outputs, to be staged together with its effects; none for no outputs."""
+def encode(partition: Partition, position: Position, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
+    """The record that keeps an event's outputs, to be staged together with its effects; none for no outputs. They go
+    with their `owner`, if that is erased."""
     if not outputs:
         return {}
-    return {_key(partition, position): orjson.dumps([_encode_one(output) for output in outputs])}
+    whose = "" if owner is None else partition.keyring.owner(owner).hex()
+    return {_key(partition, position): orjson.dumps([whose, *map(_encode_one, outputs)])}
 
 
 def read(partition: Partition, record: Record) -> list[Kept]:
     """What the event at the record's position put out when it was applied; empty once it is known to be delivered."""
     stored = partition.get(_key(partition, record.position))
-    return [_decode_one(fields, record) for fields in orjson.loads(stored)] if stored else []
+    return [_decode_one(fields, record) for fields in orjson.loads(stored)[1:]] if stored else []
+
+
+def of_owners(partition: Partition, owners: Iterable[bytes]) -> Values:
+    """What to delete: the outputs of these owners. All that is not delivered is looked at: as much as comes in between
+    a few snapshots."""
+    begins = tuple(b'["' + owner.hex().encode() for owner in owners)
+    return {key: None for key, value in partition.scan(keys.OUTBOX) if value.startswith(begins)} if begins else {}
 
 
 def delivered(partition: Partition, offsets: dict[str, int]) -> Values:

@@ -1,7 +1,7 @@
 """What waits in Bytewax's snapshots: records under the keys of their owners, so that whoever destroys an owner's key
 destroys them too, in whatever copy of the recovery store.
 
-A record whose owner nobody knows, or whose owner's key is lost, is sealed with the directory's key.
+A record whose owner nobody knows, or whose owner's key is lost or will be gone, is sealed with the directory's key.
 """
 
 import logging
@@ -10,7 +10,8 @@ from collections.abc import Iterable
 import orjson
 
 from recallflow.errors import DecryptionFailed
-from recallflow.operators.events import Item, Refused
+from recallflow.events import UserErase
+from recallflow.operators.events import Item, Refused, Write
 from recallflow.operators.snapshot import decode_record, encode_record
 from recallflow.records import Record
 from recallflow.state.keys import OWNER_BYTES
@@ -22,8 +23,18 @@ _NOBODY = bytes(OWNER_BYTES)  # in an owner's place
 
 
 def seal_items(partition: Partition, label: bytes, items: Iterable[Item]) -> tuple[bytes, ...]:
-    """The records of items, sealed, each behind the key of its owner. Stages keys for owners who have none."""
-    return tuple(_seal(partition, label, item) for item in items)
+    """The records of items, sealed, each behind the key of its owner. Stages keys for owners who have none.
+
+    What is held behind an erasure of its own user comes after it, and may be new: the key that its owner has now will
+    be gone by then, so it is sealed with the directory's."""
+    sealed: list[bytes] = []
+    erasures: list[UserErase] = []
+    for item in items:
+        outlives = not isinstance(item, Refused) and any(event.covers(item.owner) for event in erasures)
+        sealed.append(_seal(partition, label, item, by_owner=not outlives))
+        if isinstance(item, Write) and isinstance(item.event, UserErase):
+            erasures.append(item.event)
+    return tuple(sealed)
 
 
 def open_records(partition: Partition, label: bytes, sealed: Iterable[bytes]) -> list[Record]:
@@ -39,9 +50,9 @@ def open_records(partition: Partition, label: bytes, sealed: Iterable[bytes]) ->
     return opened
 
 
-def _seal(partition: Partition, label: bytes, item: Item) -> bytes:
+def _seal(partition: Partition, label: bytes, item: Item, *, by_owner: bool) -> bytes:
     value = orjson.dumps(encode_record(item.record))
-    if not isinstance(item, Refused):
+    if by_owner and not isinstance(item, Refused):
         owner = partition.keyring.owner(item.owner)
         try:
             partition.begin_owner(item.owner)

@@ -9,8 +9,9 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from recallflow.errors import StateBehind
 from recallflow.operators import outbox
@@ -30,6 +31,7 @@ from recallflow.operators.sealed import open_records, seal_items
 from recallflow.operators.snapshot import Snapshot, key_of_partition
 from recallflow.operators.writes import Writes
 from recallflow.outputs import Done, Output
+from recallflow.owner import Owner
 from recallflow.state.directory import StateDirectory
 from recallflow.state.partition import Partition
 
@@ -65,12 +67,13 @@ class StateStep:
         owners = self._hot_owners.of(self._partition)
         self._embedder = shared.questions.embedder
         expansions = Expansions(rules.decisions, shared.gates, enabled=rules.graph_enabled)
-        self._writes = Writes(self._partition, owners, rules, expansions)
         asked = frozenset[Kind]() if models is None else models.there
         answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions, asked)
         key = key_of_partition(resumed.partition)
         asides = None if models is None else Asides(models, key, clocks.timer, answerer.receive)
         self._queries = Queries(self._partition, owners, answerer, expansions, rules, clocks.now_ms, behind, asides)
+        forget = partial(_forget, directory, self._partition, self._queries, shared)
+        self._writes = Writes(self._partition, owners, rules, expansions, forget)
         self._queue = Queue(self._writes.is_at_work, rules.query_topic)
         self._received = dict(resumed.received)
         self._resume(resumed)
@@ -186,6 +189,15 @@ class StateStep:
             source, offset = item.record.position.source, item.record.position.offset
             through[source] = min(through.get(source, offset - 1), offset - 1)
         return through
+
+
+def _forget(
+    directory: StateDirectory, partition: Partition, queries: Queries, shared: Shared, owners: Collection[Owner]
+) -> None:
+    """Owners were erased: nothing of theirs is left to answer with, and soon nothing in files."""
+    queries.begin_anew(owners)
+    shared.candidates.drop_gone()
+    directory.clean(partition)
 
 
 def _check_not_behind(partition: Partition, resumed: Snapshot) -> None:

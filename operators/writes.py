@@ -8,15 +8,17 @@
 4. What is hot takes over what was staged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.operators import outbox
-from recallflow.operators.apply import Rules, apply
+from recallflow.events import UserErase
+from recallflow.operators import erase, outbox
+from recallflow.operators.apply import Rules, apply, memory_id_of
 from recallflow.operators.enrichment.requests import requests
 from recallflow.operators.enrichment.wanted import Wanted
+from recallflow.operators.erase import Forget, is_erased
 from recallflow.operators.events import Refused, Write, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
@@ -26,6 +28,7 @@ from recallflow.operators.view import View
 from recallflow.outputs import DeadLetter, Receipted, Requested
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
+from recallflow.responses import Receipt
 from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition
 
@@ -36,11 +39,15 @@ PASSING = ("internal_error", "skipped", "unauthenticated", "forbidden")
 class Writes:
     """What changes the memories of one state partition."""
 
-    def __init__(self, partition: Partition, owners: Owners, rules: Rules, expansions: Expansions) -> None:
+    def __init__(
+        self, partition: Partition, owners: Owners, rules: Rules, expansions: Expansions, forget: Forget
+    ) -> None:
+        """`forget`: has others forget what they hold of owners who are erased."""
         self._partition = partition
         self._owners = owners
         self._rules = rules
         self._expansions = expansions
+        self._forget = forget
         self._large = LargeEvents(partition, owners, rules)
 
     @property
@@ -61,6 +68,8 @@ class Writes:
         record, owner = write.record, write.owner
         if self._partition.is_applied(record.position):
             return self._again(record)
+        if isinstance(write.event, UserErase):
+            return self._erase(write, write.event)
         drop, view = partial(self._owners.drop, owner), None
         outputs: Sequence[Kept]
         try:
@@ -72,7 +81,7 @@ class Writes:
         except InvalidRecord as error:
             outputs = [DeadLetter(record, 0, error, STEP)]
         ended = self._large.end(owner)
-        kept = ended if record.silent else ended | outbox.encode(self._partition, record.position, outputs)
+        kept = ended if record.silent else ended | outbox.encode(self._partition, record.position, outputs, owner)
         position = self._counted(record.position)
         if view is None:
             self._partition.stage(kept, position)
@@ -85,6 +94,28 @@ class Writes:
             if write.event.type == "memory.feedback":  # also about the answers that the graph added the memory to
                 self._expansions.feedback(owner, write.event.memory_id, write.event.useful, record.append_ms)
         return [] if record.silent else outputs
+
+    def _erase(self, write: Write, event: UserErase) -> Sequence[Kept]:
+        """Erases a user."""
+        record, erasure = write.record, None
+        outputs: Sequence[Kept]
+        try:
+            self._check_topic(write)
+            erasure = twice(STEP, record.position, erase.plan, self._partition, write, event)
+            outputs = _receipted(write, erase.receipt(write, erasure.outcome))
+        except InvalidRecord as error:
+            outputs = [DeadLetter(record, 0, error, STEP)]
+        kept = {} if record.silent else outbox.encode(self._partition, record.position, outputs)
+        if erasure is None:
+            self._partition.stage(kept, self._counted(record.position))
+        else:
+            erase.carry_out(self._partition, self._owners, erasure, kept, record.position, self._forget_owners)
+        return [] if record.silent else outputs
+
+    def _forget_owners(self, owners: Collection[Owner]) -> None:
+        self._large.forget(owners)
+        self._expansions.forget(owners)
+        self._forget(owners)
 
     def refuse(self, item: Refused) -> Sequence[Kept]:
         """Passes over a record that cannot be applied."""
@@ -109,6 +140,10 @@ class Writes:
 
     def _applied(self, write: Write) -> tuple[View, Sequence[Kept]] | None:
         hot, work = self._owners.get(write.owner), self._large.done(write)
+        if is_erased(hot, write):
+            view = View(self._partition, hot, write)
+            view.unfit = "erased"
+            return view, _receipted(write, erase.receipt(write, "erased", memory_id_of(write)))
         if work is None:
             if self._large.begin(hot, write):
                 return None
@@ -117,11 +152,8 @@ class Writes:
             if work.error is not None:
                 raise work.error
             view = View(self._partition, hot, write, work.change)
-        receipt = apply(view, write, self._rules, work)
+        outputs: list[Kept] = [*_receipted(write, apply(view, write, self._rules, work))]
         view.begin_owner()
-        outputs: list[Kept] = []
-        if receipt is not None:
-            outputs.append(Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode()))
         if self._rules.wanted is not None and not write.record.silent:
             with suppress(InvalidRecord):  # the memory is stored, whatever becomes of its request
                 outputs += once("enrichment", write.record.position, self._requested, view, write, self._rules.wanted)
@@ -141,3 +173,10 @@ class Writes:
         if write.record.position.topic == self._rules.query_topic:
             problem = f"{write.event.type} changes memory: send it to the memory topic, where its order holds"
             raise InvalidRecord("invalid_event", [FieldProblem("type", problem)])
+
+
+def _receipted(write: Write, receipt: Receipt | None) -> list[Receipted]:
+    """A receipt as an output, if there is one."""
+    if receipt is None:
+        return []
+    return [Receipted(write.record.position, 0, key_of(write), receipt.model_dump_json().encode())]

@@ -42,7 +42,6 @@ ErrorCode = Literal[
     "wrong_dimension",  # an embedding of another size than the configured model's
     "id_conflict",  # the memory id was used before for other content
     "not_found",  # the memory named does not exist (or was forgotten)
-    "unsupported",  # valid, but this version does not act on it
     "unauthenticated",  # no credentials, or none that hold at the time of the record
     "forbidden",  # the credentials hold, but not for this
     "over_quota",  # the tenant or the user has reached a limit that the tenant's operator set

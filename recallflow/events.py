@@ -342,6 +342,11 @@ class UserErase(Event):
         """The user's own in one environment; all of a user's are in one state partition."""
         return Owner(self.tenant_id, self.environment or PRODUCTION, self.user_id)
 
+    def covers(self, owner: Owner) -> bool:
+        """Whether an owner is the user, in an environment that is meant."""
+        is_meant = self.environment in (None, owner.environment)
+        return is_meant and (owner.tenant_id, owner.user_id) == (self.tenant_id, self.user_id)
+
 
 # Types of events that may be made from memories.
 DERIVED_TYPES = (

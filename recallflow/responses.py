@@ -11,9 +11,9 @@ from recallflow.errors import InvalidRecord
 from recallflow.fields import Cuttable, Model
 from recallflow.graphs import ExploredEdge, Facts, GraphReport, Subgraph, Trace
 
-# Of an event that was made from memories and does not fit them any more, or of one that is edited over and over; and of
-# a vector of a model that is not in use.
-Unfit = Literal["outdated", "too_many", "other_model"]
+# Of an event that was made from memories and does not fit them any more, or of one that is edited over and over; of a
+# vector of a model that is not in use; and of an event that is no later than its user's erasure.
+Unfit = Literal["outdated", "too_many", "other_model", "erased"]
 Outcome = Literal[
     "created",
     "updated",

@@ -30,7 +30,7 @@ DATABASE_LOCK = "LOCK"  # RocksDB's: a database that was opened has one, a check
 def checkpoint(state_dir: Path, target: Path) -> None:
     """Copies a state directory that is not in use to `target`, an empty or new folder.
 
-    1. The directory is held until the end: nothing moves while it is copied.
+    1. The directory is held until the end: nothing moves while it is copied. Files are clean of what was erased.
     2. Everything is written into a folder beside the target: RocksDB checkpoints (hard links where the disk is the
        same), the recovery store, and the small files that flows keep.
     3. That folder is synced and renamed: a crash leaves no target, never half of one.
@@ -43,6 +43,7 @@ def checkpoint(state_dir: Path, target: Path) -> None:
             )
         if state_dir.resolve() in target.resolve().parents:
             raise StateError(f"{target} is inside {state_dir}: give a folder that is not lost together with it")
+        directory.finish_cleaning()  # what was erased is not to be in the copy
         with _writing(target), _renamed(target) as new:
             for partition in directory.partitions():
                 _copy_database(partition, partition_folder(new, partition.number))

@@ -1,6 +1,7 @@
 """A state directory: N state partitions, the settings that shaped them, and the secret their keys are made with."""
 
 import contextlib
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is
 RECOVERY = "recovery"
 BEGIN = "begin.json"  # where output and query partitions ended when the directory was new
 REWIND = "rewind.json"  # from where the log is to be read again
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class StateDirectory:
         self._opening = threading.Lock()
         self._hot: dict[int, HotOwners] = {}
         self._disk = ThreadPoolExecutor(fingerprint.partitions, "recallflow-sync")
+        self._cleaner = ThreadPoolExecutor(1, "recallflow-clean")
+        self._to_clean = set[int]()  # partitions whose turn with the cleaner is still to come
         self._lock = contextlib.ExitStack()
 
     @classmethod
@@ -88,6 +93,7 @@ class StateDirectory:
                 folder = partition_folder(self.path, number)
                 _check_whole(folder)
                 self._partitions[number] = Partition(folder, number, self._keyring, self._memory, self._lock_wait_s)
+                self.clean(self._partitions[number])  # what an earlier run left
             return self._partitions[number]
 
     def partitions(self) -> list[Partition]:
@@ -124,6 +130,29 @@ class StateDirectory:
         for _ in self._disk.map(Partition.sync, unsynced):
             pass  # raises what a partition raised
 
+    @property
+    def uncleaned(self) -> int:
+        """Erased owners of whom files of the open partitions may still hold something."""
+        return sum(len(partition.cleaning) for partition in [*self._partitions.values()])
+
+    def clean(self, partition: Partition) -> None:
+        """Has what was erased cleaned off a partition's files, if anything was, in the background."""
+        if partition.cleaning and partition.number not in self._to_clean:
+            self._to_clean.add(partition.number)
+            self._cleaner.submit(self._clean, partition)
+
+    def finish_cleaning(self) -> None:
+        """Returns when no file of any partition holds anything of what was erased. Raises StorageError."""
+        for partition in self.partitions():
+            partition.clean()
+
+    def _clean(self, partition: Partition) -> None:
+        self._to_clean.discard(partition.number)
+        try:
+            partition.clean()
+        except StorageError as error:
+            _log.error("what was erased may be in files still, until the next start: %s", error)
+
     def hot_owners(self) -> HotOwners:
         """The calling worker's cache of hot owners."""
         return self._hot.setdefault(threading.get_ident(), HotOwners(self._cache_bytes))
@@ -135,6 +164,9 @@ class StateDirectory:
 
     def close(self) -> None:
         self._disk.shutdown()
+        for partition in self._partitions.values():
+            partition.cleaning.close()
+        self._cleaner.shutdown()
         with contextlib.suppress(StorageError):  # without them the next question takes a little longer
             for owners in self._hot.values():
                 owners.keep_tails(PACKED_AT_END // len(self._hot))

@@ -2,12 +2,13 @@
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.arrays import Ints
+from recallflow.state.erasure import erased_ms
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_graph import HotGraph
 from recallflow.state.index import OwnerIndex
@@ -34,6 +35,7 @@ class HotOwner:
         head = Head.decode(stored) if stored else Head(owner, 0, 0)
         self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
         self.language, self.memories = head.language, head.memories
+        self.erased_ms = erased_ms(partition, owner)
         self.graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None
         self._segments: Segments | None = None
@@ -203,6 +205,11 @@ class HotOwners:
             self._touched.discard(owner)
             self._total_bytes -= self._weights.pop(owner, 0)
 
+    def drop_all(self, owners: Callable[[Owner], bool]) -> None:
+        """Takes all such owners out of memory."""
+        for owner in [owner for owner in self._owners if owners(owner)]:
+            self.drop(owner)
+
     def keep_segments(self, model: str, dimension: int) -> None:
         """Packs what is complete of the indexes of owners touched since the last `shrink`, within a share of work: it
         holds up everybody. What is over it waits until its owner is touched again."""
@@ -257,3 +264,8 @@ class Owners:
         StorageError."""
         self._partition.commit()
         self._hot_owners.drop(owner)
+
+    def drop_all(self, owners: Callable[[Owner], bool]) -> None:
+        """Takes all such owners out of memory. Raises StorageError."""
+        self._partition.commit()
+        self._hot_owners.drop_all(owners)

@@ -53,8 +53,10 @@ read, or deleted, as one range and can never be reached from another owner's pre
     04 owner(16)                              progress of an event that is applied in several steps
     05 owner(16)                              the owner's key, wrapped, and which user it is of
     06 user(16) owner(16)                     the owners that a user has, one in each environment
-    07 user(16)                               that a user was erased, and what of it is still to be cleaned up
+    07 user(16)                               up to which event time a user was erased, in all environments
+    07 user(16) owner(16)                     the same, in one
     08 tenant(16)                             the tenant's key, wrapped
+    09 owner(16) user(16)                     an erased owner, of whom files may still hold something
 
 `owner`, `user`, `tenant` and `name` are keyed hashes: no key holds a user's own words. Integers are big-endian, so
 that byte order is number order. `seq` numbers an owner's memories in order of arrival and never changes; `change`
@@ -79,6 +81,7 @@ OWNER_KEYS = b"\x05"
 USERS = b"\x06"
 ERASED = b"\x07"
 TENANT_KEYS = b"\x08"
+UNCLEANED = b"\x09"
 END = b"\xff"  # behind every key
 
 HEAD = b"H"
@@ -365,6 +368,29 @@ def user_owner(user: bytes, owner: bytes) -> bytes:
 def users_owners(user: bytes) -> bytes:
     """Prefix of the owners that a user has."""
     return USERS + user
+
+
+def erased(user: bytes) -> bytes:
+    return ERASED + user
+
+
+def erased_in(user: bytes, owner: bytes) -> bytes:
+    """Key of up to when a user was erased in the environment that makes it this owner."""
+    return ERASED + user + owner
+
+
+def uncleaned(owner: bytes, user: bytes) -> bytes:
+    return UNCLEANED + owner + user
+
+
+def uncleaned_of(key: bytes) -> tuple[bytes, bytes]:
+    """The owner and the user of whom something is to be cleaned."""
+    return key[1 : 1 + OWNER_BYTES], key[1 + OWNER_BYTES :]
+
+
+def owner(owner_: bytes) -> bytes:
+    """Prefix of all that is one owner's."""
+    return OWNERS + owner_
 
 
 def tenant_key(tenant: bytes) -> bytes:

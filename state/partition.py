@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -25,6 +25,7 @@ from recallflow.errors import StateError, StateFormatError, StateInUse, StorageE
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys
+from recallflow.state.cleaning import Cleaning
 from recallflow.state.files import check_room, says_full
 from recallflow.state.keyring import Keyring
 from recallflow.state.owner_keys import OwnerKeys
@@ -96,6 +97,7 @@ class Partition:
         self._counted = False  # since the last commit
         self._check_format(path)
         self.applied = self._read_applied()
+        self.cleaning = Cleaning(self._db, [key for key, _ in self.scan(keys.UNCLEANED)])
         self.counts = Counts(*orjson.loads(self.get(keys.COUNTS) or b"[0,0]"))
         self.unfit = Counter[tuple[str, str]]()  # events of this run that had no effect, by type and reason
 
@@ -134,7 +136,7 @@ class Partition:
     def keep(self, derived: Mapping[bytes, bytes | None]) -> None:
         """Writes derived records (None deletes) at once, beside the transaction, and not to RocksDB's log: a process
         that is killed may lose them, all of one call or none. Raises StorageError."""
-        self._write(self._batch(derived), self._unlogged)
+        self._write(self._fill(WriteBatch(raw_mode=True), derived), self._unlogged)
 
     def stage(self, values: Values, position: Position | None = None, brought: Counts = NOTHING) -> None:
         """Takes what an event changes into the transaction: all of it in one call, after the event succeeded, with the
@@ -233,7 +235,25 @@ class Partition:
         """Writes effects and applied positions as ONE WriteBatch, wholly or not at all. Raises StorageError."""
         if not self._pending and not self._moved:
             return
-        batch = self._batch(self._pending)
+        self._commit(WriteBatch(raw_mode=True))
+
+    def erase(self, owners: Sequence[bytes], user: bytes, values: Values, position: Position, brought: Counts) -> None:
+        """Deletes all that owners of a user have, their keys too, in ONE WriteBatch with what the event stages that
+        erases them, and that files are to be cleaned. Raises StorageError."""
+        self.commit()
+        for owner in owners:
+            self.forget_key(owner)
+        marks: list[bytes] = [keys.uncleaned(owner, user) for owner in owners]
+        self.stage(values | dict.fromkeys(marks, b""), position, brought)
+        batch = WriteBatch(raw_mode=True)
+        for owner in owners:
+            batch.delete_range(keys.owner(owner), keys.after(keys.owner(owner)))
+        with self.cleaning.adding(marks):
+            self._commit(batch)
+
+    def _commit(self, batch: WriteBatch) -> None:
+        """Writes what was staged behind what is in a batch."""
+        self._fill(batch, self._pending)
         for source in self._moved:
             batch.put(keys.applied(source), b"%d" % self.applied[source])
         if self._counted:
@@ -246,9 +266,8 @@ class Partition:
         self._moved.clear()
         self._written += 1
 
-    def _batch(self, values: Mapping[bytes, bytes | None]) -> WriteBatch:
-        batch, seal = WriteBatch(raw_mode=True), self._sealing.seal
-        put, delete = batch.put, batch.delete
+    def _fill(self, batch: WriteBatch, values: Mapping[bytes, bytes | None]) -> WriteBatch:
+        seal, put, delete = self._sealing.seal, batch.put, batch.delete
         for key, value in values.items():
             if value is None:
                 delete(key)
@@ -312,6 +331,14 @@ class Partition:
             self._failed = True
             raise StorageError(_storage_message(self.number, error)) from error
         self._synced = written
+
+    def clean(self) -> None:
+        """Cleans files of what was erased; returns when none holds anything of it. Any thread may. Raises
+        StorageError."""
+        try:
+            self.cleaning.run()
+        except Exception as error:  # rocksdict raises bare Exception
+            raise StorageError(f"files of state partition {self.number} could not be written anew: {error}") from error
 
     def close(self) -> None:
         try:

@@ -134,6 +134,11 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
                 counts["users' owners"] += 1
             elif key.startswith(keys.TENANT_KEYS) and len(key) == 1 + keys.OWNER_BYTES:
                 counts["tenants' keys"] += 1
+            elif key.startswith(keys.ERASED) and len(key) in (1 + keys.OWNER_BYTES, 1 + 2 * keys.OWNER_BYTES):
+                counts["erasures"] += 1
+                int(value)
+            elif key.startswith(keys.UNCLEANED) and len(key) == 1 + 2 * keys.OWNER_BYTES:
+                counts["erasures to clean up"] += 1
             elif key.startswith(keys.APPLIED):
                 counts["positions"] += 1
                 if int(value) < 0:

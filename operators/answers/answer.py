@@ -12,7 +12,7 @@ from recallflow.operators import redaction
 from recallflow.operators.answers import lookups
 from recallflow.operators.answers.models import Answers
 from recallflow.operators.apply import Rules
-from recallflow.operators.events import Ask, Request, unsupported
+from recallflow.operators.events import Ask, Request
 from recallflow.operators.graph.explore import explore, explored_edge
 from recallflow.operators.graph.facts import FactSearch
 from recallflow.operators.graph.rollout import Expansions
@@ -183,7 +183,7 @@ class Answerer:
                 return Response(query_id=query_id, status="ok", graph_facts=self._facts(query, ask, said))
             case UserStats():
                 return Response(query_id=query_id, status="ok", stats=lookups.stats(self._index(hot), now_ms))
-        raise unsupported(query.type)
+        raise TypeError(f"{query.type} is not answered here")
 
     def _versions(self, hot: HotOwner, memory_id: str) -> list[MemoryRow]:
         """All versions of a memory, oldest first. Raises InvalidRecord where there is none."""

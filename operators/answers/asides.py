@@ -1,6 +1,6 @@
 """Questions that are set aside until models have answered, or failed, and that are asked anew after a kill."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from recallflow.operators.answers.models import Answers, Job, Models
@@ -9,6 +9,7 @@ from recallflow.operators.async_call.logic import numbers
 from recallflow.operators.events import Ask
 from recallflow.operators.recall.said import Received, Said, Wanted
 from recallflow.operators.recall.stages import Find, Found
+from recallflow.owner import Owner
 from recallflow.responses import Warn
 
 KEPT = 16  # questions of a state partition whose answers are found while models are asked; others are looked up later
@@ -64,6 +65,11 @@ class Asides:
         question = question._replace(found=find() if is_room else None)
         self._asides[number] = _Aside(question, wanted, call, began_s)
         return number
+
+    def give_up(self, owners: Collection[Owner]) -> list[Question]:
+        """Waits no more for what models are asked about questions of these owners; returns the questions."""
+        numbers_ = [number for number, aside in self._asides.items() if aside.question.ask.owner in owners]
+        return [self._asides.pop(number).question for number in numbers_]
 
     def wait(self, number: int) -> None:
         """Blocks until the answers are there, or there will be none: for a log that ends, which no source wakes."""

@@ -6,7 +6,7 @@ that models are asked about, until they have answered or failed; one that smalle
 had its turn.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -15,7 +15,7 @@ from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Asides, Question
 from recallflow.operators.answers.effects import Marks, stage_effects
 from recallflow.operators.answers.turns import Turns
-from recallflow.operators.answers.waiting import Pasts, Waiting
+from recallflow.operators.answers.waiting import Asked, Pasts, Waiting
 from recallflow.operators.apply import Rules
 from recallflow.operators.events import Ask, Item, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
@@ -112,6 +112,16 @@ class Queries:
         was_idle, outputs = not self._turns, self._answer_received(is_at_work)
         self._had_turn = was_idle and bool(self._turns)
         return outputs
+
+    def begin_anew(self, owners: Collection[Owner]) -> None:
+        """Has the questions under way of these owners asked anew: nothing that was found for them counts, and nothing
+        that models said of it."""
+        given_up: list[Asked | Question] = [*self._pasts.give_up(owners), *self._turns.give_up(owners)]
+        if self._asides is not None:
+            given_up += self._asides.give_up(owners)
+        given_up += [question for question in self._received if question.ask.owner in owners]
+        self._received = [question for question in self._received if question.ask.owner not in owners]
+        self._received += [Question(question.ask, question.warnings, NOTHING, None) for question in given_up]
 
     def due_ms(self) -> int | None:
         """When `advance` has something to do, in epoch milliseconds; 0 is at once."""

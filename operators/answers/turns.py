@@ -7,7 +7,7 @@ in the snapshot, and is asked anew after a kill.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from recallflow.errors import InvalidRecord
@@ -70,6 +70,12 @@ class Turns:
             return _without(question, len(smaller), "internal_error")
         self._questions.appendleft(question._replace(beside=(*question.beside, beside)))
         return None
+
+    def give_up(self, owners: Collection[Owner]) -> list[Question]:
+        """Ends the turns of questions of these owners; returns the questions."""
+        given_up = [question for question in self._questions if question.ask.owner in owners]
+        self._questions = deque(question for question in self._questions if question.ask.owner not in owners)
+        return given_up
 
     def _smaller(self, question: Question) -> Sequence[str]:
         return () if question.found is None else self._answerer.smaller_questions(question.found, question.said)

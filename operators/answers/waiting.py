@@ -5,7 +5,7 @@ between which others have their turn. What waits survives a kill in the snapshot
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from recallflow.embedder import Embedder
@@ -15,6 +15,7 @@ from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE, Moment, OfMoment, Steps, build, present_index
 from recallflow.operators.recall.said import Said
+from recallflow.owner import Owner
 from recallflow.queries import Recall
 from recallflow.records import Position
 from recallflow.responses import Warn
@@ -108,6 +109,14 @@ class Pasts:
         except InvalidRecord:
             return self._asked.popleft()
         return None
+
+    def give_up(self, owners: Collection[Owner]) -> list[Asked]:
+        """Builds the past of these owners no further; returns their questions."""
+        if self._asked and self._asked[0].ask.owner in owners:
+            self._built = None
+        given_up = [asked for asked in self._asked if asked.ask.owner in owners]
+        self._asked = deque(asked for asked in self._asked if asked.ask.owner not in owners)
+        return given_up
 
     def _step(self, asked: Asked) -> None:
         try:

@@ -5,7 +5,7 @@ and a log that is read again is judged by what was decided then. So it does not 
 a process tell what they saw, only that what they told is counted together.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from recallflow.control import DEFAULT, GateVerdict
 from recallflow.decisions import Decision
 from recallflow.graphs import TypeFigures
 from recallflow.operators.graph.gate import Figure, Gate, Part, Seen, Window
+from recallflow.owner import Owner
 
 GATE = "quality gate"
 REPEAT_MS = 60_000  # a verdict that has not come back through the log by then is published again
@@ -26,6 +27,7 @@ class Failure(NamedTuple):
     at_ms: int
     query_id: str
     error: str
+    owner: Owner
 
 
 class Watched(NamedTuple):
@@ -65,6 +67,13 @@ class Gates:
         """What a user said of a memory of an answer."""
         with self._lock:
             self._of(tenant_id).gate.feedback(at_ms, useful, part)
+
+    def forget(self, owners: Collection[Owner]) -> None:
+        """Forgets the queries of owners that failed; figures are of nobody."""
+        with self._lock:
+            for owner in owners:
+                if (tenant := self._tenants.get(owner.tenant_id)) is not None:
+                    tenant.failures = [one for one in tenant.failures if one.owner != owner]
 
     def watched(self, tenant_id: str) -> Watched:
         """What was seen of a tenant."""

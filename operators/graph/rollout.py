@@ -5,7 +5,7 @@ quality gate (`gate.verdict`), both as of the query's append time.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
 from typing import Any, Literal, NamedTuple
 
@@ -82,7 +82,7 @@ class Expansions:
                 expansion, compared = once(STEP, request.position, expand)
             except InvalidRecord as error:
                 outcome = "failed"
-                failure = Failure(at_ms, request.query_id, error.fields[0].problem)
+                failure = Failure(at_ms, request.query_id, error.fields[0].problem, request.owner)
                 warning = Warn(code="graph_expansion_error", detail="the graph added nothing: its expansion failed")
                 applied = Applied((), "graph_expansion_error", (warning,))
             else:
@@ -134,6 +134,12 @@ class Expansions:
         """What a user said of a memory; it counts for the last answer that had it, once."""
         if (part := self._answered.pop((owner, memory_id), None)) is not None:
             self._gates.feedback(owner.tenant_id, at_ms, useful, part)
+
+    def forget(self, owners: Collection[Owner]) -> None:
+        """Forgets the answers of owners who are erased, and the queries that failed."""
+        for answered in [answered for answered in self._answered if answered[0] in owners]:
+            del self._answered[answered]
+        self._gates.forget(owners)
 
     def verdict(self, tenant_id: str) -> GateVerdict | None:
         """The verdict of the tenant's gate, where another one holds."""

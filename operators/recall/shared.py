@@ -66,6 +66,12 @@ class _Recent(Generic[K, V]):
             while self.size > self._budget:
                 self.size -= self._values.popitem(last=False)[1][1]
 
+    def drop(self, is_stale: Callable[[V], bool]) -> None:
+        """Drops the values that are stale."""
+        with self._lock:
+            for key in [key for key, (value, _) in self._values.items() if is_stale(value)]:
+                self.size -= self._values.pop(key)[1]
+
 
 class QuestionVector(NamedTuple):
     """A question's (dimension,) vector, L2-normalised, and whether it came from the cache; or why there is none.
@@ -203,6 +209,10 @@ class CandidatesCache:
         cached = self._cache.get((id(conversation), text))
         # Another conversation may have had its address before.
         return cached[1] if cached is not None and cached[0]() is conversation else None
+
+    def drop_gone(self) -> None:
+        """Drops what is cached for memories that are not held any more, with the questions about them."""
+        self._cache.drop(lambda cached: cached[0]() is None)
 
     def put(self, conversation: Conversation, text: str, columns: Columns) -> None:
         """Caches the columns, unless they alone are over the budget."""

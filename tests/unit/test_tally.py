@@ -33,6 +33,7 @@ from recallflow.operators.enrichment.failures import failure
 from recallflow.operators.enrichment.plan import Thresholds
 from recallflow.operators.enrichment.requests import TASKS
 from recallflow.outputs import Answer, DeadLetter, Derived, Done, Receipted, Requested
+from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
 from recallflow.records import Position, Record
 from recallflow.responses import WARNINGS, Response, Warn
 from recallflow.state.directory import StateDirectory
@@ -159,6 +160,8 @@ def test_every_counter_is_there_before_anything_is_counted(running: Running) -> 
     expected += [f"recallflow_unfit_events_total{{'reason': 'outdated', 'type': '{kind}'}}" for kind in DERIVED_TYPES]
     expected += ["recallflow_unfit_events_total{'reason': 'other_model', 'type': 'memory.embedding'}"]
     expected += ["recallflow_unfit_events_total{'reason': 'too_many', 'type': 'memory'}"]
+    erasable = sorted(EVENT_TYPES - QUERY_TYPES - {"user.erase"})
+    expected += [f"recallflow_unfit_events_total{{'reason': 'erased', 'type': '{kind}'}}" for kind in erasable]
     expected += [
         f"recallflow_outputs_total{{'kind': '{kind}'}}"
         for kind in ("response", "receipt", "request", "dead_letter", "verdict")

@@ -160,7 +160,7 @@ def test_lines_that_the_state_refuses_are_told_in_line_order_with_the_others(
         make_event("memory", id="a", content="coffee"),
         NOT_JSON,
         make_event("memory.update", memory_id="b", summary="no such memory"),
-        make_event("user.erase"),
+        make_event("memory.feedback", memory_id="b", useful=True),
         {"type": "message"},
     ]
     told = parsed(cli("pipe", stdin=jsonl(*lines)).stderr)
@@ -168,7 +168,7 @@ def test_lines_that_the_state_refuses_are_told_in_line_order_with_the_others(
         (2, "id_conflict"),
         (3, "invalid_json"),
         (4, "not_found"),
-        (5, "unsupported"),
+        (5, "not_found"),
         (6, "invalid_event"),
     ]
 

@@ -495,16 +495,6 @@ def test_an_update_can_end_and_reopen_a_memory(do: Do) -> None:
     assert [found(response) for response in done.responses] == [set(), {"a"}]
 
 
-# ── what this version does not do ─────────────────────────────────────────────────────────────────────────────────
-
-
-def test_what_is_not_built_yet_is_refused_and_changes_nothing(do: Do) -> None:
-    done = do(memory("a"), ("user.erase", {}), ("user.erase", {"id": "x"}), history("a"))
-    assert codes(done) == [("unsupported", ["type"])] * 2
-    assert outcomes(done) == ["created"]
-    assert len(done.responses[0]["versions"]) == 1
-
-
 # ── a refused event leaves no trace ───────────────────────────────────────────────────────────────────────────────
 
 

@@ -1,0 +1,95 @@
+"""Files without what was erased: a deletion alone leaves bytes in table files, and in RocksDB's log of writes.
+
+1. What is in memory is flushed to a table file, which leaves out what was deleted; the logs before that go.
+2. The stretches of what was erased are compacted down to the last level: each table file of theirs is written anew.
+3. Files that are replaced go as soon as nobody reads them any more.
+
+Until all of that is done, a mark (table 09) names who was erased. It is written together with the erasure, so a process
+that is killed meanwhile leaves it to the next one. All of it may take seconds, beside the worker.
+"""
+
+import threading
+from collections.abc import Iterable
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from rocksdict import BottommostLevelCompaction, CompactOptions
+
+from recallflow.state import keys
+
+LOOK_AGAIN_S = 0.2  # for files that are still read
+_BEHIND = b"\x00"  # makes of a key the one right behind it
+
+
+class Cleaning:
+    """What is to be cleaned of one state partition's files. Any thread may clean."""
+
+    def __init__(self, db: Any, marks: Iterable[bytes]) -> None:
+        """`marks`: those that earlier runs left."""
+        self._db = db
+        self._folder = Path(db.path())
+        self._numbers = count()  # one that is erased again meanwhile is to be cleaned again
+        self._marks = {mark: next(self._numbers) for mark in marks}
+        self._writing, self._at_work = threading.Lock(), threading.Lock()
+        self._closing = threading.Event()
+
+    def __len__(self) -> int:
+        """How many erased owners the files may still hold something of."""
+        return len(self._marks)
+
+    @contextmanager
+    def adding(self, marks: Iterable[bytes]) -> Any:
+        """While these marks are written."""
+        with self._writing:
+            yield
+            self._marks |= {mark: next(self._numbers) for mark in marks}
+
+    def run(self) -> bool:
+        """Cleans until nothing is left to clean. Returns whether it came to that: not where it is closed while
+        replaced files are still read. Raises what RocksDB raises."""
+        with self._at_work:
+            while marks := dict(self._marks):
+                if not self._clean(marks):
+                    return False
+                with self._writing:
+                    for mark in [mark for mark, number in marks.items() if self._marks[mark] == number]:
+                        self._db.delete(mark)
+                        del self._marks[mark]
+        return True
+
+    def close(self) -> None:
+        """Waits for no reader any more."""
+        self._closing.set()
+
+    def _clean(self, marks: Iterable[bytes]) -> bool:
+        logs = {*self._folder.glob("*.log")}
+        with self._writing:
+            self._db.put(min(marks), b"")  # with nothing to flush, the log would stay
+        self._db.flush()
+        options = CompactOptions()
+        options.set_exclusive_manual_compaction(False)
+        options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
+        for first, end in _stretches(marks):
+            self._db.compact_range(first, end, options)
+        stale = logs | (self._tables() - self._live())
+        while stale := {file for file in stale if file.exists()} - self._live():
+            if self._closing.wait(LOOK_AGAIN_S):
+                return False
+        return True
+
+    def _tables(self) -> set[Path]:
+        return {*self._folder.glob("*.sst")}
+
+    def _live(self) -> set[Path]:
+        return {self._folder / file["name"].lstrip("/") for file in self._db.live_files()}
+
+
+def _stretches(marks: Iterable[bytes]) -> Iterable[tuple[bytes, bytes]]:
+    """Where something may be of those who were erased: first keys and those behind the last."""
+    for owner, user in sorted(map(keys.uncleaned_of, marks)):
+        yield keys.owner(owner), keys.after(keys.owner(owner))
+        for key in (keys.work(owner), keys.owner_key(owner), keys.user_owner(user, owner)):
+            yield key, key + _BEHIND
+    yield keys.OUTBOX, keys.after(keys.OUTBOX)

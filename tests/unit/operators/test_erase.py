@@ -1,0 +1,327 @@
+"""`user.erase`: what goes, what stays, and what comes after it with an earlier time."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recallflow.errors import DecryptionFailed
+from recallflow.flows.embedded import Processed
+from recallflow.state import keys
+from recallflow.state.verify import verify
+from tests.unit.operators.harness import MEMORIES, Harness, receipts
+
+RunFlow = Callable[..., Processed]
+MakeEvent = Callable[..., dict[str, Any]]
+Told = tuple[str, int, dict[str, Any]]
+
+NEW_YEAR_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@pytest.fixture
+def do(run_flow: RunFlow, make_event: MakeEvent) -> Callable[..., Processed]:
+    """Runs Ann's events, given as (type, day, fields)."""
+
+    def run(*told: Told, **chosen: Any) -> Processed:
+        lines = [
+            make_event(kind, NEW_YEAR_MS + day * DAY_MS, **{"receipt": True} | fields) for kind, day, fields in told
+        ]
+        return run_flow(lines, **chosen)
+
+    return run
+
+
+def memory(memory_id: str, day: int, **fields: Any) -> Told:
+    return "memory", day, {"id": memory_id, "content": f"walnut {memory_id}"} | fields
+
+
+def erase(day: int, **fields: Any) -> Told:
+    return "user.erase", day, fields
+
+
+def ask(**fields: Any) -> Told:
+    return "recall", 300, {"query": "walnut", "k": 50} | fields
+
+
+def outcomes(done: Processed) -> list[str]:
+    return [receipt["outcome"] for receipt in done.receipts]
+
+
+def found(response: dict[str, Any]) -> list[str]:
+    return sorted(memory["id"] for memory in response["memories"])
+
+
+# ── what goes ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_erased_user_is_remembered_by_nothing(do: Callable[..., Processed], tmp_path: Path) -> None:
+    told = [memory(f"m{n}", n) for n in range(5)]
+    stats: Told = ("user.stats", 300, {})
+    listed: Told = ("episodes.list", 300, {})
+    done = do(*told, ask(), erase(10), ask(), ("memory.history", 300, {"memory_id": "m1"}), stats, listed,
+              state_dir=tmp_path / "s")  # fmt: skip
+    before, after, history, counted, episodes = done.responses
+    assert len(found(before)) == 5
+    assert found(after) == []
+    assert history["error"]["code"] == "not_found"
+    assert counted["stats"]["memories"] == 0
+    assert episodes["episodes"] == []
+    assert outcomes(done) == ["created"] * 5 + ["erased"]
+    assert verify(tmp_path / "s").problems == []
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_the_state_is_that_of_a_log_without_the_user(tmp_path: Path, make_event: MakeEvent, after: int) -> None:
+    """Also where the user goes on afterwards: its sequence numbers begin anew."""
+    before = [make_event("message", n, id=f"m{n}", content=f"walnut {n} in Porto", session_id="s") for n in range(9)]
+    changes = [
+        make_event("memory.update", 9, memory_id="m1", content="ferry", tags=["a"]),
+        make_event("memory.forget", 9, memory_id="m2"),
+        make_event("memory.feedback", 9, memory_id="m3", useful=True),
+        make_event("graph.edges", 9, edges=[{"source": "m1", "target": "m3", "type": "about"}]),
+        make_event("category.summary", 9, category="food", summary="walnuts"),
+    ]
+    others = [make_event("memory", n, user_id="bo", id=f"b{n}", content=f"violin {n}") for n in range(4)]
+    later = [make_event("message", 20 + n, id=f"m{n}", content=f"lantern {n}", session_id="s") for n in range(after)]
+    told = [*before, others[0], *changes, *others[1:]]
+    engine, without = Harness(tmp_path / "s"), Harness(tmp_path / "without")
+    engine.run(MEMORIES, *told, make_event("user.erase", 10), *later)
+    kept = {id(one) for one in (*others, *later)}
+    blank = make_event("memory.forget", 0, user_id="nobody", memory_id="m")
+    without.run(MEMORIES, *(one if id(one) in kept else blank for one in [*told, {}, *later]))
+    assert engine.hash() == without.hash()
+    assert engine.directory.counts == without.directory.counts
+    engine.stop()
+    without.stop()
+
+
+def test_counts_are_right_whoever_is_erased(tmp_path: Path, make_event: MakeEvent) -> None:
+    engine = Harness(tmp_path / "s")
+    engine.run(MEMORIES, *(make_event("memory", n, id=f"m{n}", content="tea") for n in range(5)))
+    engine.run(MEMORIES, make_event("memory", environment="test", id="m", content="tea"))
+    engine.run(MEMORIES, make_event("memory", user_id="bo", id="m", content="tea"))
+    engine.run(MEMORIES, make_event("memory.forget", 6, memory_id="m1"))
+    assert engine.directory.counts == (3, 6)
+    engine.run(MEMORIES, make_event("user.erase", 10, environment="test"))
+    assert engine.directory.counts == (2, 5)
+    engine.run(MEMORIES, make_event("user.erase", 10))
+    assert engine.directory.counts == (1, 1)
+    engine.run(MEMORIES, make_event("user.erase", 11), make_event("user.erase", 11, user_id="nobody"))
+    assert engine.directory.counts == (1, 1)
+    engine.stop()
+    assert verify(tmp_path / "s").problems == []
+
+
+def test_a_user_whose_key_is_lost_can_be_erased(tmp_path: Path, make_event: MakeEvent) -> None:
+    engine = Harness(tmp_path / "s")
+    engine.run(MEMORIES, *(make_event("memory", n, id=f"m{n}", content="tea") for n in range(5)))
+    partition = engine.directory.partition(0)
+    opened = type(partition._sealing).open
+
+    def fail(self: object, key: bytes, value: bytes) -> bytes:
+        if key[:1] == keys.OWNERS:
+            raise DecryptionFailed("no key fits")
+        return opened(self, key, value)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(partition._sealing), "open", fail)
+        (said,) = receipts(engine.run(MEMORIES, make_event("user.erase", 10, receipt=True)))
+    assert said["outcome"] == "erased"
+    assert engine.directory.counts == (0, 0)
+    engine.run(MEMORIES, make_event("memory", 20, id="m1", content="tea"))
+    assert engine.directory.counts == (1, 1)
+    engine.stop()
+    assert verify(tmp_path / "s").problems == []
+
+
+# ── what comes later ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_events_up_to_the_erasure_have_no_effect_and_later_ones_begin_anew(do: Callable[..., Processed]) -> None:
+    done = do(
+        memory("m1", 1), erase(10),
+        memory("m2", 5), memory("m3", 10), memory("m1", 9), memory("m4", 11),
+        ("memory.update", 9, {"memory_id": "m1", "tags": ["a"]}),
+        ("memory.forget", 9, {"memory_id": "m4"}),
+        ("memory.feedback", 10, {"memory_id": "m4", "useful": True}),
+        ("episode.end", 9, {"session_id": "s"}),
+        ask(), ("memory.get", 300, {"memory_id": "m4"}),
+    )  # fmt: skip
+    assert outcomes(done) == ["created", "erased", "erased", "erased", "erased", "created"] + ["erased"] * 4
+    assert done.rejected == []
+    assert found(done.responses[0]) == ["m4"]
+    assert done.responses[1]["versions"][0]["seq"] == 0
+
+
+def test_what_is_about_something_gone_and_comes_later_is_about_an_unknown_id(do: Callable[..., Processed]) -> None:
+    done = do(
+        memory("m1", 1), erase(10),
+        ("memory.update", 11, {"memory_id": "m1", "tags": ["a"]}),
+        ("memory.feedback", 11, {"memory_id": "m1", "useful": True}),
+        ("memory.forget", 11, {"memory_id": "m1"}),
+    )  # fmt: skip
+    assert [one["error"]["code"] for one in done.rejected] == ["not_found", "not_found"]
+    assert outcomes(done) == ["created", "erased", "unchanged"]
+
+
+def test_what_was_made_of_something_gone_has_no_effect_whatever_its_time(do: Callable[..., Processed]) -> None:
+    source = {"derived_from": {"memory_id": "m1"}}
+    late: list[Told] = [
+        ("memory", 20, {"id": "d1", "content": "walnuts are liked", **source}),
+        ("memory.update", 20, {"memory_id": "m1", "tags": ["a"], **source}),
+        ("category.summary", 20, {"category": "food", "summary": "walnuts", **source}),
+        ("graph.edges", 20, {"edges": [{"source": "m1", "target": "entity:Bo", "type": "about"}], **source}),
+        ("memory.embedding", 20, {"memory_id": "m1", "embedding": [1.0] * 384, "model": "hash",
+                                  "content_hash": "0" * 64}),
+    ]  # fmt: skip
+    done = do(memory("m1", 1), erase(10), *late, ask(), ("user.stats", 300, {}))
+    assert set(outcomes(done)[2:]) <= {"outdated", "other_model"}
+    assert done.rejected == []
+    assert found(done.responses[0]) == []
+    assert done.responses[1]["stats"]["memories"] == 0
+
+
+def test_events_without_effect_are_counted(tmp_path: Path, make_event: MakeEvent) -> None:
+    engine = Harness(tmp_path / "s")
+    late = [make_event("memory", 5, id=f"m{n}", content="tea") for n in range(3)]
+    engine.run(MEMORIES, make_event("user.erase", 10), *late, make_event("memory.feedback", memory_id="m", useful=True))
+    assert engine.directory.unfit == {("memory", "erased"): 3, ("memory.feedback", "erased"): 1}
+    engine.stop()
+
+
+def test_lines_without_a_time_come_after_what_is_before_them(run_flow: RunFlow) -> None:
+    """All of them may be of one millisecond: their order says what is new."""
+    scope = {"tenant_id": "acme", "user_id": "ann", "receipt": True}
+    gone = scope | {"type": "user.erase"}
+    said = [scope | {"type": "memory", "id": f"m{n}", "content": f"walnut {n}"} for n in range(3)]
+    query = scope | {"type": "recall", "query": "walnut"}
+    done = run_flow([said[0], gone, said[1], query, gone, said[2], query])
+    assert outcomes(done) == ["created", "erased", "created", "erased", "created"]
+    assert [found(one) for one in done.responses] == [["m1"], ["m2"]]
+
+
+# ── erasures among each other ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_erasure_that_comes_after_a_later_one_changes_nothing(do: Callable[..., Processed]) -> None:
+    done = do(
+        memory("m1", 1), erase(10), memory("m2", 11), erase(10), erase(4), memory("m3", 8), ask(), erase(12), ask()
+    )
+    assert outcomes(done) == ["created", "erased", "created", "unchanged", "unchanged", "erased", "erased"]
+    assert [found(one) for one in done.responses] == [["m2"], []]
+
+
+def test_who_is_not_known_can_be_erased_beforehand(do: Callable[..., Processed]) -> None:
+    done = do(erase(10), memory("m1", 9), memory("m2", 11), ask())
+    assert outcomes(done) == ["unchanged", "erased", "created"]
+    assert found(done.responses[0]) == ["m2"]
+
+
+def test_one_environment_is_erased_alone_and_then_all(do: Callable[..., Processed]) -> None:
+    test = {"environment": "test"}
+    done = do(
+        memory("p", 1), memory("t", 1, **test), erase(10, **test), ask(), ask(**test),
+        memory("t2", 9, **test), memory("p2", 9), memory("t3", 11, **test), ask(), ask(**test),
+        erase(8), ask(), ask(**test),
+        memory("t4", 10, **test), memory("p3", 8), memory("p4", 9), memory("o", 8, environment="other"),
+        ask(), ask(**test), ask(environment="other"),
+    )  # fmt: skip
+    assert [found(one) for one in done.responses] == [
+        ["p"], [], ["p", "p2"], ["t3"],
+        [], ["t3"],  # what was erased up to a later time says nothing of before the earlier one
+        ["p4"], ["t3"], [],
+    ]  # fmt: skip
+
+
+def test_erased_again_under_the_same_id_it_is_erased_again(do: Callable[..., Processed]) -> None:
+    done = do(memory("m1", 1), erase(10, id="e"), memory("m2", 11), erase(12, id="e"), ask())
+    assert outcomes(done) == ["created", "erased", "created", "erased"]
+    assert found(done.responses[0]) == []
+
+
+def test_others_of_like_names_stay(do: Callable[..., Processed]) -> None:
+    others = [
+        {"tenant_id": "acme", "user_id": "ann2"}, {"tenant_id": "acm", "user_id": "e/ann"},
+        {"tenant_id": "acme/ann", "user_id": "ann"}, {"tenant_id": "other", "user_id": "ann"},
+        {"tenant_id": "acme", "user_id": "Ann"}, {"tenant_id": "acme", "user_id": "ann "},
+    ]  # fmt: skip
+    done = do(*(memory("m", 1, **one) for one in [{}, *others]), erase(10), *(ask(**one) for one in [{}, *others]))
+    assert [found(one) for one in done.responses] == [[], *[["m"]] * len(others)]
+
+
+# ── replays ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def log(make_event: MakeEvent) -> list[dict[str, Any]]:
+    told = [make_event("memory", n, id=f"m{n}", content=f"walnut {n}", receipt=True) for n in range(4)]
+    others = [make_event("memory", n, user_id="bo", id=f"m{n}", content=f"violin {n}") for n in range(3)]
+    later = [make_event("memory", 20 + n, id=f"l{n}", content=f"lantern {n}") for n in range(2)]
+    return [*told, *others, make_event("user.erase", 10, receipt=True), *later]
+
+
+def test_the_whole_log_sent_again_gives_the_same_state(tmp_path: Path, log: list[dict[str, Any]]) -> None:
+    engine = Harness(tmp_path / "s")
+    engine.run(MEMORIES, *log)
+    once = engine.hash(), engine.directory.counts
+    for _ in range(2):
+        engine.run(MEMORIES, *log)
+        assert (engine.hash(), engine.directory.counts) == once
+    engine.stop()
+    assert verify(tmp_path / "s").problems == []
+
+
+@pytest.mark.parametrize("cut", range(1, 10))
+def test_wherever_it_is_killed_the_log_gives_the_same_state(
+    tmp_path: Path, log: list[dict[str, Any]], cut: int
+) -> None:
+    whole = Harness(tmp_path / "whole")
+    whole.run(MEMORIES, *log)
+    engine = Harness(tmp_path / "s")
+    engine.write(MEMORIES, *log)
+    engine.read(MEMORIES, cut)
+    snapshot = engine.snapshot()
+    engine.read(MEMORIES)
+    engine.kill(snapshot)
+    engine.read(MEMORIES)
+    assert engine.hash() == whole.hash()
+    engine.kill()
+    assert receipts(engine.read(MEMORIES)) != []  # the erasure's
+    assert engine.hash() == whole.hash()
+    engine.stop()
+    whole.stop()
+
+
+# ── what is kept to be sent again ─────────────────────────────────────────────────────────────────────────────────
+
+
+def kept(engine: Harness) -> list[bytes]:
+    return [value for key, value in engine.records() if key.startswith(keys.OUTBOX)]
+
+
+def test_outputs_of_an_erased_user_are_not_sent_again_and_the_erasures_receipt_is(
+    tmp_path: Path, make_event: MakeEvent
+) -> None:
+    engine = Harness(tmp_path / "s")
+    told = [make_event("memory", n, id=f"walnut{n}", content="tea", receipt=True) for n in range(3)]
+    engine.run(MEMORIES, *told, make_event("memory", user_id="bo", id="violin", content="tea", receipt=True))
+    engine.run(MEMORIES, make_event("memory", 2, environment="test", id="oak", content="tea", receipt=True))
+    assert len(kept(engine)) == 5
+    engine.run(MEMORIES, make_event("user.erase", 10, receipt=True))
+    assert not any(b"walnut" in one or b"oak" in one for one in kept(engine))
+    engine.kill()
+    again = receipts(engine.read(MEMORIES))
+    assert [(one["outcome"], one["memory_id"]) for one in again] == [("created", "violin"), ("erased", None)]
+    engine.stop()
+
+
+def test_the_outbox_of_one_environment_goes_alone(tmp_path: Path, make_event: MakeEvent) -> None:
+    engine = Harness(tmp_path / "s")
+    engine.run(MEMORIES, make_event("memory", 1, id="walnut", content="tea", receipt=True))
+    engine.run(MEMORIES, make_event("memory", 2, environment="test", id="oak", content="tea", receipt=True))
+    engine.run(MEMORIES, make_event("user.erase", 10, environment="test"))
+    engine.kill()
+    assert [one["memory_id"] for one in receipts(engine.read(MEMORIES))] == ["walnut"]
+    engine.stop()
