@@ -57,7 +57,8 @@ def encode_record(record: Record) -> list[Any]:
     headers = None if record.headers is None else [[name, _text(value)] for name, value in record.headers]
     flags = record.append_logged, record.silent, record.tombstone
     plain = [*record.position, _text(record.value), record.append_ms, _text(record.key), headers, *flags]
-    return [*plain, record.principal, record.refusal]
+    verdict = (one and [*one] for one in (record.principal, record.refusal))
+    return [*plain, *verdict]
 
 
 def decode_record(encoded: list[Any]) -> Record:
