@@ -72,7 +72,9 @@ class EnrichFlow:
             deployment.await_turn()
             if (self.state_dir / DESCRIPTION).exists():
                 raise UsageError(f"{self.state_dir} holds memories: give the enrichment flow a --state-dir of its own")
-            table = stack.enter_context(closing(ControlTable(self.config.kafka, self.topics.control)))
+            secret = self.config.auth.control_secret
+            opened = ControlTable(self.config.kafka, self.topics.control, secret=secret)
+            table = stack.enter_context(closing(opened))
             models = stack.enter_context(open_models(self.config, runtime, table.history))
             begin, recovery = self._begin()
             deployment.join()
@@ -163,7 +165,7 @@ class EnrichFlow:
         inputs, written = running.source.topics, self.topics.enrichment_written()
         stopping = running.source.stopping
         sink = sink_of(self.config.kafka, begin, known, deployment, stopping, parts, inputs=inputs, written=written)
-        router = Router(self.topics, known.partitions, sink.most_bytes)
+        router = Router(self.topics, known.partitions, sink.most_bytes, self.config.auth)
         reader = Reader(self.topics.enrichment, partial(is_answered, begin.answered))
         flow = Dataflow(FLOW_ID)
         outputs = build(flow, running.source, runtime, models.enrich, self.config.enrichment, reader, running.tally)

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -15,8 +16,10 @@ from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import ControlTable
+from recallflow.connectors.kafka.decide import Decide
 from recallflow.connectors.kafka.deployment import Deployment
 from recallflow.connectors.kafka.misplaced import Misplaced
+from recallflow.connectors.kafka.patience import Patience
 from recallflow.connectors.kafka.sink import KafkaSink
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
@@ -47,6 +50,8 @@ from recallflow.flows.serving import (
     stop_on_signals,
 )
 from recallflow.flows.tally import Tally
+from recallflow.flows.token_keys import TokenKeys, key_source
+from recallflow.flows.topics import check_control
 from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import WithCompletions
@@ -85,8 +90,11 @@ class KafkaFlow:
             deployment = stack.enter_context(closing(deployment_of(self.config, self.topics.memory)))
             directory, rewind = self._open_directory(stack, deployment, self.settings.fingerprint(embedder))
             # Before anything else is read: each record is judged by what was decided up to then.
-            authoriser = Authoriser(decisions, trust_of(self.config.auth, known_secrets(self.config.auth)))
-            table = stack.enter_context(closing(ControlTable(self.options, self.topics.control, history=decisions)))
+            secrets = known_secrets(self.config.auth)
+            authoriser = Authoriser(decisions, trust_of(self.config.auth, secrets))
+            secret = self.config.auth.control_secret
+            read = ControlTable(self.options, self.topics.control, history=decisions, secret=secret)
+            table = stack.enter_context(closing(read))
             opened = open_question_models(
                 self.settings, self.models, embedder, table.history, self.state_dir / SPENDING
             )
@@ -94,6 +102,8 @@ class KafkaFlow:
             begin, recovery = self._begin(written)
             deployment.join()  # it puts out whoever worked here before: the directory is ours
             _log.info("deployment %s is ours", deployment_name(self.config, self.topics.memory))
+            check_control(self.options, self.topics.control)
+            token_keys = self._token_keys(deployment, decisions, secrets)
             parts = Closing()
             running, known = self._running(
                 stack, deployment, directory, authoriser, table, begin, rewind, parts, models, written
@@ -113,6 +123,9 @@ class KafkaFlow:
             flow = self._flow(running, sink, known, embedder, table.history, models)
             stop_on_signals(running.source)
             stack.enter_context(running.watch.running())
+            if token_keys is not None:
+                running.watch.call(token_keys.check)
+                stack.enter_context(token_keys.running())
             sys.setswitchinterval(SWITCH_S)
             _log.warning(authoriser.describe())
             authoriser.warn()
@@ -190,6 +203,7 @@ class KafkaFlow:
             connection=connection,
             misplaced=misplaced,
             authoriser=authoriser,
+            table=table,
         )
         return running, known
 
@@ -205,7 +219,7 @@ class KafkaFlow:
         replies = {topic: sink.partitions[topic] for topic in (self.topics.responses, *self.topics.replies)}
         rules = self.settings.rules(embedder, self.topics.queries, replies, input_ends=False, decisions=decisions)
         rules = replace(rules, skips=self.skips, wanted=self.enrichment.wanted(embedder))
-        router = Router(self.topics, known.partitions, sink.most_bytes)
+        router = Router(self.topics, known.partitions, sink.most_bytes, self.config.auth)
         route = routing(router, running.source, running.tally.observe)
         flow = Dataflow(FLOW_ID)
 
@@ -220,6 +234,19 @@ class KafkaFlow:
         outputs = build(flow, source, running.directory, embedder, rules, decode=decoded, behind=behind, models=models)
         op.output("outputs", op.flat_map_batch("route", outputs, route), sink)
         return flow
+
+    def _token_keys(
+        self, deployment: Deployment, decisions: History, secrets: MutableMapping[str, bytes]
+    ) -> TokenKeys | None:
+        """What announces signing keys, after its first look; None where there is none to announce."""
+        auth = self.config.auth
+        if auth.mode == "off" or (auth.jwks is None and auth.secret is None):
+            return None
+        permit = partial(deployment.check, Patience)
+        announce = Decide(self.options, self.topics.control, auth.control_secret, permit)
+        token_keys = TokenKeys(auth, key_source(auth), decisions, secrets, announce)
+        token_keys.begin()
+        return token_keys
 
     def _begin(self, written: tuple[str, ...]) -> tuple[Begin, RecoveryConfig]:
         """Where the topics ended when the state directory was new, and the recovery store. The store is there first: a

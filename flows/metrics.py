@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from recallflow.connectors.kafka.connection import Connection
+from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.deployment import Deployment
 from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
 from recallflow.connectors.kafka.source import KafkaSource
@@ -43,6 +44,7 @@ class Running:
     connection: Connection
     misplaced: Misplaced
     authoriser: Authoriser
+    table: ControlTable
 
 
 class Metrics(Collector):
@@ -96,6 +98,8 @@ class Metrics(Collector):
                 self._running.authoriser.late,
                 JUDGED_BY,
             )
+            left_out = self._running.table.left_out
+            yield counter("control_events_left_out", "Control events that do not count", "reason", left_out, LEFT_OUT)
             held = self._running.directory.counts
             yield _unfit(self._running.directory.unfit)
             yield gauge("owners", "Users whose memory is held", held.owners)

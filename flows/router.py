@@ -9,6 +9,7 @@ from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
 from recallflow.connectors.kafka.partitions import part_name, partition_of
 from recallflow.credentials import without_credentials
+from recallflow.flows.security_settings import AuthSettings
 from recallflow.flows.topics import Topics
 from recallflow.operators.answers import fit
 from recallflow.operators.enrichment.requests_fit import fitted_request
@@ -23,11 +24,13 @@ from recallflow.outputs import (
     Verdict,
 )
 from recallflow.records import Position
+from recallflow.signatures import signed
 
 KEY_BYTES = 4_096  # an owner's key has at most 1,025: a longer one is cut
 DETAIL_BYTES = 2_000
 HEADERS_SHARE = 4  # a refused record's own headers take at most one part in so many of a dead letter
 Routed = Answer | Receipted | Requested | DeadLetter | Verdict | Enriched | Derived
+NO_AUTH = AuthSettings()
 UNREADABLE = "a header's name is not UTF-8"
 
 
@@ -35,11 +38,16 @@ class Router:
     """Outputs → what is sent where. Everything about one owner goes to one partition, in order."""
 
     def __init__(
-        self, topics: Topics, partitions: Callable[[str, Position], int], most_bytes: Mapping[str, int]
+        self,
+        topics: Topics,
+        partitions: Callable[[str, Position], int],
+        most_bytes: Mapping[str, int],
+        auth: AuthSettings = NO_AUTH,
     ) -> None:
         """`partitions`: how many of a topic are used for what comes of the record at a position. `most_bytes`: topic →
-        how large a record it takes."""
+        how large a record it takes. `auth`: what events are sent with, and decisions signed."""
         self._topics = topics
+        self._auth = auth
         self._partitions = partitions
         self._most_bytes = most_bytes
 
@@ -67,14 +75,16 @@ class Router:
                 topic = self._topics.dead_letters
                 outgoing = letter(output, self._most_bytes[topic])
             case Verdict():
-                topic, outgoing = self._topics.control, _outgoing(output, output.key, output.body)
+                signature = signed(self._auth.control_secret, output.key, output.body)
+                topic, outgoing = self._topics.control, _outgoing(output, output.key, output.body, signature)
             case Enriched():
                 topic, outgoing = self._topics.results, _outgoing(output, output.key, output.body)
                 bare = _outgoing(output, output.key, output.bare)
                 fits = len(output.body) <= outgoing.room_bytes(self._most_bytes[topic])
                 outgoing = replace(outgoing, instead=lambda _: bare) if fits else bare
             case Derived():
-                topic, outgoing = self._topics.memory, _outgoing(output, output.key, output.body)
+                topic = self._topics.memory
+                outgoing = _outgoing(output, output.key, output.body, self._auth.credentials)
         return part_name(topic, self._partition(topic, output)), outgoing
 
     def _partition(self, topic: str, output: Routed) -> int:

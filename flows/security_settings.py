@@ -1,10 +1,13 @@
 """The settings of who may send records, and of what is readable on disk."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from recallflow.credentials import KEY_HEADER, ApiKeyText
+from recallflow.errors import UsageError
 from recallflow.flows.settings import refuse_unless
+from recallflow.signatures import check_secret
 
 AuthMode = Literal["auto", "off", "required"]
 MODES = ("auto", "off", "required")
@@ -25,15 +28,25 @@ class AuthSettings:
 
     mode: str = "auto"
     jwks: str | None = None
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
     issuer: str | None = None
     audience: str | None = None
     tenant_claim: str = "tenant_id"
     jwks_refresh_s: float = 300.0
-    api_key: str | None = None
-    control_secret: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    control_secret: str | None = field(default=None, repr=False)
+
+    @property
+    def credentials(self) -> tuple[tuple[str, bytes | None], ...]:
+        """The headers that records of ours are sent with."""
+        return () if self.api_key is None else ((KEY_HEADER, self.api_key.encode()),)
 
     def __post_init__(self) -> None:
+        # No message shows what was given: it may be a secret.
+        if self.api_key is not None and ApiKeyText.parse(self.api_key) is None:
+            raise UsageError("auth.api_key is no API key: give all that `recallflow keys create` printed, rfk_…")
+        check_secret("auth.secret", self.secret)
+        check_secret("auth.control_secret", self.control_secret)
         refuse_unless(
             self,
             ("mode", "auto, off or required", self.mode in MODES),

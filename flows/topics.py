@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.admin import ask_configs
+from recallflow.connectors.kafka.admin import KEEPS_ALL, ask_configs
 from recallflow.errors import UsageError
 from recallflow.records import Position
 
@@ -108,3 +108,22 @@ def ask_sizes(
     if small := [topic for topic, most in most_bytes.items() if most < LEAST_BYTES]:
         raise UsageError(f"{', '.join(small)}: max.message.bytes is too small; set it to {LEAST_BYTES} or more")
     return most_bytes
+
+
+def check_control(options: KafkaOptions, topic: str) -> None:
+    """A log line where decisions may be lost, or claim to be of another time than they are."""
+    found = ask_configs(options, [topic])[topic]
+    if not found.keeps_all:
+        wanted = ", ".join(f"{name}={value}" for name, value in KEEPS_ALL.items())
+        _log.warning(
+            "%s does not keep everything: records are judged by what was decided when they came, and a rebuild would "
+            "judge them otherwise; set %s",
+            topic,
+            wanted,
+        )
+    if not found.stamped_by_log:
+        _log.warning(
+            "%s: decisions carry their senders' times (CreateTime), and can be backdated; set "
+            "message.timestamp.type=LogAppendTime",
+            topic,
+        )

@@ -1,6 +1,7 @@
 """What tenants' operators decided, as of any time: control events in log order."""
 
 import bisect
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -30,14 +31,25 @@ class History:
         bisect.insort(
             self._decisions[event.tenant_id, kind, event.name], Decision(append_ms, event), key=lambda d: d[0]
         )
-        self._names[event.tenant_id, kind].add(event.name)
-        self._began[kind] = min(append_ms, self._began.get(kind, append_ms))
-        for learn in self._learners:
-            learn(append_ms, event)
+        self._added(append_ms, event)
 
     def call(self, learn: Callable[[int, Control], None]) -> None:
         """Has a function called with each decision that is added, once it is there, by whoever adds it."""
         self._learners.append(learn)
+
+    def add_signed(self, append_ms: int, event: Control) -> bool:
+        """Adds a decision whose `timestamp` is true, and says whether it counts: one that is older than what held when
+        it was appended was sent again by somebody who read it. A revocation is as if it were newer than any."""
+        kind: str = event.type  # type: ignore[attr-defined]
+        decisions = self._decisions[event.tenant_id, kind, event.name]
+        at = bisect.bisect_right(decisions, append_ms, key=lambda d: d.append_ms)
+        if at and _said_ms(decisions[at - 1].event) >= _said_ms(event):
+            return False
+        # Partitions of a topic are read in any order: what counted until now may be such a one, too.
+        later = [d for d in decisions[at:] if _said_ms(d.event) > _said_ms(event)]
+        self._decisions[event.tenant_id, kind, event.name] = [*decisions[:at], Decision(append_ms, event), *later]
+        self._added(append_ms, event)
+        return True
 
     def as_of(self, tenant_id: str, kind: str, name: str, at_ms: int) -> Control | None:
         """What held at `at_ms`: the latest decision appended by then."""
@@ -60,9 +72,26 @@ class History:
         """When the first decision of any of these kinds was made, about any tenant."""
         return min((self._began[kind] for kind in kinds if kind in self._began), default=None)
 
+    def decisions(self, tenant_id: str, kind: str, name: str) -> list[Decision]:
+        """All decisions of a name, in the order of their append times."""
+        return [*self._decisions.get((tenant_id, kind, name), [])]
+
+    def _added(self, append_ms: int, event: Control) -> None:
+        kind: str = event.type  # type: ignore[attr-defined]
+        self._names[event.tenant_id, kind].add(event.name)
+        self._began[kind] = min(append_ms, self._began.get(kind, append_ms))
+        for learn in self._learners:
+            learn(append_ms, event)
+
     def names(self, tenant_id: str, kind: str) -> list[str]:
         """Every name of a kind that a tenant ever decided on."""
         return sorted(self._names.get((tenant_id, kind), ()))
+
+
+def _said_ms(event: Control) -> float:
+    if getattr(event, "revoked", False):
+        return math.inf
+    return -math.inf if event.timestamp is None else event.timestamp
 
 
 def categories(decisions: History, tenant_id: str, at_ms: int) -> list[Category]:

@@ -17,6 +17,7 @@ CREATE_S = 30.0
 DESCRIBE_S = 2.0
 CONFIGS_S = 10.0
 UNKNOWN_BYTES = 900_000  # where the brokers do not say: below what a topic takes by default (1,048,588)
+KEEPS_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 MOST_BYTES = 64 * 1024 * 1024  # a broker takes no request beyond 100 MB (socket.request.max.bytes)
 
 _log = logging.getLogger(__name__)
@@ -58,10 +59,11 @@ class TopicAsker:
 
 class TopicConfig(NamedTuple):
     """`most_bytes`: of a batch, and so of a record with all its trimmings. `stamped_by_log`: whose clock stamps
-    records."""
+    records. `keeps_all`: whether no record is ever removed, by its age, by what there is, or for a newer one."""
 
     most_bytes: int = UNKNOWN_BYTES
     stamped_by_log: bool = True
+    keeps_all: bool = True
 
 
 def ask_configs(options: KafkaOptions, topics: Iterable[str]) -> dict[str, TopicConfig]:
@@ -80,7 +82,10 @@ def _config(topic: str, future: Any) -> TopicConfig:
         _log.warning("%s: its configuration is unknown (%s): records are kept to %d bytes", topic, why, UNKNOWN_BYTES)
         return TopicConfig()
     most_bytes = min(int(found["max.message.bytes"].value), MOST_BYTES)
-    return TopicConfig(most_bytes, found["message.timestamp.type"].value == "LogAppendTime")
+    stamped_by_log = found["message.timestamp.type"].value == "LogAppendTime"
+    return TopicConfig(
+        most_bytes, stamped_by_log, KEEPS_ALL.items() <= {(name, one.value) for name, one in found.items()}
+    )
 
 
 def create_topics(

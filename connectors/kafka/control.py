@@ -1,8 +1,11 @@
-"""The control table: what each tenant's operator decided, read to its end before anything else, and kept up to date."""
+"""The control table: what each tenant's operator decided, read to its end before anything else, and kept up to date.
+
+With a secret, only those decisions count that it signed. One that is sent again by somebody who read it counts for
+nothing: each says when it was made, and is older than what holds."""
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,13 +13,23 @@ from confluent_kafka import Consumer
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import Described
-from recallflow.connectors.kafka.messages import time_ms
+from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
+from recallflow.control import Control
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.parsing import parse_control
+from recallflow.signatures import is_signed
 
 POLL_S = 0.1
+AHEAD_MS = 300_000  # a signed decision may be so far ahead of its append time: clocks differ
+# Why an event is left out → what a person reads of it.
+LEFT_OUT = {
+    "no_event": "is no control event",
+    "not_signed": "is not signed with auth.control_secret",
+    "wrong_time": "has no timestamp, or one over five minutes ahead of its append time",
+    "replayed": "is older than what holds: somebody sent it again, or a clock is behind",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -30,9 +43,13 @@ class ControlTable:
         topic: str,
         new_consumer: NewConsumer = Consumer,
         history: History | None = None,
+        secret: str | None = None,
     ) -> None:
-        """Returns once all that stands in the topic now is read, into `history` if it is given. Raises SourceError."""
+        """Returns once all that stands in the topic now is read, into `history` if it is given. `secret`: that which
+        decisions must be signed with, if any. Raises SourceError."""
         self.history = History() if history is None else history
+        self.left_out: Counter[str] = Counter()  # events that do not count, by reason
+        self._secret = secret
         self._error: Exception | None = None
         self._topic = topic
         self._stopping = threading.Event()
@@ -79,8 +96,27 @@ class ControlTable:
         message: Any = self._reader.read(POLL_S)
         if message is None:
             return
+        place = f"{self._topic}:{message.partition()}:{message.offset()}"
         try:
-            self.history.add(time_ms(message), parse_control(message.value() or b""))
+            event = parse_control(message.value() or b"")
         except InvalidRecord as error:
-            place = f"{self._topic}:{message.partition()}:{message.offset()}"
-            _log.warning("%s is no control event: %s", place, error)
+            self._leave_out(place, "no_event", f": {error}")
+            return
+        if self._secret is None:
+            self.history.add(time_ms(message), event)
+        elif (problem := self._problem(message, event, self._secret)) is not None:
+            self._leave_out(place, problem)
+
+    def _problem(self, message: Any, event: Control, secret: str) -> str | None:
+        """Why a decision does not count; None where it does, and is in the history now."""
+        append_ms = time_ms(message)
+        key = message.key()
+        if key != event.record_key or not is_signed(secret, key, message.value(), headers_of(message)):
+            return "not_signed"
+        if event.timestamp is None or event.timestamp > append_ms + AHEAD_MS:
+            return "wrong_time"
+        return None if self.history.add_signed(append_ms, event) else "replayed"
+
+    def _leave_out(self, place: str, reason: str, detail: str = "") -> None:
+        self.left_out[reason] += 1
+        _log.warning("%s %s%s", place, LEFT_OUT[reason], detail)

@@ -1,6 +1,6 @@
 """Reading dead letters, and sending them again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,16 +70,20 @@ def read_letters(options: KafkaOptions, topic: str) -> Iterator[Letter]:
             yield from filter(None, map(Letter.of, reader.read_to_end(topic, number, begin)))
 
 
-def send_again(options: KafkaOptions, letters: Sequence[Letter]) -> int:
-    """Sends records to the topic they were refused on, as they were: bytes, key and own headers. Returns how many.
-    Raises SinkError; then some may have been sent."""
+def send_again(
+    options: KafkaOptions, letters: Sequence[Letter], credentials: Headers = (), judged: Collection[str] = ()
+) -> int:
+    """Sends records to the topic they were refused on, as they were: bytes, key and own headers. Those for the topics
+    where senders are `judged` are sent with our `credentials`, if any: dead letters hold none of the first sender's.
+    Returns how many. Raises SinkError; then some may have been sent."""
     if not letters:
         return 0
     configs = ask_configs(options, [letter.source.topic for letter in letters])
     most_bytes = {topic: config.most_bytes for topic, config in configs.items()}
     sender = Sender(options, most_bytes, then="others may have been sent: those with an id apply once")
     for letter in letters:
-        sender.send(letter.source.topic, letter.value, letter.key, headers=letter.headers)
+        ours = credentials if letter.source.topic in judged else ()
+        sender.send(letter.source.topic, letter.value, letter.key, headers=(*letter.headers, *ours))
         sender.poll()
     sender.flush(Patience(DELIVERY_S))
     return len(letters)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import ask_configs
-from recallflow.connectors.kafka.outgoing import TRIMMINGS_BYTES
+from recallflow.connectors.kafka.messages import Headers
+from recallflow.connectors.kafka.outgoing import TRIMMINGS_BYTES, headers_bytes
 from recallflow.connectors.kafka.patience import Patience
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import TopicReader
@@ -16,14 +17,19 @@ LINGER_MS = 5  # bulk: fuller batches are worth a wait
 class Publisher:
     """Sends records in order. `reached(n)` is called once the first n records given were all acknowledged."""
 
-    def __init__(self, options: KafkaOptions, topic: str, reached: Callable[[int], None]) -> None:
-        """Raises SourceError where Kafka cannot be reached, refuses us, or has no such topic."""
+    def __init__(
+        self, options: KafkaOptions, topic: str, reached: Callable[[int], None], credentials: Headers = ()
+    ) -> None:
+        """`credentials`: headers of each record. Raises SourceError where Kafka cannot be reached, refuses us, or has
+        no such topic."""
         with TopicReader(options) as reader:
             reader.partitions([topic])
         self.most_bytes = ask_configs(options, [topic])[topic].most_bytes
         chosen = {"linger.ms": LINGER_MS}
         self._sender = Sender(options, {topic: self.most_bytes}, then="run the same command again", chosen=chosen)
         self._topic = topic
+        self._credentials = credentials
+        self._trimmings_bytes = TRIMMINGS_BYTES + headers_bytes(credentials)
         self._reached = reached
         self._given = 0
         self._acknowledged: set[int] = set()  # of those after the first that is not
@@ -31,13 +37,15 @@ class Publisher:
 
     def fits(self, key: bytes, value: bytes) -> bool:
         """Whether the topic takes such a record."""
-        return len(key) + len(value) + TRIMMINGS_BYTES <= self.most_bytes
+        return len(key) + len(value) + self._trimmings_bytes <= self.most_bytes
 
     def send(self, key: bytes, value: bytes) -> None:
         """Hands over one record that fits. Raises SinkError where a record was not delivered."""
         number = self._given
         self._given += 1
-        self._sender.send(self._topic, value, key, delivered=lambda _: self._acknowledge(number))
+        self._sender.send(
+            self._topic, value, key, headers=self._credentials, delivered=lambda _: self._acknowledge(number)
+        )
         self._sender.poll()
 
     def pass_over(self) -> None:

@@ -4,9 +4,8 @@ import argparse
 from contextlib import closing
 from typing import Any
 
-from recallflow.cli.deciding import append, client
+from recallflow.cli.deciding import append, client, control_table
 from recallflow.cli.options import add_control, add_kafka, config, decisions
-from recallflow.connectors.kafka.control import ControlTable
 from recallflow.control import Category
 from recallflow.decisions import History, categories
 from recallflow.fields import EPOCH_MS_MAX
@@ -56,8 +55,7 @@ def run_list(options: argparse.Namespace) -> int:
 def _held(options: argparse.Namespace) -> list[Category]:
     if options.control is not None:
         return _latest(decisions(options), options.tenant)
-    where = config(options)
-    with closing(ControlTable(where.kafka, where.topics.control)) as table:
+    with closing(control_table(config(options))) as table:
         return _latest(table.history, options.tenant)
 
 

@@ -14,6 +14,7 @@ from recallflow.cli import (
     graph,
     inspect,
     kafka,
+    keys,
     memory,
     person,
     pipe,
@@ -35,7 +36,8 @@ def commands() -> argparse.ArgumentParser:
     parser.set_defaults(debug=False)
     parser.add_argument("--version", action="version", version=f"recallflow {version('recallflow')}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    for module in (demo, pipe, memory, replay, graph, categories, kafka, enrich, reembed, dlq, inspect, person, schema):
+    shown = demo, pipe, memory, replay, graph, categories, keys, kafka, enrich, reembed, dlq, inspect, person, schema
+    for module in shown:
         module.add_to(added)
     _add_debug(parser)
     return parser

@@ -6,6 +6,7 @@ from typing import Any
 
 from recallflow.client import RecallClient
 from recallflow.client.scope import Scope
+from recallflow.connectors.kafka.control import ControlTable
 from recallflow.flows.config import Config
 
 
@@ -27,4 +28,11 @@ def client(where: Config, tenant_id: str, environment: str = "prod") -> RecallCl
         response_topic=where.topics.responses,
         control_topic=where.topics.control,
         options=where.kafka.librdkafka,
+        api_key=where.auth.api_key,
+        control_secret=where.auth.control_secret,
     )
+
+
+def control_table(where: Config) -> ControlTable:
+    """What stands in the control topic, to be closed."""
+    return ControlTable(where.kafka, where.topics.control, secret=where.auth.control_secret)

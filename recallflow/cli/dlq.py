@@ -15,6 +15,7 @@ from recallflow.flows.config import Config
 
 SHOWN_CHARACTERS = 200
 CODES = get_args(ErrorCode)
+DENIED = ("unauthenticated", "forbidden")
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -26,14 +27,16 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     replay = actions.add_parser(
         "replay",
         help="send them again, as they were",
-        description="Sends refused records to their topic again, as they were. Records that name an id apply once, "
-        "however often they are sent. What a dead letter does not hold whole is left out, and the exit code 1.",
+        description="Sends refused records to their topic again, as they were, with auth.api_key where that is given. "
+        "Records that name an id apply once, however often they are sent. What a dead letter does not hold whole is "
+        "left out, and the exit code 1. So are records whose sender was not known or not allowed to, unless --code "
+        "names that reason: they would be believed, as yours.",
     )
     replay.set_defaults(run=run_replay)
     for action in (listing, replay):
         text = f"only those refused for this reason: {', '.join(CODES)}"
         action.add_argument("--code", metavar="CODE", choices=CODES, help=text)
-        add_kafka(action, "topics.dead_letters")
+        add_kafka(action, "topics.dead_letters", *(("topics.memory", "topics.queries") if action is replay else ()))
 
 
 def run_list(options: argparse.Namespace) -> int:
@@ -60,9 +63,17 @@ def run_replay(options: argparse.Namespace) -> int:
     cut = [letter for letter in letters if letter.missing]
     for letter in cut:
         print(f"recallflow: {letter.source} is not sent again: {'; '.join(letter.missing)}", file=sys.stderr)
-    sent = send_again(where.kafka, [letter for letter in letters if not letter.missing])
+    denied = [letter for letter in letters if options.code is None and letter.error.get("code") in DENIED]
+    if denied:
+        said = (
+            f"{len(denied)} left out, whose senders were refused: look at them, then give --code {' or '.join(DENIED)}"
+        )
+        print(f"recallflow: {said}", file=sys.stderr)
+    whole = [letter for letter in letters if not letter.missing and letter not in denied]
+    judged = where.topics.memory, where.topics.queries
+    sent = send_again(where.kafka, whole, where.auth.credentials, judged)
     print(f"{sent} sent again" + (f"; {len(cut)} left out, as they are not whole" if cut else ""))
-    return 1 if cut else 0
+    return 1 if cut or denied else 0
 
 
 def _chosen(options: argparse.Namespace, where: Config) -> Iterator[Letter]:

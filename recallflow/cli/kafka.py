@@ -4,7 +4,7 @@ import argparse
 
 from recallflow.cli.options import ENGINE, ENRICHMENT, GRAPH, LLM, PACE, RERANK, add_kafka, config
 from recallflow.cli.serve import serve
-from recallflow.connectors.kafka.admin import create_topics
+from recallflow.connectors.kafka.admin import KEEPS_ALL, create_topics
 from recallflow.errors import UsageError
 from recallflow.flows.config_values import parse_whole
 from recallflow.flows.kafka import KafkaFlow
@@ -65,7 +65,8 @@ def run_create(options: argparse.Namespace) -> int:
     settings = dict.fromkeys(partitions, LOG_APPEND_TIME)
     # The memories themselves: lost state is rebuilt from this log, so nothing in it may expire.
     settings[named.memory] = LOG_APPEND_TIME | {"retention.ms": "-1"}
-    settings[named.control] = LOG_APPEND_TIME | {"cleanup.policy": "compact"}
+    # What was decided, too: records are judged by what held when they came, however long ago that is.
+    settings[named.control] = LOG_APPEND_TIME | KEEPS_ALL
     for topic, made in create_topics(chosen.kafka, partitions, settings, copies).items():
         print(f"{topic}: {'created' if made else 'was there'}")
     return 0

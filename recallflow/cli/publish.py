@@ -11,6 +11,7 @@ from tqdm import tqdm
 from recallflow.brokers.options import KafkaOptions
 from recallflow.cli.progress import Progress, Target
 from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, read_log
+from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.publish import Publisher
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.decode import decode
@@ -26,9 +27,9 @@ Reject = Callable[[int, DeadLetter], None]
 
 
 def publish(options: KafkaOptions, topic: str, path: Path, scope: Scope, log_format: LogFormat, name: str,
-            reject: Reject) -> str:  # fmt: skip
+            reject: Reject, credentials: Headers = ()) -> str:  # fmt: skip
     """Sends a log's events to a topic, from where an earlier run stopped (`Progress`). An event without an id gets its
-    position in the file as its id, so that an event that is sent twice applies once."""
+    position in the file as its id, so that an event that is sent twice applies once. `credentials`: headers of each."""
     progress = Progress(name, Target.of(options, topic))
     done, sent_before = progress.events, progress.sent
     counts: Counter[str] = Counter()
@@ -42,7 +43,7 @@ def publish(options: KafkaOptions, topic: str, path: Path, scope: Scope, log_for
                 counts["saved"] = handled
                 progress.save(done + handled, sent_before + max(0, handled - counts["refused"]))
 
-        publisher = Publisher(options, topic, reached)
+        publisher = Publisher(options, topic, reached, credentials)
         for number, value in enumerate(read_log(path, scope, log_format, skip=done), done):
             item = decode(Record(Position(name, 0, number), value, 0))
             if not isinstance(item, Refused):

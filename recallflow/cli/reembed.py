@@ -102,7 +102,7 @@ def _agreed() -> bool:
 
 def _compute(chosen: Config, service: EmbeddingService, standing: Standing, texts: int) -> int:
     """Has all computed and sent; returns how many texts the service did not take."""
-    publisher = Publisher(chosen.kafka, chosen.topics.memory, lambda _: None)
+    publisher = Publisher(chosen.kafka, chosen.topics.memory, lambda _: None, chosen.auth.credentials)
     with _bar("embedding", " texts", texts) as bar, Runtime(Completions()) as runtime:
         reembedding = Reembedding(service, runtime, standing.directory.has_vectors())
         reembedding.run(standing.missing(), publisher, bar.update)

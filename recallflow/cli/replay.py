@@ -54,8 +54,8 @@ def run(options: argparse.Namespace) -> int:
     rejects = {path: opened[target] for path, target in targets.items()}
     if not options.embedded and "kafka.bootstrap_servers" in origins:
         for path, log_format in formats.items():
-            note = rejects[path].note
-            print(publish(chosen.kafka, chosen.topics.memory, path, scope, log_format, _topic(path), note))
+            where = chosen.kafka, chosen.topics.memory, path, scope, log_format, _topic(path)
+            print(publish(*where, rejects[path].note, chosen.auth.credentials))
         return 0
     if not options.embedded or chosen.state_dir is None:
         raise UsageError("give --embedded --state-dir DIR, or --bootstrap-servers HOST:PORT")

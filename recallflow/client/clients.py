@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.client.core import Core, Topics
+from recallflow.client.credentials import Credentials, Token
 from recallflow.client.scope import Scope
 from recallflow.client.sendable import checked_text
 from recallflow.errors import UsageError
@@ -32,15 +33,24 @@ class _Face:
         control_topic: str = "control.events",
         options: Mapping[str, str] = NO_OPTIONS,
         timeout_s: float = 10.0,
+        api_key: str | None = None,
+        token: Token | None = None,
+        end_user: str | None = None,
+        control_secret: str | None = None,
     ) -> None:
         """`options`: any of librdkafka's (`security.protocol`, `sasl.*`, `ssl.*`, …). `timeout_s`: for a record to be
         acknowledged, and for a response to come. Does not wait for Kafka. Raises UsageError and InvalidRecord for
-        arguments that no call could succeed with."""
+        arguments that no call could succeed with.
+
+        Where the engine asks for credentials: `api_key`, or `token`, a JWT or a function that gives one, asked before
+        each record. `end_user`: the one user that everything is done for. `control_secret`: what decisions are signed
+        with, where the engine believes signed ones only."""
         checked_text("bootstrap_servers", bootstrap_servers)
         if not isinstance(options, Mapping):
             raise UsageError(f"options must map librdkafka's names to values, not {options!r}")
         topics = Topics(memory_topic, query_topic, response_topic, control_topic)
-        self._core = Core(KafkaOptions(bootstrap_servers, options), Scope(tenant_id, environment), topics, timeout_s)
+        kafka, scope = KafkaOptions(bootstrap_servers, options), Scope(tenant_id, environment)
+        self._core = Core(kafka, scope, topics, timeout_s, Credentials(api_key, token, end_user), control_secret)
 
 
 def _waited(call: Callable[Concatenate[Core, P], "Future[T]"]) -> Callable[Concatenate["RecallClient", P], T]:
@@ -76,6 +86,8 @@ class RecallClient(_Face):
     graph_rollout = _waited(Core.graph_rollout)
     graph_gate = _waited(Core.graph_gate)
     category = _waited(Core.category)
+    create_key = _waited(Core.create_key)
+    revoke_key = _waited(Core.revoke_key)
     ask = _waited(Core.ask)
 
     def close(self) -> None:
@@ -103,6 +115,8 @@ class AsyncRecallClient(_Face):
     graph_rollout = _awaited(Core.graph_rollout)
     graph_gate = _awaited(Core.graph_gate)
     category = _awaited(Core.category)
+    create_key = _awaited(Core.create_key)
+    revoke_key = _awaited(Core.revoke_key)
     ask = _awaited(Core.ask)
 
     async def close(self) -> None:

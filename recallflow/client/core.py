@@ -12,11 +12,13 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import log_outage
+from recallflow.client.credentials import Credentials, Headers
 from recallflow.client.outstanding import Outstanding, Pending, new_future
 from recallflow.client.responses import POLL_S, Responses, reason_of
 from recallflow.client.scope import AnyEvent, Scope
 from recallflow.client.sendable import checked_text, checked_wait
-from recallflow.control import RolloutMode
+from recallflow.control import ApiKey, Control, RolloutMode
+from recallflow.credentials import ApiKeyText, hash_of, new_salt
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, UsageError
 from recallflow.events import ContentPart
 from recallflow.fields import Role
@@ -25,6 +27,7 @@ from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import Mode, QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
+from recallflow.signatures import check_secret, signed
 
 TRIMMINGS_BYTES = 4_096  # a record's key, headers and batch, beyond its value
 
@@ -36,14 +39,37 @@ class Topics(NamedTuple):
     control: str
 
 
+class NewKey(NamedTuple):
+    """An API key that was made. `text`: what its holder sends; nobody can tell it a second time. `event`: what is
+    known of it, by which it is revoked. `position`: of that event."""
+
+    text: str
+    event: ApiKey
+    position: Position
+
+    def __repr__(self) -> str:
+        return f"NewKey({self.event.name})"
+
+
 class Core:
     """Everything the clients do. Thread-safe. Each call returns at once; mistakes in the call are raised at once."""
 
-    def __init__(self, kafka: KafkaOptions, scope: Scope, topics: Topics, timeout_s: float) -> None:
+    def __init__(
+        self,
+        kafka: KafkaOptions,
+        scope: Scope,
+        topics: Topics,
+        timeout_s: float,
+        credentials: Credentials,
+        control_secret: str | None,
+    ) -> None:
         checked_wait("timeout_s", timeout_s)
+        check_secret("control_secret", control_secret)
         for name, topic in topics._asdict().items():
             checked_text(f"the {name} topic", topic)
         self._scope, self._topics = scope, topics
+        self._credentials, self._control_secret = credentials, control_secret
+        self._decided_ms = 0
         self._servers, self._timeout_s = kafka.bootstrap_servers, timeout_s
         self._trouble: str | None = None
         self._outstanding = Outstanding()
@@ -116,7 +142,8 @@ class Core:
     def send(self, event: AnyEvent) -> "Future[Position]":
         """Sends any event of this tenant and environment, to the query topic where it asks: nobody waits for that
         response. Gives and raises what `remember` does."""
-        return self._send(self._scope.built(event))
+        built = self._scope.built(event)
+        return self._send(built, self._credentials.headers(built.user_id))
 
     # ------------------------------------------------------------------ queries
 
@@ -179,13 +206,14 @@ class Core:
         wait_s = self._timeout_s if timeout_s is None else checked_wait("timeout_s", timeout_s)
         query_id = query.id or uuid.uuid4().hex
         asked = asked.model_copy(update={"id": query_id})
+        headers = self._credentials.headers(asked.user_id)
         pending = Pending(query_id, asked.owner.record_key, wait_s, time.monotonic() + wait_s)
         with self._open():
             self._outstanding.add(pending)
-        self._responses.ready.add_done_callback(lambda _: self._put(asked, pending))
+        self._responses.ready.add_done_callback(lambda _: self._put(asked, pending, headers))
         return pending.future
 
-    def _put(self, query: AnyEvent, pending: Pending) -> None:
+    def _put(self, query: AnyEvent, pending: Pending, headers: Headers) -> None:
         """Sends a query, unless its time was up before responses could be read."""
 
         def delivered(sent: "Future[Position]") -> None:
@@ -195,7 +223,7 @@ class Core:
 
         if time.monotonic() < pending.deadline_s:
             with suppress(UsageError):  # closed meanwhile: close() is what fails the query then
-                self._send(query).add_done_callback(delivered)
+                self._send(query, headers).add_done_callback(delivered)
 
     def _ask(
         self, event_type: str, user_id: str, fields: Mapping[str, Any], timeout_s: float | None
@@ -225,16 +253,65 @@ class Core:
         fields = {"name": name, "description": description, "removed": removed, "by": by, "why": why}
         return self._decide("category", {name: given for name, given in fields.items() if given is not None})
 
+    def create_key(
+        self,
+        /,
+        *,
+        projects: Sequence[str] | None = None,
+        environments: Sequence[str] | None = None,
+        end_users: Sequence[str] | None = None,
+        by: str | None = None,
+        why: str | None = None,
+    ) -> "Future[NewKey]":
+        """Makes an API key of the tenant (`*`: for any), for some projects, environments and users only where they are
+        given. It holds for records that reach Kafka from a second after it on.
+
+        Gives the key once Kafka has acknowledged what is kept of it. Raises what `graph_rollout` does."""
+        key, salt = ApiKeyText.new(), new_salt()
+        fields = {"name": key.name, "salt": salt, "hash": hash_of(salt, key.secret), "by": by, "why": why}
+        scopes = {"projects": projects, "environments": environments, "end_users": end_users}
+        event = self._decision(
+            "api_key", {name: given for name, given in (fields | scopes).items() if given is not None}
+        )
+        made: Future[NewKey] = new_future()
+
+        def sent(position: "Future[Position]") -> None:
+            if (error := position.exception()) is not None:
+                made.set_exception(error)
+            else:
+                made.set_result(NewKey(key.text(), cast(ApiKey, event), position.result()))
+
+        self._publish(event).add_done_callback(sent)
+        return made
+
+    def revoke_key(self, /, key: ApiKey, *, by: str | None = None, why: str | None = None) -> "Future[Position]":
+        """Takes an API key back, for good: from a second on after it, nothing is believed that is sent with it. Gives
+        and raises what `graph_rollout` does."""
+        if not isinstance(key, ApiKey) or key.tenant_id != self._scope.tenant_id:
+            raise UsageError(f"give the ApiKey of a key of tenant {self._scope.tenant_id!r}, as create_key() gave it")
+        fields = key.model_dump(exclude={"type", "tenant_id", "timestamp", "by", "why"}, exclude_none=True)
+        said = {name: given for name, given in (("by", by), ("why", why)) if given is not None}
+        return self._decide("api_key", fields | said | {"revoked": True})
+
     def _decide(self, event_type: str, fields: Mapping[str, Any]) -> "Future[Position]":
+        return self._publish(self._decision(event_type, fields))
+
+    def _decision(self, event_type: str, fields: Mapping[str, Any]) -> Control:
         for name in {"by", "why"} & fields.keys():
             checked_text(name, fields[name])
-        event = self._scope.decision(event_type, fields)
-        return self._produce(self._topics.control, event.model_dump_json(exclude_none=True).encode(), event.record_key)
+        with self._sending:  # each is newer than the one before it: who replays the latter changes nothing
+            self._decided_ms = max(time.time_ns() // 1_000_000, self._decided_ms + 1)
+            return self._scope.decision(event_type, {**fields, "timestamp": self._decided_ms})
+
+    def _publish(self, event: Control) -> "Future[Position]":
+        key, value = event.record_key, event.model_dump_json(exclude_none=True).encode()
+        return self._produce(self._topics.control, value, key, signed(self._control_secret, key, value))
 
     # ------------------------------------------------------------------ sending
 
     def _write(self, event_type: str, user_id: str, fields: Mapping[str, Any]) -> "Future[Position]":
-        return self._send(self._scope.event(event_type, user_id, fields))
+        event = self._scope.event(event_type, user_id, fields)
+        return self._send(event, self._credentials.headers(event.user_id))
 
     @contextmanager
     def _open(self) -> Iterator[None]:
@@ -244,11 +321,12 @@ class Core:
                 raise UsageError("the client is closed")
             yield
 
-    def _send(self, event: AnyEvent) -> "Future[Position]":
+    def _send(self, event: AnyEvent, headers: Headers) -> "Future[Position]":
         topic = self._topics.queries if event.type in QUERY_TYPES else self._topics.memory
-        return self._produce(topic, event.model_dump_json(exclude_unset=True).encode(), event.owner.record_key)
+        value = event.model_dump_json(exclude_unset=True).encode()
+        return self._produce(topic, value, event.owner.record_key, headers)
 
-    def _produce(self, topic: str, value: bytes, key: bytes) -> "Future[Position]":
+    def _produce(self, topic: str, value: bytes, key: bytes, headers: Headers) -> "Future[Position]":
         sent: Future[Position] = new_future()
 
         def delivered(error: KafkaError | None, message: Any) -> None:
@@ -265,7 +343,7 @@ class Core:
             raise InvalidRecord("too_large", [FieldProblem("", problem)])
         try:
             with self._open():
-                self._producer.produce(topic, value, key, on_delivery=delivered)
+                self._producer.produce(topic, value, key, on_delivery=delivered, headers=[*headers])
         except BufferError:
             sent.set_exception(DeliveryFailed(f"{topic}: too many records are underway: await some; this one is not"))
         except KafkaException as error:

@@ -1,10 +1,12 @@
 """What tenants' operators decided, as of any time."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.control import OwnerMapping, Rollout
+from recallflow.control import ApiKey, OwnerMapping, Rollout
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.parsing import parse_control
@@ -74,3 +76,51 @@ def test_a_byte_order_mark_is_passed_over_and_another_encoding_named() -> None:
     assert parse_control(b"\xef\xbb\xbf" + value) == parse_control(value)
     with pytest.raises(InvalidRecord, match="is UTF-16; send UTF-8"):
         parse_control(value.decode().encode("utf-16"))
+
+
+def key(said_ms: int | None, *, revoked: bool = False) -> ApiKey:
+    fields = {"type": "api_key", "tenant_id": "acme", "name": "k", "salt": "s", "hash": "h", "revoked": revoked}
+    return ApiKey.model_validate(fields | ({} if said_ms is None else {"timestamp": said_ms}))
+
+
+def said(mode: str, said_ms: int) -> Rollout:
+    return rollout(mode).model_copy(update={"timestamp": said_ms})
+
+
+def test_a_signed_decision_that_is_sent_again_does_not_count() -> None:
+    history = History()
+    off, canary = said("off", 10), said("canary", 20)
+    assert [history.add_signed(100, off), history.add_signed(200, canary)] == [True, True]
+    assert [history.add_signed(300, off), history.add_signed(400, canary)] == [False, False]
+    assert [mode_at(history, at_ms) for at_ms in (150, 250, 500)] == ["off", "canary", "canary"]
+
+
+def test_a_revocation_counts_whatever_a_clock_says_and_nothing_after_it() -> None:
+    history = History()
+    assert history.add_signed(100, key(50_000))
+    assert history.add_signed(200, key(10, revoked=True))  # by somebody whose clock is behind
+    assert not history.add_signed(300, key(60_000))
+    held = [history.as_of("acme", "api_key", "k", at_ms) for at_ms in (150, 250, 350)]
+    assert [isinstance(one, ApiKey) and one.revoked for one in held] == [False, True, True]
+    assert not history.is_revoked("acme", "api_key", "k", 199)
+    assert history.is_revoked("acme", "api_key", "k", 200)
+
+
+SAID = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(0, 20), MODES), max_size=12, unique_by=lambda one: (one[0], one[1])
+)
+
+
+@given(SAID, st.randoms(use_true_random=False))
+def test_signed_decisions_count_in_whatever_order_partitions_are_read(
+    decided: list[tuple[int, int, str]], random: Random
+) -> None:
+    unique = list({append_ms: (append_ms, said_ms, mode) for append_ms, said_ms, mode in decided}.values())
+    read = random.sample(unique, len(unique))
+    history = History()
+    for append_ms, said_ms, mode in read:
+        history.add_signed(append_ms, said(mode, said_ms))
+    for at_ms in range(-1, 22):
+        by_then = sorted(one for one in unique if one[0] <= at_ms)
+        newest = max(by_then, key=lambda one: one[1], default=None)
+        assert mode_at(history, at_ms) == (None if newest is None else newest[2])

@@ -1,6 +1,7 @@
 """What comes out of a flow is counted, and shown as the documentation says."""
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.connection import Connection
+from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.deployment import Deployment
 from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
 from recallflow.connectors.kafka.source import KafkaSource
@@ -109,6 +111,7 @@ def running(tally: Tally, tmp_path: Path) -> Running:
         connection=Mock(spec=Connection, connected=True),
         misplaced=Misplaced(),
         authoriser=Authoriser(History(), Trust()),
+        table=Mock(spec=ControlTable, left_out=Counter()),
     )
 
 
@@ -157,6 +160,7 @@ def test_every_counter_is_there_before_anything_is_counted(running: Running) -> 
     expected += [f"recallflow_enrichment_tasks_total{{'task': '{task}'}}" for task in TASKS]
     expected += [f"recallflow_records_total{{'topic': '{topic}'}}" for topic in (MEMORIES, QUERIES)]
     expected += [f"recallflow_misplaced_records_total{{'reason': '{reason}'}}" for reason in REASONS]
+    expected += [f"recallflow_control_events_left_out_total{{'reason': '{reason}'}}" for reason in LEFT_OUT]
     expected += [f"recallflow_unfit_events_total{{'reason': 'outdated', 'type': '{kind}'}}" for kind in DERIVED_TYPES]
     expected += ["recallflow_unfit_events_total{'reason': 'other_model', 'type': 'memory.embedding'}"]
     expected += ["recallflow_unfit_events_total{'reason': 'too_many', 'type': 'memory'}"]

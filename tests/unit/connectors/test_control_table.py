@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import orjson
 import pytest
@@ -9,9 +10,10 @@ from confluent_kafka import KafkaError
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import Described
-from recallflow.connectors.kafka.control import ControlTable
+from recallflow.connectors.kafka.control import AHEAD_MS, ControlTable
 from recallflow.control import Rollout
 from recallflow.errors import SourceError
+from recallflow.signatures import signed
 from tests.unit.connectors.fake_consumer import FakeKafka
 
 TOPIC = "control"
@@ -118,3 +120,68 @@ def test_added_partitions_are_followed(kafka: FakeKafka, tables: list[ControlTab
     for _ in range(2):
         table.grow({TOPIC: Described("id", 4)})
     kafka.await_(lambda: mode(table) == "canary" and mode(table, tenant="zenith") == "canary")
+
+
+SECRET, OTHER = "s" * 32, "o" * 32
+
+
+def follow_signed(kafka: FakeKafka, tables: list[ControlTable]) -> ControlTable:
+    tables.append(ControlTable(KafkaOptions("nowhere:1"), TOPIC, kafka.consumer, secret=SECRET))
+    return tables[-1]
+
+
+def decide(
+    kafka: FakeKafka, mode: str, said_ms: int | None, append_ms: int, secret: str | None = SECRET, **more: Any
+) -> None:
+    fields = {"type": "graph.rollout", "tenant_id": "acme", "name": "graph", "mode": mode, "timestamp": said_ms}
+    key, value = b"acme/graph.rollout/graph", orjson.dumps(fields)
+    kafka.append(
+        TOPIC, 0, value, more.get("key", key), headed=signed(secret, more.get("signed_key", key), value),
+        append_ms=append_ms,
+    )  # fmt: skip
+
+
+def test_only_signed_decisions_count(
+    kafka: FakeKafka, tables: list[ControlTable], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    decide(kafka, "shadow", 10, 10)
+    decide(kafka, "canary", 20, 20, secret=None)
+    decide(kafka, "canary", 20, 20, secret=OTHER)
+    decide(kafka, "canary", 20, 20, key=b"zenith/graph.rollout/graph")
+    decide(kafka, "canary", 20, 20, key=b"zenith/graph.rollout/graph", signed_key=b"zenith/graph.rollout/graph")
+    table = follow_signed(kafka, tables)
+    assert mode(table) == "shadow"
+    assert table.left_out == {"not_signed": 4}
+    assert [message.split()[0] for message in caplog.messages] == [f"control:0:{offset}" for offset in (1, 2, 3, 4)]
+    assert SECRET not in caplog.text
+
+
+def test_a_signed_decision_says_when_it_was_made(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+    decide(kafka, "shadow", 1_000_000_000_000, 1_000_000_000_000)
+    decide(kafka, "canary", None, 1_000_000_001_000)
+    decide(kafka, "canary", 1_000_000_002_000 + AHEAD_MS + 1, 1_000_000_002_000)
+    table = follow_signed(kafka, tables)
+    assert (mode(table, 1_000_000_003_000), table.left_out) == ("shadow", {"wrong_time": 2})
+    decide(kafka, "off", 1_000_000_004_000 + AHEAD_MS, 1_000_000_004_000)  # a clock may be ahead
+    kafka.await_(lambda: mode(table, 1_000_000_005_000) == "off")
+
+
+def test_a_decision_that_is_sent_again_as_it_was_counts_for_nothing(
+    kafka: FakeKafka, tables: list[ControlTable]
+) -> None:
+    decide(kafka, "canary", 10, 10)
+    decide(kafka, "off", 20, 20)
+    decide(kafka, "canary", 10, 30)
+    table = follow_signed(kafka, tables)
+    assert ([mode(table, at_ms) for at_ms in (10, 20, 30)], table.left_out) == (
+        ["canary", "off", "off"],
+        {"replayed": 1},
+    )
+
+
+def test_without_a_secret_signatures_are_not_looked_at(kafka: FakeKafka, tables: list[ControlTable]) -> None:
+    decide(kafka, "shadow", 20, 10, secret=OTHER)
+    decide(kafka, "canary", 10, 20)
+    table = follow(kafka, tables)
+    assert (mode(table), table.left_out) == ("canary", {})

@@ -1,0 +1,115 @@
+"""A JWKS document, out of a file or from an address: the keys that tokens may be signed with, as they are now."""
+
+import asyncio
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+
+from recallflow.errors import SourceError, UsageError
+from recallflow.signing_keys import SigningKey, read_jwks
+
+MOST_BYTES = 1024 * 1024  # of a document: a hundred keys have a tenth of that
+TIMEOUT_S = 5.0  # for a whole answer: who stops meanwhile waits for it
+LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+class KeySource(Protocol):
+    """Where keys come from. `is_remote`: from others, whom a single answer is not believed that a key is gone."""
+
+    is_remote: bool
+
+    def read(self) -> tuple[list[SigningKey], list[str]]:
+        """The keys there are now, and why others are none. Raises SourceError where nothing can be said of them."""
+
+
+def open_jwks(where: str, timeout_s: float = TIMEOUT_S) -> KeySource:
+    """Raises UsageError for an address that anyone on the way could answer for, or that holds a password."""
+    if not where.startswith(("http://", "https://")):
+        return JwksFile(Path(where))
+    try:
+        url = httpx.URL(where)
+    except httpx.InvalidURL:
+        raise UsageError("auth.jwks: that is no address: give https://HOST/PATH, or a file") from None
+    if url.userinfo:
+        raise UsageError("auth.jwks: the address must have no user or password in it")
+    if not url.host or (url.scheme == "http" and url.host not in LOCAL):
+        raise UsageError("auth.jwks: the address must begin with https://; http:// is for this machine alone")
+    return JwksAddress(url, timeout_s)
+
+
+class JwksFile:
+    """A file that the operator writes: public keys, and secrets of HS256."""
+
+    is_remote = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> tuple[list[SigningKey], list[str]]:
+        try:
+            with self._path.open("rb") as file:
+                document = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            raise SourceError(f"auth.jwks: cannot read {self._path}: {error.strerror}") from error
+        return _keys(document)
+
+
+class JwksAddress:
+    """An address of somebody who gives out public keys. Redirects are not followed, and a secret there is none: others
+    have read it. What has not changed since the last answer need not be sent again (ETag)."""
+
+    is_remote = True
+
+    def __init__(self, url: httpx.URL, timeout_s: float) -> None:
+        self._url = url
+        self._timeout_s = timeout_s
+        self._latest: tuple[str, tuple[list[SigningKey], list[str]]] | None = None  # with its ETag
+
+    def read(self) -> tuple[list[SigningKey], list[str]]:
+        try:
+            found = asyncio.run(self._ask())
+        except TimeoutError:
+            raise SourceError(f"auth.jwks: no whole answer within {self._timeout_s:g} s") from None
+        except httpx.HTTPError as error:
+            raise SourceError(f"auth.jwks: {self._url.host} cannot be asked: {type(error).__name__}") from None
+        if not found[0]:
+            raise SourceError("auth.jwks: there is no key in the answer that tokens may be signed with")
+        return found
+
+    async def _ask(self) -> tuple[list[SigningKey], list[str]]:
+        # Nothing packed: a little of it could be very much.
+        asked = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        if self._latest is not None:
+            asked["If-None-Match"] = self._latest[0]
+        # The client's own timeout holds between two bytes only.
+        async with (
+            asyncio.timeout(self._timeout_s),
+            httpx.AsyncClient(timeout=self._timeout_s, follow_redirects=False) as client,
+            client.stream("GET", self._url, headers=asked) as response,
+        ):
+            if self._latest is not None and response.status_code == httpx.codes.NOT_MODIFIED:
+                return self._latest[1]
+            if response.status_code != httpx.codes.OK:
+                raise SourceError(f"auth.jwks: it answered {response.status_code}")
+            document = bytearray()
+            async for piece in response.aiter_raw():
+                document += piece
+                if len(document) > MOST_BYTES:
+                    break
+        keys, problems = _keys(bytes(document))
+        secrets = [key for key in keys if key.secret is not None]
+        problems += [f"{key.name}: a secret is no secret at an address" for key in secrets]
+        found = [key for key in keys if key.secret is None], problems
+        tag = response.headers.get("ETag")
+        self._latest = None if tag is None else (tag, found)
+        return found
+
+
+def _keys(document: bytes) -> tuple[list[SigningKey], list[str]]:
+    if len(document) > MOST_BYTES:
+        raise SourceError(f"auth.jwks: it has more than {MOST_BYTES:,} bytes")
+    try:
+        return read_jwks(document)
+    except UsageError as error:
+        raise SourceError(f"auth.jwks: {error}") from None

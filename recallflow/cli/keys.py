@@ -1,0 +1,117 @@
+"""`recallflow keys …`: API keys, and what each is for."""
+
+import argparse
+import sys
+from contextlib import closing
+from typing import NamedTuple, cast
+
+from recallflow.cli.deciding import client, control_table
+from recallflow.cli.options import add_kafka, config
+from recallflow.control import SETTLED_MS, ApiKey
+from recallflow.decisions import History
+from recallflow.errors import UsageError
+from recallflow.fields import format_time
+
+KIND = "api_key"
+# What a key may be for → the flag, and what stands for its value. Without the flag it is for all of the tenant's.
+SCOPES = {
+    "projects": ("--project", "PROJECT"),
+    "environments": ("--environment", "NAME"),
+    "end_users": ("--end-user", "USER"),
+}
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("keys", help="API keys: who may send records")
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    creating = actions.add_parser(
+        "create",
+        help="make a key",
+        description="Makes an API key and prints it. It can be shown this once: of its secret a hash is kept, in the "
+        "control topic.",
+    )
+    revoking = actions.add_parser("revoke", help="take a key back, for good", description="Takes an API key back.")
+    listing = actions.add_parser("list", help="print a tenant's keys", description="As they are now, no secrets.")
+    for action in (creating, revoking, listing):
+        action.add_argument("tenant", metavar="TENANT", help="a tenant, or '*': a key for any of them")
+        add_kafka(action, "topics.control")
+    for name, (flag, metavar) in SCOPES.items():
+        text = f"for these {name.replace('_', ' ')} alone; may be given often (default: all)"
+        creating.add_argument(flag, dest=name, action="append", metavar=metavar, help=text)
+    revoking.add_argument("name", metavar="NAME", help="as `keys list` prints it: 16 digits")
+    for action in (creating, revoking):
+        action.add_argument("--by", metavar="NAME", help="who decides")
+        action.add_argument("--why", metavar="TEXT", help="for what reason")
+    creating.set_defaults(run=run_create)
+    revoking.set_defaults(run=run_revoke)
+    listing.set_defaults(run=run_list)
+
+
+def run_create(options: argparse.Namespace) -> int:
+    scopes = {name: getattr(options, name) for name in SCOPES}
+    with client(config(options), options.tenant) as opened:
+        made = opened.create_key(**scopes, by=options.by, why=options.why)
+    print(made.text)
+    # Beside it, so that what is piped on is the key alone.
+    note = (
+        f"key {made.event.name} is decided at {made.position} and holds {_SETTLED}; this is the only time it is shown"
+    )
+    print(f"recallflow: {note}", file=sys.stderr)
+    return 0
+
+
+def run_revoke(options: argparse.Namespace) -> int:
+    where = config(options)
+    with closing(control_table(where)) as table:
+        found = [key for key in _keys(table.history, options.tenant) if key.event.name == options.name]
+    if not found:  # what was given may be the key itself
+        raise UsageError(f"tenant {options.tenant} has no key of this name: `recallflow keys list` prints their names")
+    if found[0].revoked_ms is not None:
+        print(f"keys revoke {options.tenant} {options.name}: was revoked at {format_time(found[0].revoked_ms)}")
+        return 0
+    with client(where, options.tenant) as opened:
+        position = opened.revoke_key(found[0].event, by=options.by, why=options.why)
+    print(f"keys revoke {options.tenant} {options.name}: {position}; it is refused {_SETTLED}")
+    return 0
+
+
+def run_list(options: argparse.Namespace) -> int:
+    with closing(control_table(config(options))) as table:
+        for key in _keys(table.history, options.tenant):
+            print(key.line())
+    return 0
+
+
+_SETTLED = f"for records that Kafka takes in from {SETTLED_MS / 1_000:g} s after that on"
+
+
+class _Key(NamedTuple):
+    """A key as it is now, when it was made, and when it was revoked, if it was (epoch milliseconds)."""
+
+    event: ApiKey
+    made_ms: int
+    revoked_ms: int | None
+
+    def line(self) -> str:
+        event = self.event
+        scopes = [
+            f"{name.replace('_', ' ')}: {', '.join(given)}"
+            for name in SCOPES
+            if (given := getattr(event, name)) is not None
+        ]
+        said = [event.name, f"since {format_time(self.made_ms)}", *scopes]
+        if self.revoked_ms is not None:
+            said.append(f"revoked {format_time(self.revoked_ms)}")
+        said += [f"{name}: {given}" for name in ("by", "why") if (given := getattr(event, name)) is not None]
+        return "; ".join(said)
+
+
+def _keys(history: History, tenant_id: str) -> list[_Key]:
+    """A tenant's keys in the order of their names. One that was revoked stays so, whatever was said of it later."""
+    found = []
+    for name in history.names(tenant_id, KIND):
+        said = [(append_ms, cast(ApiKey, event)) for append_ms, event in history.decisions(tenant_id, KIND, name)]
+        made_ms, _ = said[0]
+        revoked_ms, shown = next(((at_ms, event) for at_ms, event in said if event.revoked), (None, said[-1][1]))
+        found.append(_Key(shown, made_ms, revoked_ms))
+    return found
