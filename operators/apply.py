@@ -358,9 +358,9 @@ def _in_own_language(view: View, analysis: Analysis, text: str) -> Analysis:
 
 def _known(view: View, memory_id: str) -> Current:
     """A memory that is remembered. Raises InvalidRecord."""
-    current = view.current(memory_id)
-    if current is None or current.forgotten:
-        problem = "no memory has this id" if current is None else "was forgotten"
+    current = view.named(memory_id)
+    if current is None:
+        problem = "was forgotten" if view.was_forgotten(memory_id) else "no memory has this id"
         raise InvalidRecord("not_found", [FieldProblem("memory_id", problem)])
     return current
 

@@ -37,8 +37,8 @@ def _stand(view: View, sources: Iterable[tuple[str, str | None]]) -> bool:
 
 def _stands(view: View, memory_id: str, said: str | None) -> bool:
     """Whether a memory has the text of this hash, and what it was itself made of has its text of then."""
-    current = view.current(memory_id)
-    if current is None or current.forgotten:
+    current = view.named(memory_id)
+    if current is None:
         return False
     row = view.row(memory_id, current.version)
     return (said is None or content_hash(row.content) == said) and _stand(view, _made_from(row))

@@ -43,6 +43,11 @@ class Write(NamedTuple):
     owner: Owner
     analysis: Analysis | None = None
 
+    @property
+    def projects(self) -> tuple[str, ...] | None:
+        """The projects whose memories its sender may change; None for all."""
+        return None if self.record.principal is None else self.record.principal.projects
+
 
 def event_time(write: Write) -> tuple[int, bool]:
     """The event time, and whether it comes from the log rather than from a clock at the edge."""
@@ -64,19 +69,25 @@ class Ask(NamedTuple):
         return self.query.id or str(self.record.position)
 
     @property
+    def projects(self) -> tuple[str, ...] | None:
+        """The projects whose memories its sender may read; None for all."""
+        return None if self.record.principal is None else self.record.principal.projects
+
+    @property
     def asked_ms(self) -> int:
         """The time that the query is asked at: its own, or when the log took it in."""
         return self.record.append_ms if self.query.timestamp is None else self.query.timestamp
 
 
 class Request(NamedTuple):
-    """A query on its way to its answer: whose memory it asks, its position in the log, the id of its answer, and when
-    it was appended to the log (epoch ms)."""
+    """A query on its way to its answer: whose memory it asks, its position in the log, the id of its answer, when it
+    was appended to the log (epoch ms), and the projects that its sender may read (None: all)."""
 
     owner: Owner
     position: Position
     query_id: str
     at_ms: int
+    projects: tuple[str, ...] | None = None
 
 
 class Refused(NamedTuple):

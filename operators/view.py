@@ -6,6 +6,7 @@ from recallflow.operators.episodes import opening
 from recallflow.operators.events import Write
 from recallflow.operators.graph.changes import Changes
 from recallflow.operators.graph.write import Forgotten, Remembered
+from recallflow.operators.scoped import Changed, follow_change
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys, segments
@@ -35,12 +36,14 @@ class View:
         self._partition = partition
         self._hot = hot
         self._staged: Values = {}
+        self._projects = write.projects
         self._next_seq = hot.next_seq
         self.language = hot.language  # of the owner's last text that told one
         self.change = hot.next_change if change is None else change
         self._added: list[tuple[Entry, Vectors | None]] = []
         self._embedded: list[tuple[Entry, Vectors | None]] = []
         self._removed: list[int] = []
+        self._ends: list[EpisodeMark] = []
         self.touched: list[Remembered | Forgotten] = []
         self.unfit: str | None = None  # why the event has no effect, where it does not fit what is remembered
         self._graph: Changes | None = None
@@ -69,6 +72,21 @@ class View:
     def current(self, memory_id: str) -> Current | None:
         """Where the id leads, forgotten memories included."""
         return self._hot.current(memory_id)
+
+    def may_change(self, entry: Entry) -> bool:
+        """Whether the event's sender may change a memory, as it is of a project that the credentials are for."""
+        return self._projects is None or entry.project_id in self._projects
+
+    def named(self, memory_id: str) -> Current | None:
+        """A memory that the event may name: it is remembered, and the sender may change it."""
+        current = self.current(memory_id)
+        if current is None or current.forgotten:
+            return None
+        return current if self._projects is None or self.may_change(self.entry(current.seq)) else None
+
+    def was_forgotten(self, memory_id: str) -> bool:
+        """Whether there was such a memory, as far as the sender may know: of what project it was is forgotten too."""
+        return self._projects is None and self.current(memory_id) is not None
 
     def row(self, memory_id: str, version: int) -> MemoryRow:
         stored = self._partition.get(keys.row(self._hot.key, self._hot.name(memory_id), version))
@@ -198,8 +216,7 @@ class View:
         first = self._first_entry(entry)
         if first.episode >= 0:
             self.drop_episode_summary(entry)
-            opened = opening(self.owner, first)
-            self._mark(EpisodeMark(first.change, first.ingested_ms, first.session_id, None, opened))
+            self._mark(EpisodeMark.of_member(first, opening(self.owner, first)))
         self._forget_versions(name, current.seq, self._versions(name, current.version))
         self._staged |= dict.fromkeys([*segments.of_memory(key, current.seq), keys.renewed(key, current.seq)])
         self._staged[keys.entry(key, current.seq)] = None
@@ -228,7 +245,8 @@ class View:
 
     def end_episode(self, session_id: str | None, at_ms: int, ended: Episode) -> None:
         """Stores an explicitly ended episode, and that the end came at this place in the log."""
-        self._mark(EpisodeMark(self.change, self.ingested_ms, session_id, at_ms, None))
+        self._ends.append(EpisodeMark(self.change, self.ingested_ms, session_id, at_ms, None))
+        self._mark(self._ends[-1])
         self.put_episodes(session_id, [ended])
 
     def put_vectors(self, row: MemoryRow, vectors: Vectors) -> None:
@@ -328,6 +346,10 @@ class View:
             self._hot.index.remove(*self._removed)
             if found := [*self._added, *self._embedded]:
                 self._hot.index.add([e for e, _ in found], {(e.seq, e.version): v for e, v in found})
+        for projects, scoped in [*self._hot.scoped.items()]:
+            follow_change(scoped, self.owner, Changed([*self._added, *self._embedded], self._removed, self._ends))
+            if scoped.index.wasted():
+                del self._hot.scoped[projects]
         if self._graph is not None:
             self._graph.publish()
 

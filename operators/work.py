@@ -95,7 +95,7 @@ def is_large(view: View, writer: GraphWriter, write: Write, gap_ms: int) -> bool
         return False
     share = 0
     for looked_at, entry in enumerate(_candidates(view, event, 0)):
-        if _matches(entry, event):
+        if _matches(view, entry, event):
             share += sum(_weight(writer, one) for one in with_derived(view, entry))
         if share > SHARE or looked_at == LOOKED_AT:
             return True
@@ -104,7 +104,7 @@ def is_large(view: View, writer: GraphWriter, write: Write, gap_ms: int) -> bool
 
 def to_forget(view: View, event: MemoryForget) -> list[Entry]:
     """The memories that an event forgets, those first that were made of others; all of them fit into one step."""
-    matching = [entry for entry in _candidates(view, event, 0) if _matches(entry, event)]
+    matching = [entry for entry in _candidates(view, event, 0) if _matches(view, entry, event)]
     found = {one.seq: one for entry in matching for one in with_derived(view, entry)}
     return [*found.values()]
 
@@ -127,7 +127,7 @@ def _forget(view: View, writer: GraphWriter, work: Work, event: MemoryForget) ->
         if looked_at == LOOKED_AT:
             done = False
             break
-        if _matches(entry, event):
+        if _matches(view, entry, event):
             for one in with_derived(view, entry):
                 weight = _weight(writer, one)
                 if weight > left and (left < SHARE or _thin(view, writer, work, one)):
@@ -150,9 +150,12 @@ def _candidates(view: View, event: MemoryForget, cursor: int) -> Iterator[Entry]
     return iter([] if current is None or current.forgotten else [view.entry(current.seq)])
 
 
-def _matches(entry: Entry, event: MemoryForget) -> bool:
-    """Whether a memory is the one named, or fulfils all conditions of the filter."""
+def _matches(view: View, entry: Entry, event: MemoryForget) -> bool:
+    """Whether a memory is the one named, or fulfils all conditions of the filter; and is one that the event may
+    change."""
     wanted = event.filter
+    if not view.may_change(entry):
+        return False
     if wanted is None:
         return entry.id == event.memory_id
     return (

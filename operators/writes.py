@@ -14,7 +14,7 @@ from functools import partial
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import UserErase
-from recallflow.operators import erase, outbox
+from recallflow.operators import erase, outbox, projects
 from recallflow.operators.apply import Rules, apply, memory_id_of
 from recallflow.operators.enrichment.requests import requests
 from recallflow.operators.enrichment.wanted import Wanted
@@ -74,6 +74,7 @@ class Writes:
         outputs: Sequence[Kept]
         try:
             self._check_topic(write)
+            projects.check(write)
             applied = twice(STEP, record.position, self._applied, write, undo=drop)
             if applied is None:
                 return None
@@ -101,6 +102,7 @@ class Writes:
         outputs: Sequence[Kept]
         try:
             self._check_topic(write)
+            projects.check(write)
             erasure = twice(STEP, record.position, erase.plan, self._partition, write, event)
             outputs = _receipted(write, erase.receipt(write, erasure.outcome))
         except InvalidRecord as error:

@@ -100,7 +100,7 @@ class OwnerGraph:
     def node(self, key: NodeKey) -> Node | None:
         """The node, or None where there is none (any more). Of an entity with several names it has the key and the name
         that it is called by."""
-        rows = [row for name in self.unions().names(key) if (row := self._row(name)) is not None]
+        rows = [row for name in self.unions().names(key) if (row := self._told_row(name)) is not None]
         if rows:
             return _node(rows)
         return memory_node(key.text) if key.memory and self._seq(key) is not None else None
@@ -249,6 +249,10 @@ class OwnerGraph:
     def _row(self, key: NodeKey) -> NodeRow | None:
         stored = self._partition.get(keys.node(self._owner, self.name(key)))
         return None if stored is None else NodeRow.decode(stored)
+
+    def _told_row(self, key: NodeKey) -> NodeRow | None:
+        """The same, as it may be told."""
+        return self._row(key)
 
     def _seq(self, key: NodeKey) -> int | None:
         """The sequence number of a remembered memory. Kept between calls."""

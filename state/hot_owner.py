@@ -15,6 +15,8 @@ from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
 from recallflow.state.past_graph import PastGraph
 from recallflow.state.rows import Current, Episode, EpisodeSummary, Head
+from recallflow.state.scoped_graph import ScopedGraph, ScopedVersionGraph
+from recallflow.state.scoped_index import ScopedIndex
 from recallflow.state.segments import Segments
 from recallflow.state.usage import OwnerUsage, Usage, decode_seqs
 from recallflow.state.version_graph import VersionGraph
@@ -40,6 +42,7 @@ class HotOwner:
         self.index: OwnerIndex | None = None
         self._segments: Segments | None = None
         self.past: tuple[object, OwnerIndex] | None = None  # the index of a moment that a question is about right now
+        self.scoped: OrderedDict[tuple[str, ...], ScopedIndex] = OrderedDict()  # of memories of some projects alone
         self._hot_graph: HotGraph | None = None
         self._usage: OwnerUsage | None = None
         self._sessions: dict[str | None, list[Episode]] = {}
@@ -86,6 +89,16 @@ class HotOwner:
     def version_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> VersionGraph:
         """The same, by all versions that the index holds."""
         return VersionGraph(self._partition, self.key, index, known_by_ms, happened_by_ms)
+
+    def scoped_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> OwnerGraph:
+        """The same, as the memories of the index alone tell it."""
+        return ScopedGraph(self._partition, self.key, index, known_by_ms, happened_by_ms)
+
+    def scoped_version_graph(
+        self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None
+    ) -> VersionGraph:
+        """The same, by all versions of theirs."""
+        return ScopedVersionGraph(self._partition, self.key, index, known_by_ms, happened_by_ms)
 
     def hot_graph(self) -> HotGraph:
         """What writing the owner's graph keeps in memory."""
@@ -142,6 +155,8 @@ class HotOwner:
     def size_bytes(self) -> int:
         episodes = sum(len(session) for session in self._sessions.values())
         index = self.index.size_bytes() if self.index is not None else 0
+        for scoped in self.scoped.values():
+            index += scoped.index.size_bytes() + _EPISODE_BYTES * sum(map(len, scoped.sessions.values()))
         hot_graph = self._hot_graph.size_bytes() if self._hot_graph is not None else 0
         usage = self._usage.size_bytes() if self._usage is not None else 0
         return _OWNER_BYTES + _EPISODE_BYTES * episodes + index + hot_graph + usage + self.graph.size_bytes()

@@ -183,6 +183,7 @@ class OwnerIndex:
         self, model: str, dimension: int, read_vectors: Callable[[Ints], Sequence[Vectors | None]] | None = None
     ) -> None:
         """`read_vectors`: those of current memories, by `seq`, as far as segments left them to be read."""
+        self.projects: tuple[str, ...] | None = None  # those whose memories alone it holds, if it does not hold all
         self._model = model
         self._read_vectors = read_vectors
         self.facts = Columns()

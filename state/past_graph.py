@@ -49,6 +49,8 @@ class PastGraph(OwnerGraph):
     """The graph as it was known at `known_by_ms`, of what had happened by `happened_by_ms` (None: of now). `index`: the
     owner's memories of then."""
 
+    joins_anew = False  # whether the index has episodes of its own, whatever is known
+
     def __init__(
         self,
         partition: Partition,
@@ -64,7 +66,7 @@ class PastGraph(OwnerGraph):
         happened = index.facts["created_ms"] <= self._happened_ms
         self._newest = int(index.facts["seq"].max(initial=-1, where=happened))
         self._links: dict[tuple[int, int], list[tuple[NodeKey, str]]] = {}
-        self._episode_keys = {} if known_by_ms is None else _episodes(index)
+        self._episode_keys = {} if known_by_ms is None and not self.joins_anew else _episodes(index)
         self._episodes = {key: number for number, key in self._episode_keys.items()}
 
     # ------------------------------------------------------------------ nodes

@@ -217,21 +217,27 @@ class Current(NamedTuple):
 
 class EpisodeMark(NamedTuple):
     """What shaped an owner's episodes and stands in no entry: an explicit end at `ended_ms`, or a forgotten member, as
-    the episode that it would have opened."""
+    the episode that it would have opened, of a project."""
 
     change: int
     ingested_ms: int
     session_id: str | None
     ended_ms: int | None
     opened: Episode | None
+    project_id: str | None = None
+
+    @classmethod
+    def of_member(cls, member: Entry, opened: Episode) -> "EpisodeMark":
+        """Of a member as it was created."""
+        return cls(member.change, member.ingested_ms, member.session_id, None, opened, member.project_id)
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self), default=tuple)
 
     @classmethod
     def decode(cls, data: bytes) -> "EpisodeMark":
-        change, ingested_ms, session_id, ended_ms, opened = orjson.loads(data)
-        return cls(change, ingested_ms, session_id, ended_ms, Episode(*opened) if opened else None)
+        change, ingested_ms, session_id, ended_ms, opened, project_id = orjson.loads(data)
+        return cls(change, ingested_ms, session_id, ended_ms, Episode(*opened) if opened else None, project_id)
 
 
 class CategorySummary(NamedTuple):

@@ -3,7 +3,7 @@ often it was said to be useful, or not. Caused by queries for the most part, so 
 
 import bisect
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,9 +87,9 @@ class OwnerUsage:
             encoded.append(record)
         return encoded
 
-    def liked(self, most: int) -> list[int]:
-        """`seq` of memories that were more often said to be useful than not, the newest `most`, in order."""
-        return self._liked[-most:]
+    def liked(self) -> Iterator[int]:
+        """`seq` of memories that were more often said to be useful than not, the newest first."""
+        return reversed(self._liked)
 
     def size_bytes(self) -> int:
         return len(self._records) + 8 * len(self._liked)

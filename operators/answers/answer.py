@@ -1,6 +1,7 @@
 """Queries → responses, from what is committed."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ from recallflow.decisions import categories
 from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed, ModelError
 from recallflow.graphs import Facts, Trace
-from recallflow.operators import redaction
+from recallflow.operators import projects, redaction
 from recallflow.operators.answers import lookups
 from recallflow.operators.answers.models import Answers
 from recallflow.operators.apply import Rules
@@ -19,7 +20,7 @@ from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.graph.status import status
 from recallflow.operators.graph.trace import trace
 from recallflow.operators.recall import llm_steps
-from recallflow.operators.recall.moment import Moment
+from recallflow.operators.recall.moment import Moment, graph_at
 from recallflow.operators.recall.pipeline import (
     find_beside,
     ranked_only,
@@ -46,11 +47,12 @@ from recallflow.queries import (
 )
 from recallflow.responses import Response
 from recallflow.state import keys
+from recallflow.state.graph import OwnerGraph
 from recallflow.state.graph_codec import NodeKey
 from recallflow.state.hot_owner import HotOwner, Owners
 from recallflow.state.index import OwnerIndex
 from recallflow.state.partition import Partition
-from recallflow.state.rows import MemoryRow
+from recallflow.state.rows import Entry, MemoryRow
 from recallflow.state.usage import Usage
 
 HISTORY_EDGES = 100  # shown with a memory's versions: its newest, and those to similar memories
@@ -142,7 +144,7 @@ class Answerer:
         return trace(ranked.graph, ranked.ranking.places, ranked.ranking.scores, query.traversal_depth, held_back)
 
     def _facts(self, query: GraphFacts, ask: Ask, said: Said) -> Facts:
-        hot, moment = self._owners.get(ask.owner), Moment.of(query, ask.asked_ms)
+        hot, moment = self._owners.get(ask.owner), Moment.of(query, ask.asked_ms, ask.projects)
         best: list[int] = []
         if (asked := _searched(query)) is not None:
             ranked = ranked_only(self._engine, self._posed(asked, ask), said)
@@ -156,25 +158,27 @@ class Answerer:
         hot, query_id, now_ms = self._owners.get(ask.owner), ask.query_id, ask.asked_ms
         match query := ask.query:
             case MemoryGet():
-                *_, latest = self._versions(hot, query.memory_id)
+                *_, latest = self._versions(hot, query.memory_id, ask.projects)
                 used = lookups.usage(self._usage(hot, latest.seq))
-                return lookups.versions(query_id, [latest]).model_copy(update={"usage": used})
+                return lookups.versions(query_id, [latest], ask.projects).model_copy(update={"usage": used})
             case MemoryHistory():
-                history = lookups.versions(query_id, self._versions(hot, query.memory_id))
-                edges = hot.graph.edges(NodeKey(query.memory_id, memory=True), HISTORY_EDGES)
+                every = self._versions(hot, query.memory_id, ask.projects)
+                history = lookups.versions(query_id, every, ask.projects)
+                edges = self._graph(ask).edges(NodeKey(query.memory_id, memory=True), HISTORY_EDGES)
                 return history.model_copy(update={"edges": [explored_edge(edge, now_ms) for edge in edges]})
             case EpisodesList():
-                index = self._index(hot)
+                index = self._index(ask)
                 rows = partial(self._rows, hot, index)
                 found = lookups.episodes(hot, index, rows, query, now_ms, self._engine.episode_gap_ms)
                 return Response(query_id=query_id, status="ok", episodes=found)
             case GraphStatus():
+                projects.refuse_all(ask)
                 report = status(hot.graph, self._expansions, hot.owner.tenant_id, ask.record.append_ms)
                 return Response(query_id=query_id, status="ok", graph_status=report)
             case GraphTrace():
                 return Response(query_id=query_id, status="ok", graph_trace=self._trace(query, ask, said))
             case GraphExplore():
-                moment = Moment.of(query, now_ms)
+                moment = Moment.of(query, now_ms, ask.projects)
                 index, graph = self._engine.at(hot, moment)
                 rows = partial(self._rows, hot, index)
                 subgraph = explore(graph, index, rows, query.nodes, query.hops, moment)
@@ -182,20 +186,47 @@ class Answerer:
             case GraphFacts():
                 return Response(query_id=query_id, status="ok", graph_facts=self._facts(query, ask, said))
             case UserStats():
-                return Response(query_id=query_id, status="ok", stats=lookups.stats(self._index(hot), now_ms))
+                return Response(query_id=query_id, status="ok", stats=lookups.stats(self._index(ask), now_ms))
         raise TypeError(f"{query.type} is not answered here")
 
-    def _versions(self, hot: HotOwner, memory_id: str) -> list[MemoryRow]:
-        """All versions of a memory, oldest first. Raises InvalidRecord where there is none."""
+    def _versions(self, hot: HotOwner, memory_id: str, within: tuple[str, ...] | None) -> list[MemoryRow]:
+        """All versions of a memory, oldest first. Raises InvalidRecord where there is none, or none of the projects
+        that may be read."""
         name, current = hot.name(memory_id), hot.current(memory_id)
         if current is None or current.forgotten:
             raise lookups.missing(memory_id)
         wanted = [keys.row(hot.key, name, version) for version in range(current.version + 1)]
-        return [
+        found = [
             redaction.version(memory_id, current.seq, version) if isinstance(row, DecryptionFailed) else row
             for version, row in enumerate(self._read(wanted))
             if row is not None
         ]
+        if within is None:
+            return found
+        if not any(row.project_id in within for row in found):
+            raise lookups.missing(memory_id)
+        return [self._limited(hot, row, within) for row in found]
+
+    def _limited(self, hot: HotOwner, row: MemoryRow, within: tuple[str, ...]) -> MemoryRow:
+        """A memory without what it says of those of other projects."""
+
+        def is_shown(source: dict[str, Any]) -> bool:
+            current = hot.current(source["memory_id"])
+            return current is not None and self._project(hot, current.seq) in within
+
+        made_from = row.derived_from
+        if made_from is None:
+            return row
+        others = [one for one in made_from.get("others", []) if is_shown(one)]
+        shown = {name: value for name, value in (made_from | {"others": others}).items() if value}
+        return replace(row, derived_from=shown if is_shown(made_from) else None)
+
+    def _project(self, hot: HotOwner, seq: int) -> str | None:
+        try:
+            stored = self._partition.get(keys.entry(hot.key, seq))
+        except DecryptionFailed:
+            return None
+        return None if stored is None else Entry.decode(stored).project_id
 
     def _usage(self, hot: HotOwner, seq: int) -> Usage:
         stored = self._partition.get(keys.usage(hot.key, seq))
@@ -205,10 +236,13 @@ class Answerer:
         """The rows of an index's slots, each in its version; redacted where one cannot be opened."""
         versions = index.facts["version"][slots].tolist()
         wanted = [keys.row(hot.key, hot.name(index.ids[s]), v) for s, v in zip(slots, versions, strict=True)]
-        return [
+        rows = [
             redaction.memory(index, slot) if isinstance(row, DecryptionFailed) else row
             for slot, row in zip(slots, self._read(wanted), strict=True)
         ]
+        if (within := index.projects) is None:
+            return rows
+        return [None if row is None else self._limited(hot, row, within) for row in rows]
 
     def _read(self, wanted: list[bytes]) -> list[MemoryRow | DecryptionFailed | None]:
         """The rows under these keys, in one batched read; one by one where any of them cannot be opened."""
@@ -225,12 +259,20 @@ class Answerer:
             return error
         return None if value is None else MemoryRow.decode(value)
 
-    def _index(self, hot: HotOwner) -> OwnerIndex:
-        return hot.search_index(self._engine.embedder.name, self._engine.embedder.dimension)
+    def _index(self, ask: Ask) -> OwnerIndex:
+        """The index of what its sender may read, as of now."""
+        return self._engine.index_at(self._owners.get(ask.owner), Moment.now(ask.asked_ms, ask.projects))
+
+    def _graph(self, ask: Ask) -> OwnerGraph:
+        """The graph of what its sender may read, as of now."""
+        hot = self._owners.get(ask.owner)
+        if ask.projects is None:
+            return hot.graph
+        return graph_at(hot, self._index(ask), Moment.now(ask.asked_ms, ask.projects))
 
 
 def _request(ask: Ask) -> Request:
-    return Request(ask.owner, ask.record.position, ask.query_id, ask.record.append_ms)
+    return Request(ask.owner, ask.record.position, ask.query_id, ask.record.append_ms, ask.projects)
 
 
 def _ranking(query: GraphTrace | GraphFacts) -> Recall | None:

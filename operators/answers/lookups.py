@@ -20,9 +20,12 @@ from recallflow.state.rows import Episode, MemoryRow
 from recallflow.state.usage import Usage
 
 
-def versions(query_id: str, rows: list[MemoryRow]) -> Response:
-    """The response of `memory.get` and `memory.history`."""
+def versions(query_id: str, rows: list[MemoryRow], projects: tuple[str, ...] | None = None) -> Response:
+    """The response of `memory.get` and `memory.history`. Who may read some `projects` alone is not told the memory's
+    number, which counts those of the others."""
     shown = [version(row) for row in rows]
+    if projects is not None:
+        shown = [{name: value for name, value in one.items() if name != "seq"} for one in shown]
     response = Response(query_id=query_id, status="ok", versions=shown)
     return response.warned(warnings) if (warnings := redaction.warn(rows)) else response
 

@@ -13,7 +13,7 @@ from recallflow.errors import InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
-from recallflow.operators.recall.moment import AT_ONCE, Moment, OfMoment, Steps, build, present_index
+from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build, keep, present_index
 from recallflow.operators.recall.said import Said
 from recallflow.owner import Owner
 from recallflow.queries import Recall
@@ -56,13 +56,15 @@ class Waiting:
 
 
 class Asked(NamedTuple):
-    """A question, what its answer is to warn of, what models said of it, and the steps to what it is about."""
+    """A question, what its answer is to warn of, what models said of it, and the steps to what it is about, which began
+    as its owner had had so many changes."""
 
     ask: Ask
     warnings: list[Warn]
     said: Said
     moment: Moment
     steps: Steps[OwnerIndex]
+    change: int
 
 
 class Pasts:
@@ -84,16 +86,15 @@ class Pasts:
 
     def begin(self, ask: Ask, warnings: list[Warn], said: Said) -> bool:
         """Whether a question takes steps; then it is set aside until they are taken."""
-        query, hot = ask.query, self._owners.get(ask.owner)
-        if not isinstance(query, OfMoment) or hot.next_change <= AT_ONCE:
+        moment, hot = Moment.of_ask(ask), self._owners.get(ask.owner)
+        if moment is None or hot.next_change <= AT_ONCE:
             return False
-        moment = Moment.of(query, ask.asked_ms)
         model, dimension = self._embedder.name, self._embedder.dimension
         if present_index(hot, moment, model, dimension) is not None:
             return False
         steps = build(hot, moment, model, dimension, self._episode_gap_ms)
         next(steps)  # from here on it is of now
-        self._asked.append(Asked(ask, warnings, said, moment, steps))
+        self._asked.append(Asked(ask, warnings, said, moment, steps, hot.next_change))
         return True
 
     def advance(self) -> Asked | None:
@@ -101,7 +102,10 @@ class Pasts:
         where our own code fails at a step, without it: then its answer says so."""
         asked = self._asked[0]
         if self._built is not None:  # to answer takes long enough for a turn of its own
-            self._owners.get(asked.ask.owner).past = asked.moment, self._built
+            hot = self._owners.get(asked.ask.owner)
+            hot.past = asked.moment, self._built
+            if hot.next_change == asked.change:
+                keep(hot, asked.moment, self._built, self._episode_gap_ms)
             self._built = None
             return self._asked.popleft()
         try:

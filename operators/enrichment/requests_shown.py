@@ -29,7 +29,8 @@ def shown(row: MemoryRow, characters: int = SHOWN_CHARACTERS, similarity: float 
 
 
 def recent(view: View, row: MemoryRow, most: int) -> list[ShownMemory]:
-    """So many of the owner's newest memories beside one: those of its session first."""
+    """So many of the owner's newest memories beside one, of its project: those of its session first. What is found out
+    of them belongs to that project too."""
     if not most:
         return []
     entries = _newest(view, row, most)
@@ -44,7 +45,7 @@ def _newest(view: View, row: MemoryRow, most: int) -> list[Entry]:
     seqs = dict.fromkeys(_of_session(view, row, most + 1))
     seqs |= dict.fromkeys(range(view.newest, max(-1, view.newest - most - 1), -1))
     seqs.pop(row.seq, None)
-    return view.entries_of([*seqs][: 2 * most])[:most]
+    return [one for one in view.entries_of([*seqs][: 2 * most]) if one.project_id == row.project_id][:most]
 
 
 def _of_session(view: View, row: MemoryRow, most: int) -> Iterable[int]:

@@ -211,7 +211,10 @@ def _item(memory: MemoryRow | RecalledMemory, score: float | None, created_at: s
 
 
 def latest_summaries(hot: HotOwner, moment: Moment) -> dict[str, str]:
-    """Category → the latest summary there was by the moment. Raises DecryptionFailed."""
+    """Category → the latest summary there was by the moment: none for who may read some projects alone, as nobody knows
+    what else it was made of. Raises DecryptionFailed."""
+    if moment.projects is not None:
+        return {}
     by_ms = min((at for at in (moment.known_by_ms, moment.happened_by_ms) if at is not None), default=None)
     latest: dict[str, str] = {}
     for _, value in hot.scan(keys.CATEGORY_SUMMARY):  # by category, the oldest first

@@ -22,6 +22,7 @@ A memory whose vector has not come yet stands at the mean of the others in the b
 """
 
 from collections.abc import Callable
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -180,8 +181,9 @@ def _embedded(scene: Scene, places: Places) -> Mask:
 def _taste(scene: Scene) -> Column | None:
     """The mean vector, (dimension,) of length 1, of the newest memories that were more often said to be useful than
     not."""
-    liked = [] if scene.usage is None else scene.usage.liked(LIKED_MOST)
-    slots = [slot for seq in liked if (slot := scene.index.slot(seq)) is not None]
+    liked = () if scene.usage is None else scene.usage.liked()
+    known = (slot for seq in liked if (slot := scene.index.slot(seq)) is not None)
+    slots = [*islice(known, LIKED_MOST)][::-1]
     if not slots:
         return None
     mean = scene.index.vectors.of(np.array(slots, np.int64)).mean(axis=0)

@@ -16,17 +16,21 @@ from threading import Lock
 from typing import Any, NamedTuple, Self, TypeVar
 
 from recallflow.operators.episodes import end, join, opening
+from recallflow.operators.events import Ask
 from recallflow.owner import Owner
-from recallflow.queries import GraphExplore, GraphFacts, GraphTrace, Recall
+from recallflow.queries import EpisodesList, GraphExplore, GraphFacts, GraphTrace, Recall, UserStats
 from recallflow.state import keys
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner, with_changes
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import Entry, Episode, EpisodeMark, Vectors
+from recallflow.state.scoped_index import ScopedIndex
 
 AT_ONCE = 4_000  # records of one step: on a busy core well below 100 ms
+SCOPES_KEPT = 2  # indexes of an owner's projects, each for senders who may read nothing else
 
 OfMoment = Recall | GraphTrace | GraphExplore | GraphFacts  # queries that may be about another moment than now
+OfIndex = OfMoment | EpisodesList | UserStats  # queries that are answered out of an index
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -37,22 +41,39 @@ Records = Iterator[tuple[bytes, bytes]]
 class Moment:
     """All times in epoch milliseconds. `now_ms`: when ages and validity are judged; `happened_by_ms`: nothing later is
     in the answer; `known_by_ms`: nothing that came in later is; `history`: what was replaced, superseded or expired is
-    in the answer too."""
+    in the answer too. `projects`: nothing else is there than memories of these, None where all is."""
 
     now_ms: int
     happened_by_ms: int | None
     known_by_ms: int | None
     history: bool
+    projects: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, query: OfMoment, asked_ms: int) -> Self:
-        """The moment a query is about. Of two given, validity is judged at the event time."""
+    def of(cls, query: OfMoment, asked_ms: int, projects: tuple[str, ...] | None) -> Self:
+        """The moment a query is about. Of two given, validity is judged at the event time. `projects`: those that its
+        sender may read."""
         history = isinstance(query, Recall) and query.include_history
         if query.as_of is None:
-            return cls(asked_ms, None, None, history)
+            return cls(asked_ms, None, None, history, projects)
         event_ms, ingestion_ms = query.as_of.event_time, query.as_of.ingestion_time
         now_ms = next(at for at in (event_ms, ingestion_ms, asked_ms) if at is not None)
-        return cls(now_ms, event_ms, ingestion_ms, history)
+        return cls(now_ms, event_ms, ingestion_ms, history, projects)
+
+    @classmethod
+    def of_ask(cls, ask: Ask) -> Self | None:
+        """The moment that a query is about; None for one that no index answers."""
+        if isinstance(ask.query, OfMoment):
+            return cls.of(ask.query, ask.asked_ms, ask.projects)
+        is_of_index = isinstance(ask.query, OfIndex) or (
+            ask.projects is not None and ask.query.type == "memory.history"
+        )
+        return cls.now(ask.asked_ms, ask.projects) if is_of_index else None
+
+    @classmethod
+    def now(cls, asked_ms: int, projects: tuple[str, ...] | None) -> Self:
+        """The moment of asking."""
+        return cls(asked_ms, None, None, history=False, projects=projects)
 
     @property
     def is_now(self) -> bool:
@@ -68,16 +89,31 @@ class Moment:
         """Whether a version of this event time was there by then."""
         return self.happened_by_ms is None or updated_ms <= self.happened_by_ms
 
+    def is_within(self, project_id: str | None) -> bool:
+        """Whether what belongs to a project is there at all."""
+        return self.projects is None or project_id in self.projects
+
+    def is_of(self, mark: EpisodeMark) -> bool:
+        """Whether what shaped episodes is there: an end always, a member that is forgotten where its project is."""
+        return mark.opened is None or self.is_within(mark.project_id)
+
     def knows(self, ingested_ms: int) -> bool:
         """Whether what came in then is known."""
         return self.known_by_ms is None or ingested_ms <= self.known_by_ms
 
 
 def present_index(hot: HotOwner, moment: Moment, model: str, dimension: int) -> OwnerIndex | None:
-    """The owner's present index, if it serves: unless something that had happened has been edited since."""
+    """The owner's present index, if it serves: unless something that had happened has been edited since. That of some
+    projects alone, where it has been built."""
     if not moment.is_of_present:
         return None
-    index = hot.search_index(model, dimension)
+    if moment.projects is None:
+        index = hot.search_index(model, dimension)
+    elif (scoped := hot.scoped.get(moment.projects)) is not None:
+        hot.scoped.move_to_end(moment.projects)
+        index = scoped.index
+    else:
+        return None
     if moment.happened_by_ms is None:
         return index
     facts = index.conversation.facts
@@ -97,11 +133,22 @@ def index_at(hot: HotOwner, moment: Moment, model: str, dimension: int, gap_ms: 
             next(steps)
         except StopIteration as ended:
             built: OwnerIndex = ended.value
+            keep(hot, moment, built, gap_ms)
             return built
+
+
+def keep(hot: HotOwner, moment: Moment, index: OwnerIndex, gap_ms: int) -> None:
+    """Keeps the index of some projects for the questions to come, if it is of now; each event keeps it so."""
+    if moment.projects is not None and moment.is_now:
+        hot.scoped[moment.projects] = ScopedIndex(index, gap_ms)
+        while len(hot.scoped) > SCOPES_KEPT:
+            hot.scoped.popitem(last=False)
 
 
 def graph_at(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
     """The owner's graph as of the moment; `index`: the owner's index of then."""
+    if moment.projects is not None:
+        return hot.scoped_graph(index, moment.known_by_ms, moment.happened_by_ms)
     if moment.known_by_ms is None and moment.happened_by_ms is None:
         return hot.graph
     return hot.past_graph(index, moment.known_by_ms, moment.happened_by_ms)
@@ -116,6 +163,8 @@ def newest(index: OwnerIndex, moment: Moment) -> list[int]:
 
 def filtered_graph(hot: HotOwner, index: OwnerIndex, moment: Moment) -> OwnerGraph:
     """The graph by which memories are filtered: with history, by the links of each version."""
+    if moment.history and moment.projects is not None:
+        return hot.scoped_version_graph(index, moment.known_by_ms, moment.happened_by_ms)
     if moment.history:
         return hot.version_graph(index, moment.known_by_ms, moment.happened_by_ms)
     return graph_at(hot, index, moment)
@@ -140,6 +189,7 @@ def _built(
     known = yield from _known(tables, moment)
     episodes, episode_of = yield from _episodes(owner, tables, moment, known.versions, gap_ms)
     index = OwnerIndex(model, dimension)
+    index.projects = moment.projects
     for part in _parts(sorted(episodes, key=attrgetter("number"))):
         index.load(part, (), {})
         yield
@@ -183,7 +233,7 @@ def _known(tables: Mapping[bytes, Records], moment: Moment) -> Steps[_Known]:
     past = yield from _read(tables[keys.PAST_ENTRY], lambda _, value: Entry.decode(value))
     found, seen = _Known([], {}, {}), dict[int, Entry]()
     for some in _parts(merge(past, now, key=attrgetter("seq"))):  # of each memory the past versions first
-        known = [entry for entry in some if moment.knows(entry.ingested_ms)]
+        known = [one for one in some if moment.knows(one.ingested_ms) and moment.is_within(one.project_id)]
         found.versions.extend(known)
         found.latest.update((entry.seq, entry) for entry in known)
         found.current.update((entry.seq, entry.version) for entry in some)
@@ -240,19 +290,19 @@ def _episodes(
     owner: Owner, tables: Mapping[bytes, Records], moment: Moment, versions: list[Entry], gap_ms: int
 ) -> Steps[tuple[list[Episode], dict[int, int]]]:
     """All episodes of the moment, and the number of each memory's episode: those that are stored, or, as of an earlier
-    knowledge, those that messages join in the order of the log."""
+    knowledge or of some projects, those that messages join in the order of the log."""
     episode_of = {entry.seq: entry.episode for entry in versions}
-    if moment.known_by_ms is None:
+    if moment.known_by_ms is None and moment.projects is None:
         return (yield from _read(tables[keys.EPISODE], lambda _, value: Episode.decode(value))), episode_of
     marks: list[EpisodeMark] = []
     standing: dict[str | None, list[Episode]] = {}
     episodes: dict[int, Episode] = {}
     for some in _parts(versions):
         openers = (entry for entry in some if entry.version == 0 and entry.episode >= 0)
-        marks += [EpisodeMark(e.change, e.ingested_ms, e.session_id, None, opening(owner, e)) for e in openers]
+        marks += [EpisodeMark.of_member(e, opening(owner, e)) for e in openers]
         yield
     stored = yield from _read(tables[keys.EPISODE_LOG], lambda _, value: EpisodeMark.decode(value))
-    marks += [mark for mark in stored if moment.knows(mark.ingested_ms)]
+    marks += [one for one in stored if moment.knows(one.ingested_ms) and moment.is_of(one)]
     marks.sort(key=attrgetter("change"))
     for number, mark in enumerate(marks):
         if number % AT_ONCE == 0:

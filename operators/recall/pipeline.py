@@ -150,7 +150,7 @@ def _is_reranked(asked: Asked, understood: Understood) -> bool:
 
 
 def _ask(engine: Engine, posed: Posed, said: Said) -> Asked:
-    laps, moment = Laps(engine.timer), Moment.of(posed.query, posed.asked_ms)
+    laps, moment = Laps(engine.timer), Moment.of(posed.query, posed.asked_ms, posed.request.projects)
     index, graph = engine.at(posed.hot, moment)
     laps.lap("index")
     if said.ended or said.scored is not None:

@@ -9,7 +9,7 @@ from recallflow.operators.recall.context import About, context, summaries_alone
 from recallflow.operators.recall.deadline import REST, TARGET_MS, Step, tier_of
 from recallflow.operators.recall.excerpt import excerpts
 from recallflow.operators.recall.filters import superseded, valid
-from recallflow.operators.recall.moment import Moment
+from recallflow.operators.recall.moment import Moment, graph_at
 from recallflow.operators.recall.said import Said
 from recallflow.operators.recall.stages import (
     Asked,
@@ -191,8 +191,8 @@ def _current(asked: Asked, places: Places) -> list[bool]:
     if asked.moment.is_now:
         return [True] * len(places)
     index, hot, facts = asked.index, asked.hot, asked.index.conversation.facts
-    now = Moment(asked.asked_ms, None, None, history=False)
-    late, holds = superseded(hot.graph, index, now), valid(index, now)
+    now = Moment.now(asked.asked_ms, asked.request.projects)
+    late, holds = superseded(graph_at(hot, index, now), index, now), valid(index, now)
     found = []
     for place in places.tolist():
         stands = hot.current(index.ids[index.conversation.slots[place]])

@@ -49,8 +49,12 @@ class Engine:
 
     def at(self, hot: HotOwner, moment: Moment) -> tuple[OwnerIndex, OwnerGraph]:
         """An owner's index and graph as of a moment."""
-        index = index_at(hot, moment, self.embedder.name, self.embedder.dimension, self.episode_gap_ms)
+        index = self.index_at(hot, moment)
         return index, graph_at(hot, index, moment)
+
+    def index_at(self, hot: HotOwner, moment: Moment) -> OwnerIndex:
+        """An owner's index as of a moment."""
+        return index_at(hot, moment, self.embedder.name, self.embedder.dimension, self.episode_gap_ms)
 
 
 class Effects(NamedTuple):

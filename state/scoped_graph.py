@@ -1,0 +1,154 @@
+"""One owner's memory graph as some of its memories alone tell it: those that an index holds.
+
+For whoever may read no other memory, what others brought is not there. An edge counts where one of these memories
+states it, or where it leads from one of them to another; what an event gave of it, where one of them is its evidence or
+both its ends. What free text such an event gave is nobody's memory, and not shown. A node is called and described as
+these memories have it. What was archived is, whoever said so.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from recallflow.errors import DecryptionFailed
+from recallflow.state import keys
+from recallflow.state.graph import Edge
+from recallflow.state.graph_codec import (
+    ENTITY_KIND,
+    EPISODE_KIND,
+    Description,
+    EdgeRow,
+    Given,
+    NodeKey,
+    NodeRow,
+    Superseded,
+    decode_member,
+    node_key,
+)
+from recallflow.state.past_graph import LOOKED_AT, PastGraph
+from recallflow.state.rows import MemoryRow
+from recallflow.state.version_graph import VersionGraph
+
+MEMBERS_MOST = 100  # of a node, the newest, of which the oldest says what it is called
+READ_MOST = 4  # of these, until one has its name
+NEWEST = 1_000  # memories whose links are gone through for entities
+
+
+class ScopedGraph(PastGraph):
+    """The graph of the memories that an index holds, as it was known by a time, of what had happened by a time."""
+
+    joins_anew = True
+
+    def entities(self) -> Iterator[NodeKey]:
+        """What the newest of the memories are linked to."""
+        seqs = {*self._index.conversation.facts["seq"].tolist()}
+        for seq in sorted(seqs, reverse=True)[:NEWEST]:
+            yield from (key for key, _ in self.links(seq)[1:])
+
+    # ------------------------------------------------------------------ edges
+
+    def _edge_row(self, name: bytes, row: EdgeRow) -> EdgeRow | None:
+        if any(end.memory and self._seq(end) is None for end in (row.source, row.target)):
+            return None
+        then = super()._edge_row(name, row)
+        if then is None:
+            return None
+        statements = tuple(one for one in then.statements if self._slot(one.seq) is not None)
+        is_given = (row.source.memory and row.target.memory) or any(not one.relation for one in statements)
+        given = _bare(then.given, statements) if then.given is not None and is_given else None
+        return None if given is None and not statements else then._replace(given=given, statements=statements)
+
+    def _stated(self, key: NodeKey, limit: int) -> list[Edge]:
+        """The newest first by when these memories said so: the numbers of edges tell who said it before."""
+        return sorted(
+            super()._stated(key, limit),
+            key=lambda edge: (-edge.ingested_ms, edge.type, str(edge.source), str(edge.target)),
+        )
+
+    def _standing(self, seq: int, by: Iterable[Superseded]) -> list[Superseded]:
+        """By what a memory is superseded, as their edges say."""
+        if self._slot(seq) is None:
+            return []
+        ids = dict.fromkeys(one.by for one in by)
+        found = (self._superseded_then(seq, by_id) for by_id in ids)
+        return [one for one in found if one is not None and one.happened(self._happened_ms)]
+
+    # ------------------------------------------------------------------ nodes
+
+    def _row(self, key: NodeKey) -> NodeRow | None:
+        row = super()._row(key)
+        if key.memory or key.text.partition(":")[0] != EPISODE_KIND:
+            return row
+        # The episodes that these memories have are of their own, and nobody stored those.
+        if (number := self._episodes.get(key)) is None or (episode := self._index.episode(number)) is None:
+            return None
+        return row or NodeRow(key, EPISODE_KIND, episode.id)
+
+    def _told_row(self, key: NodeKey) -> NodeRow | None:
+        row = self._row(key)
+        if row is None or key.memory:
+            return row
+        name = self._spelt(key)
+        urn = name if row.urn is not None and row.urn == row.name else None
+        described = self._description(key)
+        if described is None:
+            return row._replace(name=name, urn=urn, properties=None, described_by=None)
+        return row._replace(name=name, urn=urn or described.urn, properties=described.properties, described_by=None)
+
+    def _description(self, key: NodeKey) -> Description | None:
+        """How the first of the memories describes a node that does."""
+        if not key.text.startswith(f"{ENTITY_KIND}:"):
+            return None
+        first, end = keys.members_from(self._owner, keys.MEMBER, self.name(key), self._newest)
+        found = None
+        for looked_at, (stored, value) in enumerate(self._partition.scan_range(first, end)):
+            if looked_at == LOOKED_AT * MEMBERS_MOST:
+                break
+            if self._slot(keys.reversed_sequence(stored)) is not None:
+                found = decode_member(value)[1] or found
+        return found
+
+    def _spelt(self, key: NodeKey) -> str:
+        """A node's name as the memories write it; in small letters where none of those looked at does."""
+        for seq in sorted(PastGraph.members(self, key, MEMBERS_MOST))[:READ_MOST]:
+            if (row := self._memory(seq)) is not None and (name := _spelt_in(row, key)) is not None:
+                return name
+        return key.text.partition(":")[2]
+
+    def _memory(self, seq: int) -> MemoryRow | None:
+        slot = self._slot(seq)
+        if slot is None:
+            return None
+        name = self._partition.keyring.name(self._owner, self._index.ids[slot])
+        try:
+            stored = self._partition.get(keys.row(self._owner, name, int(self._index.facts["version"][slot])))
+        except DecryptionFailed:
+            return None
+        return None if stored is None else MemoryRow.decode(stored)
+
+
+class ScopedVersionGraph(ScopedGraph, VersionGraph):
+    """The same, by all versions that the index holds."""
+
+
+def _bare(given: Given, statements: tuple[Any, ...]) -> Given:
+    """What an event gave of an edge, without free text, since the memories say so."""
+    ingested_ms = min((one.ingested_ms for one in statements), default=given.ingested_ms)
+    said_ms = min((one.said_ms for one in statements), default=given.said_ms)
+    return given._replace(properties={}, ingested_ms=ingested_ms, said_ms=said_ms)
+
+
+def _spelt_in(row: MemoryRow, key: NodeKey) -> str | None:
+    """How a memory writes a node's name."""
+    kind, _, plain = key.text.partition(":")
+    names = [row.name, row.category, row.project_id, row.kind, *row.tags, *row.topics]
+    for entity in row.entities:
+        names += [entity["name"], entity.get("urn"), *entity.get("aliases", ())]
+    for relation in row.relations:
+        names += [relation["source"], relation["target"]]
+    for name in names:
+        if name is not None and node_key(kind, name) == key.text:
+            return str(name)
+    words = r"\s+".join(map(re.escape, plain.split()))
+    found = [match[0] for match in re.finditer(rf"(?<!\w){words}(?!\w)", row.content, re.IGNORECASE)] if words else []
+    return next((text for text in found if not text.islower()), next(iter(found), None))

@@ -1,0 +1,24 @@
+"""An owner's index of the memories of some projects alone, which stays up to date with each event."""
+
+from dataclasses import dataclass, field
+
+from recallflow.state.index import OwnerIndex
+from recallflow.state.rows import Episode
+
+
+@dataclass(slots=True)
+class ScopedIndex:
+    """The index, its standing episodes by session, in the order of time, and the gap that parts them. Its episodes are
+    those that these memories would have by themselves."""
+
+    index: OwnerIndex
+    gap_ms: int
+    sessions: dict[str | None, list[Episode]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for episode in sorted(self.index.episodes(), key=lambda one: (one.start_ms, one.last_ms, one.number)):
+            self.sessions.setdefault(episode.session_id, []).append(episode)
+
+    def holds(self, project_id: str | None) -> bool:
+        """Whether memories of a project are in."""
+        return self.index.projects is not None and project_id in self.index.projects
