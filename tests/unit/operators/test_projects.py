@@ -110,7 +110,7 @@ def told(draw: st.DrawFn) -> tuple[str | None, Event]:
     about = {"memory_id": memory_id}
     text = marked(draw(st.sampled_from(WORDS)), project)
     other = memory_id if draw(st.booleans()) else f"{SECRET}0q"
-    event: Event = {
+    kinds: dict[str, Event] = {
         "message": {"id": memory_id, "content": text, "session_id": draw(st.sampled_from(["s", "t"]))},
         "memory": {
             "id": f"{memory_id}f",
@@ -144,10 +144,10 @@ def told(draw: st.DrawFn) -> tuple[str | None, Event]:
             ]
         },
         "summary": {"category": "habits", "summary": f"{SECRET} habits"},
-    }[kind]
+    }
     named = {"name": draw(st.sampled_from(["Bo", marked("Ida", project)]))} if kind == "message" else {}
     project_id = project if project in ("p", None) else f"{SECRET}q"
-    whole = {"type": "category.summary" if kind == "summary" else kind, "project_id": project_id} | event | named
+    whole = {"type": "category.summary" if kind == "summary" else kind, "project_id": project_id} | kinds[kind] | named
     is_shared = kind == "summary" or (kind == "graph.edges" and other != memory_id)
     return "q" if is_shared else project, {name: value for name, value in whole.items() if value is not None}
 
