@@ -1,6 +1,5 @@
 """Everything that a state directory holds on a person, as records that anybody can read: `recallflow export`."""
 
-import base64
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -45,13 +44,13 @@ def export(
         if not wanted or owner.environment in wanted:
             yield {"type": "person", **owner._asdict()}
             yield from _of_owner(partition, owner, vectors=vectors)
+            yield from _pending_outputs(partition, owner)
     for kind, record in _waiting(directory, number):
         event = decode(record)
         if isinstance(event, Refused) or (event.owner.tenant_id, event.owner.user_id) != (tenant_id, user_id):
             continue
         if not wanted or event.owner.environment in wanted:
             yield {"type": kind, "position": str(record.position), "event": orjson.loads(record.value)}
-    yield from _pending_outputs(partition, Owner(tenant_id, "", user_id).record_key)
 
 
 def _of_owner(partition: Partition, owner: Owner, *, vectors: bool) -> Iterator[Fields]:
@@ -74,13 +73,16 @@ def _waiting(directory: StateDirectory, number: int) -> Iterator[tuple[str, Reco
                         yield kind, record
 
 
-def _pending_outputs(partition: Partition, record_key: bytes) -> Iterator[Fields]:
-    """Receipts and requests of enrichment that are not known to be delivered."""
-    wanted = base64.b64encode(record_key).decode()
+def _pending_outputs(partition: Partition, owner: Owner) -> Iterator[Fields]:
+    """Receipts and requests of enrichment that are not known to be delivered. Whose they are is not told by their keys:
+    senders choose those, and `a/b` with `c` has the same one as `a` with `b/c`."""
+    wanted = partition.keyring.owner(owner).hex()
     for _, value in partition.scan(keys.OUTBOX):
-        for output in orjson.loads(value):
-            if output[:1] in (["receipt"], ["request"]) and output[2] == wanted:
-                yield {"type": "pending_output", "kind": output[0], "output": orjson.loads(output[3])}
+        whose, *outputs = orjson.loads(value)
+        for output in outputs if whose == wanted else ():
+            if output[0] in ("receipt", "request"):
+                shown = {"kind": output[0], "output": orjson.loads(output[3])}
+                yield {"type": "pending_output", "environment": owner.environment, **shown}
 
 
 def readable(shown: Fields) -> Fields:
