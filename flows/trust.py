@@ -1,12 +1,10 @@
 """Who is believed, out of the settings."""
 
-from pathlib import Path
-
-from recallflow.errors import UsageError
 from recallflow.flows.security_settings import AuthSettings
+from recallflow.flows.token_keys import key_source
 from recallflow.operators.authorise import Trust
 from recallflow.operators.tokens import Issuer
-from recallflow.signing_keys import SigningKey, read_jwks
+from recallflow.signing_keys import SigningKey
 
 
 def trust_of(auth: AuthSettings, secrets: dict[str, bytes]) -> Trust:
@@ -17,11 +15,10 @@ def trust_of(auth: AuthSettings, secrets: dict[str, bytes]) -> Trust:
 
 def known_secrets(auth: AuthSettings) -> dict[str, bytes]:
     """The secrets that tokens may be signed with, by fingerprint: the one that is set, and those of a JWKS file. An
-    address gives out none, as others have read them there. Raises UsageError."""
+    address gives out none, as others have read them there. Raises SourceError: without a secret that it needs, a
+    verdict would be another one."""
     keys = [] if auth.secret is None else [SigningKey.of_secret(auth.secret.encode())]
-    if auth.jwks is not None and not auth.jwks.startswith(("http://", "https://")):
-        try:
-            keys += read_jwks(Path(auth.jwks).read_bytes())[0]
-        except OSError as error:
-            raise UsageError(f"auth.jwks: cannot read {auth.jwks}: {error.strerror}") from error
+    source = key_source(auth)
+    if source is not None and not source.is_remote:
+        keys += source.read()[0]
     return {key.fingerprint: key.secret for key in keys if key.secret is not None}

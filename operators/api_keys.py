@@ -35,10 +35,11 @@ class ApiKeys:
         return self._grant(holder, key)
 
     def _find(self, tenant_id: str, name: str, at_ms: int) -> tuple[str, ApiKey | None]:
-        for holder in (tenant_id, ALL_TENANTS):
-            if isinstance(found := self._decisions.as_of(holder, KIND, name, at_ms), ApiKey):
-                return holder, found
-        return tenant_id, None
+        """Who has the key of a name, and the key. Both places are looked at, whatever the first holds."""
+        own, deployments = (self._decisions.as_of(holder, KIND, name, at_ms) for holder in (tenant_id, ALL_TENANTS))
+        if isinstance(own, ApiKey):
+            return tenant_id, own
+        return ALL_TENANTS, deployments if isinstance(deployments, ApiKey) else None
 
     def _grant(self, holder: str, key: ApiKey) -> Grant:
         """What a key allows. Its lists may be long, and are made into sets once."""

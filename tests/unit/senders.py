@@ -1,5 +1,6 @@
 """Keys, tokens and control events of made-up senders, and the verdicts on what they send."""
 
+import base64
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -37,6 +38,10 @@ def rsa_jwk(key: rsa.RSAPrivateKey = RSA_KEY, **more: Any) -> dict[str, Any]:
 
 def ec_jwk(key: ec.EllipticCurvePrivateKey = EC_KEY, **more: Any) -> dict[str, Any]:
     return {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key())), **more}
+
+
+def oct_jwk(secret: bytes = SECRET, **more: Any) -> dict[str, Any]:
+    return {"kty": "oct", "k": base64.urlsafe_b64encode(secret).rstrip(b"=").decode(), **more}
 
 
 def token(key: Any = RSA_KEY, algorithm: str = "RS256", kid: str | None = "r", **claims: Any) -> str:

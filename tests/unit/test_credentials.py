@@ -1,6 +1,5 @@
 """API keys as text, and keys of tokens out of a JWKS document."""
 
-import base64
 import json
 from typing import Any
 
@@ -11,26 +10,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from recallflow.credentials import ApiKeyText, fingerprint, hash_of, new_salt, without_credentials
 from recallflow.errors import UsageError
 from recallflow.signing_keys import SigningKey, read_jwks
-
-RSA_KEY = rsa.generate_private_key(65537, 2048)
-EC_KEY = ec.generate_private_key(ec.SECP256R1())
-SECRET = b"a secret of thirty-two bytes, or more"
+from tests.unit.senders import EC_KEY, RSA_KEY, SECRET, ec_jwk, oct_jwk, rsa_jwk
 
 
 def document(*keys: dict[str, Any]) -> bytes:
     return json.dumps({"keys": keys}).encode()
-
-
-def rsa_jwk(key: rsa.RSAPrivateKey = RSA_KEY, **more: Any) -> dict[str, Any]:
-    return {**json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key)), **more}
-
-
-def ec_jwk(key: ec.EllipticCurvePrivateKey = EC_KEY, **more: Any) -> dict[str, Any]:
-    return {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key)), **more}
-
-
-def oct_jwk(secret: bytes = SECRET, **more: Any) -> dict[str, Any]:
-    return {"kty": "oct", "k": base64.urlsafe_b64encode(secret).rstrip(b"=").decode()} | more
 
 
 def test_an_api_key_is_read_as_it_was_written() -> None:
@@ -71,6 +55,14 @@ def test_a_jwks_document_gives_public_keys_and_secrets() -> None:
     assert keys[2] == SigningKey("o", "HS256", fingerprint(SECRET), None, SECRET)
     assert [key.jwk and sorted(key.jwk) for key in keys[:2]] == [["e", "kty", "n"], ["crv", "kty", "x", "y"]]
     assert SECRET.decode() not in repr(keys)
+
+
+def test_of_a_private_key_nothing_private_is_taken() -> None:
+    """Somebody gives us the file that the issuer signs with."""
+    private = [jwt.algorithms.RSAAlgorithm.to_jwk(RSA_KEY), jwt.algorithms.ECAlgorithm.to_jwk(EC_KEY)]
+    keys, problems = read_jwks(document(*map(json.loads, private)))
+    assert problems == []
+    assert [key.jwk and sorted(key.jwk) for key in keys] == [["e", "kty", "n"], ["crv", "kty", "x", "y"]]
 
 
 @pytest.mark.parametrize(
