@@ -5,6 +5,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from bytewax import operators as op
@@ -18,15 +19,17 @@ from recallflow.flows.begin import Begin
 from recallflow.flows.engine import FLOW_ID
 from recallflow.flows.rebuild import behind, check_store, lack
 from recallflow.flows.recovery import check_snapshots
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import copy_sqlite
 from recallflow.state.directory import RECOVERY
 from recallflow.state.files import check_room, read_checked
 
 
-def start_problems(state_dir: Path) -> Iterator[str]:
+def start_problems(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Iterator[str]:
     """Everything that would stop a start, or have it go on from the wrong place."""
     found = set()
-    for look in (Begin.read, _check_small_files, _check_recovery, _check_behind):
+    check_behind = partial(_check_behind, at_rest=at_rest)
+    for look in (Begin.read, _check_small_files, _check_recovery, check_behind):
         try:
             look(state_dir)
         except (StateInUse, DiskFull):
@@ -42,9 +45,9 @@ def _check_small_files(state_dir: Path) -> None:
         read_checked(path)
 
 
-def _check_behind(state_dir: Path) -> None:
+def _check_behind(state_dir: Path, at_rest: AtRest) -> None:
     """Checks what a state partition by itself does not show: whether it has all that it once had."""
-    if found := behind(state_dir):
+    if found := behind(state_dir, at_rest):
         raise StateError(f"{'; '.join(map(lack, found))} (mend: recallflow state rebuild)")
 
 

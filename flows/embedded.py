@@ -35,6 +35,7 @@ from recallflow.operators.answers.models import Models
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Requested, Verdict
 from recallflow.parsing import ends_turn
 from recallflow.responses import ErrorBody
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import StateDirectory
 
 _STORE_ERRORS = (InconsistentPartitionsError, MissingPartitionsError, NoPartitionsError)
@@ -55,6 +56,7 @@ def process(
     state_dir: Path | None = None,
     decisions: History | None = None,
     models: ModelSettings | None = None,
+    at_rest: AtRest = UNENCRYPTED,
 ) -> Processed:
     """Runs lines of events through the dataflow, on a state directory or one that is gone afterwards."""
     processed = Processed()
@@ -74,7 +76,7 @@ def process(
                 case DeadLetter():
                     processed.rejected.append(rejection(offset - first[0] + 1, output))
 
-    with Embedded.open(settings, state_dir, decisions, models) as embedded:
+    with Embedded.open(settings, state_dir, decisions, models, at_rest) as embedded:
         embedded.run("lines", open_feed, collect, rewinds=False)
     return processed
 
@@ -104,6 +106,7 @@ class Embedded:
         state_dir: Path | None,
         decisions: History | None = None,
         models: ModelSettings | None = None,
+        at_rest: AtRest = UNENCRYPTED,
     ) -> Iterator["Embedded"]:
         """Opens everything there is to open, so that what is wrong shows before the first line is read. `decisions`:
         what tenants' operators decided (default: nothing)."""
@@ -113,7 +116,8 @@ class Embedded:
             asked = stack.enter_context(open_question_models(settings, chosen, embedder, decisions)).asked
             path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))
             fingerprint = settings.fingerprint(embedder)
-            directory = stack.enter_context(StateDirectory.open(path, fingerprint, settings.cache_bytes))
+            opened = StateDirectory.open(path, fingerprint, settings.cache_bytes, at_rest=at_rest)
+            directory = stack.enter_context(opened)
             ahead = None
             if isinstance(embedder, RemoteEmbedder):
                 ahead = stack.enter_context(Ahead.of(embedder, directory))

@@ -31,6 +31,7 @@ from recallflow.flows.begin import Begin
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import run_dataflow
 from recallflow.flows.embedding import open_embedder
+from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.engine import FLOW_ID, build
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.metrics import Metrics, Running
@@ -143,8 +144,9 @@ class KafkaFlow:
         deployment.await_turn()
         KnownTopics.check_names(self.state_dir, self.topics.read_for())  # before anything is made in it
         # Found anew at each start: offsets from before a kill may not reach what was lost since.
-        rewind = rebuild(self.state_dir)[1] if (self.state_dir / REWIND).exists() else {}
-        opened = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes)
+        at_rest = open_at_rest(self.config.encryption)
+        rewind = rebuild(self.state_dir, at_rest)[1] if (self.state_dir / REWIND).exists() else {}
+        opened = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes, at_rest=at_rest)
         directory = stack.enter_context(opened)
         directory.rebuilding = bool(rewind)
         directory.existing_partitions()

@@ -13,6 +13,7 @@ from recallflow.flows.begin import Begin
 from recallflow.flows.engine import FLOW_ID, LINES_FLOW_ID
 from recallflow.flows.recovery import GIVE_UP, committed, has_store
 from recallflow.operators.snapshot import Snapshot
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import RECOVERY, REWIND, StateDirectory, describe, hold, partition_folder
 from recallflow.state.files import write_checked
@@ -30,7 +31,7 @@ class Behind:
     first: dict[str, int]
 
 
-def rebuild(state_dir: Path) -> tuple[list[Behind], dict[str, int]]:
+def rebuild(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> tuple[list[Behind], dict[str, int]]:
     """Writes down from where `recallflow run` has to read each source again; returns why, and the offsets.
 
     Where nothing is behind, nothing has to be read again, also where an earlier rebuild was killed in the middle: the
@@ -38,7 +39,7 @@ def rebuild(state_dir: Path) -> tuple[list[Behind], dict[str, int]]:
     """
     with hold(state_dir):
         began(state_dir)
-        found = behind(state_dir)
+        found = behind(state_dir, at_rest)
         offsets: dict[str, int] = {}  # the first that any state partition lacks
         for source, offset in sorted(pair for one in found for pair in one.first.items()):
             offsets.setdefault(source, offset)
@@ -50,9 +51,9 @@ def rebuild(state_dir: Path) -> tuple[list[Behind], dict[str, int]]:
         return found, offsets
 
 
-def behind(state_dir: Path) -> list[Behind]:
+def behind(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> list[Behind]:
     """The state partitions that hold less than they had applied according to the recovery store."""
-    with StateDirectory.existing(state_dir, CACHE_BYTES) as directory:
+    with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
         check_store(state_dir)
         _open(directory)
         return _behind(directory)

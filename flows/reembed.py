@@ -27,6 +27,7 @@ from recallflow.embedder import Embedder, Matrix, TokenCounter
 from recallflow.enrichment import content_hash, text_to_embed
 from recallflow.errors import EmbedderError, ModelError, RecallflowError
 from recallflow.flows.config import Config
+from recallflow.flows.encryption import open_at_rest
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService
 from recallflow.operators.apply import Rules
 from recallflow.operators.async_call import Runtime
@@ -88,7 +89,8 @@ class Standing:
         settings = config.engine
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-reembed-")))
-            opened = StateDirectory.open(folder / "state", settings.fingerprint(embedder), settings.cache_bytes)
+            fingerprint, at_rest = settings.fingerprint(embedder), open_at_rest(config.encryption)
+            opened = StateDirectory.open(folder / "state", fingerprint, settings.cache_bytes, at_rest=at_rest)
             directory = stack.enter_context(opened)
             rules = replace(settings.rules(embedder), skips=config.skips)
             replay = _Replay(directory, embedder, rules)

@@ -9,7 +9,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
-from recallflow.errors import InvalidRecord
+from recallflow.errors import DecryptionFailed, InvalidRecord
+from recallflow.operators import redaction
 from recallflow.operators.apply import Rules
 from recallflow.operators.events import Item, Refused, Write
 from recallflow.operators.guard import twice
@@ -31,7 +32,8 @@ class LargeEvents:
         self._partition = partition
         self._owners = owners
         self._rules = rules
-        stored = [Work.decode(value) for _, value in partition.scan(keys.WORK)]
+        # What cannot be opened is forgotten: its event comes again, and is refused.
+        stored = [Work.decode(value) for _, value in partition.scan_readable(keys.WORK)]
         self._works = {work.write.owner: work for work in stored}
 
     def __bool__(self) -> bool:
@@ -66,6 +68,9 @@ class LargeEvents:
                     twice(STEP, position, self._step, owner, undo=partial(self._owners.drop, owner))
                 except InvalidRecord as error:
                     work.done, work.error = True, error
+                except DecryptionFailed:
+                    self._owners.drop(owner)
+                    work.done, work.error = True, redaction.unreadable()
                 return
 
     def done(self, write: Write) -> Work | None:
@@ -93,7 +98,7 @@ class LargeEvents:
         view.publish()
 
     def _key(self, owner: Owner) -> bytes:
-        return keys.work(self._owners.get(owner).key)
+        return keys.work(self._partition.keyring.owner(owner))
 
 
 class Queue:

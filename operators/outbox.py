@@ -5,16 +5,19 @@ look like a duplicate of itself). So what it put out is stored with its effects,
 """
 
 import base64
+import logging
 from collections.abc import Iterable, Sequence
 
 import orjson
 
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.outputs import DeadLetter, Receipted, Requested
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
 from recallflow.state import keys
 from recallflow.state.partition import Partition, Values
+
+_log = logging.getLogger(__name__)
 
 Kept = Receipted | Requested | DeadLetter
 
@@ -30,7 +33,11 @@ def encode(partition: Partition, position: Position, outputs: Sequence[Kept], ow
 
 def read(partition: Partition, record: Record) -> list[Kept]:
     """What the event at the record's position put out when it was applied; empty once it is known to be delivered."""
-    stored = partition.get(_key(partition, record.position))
+    try:
+        stored = partition.get(_key(partition, record.position))
+    except DecryptionFailed:
+        _log.error("%s: what it put out cannot be opened, and is not sent again", record.position)
+        return []
     return [_decode_one(fields, record) for fields in orjson.loads(stored)[1:]] if stored else []
 
 
@@ -38,7 +45,8 @@ def of_owners(partition: Partition, owners: Iterable[bytes]) -> Values:
     """What to delete: the outputs of these owners. All that is not delivered is looked at: as much as comes in between
     a few snapshots."""
     begins = tuple(b'["' + owner.hex().encode() for owner in owners)
-    return {key: None for key, value in partition.scan(keys.OUTBOX) if value.startswith(begins)} if begins else {}
+    found = partition.scan_readable(keys.OUTBOX) if begins else ()
+    return {key: None for key, value in found if value.startswith(begins)}
 
 
 def delivered(partition: Partition, offsets: dict[str, int]) -> Values:
@@ -46,7 +54,7 @@ def delivered(partition: Partition, offsets: dict[str, int]) -> Values:
     stale: Values = {}
     for source, offset in offsets.items():
         name = partition.keyring.name(b"", source)
-        found = partition.scan_range(keys.outbox(name, 0), keys.outbox(name, offset + 1))
+        found = partition.scan_stored(keys.outbox(name, 0), keys.outbox(name, offset + 1))
         stale |= {key: None for key, _ in found}
     return stale
 

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from recallflow.responses import Warn
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.queries import QueryEvent, Recall
+from recallflow.responses import Response, Warn
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
 
@@ -58,6 +60,20 @@ def memory(index: OwnerIndex, slot: int) -> Redacted:
 def is_readable(row: MemoryRow | None) -> TypeGuard[MemoryRow]:
     """Whether there is a text."""
     return row is not None and not isinstance(row, Redacted)
+
+
+def unreadable() -> InvalidRecord:
+    """Why an event is refused that is about what cannot be opened."""
+    problem = "what is stored of the user cannot be opened: restore the key or a checkpoint, or erase the user"
+    return InvalidRecord("unreadable", [FieldProblem("", problem)])
+
+
+def nothing(query: QueryEvent, query_id: str) -> Response:
+    """The answer where nothing of the user can be opened that it would have to be made from."""
+    found = Response(query_id=query_id, status="ok")
+    if isinstance(query, Recall):
+        found = found.model_copy(update={"memories": []})
+    return found.warned([Warn(code="decryption_failed", detail="what is stored of the user could not be opened")])
 
 
 def warn(rows: Iterable[MemoryRow | None]) -> list[Warn]:

@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.events import UserErase
-from recallflow.operators import erase, outbox, projects
+from recallflow.operators import erase, outbox, projects, redaction
 from recallflow.operators.apply import Rules, apply, memory_id_of
 from recallflow.operators.enrichment.requests import requests
 from recallflow.operators.enrichment.wanted import Wanted
@@ -81,6 +81,9 @@ class Writes:
             view, outputs = applied
         except InvalidRecord as error:
             outputs = [DeadLetter(record, 0, error, STEP)]
+        except DecryptionFailed:
+            drop()
+            outputs = [DeadLetter(record, 0, redaction.unreadable(), STEP)]
         ended = self._large.end(owner)
         kept = ended if record.silent else ended | outbox.encode(self._partition, record.position, outputs, owner)
         position = self._counted(record.position)
@@ -90,8 +93,12 @@ class Writes:
             view.stage(kept, position)
             if view.unfit is not None and not record.silent:
                 self._partition.unfit[write.event.type, view.unfit] += 1
-            with suppress(InvalidRecord):  # it is applied, whatever memory makes of it
+            try:
                 once(STEP, record.position, view.publish, undo=drop)
+            except InvalidRecord:  # it is applied, whatever memory makes of it
+                pass
+            except DecryptionFailed:
+                drop()
             if write.event.type == "memory.feedback":  # also about the answers that the graph added the memory to
                 self._expansions.feedback(owner, write.event.memory_id, write.event.useful, record.append_ms)
         return [] if record.silent else outputs
@@ -107,6 +114,8 @@ class Writes:
             outputs = _receipted(write, erase.receipt(write, erasure.outcome))
         except InvalidRecord as error:
             outputs = [DeadLetter(record, 0, error, STEP)]
+        except DecryptionFailed:
+            outputs = [DeadLetter(record, 0, redaction.unreadable(), STEP)]
         kept = {} if record.silent else outbox.encode(self._partition, record.position, outputs)
         if erasure is None:
             self._partition.stage(kept, self._counted(record.position))

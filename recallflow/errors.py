@@ -3,6 +3,7 @@
     RecallflowError
     ├── InvalidRecord        one record is wrong, or we fail at it: it becomes a dead letter, the flow goes on
     ├── UsageError           a command or a setting is wrong: correct the call (exit code 2)
+    │   └── MasterKeyError       the master key is missing, another one, or cannot be asked: give the right one
     ├── SourceError          a log cannot be read on: removed records, missing topic or right, changed file
     │   └── DeploymentLost       another engine took over while we were cut off: let one of them run
     ├── DeploymentHeld       another engine holds the deployment: stop that one, or stand by
@@ -83,6 +84,10 @@ class InvalidRecord(RecallflowError):
 
 class UsageError(RecallflowError):
     """A command line or settings mistake."""
+
+
+class MasterKeyError(UsageError):
+    """A state directory's master key is not given, is not the one it was made with, or cannot be asked."""
 
 
 class SourceError(RecallflowError):

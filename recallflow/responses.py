@@ -50,7 +50,9 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
         "catching_up": Meaning(True, "the engine has started, or was cut off, and has not read all memories yet"),
         "content_cut": Meaning(True, "texts were shortened, the largest first, to fit the topic: they say `truncated`"),
         "deadline": Meaning(True, "optional steps were left out to meet `sla_target_ms`; the detail names them"),
-        "decryption_failed": Meaning(True, "some texts could not be opened: they are redacted and come last"),
+        "decryption_failed": Meaning(
+            True, "texts could not be opened: they are redacted and last, or nothing could be"
+        ),
         "embedding_fallback": Meaning(True, "the model failed at the question: it was compared by its words alone"),
         "graph_expansion_error": Meaning(True, "the graph added nothing: following its edges failed"),
         "no_graph": Meaning(True, "how near memories are to entities counts for nothing: no graph was there to tell"),

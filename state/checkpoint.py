@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recallflow.errors import StateError, StorageError
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import (
     DESCRIPTION,
     RECOVERY,
@@ -27,7 +28,7 @@ CACHE_BYTES = 1024 * 1024
 DATABASE_LOCK = "LOCK"  # RocksDB's: a database that was opened has one, a checkpoint of it has none
 
 
-def checkpoint(state_dir: Path, target: Path) -> None:
+def checkpoint(state_dir: Path, target: Path, at_rest: AtRest = UNENCRYPTED) -> None:
     """Copies a state directory that is not in use to `target`, an empty or new folder.
 
     1. The directory is held until the end: nothing moves while it is copied. Files are clean of what was erased.
@@ -35,7 +36,7 @@ def checkpoint(state_dir: Path, target: Path) -> None:
        same), the recovery store, and the small files that flows keep.
     3. That folder is synced and renamed: a crash leaves no target, never half of one.
     """
-    with StateDirectory.existing(state_dir, CACHE_BYTES) as directory:
+    with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
         if not any((state_dir / RECOVERY).glob("*.sqlite3")):
             raise StateError(
                 f"{state_dir} has no recovery store ({RECOVERY}/), and a checkpoint without one could not be run on: "
@@ -54,7 +55,7 @@ def checkpoint(state_dir: Path, target: Path) -> None:
                 shutil.copy2(file, new)
 
 
-def restore(source: Path, state_dir: Path) -> None:
+def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> None:
     """Makes `state_dir`, an empty or new folder, what the checkpoint is; the checkpoint stays as it is. One that was
     opened meanwhile, to verify it or to ask it something, is a checkpoint still, unless a process has it open: that
     raises StateInUse.
@@ -63,7 +64,8 @@ def restore(source: Path, state_dir: Path) -> None:
     is not renamed, as an empty folder is often a mounted disk. A killed restore leaves a description under another
     name, and the next restore begins anew.
     """
-    fingerprint, secret = describe(source)
+    described = describe(source)
+    fingerprint, keyring = described.fingerprint, described.keyring(source, at_rest)
     _check_whole(source, fingerprint)
     here, there = source.resolve(), state_dir.resolve()
     if here in there.parents or there in here.parents:
@@ -79,7 +81,7 @@ def restore(source: Path, state_dir: Path) -> None:
                 shutil.copy2(source / DESCRIPTION, state_dir / RESTORING)
                 shutil.copytree(source, state_dir, copy_function=_link_or_copy, dirs_exist_ok=True,
                                 ignore=shutil.ignore_patterns(DESCRIPTION, LOCK))  # fmt: skip
-                with StateDirectory(state_dir, fingerprint, secret, CACHE_BYTES, lock_wait_s=0) as directory:
+                with StateDirectory(state_dir, fingerprint, keyring, CACHE_BYTES, lock_wait_s=0) as directory:
                     directory.partitions()
                 sync_tree(state_dir)
                 (state_dir / RESTORING).rename(state_dir / DESCRIPTION)

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import orjson
 
-from recallflow.errors import SettingsMismatch, StateError, StateFormatError, StorageError
+from recallflow.errors import MasterKeyError, SettingsMismatch, StateError, StateFormatError, StorageError
 from recallflow.language import ANALYSIS
+from recallflow.master_key import MasterKey
 from recallflow.state import keys
+from recallflow.state.at_rest import UNENCRYPTED, AtRest, StoredSecret
 from recallflow.state.files import read_checked, write_checked
 from recallflow.state.hot_owner import PACKED_AT_END, HotOwners
 from recallflow.state.keyring import Keyring, new_secret
@@ -44,17 +46,30 @@ class Fingerprint:
     analysis: str = ANALYSIS
 
 
+class Description(NamedTuple):
+    """What a state directory says of itself: the settings that shaped it, and its secret as that is stored."""
+
+    fingerprint: Fingerprint
+    secret: StoredSecret
+
+    def keyring(self, path: Path, at_rest: AtRest) -> Keyring:
+        """Raises MasterKeyError."""
+        secret = self.secret.opened(path, at_rest.master_key)
+        encrypts = at_rest.master_key is not None
+        return Keyring(secret, encrypts=encrypts, encrypts_vectors=at_rest.encrypt_vectors)
+
+
 class StateDirectory:
     """Opens state partitions on first use and keeps them until `close`. Safe to share between the workers of a process:
     each partition belongs to one worker, and each worker has its own cache of hot owners."""
 
     def __init__(
-        self, path: Path, fingerprint: Fingerprint, secret: bytes, cache_bytes: int, lock_wait_s: float
+        self, path: Path, fingerprint: Fingerprint, keyring: Keyring, cache_bytes: int, lock_wait_s: float
     ) -> None:
         self.path = path
         self.rebuilding = False  # state partitions may be behind: the source reads again what they miss
         self.fingerprint = fingerprint
-        self._keyring = Keyring(secret)
+        self._keyring = keyring
         self._memory = SharedMemory()
         self._cache_bytes = cache_bytes
         self._lock_wait_s = lock_wait_s
@@ -67,24 +82,31 @@ class StateDirectory:
         self._lock = contextlib.ExitStack()
 
     @classmethod
-    def open(cls, path: Path, fingerprint: Fingerprint, cache_bytes: int, lock_wait_s: float = WAIT_S) -> Self:
+    def open(
+        cls,
+        path: Path,
+        fingerprint: Fingerprint,
+        cache_bytes: int,
+        lock_wait_s: float = WAIT_S,
+        at_rest: AtRest = UNENCRYPTED,
+    ) -> Self:
         """Opens or creates a state directory, and holds it. Raises StateInUse where another process does, StateError
-        where another version or other settings made it."""
+        where another version or other settings made it, and MasterKeyError where another master key did."""
         with contextlib.ExitStack() as lock:
             lock.enter_context(hold(path, lock_wait_s, create=True))
             if not (path / DESCRIPTION).exists():
-                _create(path, fingerprint)
-            stored, secret = describe(path)
-            _compare(path, stored, fingerprint)
-            directory = cls(path, fingerprint, secret, cache_bytes, lock_wait_s)
+                _create(path, fingerprint, at_rest)
+            stored = describe(path)
+            _compare(path, stored.fingerprint, fingerprint)
+            directory = cls(path, fingerprint, stored.keyring(path, at_rest), cache_bytes, lock_wait_s)
             directory._lock = lock.pop_all()
         return directory
 
     @classmethod
-    def existing(cls, path: Path, cache_bytes: int) -> Self:
+    def existing(cls, path: Path, cache_bytes: int, at_rest: AtRest = UNENCRYPTED) -> Self:
         """Opens a state directory with the settings it was made with, and holds it."""
         with hold(path):
-            return cls.open(path, describe(path)[0], cache_bytes)
+            return cls.open(path, describe(path).fingerprint, cache_bytes, at_rest=at_rest)
 
     def partition(self, number: int) -> Partition:
         """The open partition; raises StateInUse while another process holds it."""
@@ -109,7 +131,10 @@ class StateDirectory:
     def has_vectors(self) -> bool:
         """Whether a memory that was committed has a vector: then the size that is set was right once. Any thread may
         ask."""
-        records = (one for partition in self.partitions() for one in partition.scan_committed(keys.OWNERS))
+        end = keys.after(keys.OWNERS)
+        records = (
+            one for partition in self.partitions() for one in partition.scan_stored(keys.OWNERS, end, committed=True)
+        )
         return any(keys.split(key)[1] == keys.VECTORS for key, _ in records)
 
     @property
@@ -201,13 +226,13 @@ def partition_folder(path: Path, number: int) -> Path:
     return path / f"p{number:03d}"
 
 
-def describe(path: Path) -> tuple[Fingerprint, bytes]:
-    """The settings and secret a state directory was created with."""
+def describe(path: Path) -> Description:
+    """What a state directory was created with. Needs no key."""
     try:
         version = orjson.loads((path / DESCRIPTION).read_bytes())["format_version"]
         if version == keys.FORMAT_VERSION:
             stored = read_checked(path / DESCRIPTION)
-            return Fingerprint(**stored["settings"]), bytes.fromhex(stored["secret"])
+            return Description(Fingerprint(**stored["settings"]), StoredSecret.of(stored))
     except (FileNotFoundError, NotADirectoryError):
         raise _no_directory(path) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -218,23 +243,37 @@ def describe(path: Path) -> tuple[Fingerprint, bytes]:
     )
 
 
+def rewrap(path: Path, at_rest: AtRest, master_key: MasterKey) -> None:
+    """Gives an encrypted state directory another master key: the description is replaced as a whole, and all else stays
+    as it is. Raises MasterKeyError where either key cannot be used."""
+    with hold(path):
+        stored = describe(path)
+        if stored.secret.master_key is None:
+            raise MasterKeyError(f"{path} is not encrypted: replay the log into a new directory with a master key")
+        secret = stored.secret.opened(path, at_rest.master_key)
+        wrapped = StoredSecret.wrapped(secret, master_key)
+        wrapped.opened(path, master_key)  # a key that only wraps would lock everybody out
+        with _using(path):
+            _write(path, stored._replace(secret=wrapped))
+
+
 def _no_directory(path: Path) -> StateError:
     if (path / RESTORING).exists():
         return StateError(f"{path} holds a restore that was stopped in the middle: restore it again")
     return StateError(f"{path} is no state directory: it has no {DESCRIPTION}")
 
 
-def _create(path: Path, fingerprint: Fingerprint) -> None:
+def _create(path: Path, fingerprint: Fingerprint, at_rest: AtRest) -> None:
+    secret = StoredSecret.wrapped(new_secret(), at_rest.master_key)
     with _using(path):
         _check_new(path)
-        write_checked(
-            path / DESCRIPTION,
-            {
-                "format_version": keys.FORMAT_VERSION,
-                "settings": asdict(fingerprint),
-                "secret": new_secret().hex(),
-            },
-        )
+        _write(path, Description(fingerprint, secret))
+
+
+def _write(path: Path, description: Description) -> None:
+    settings = asdict(description.fingerprint)
+    fields = {"format_version": keys.FORMAT_VERSION, "settings": settings, **description.secret.fields()}
+    write_checked(path / DESCRIPTION, fields)
 
 
 def _check_new(path: Path) -> None:

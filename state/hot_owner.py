@@ -3,8 +3,10 @@
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from operator import attrgetter
 
+from recallflow.errors import DecryptionFailed
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.arrays import Ints
@@ -124,7 +126,10 @@ class HotOwner:
         """Packs the newest memories too, as the owner leaves memory; returns how many. Only between batches."""
         if self._segments is None or self._partition.is_staging:
             return 0
-        return self._segments.keep_tail(self.next_seq)
+        try:
+            return self._segments.keep_tail(self.next_seq)
+        except DecryptionFailed:
+            return 0
 
     def _stored_segments(self, model: str, dimension: int) -> Segments:
         if self._segments is None:
@@ -230,8 +235,9 @@ class HotOwners:
         holds up everybody. What is over it waits until its owner is touched again."""
         packed = 0
         for owner in self._touched:
-            while packed < PACKED_MOST and (memories := self._owners[owner].keep_segment(model, dimension)):
-                packed += memories
+            with suppress(DecryptionFailed):  # whoever asks is told
+                while packed < PACKED_MOST and (memories := self._owners[owner].keep_segment(model, dimension)):
+                    packed += memories
 
     def shrink(self) -> None:
         """Weighs what was touched since the last call and drops the least recently used until the budget holds."""

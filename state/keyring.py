@@ -23,8 +23,10 @@ def new_secret() -> bytes:
 class Keyring:
     """Keyed hashes of names (BLAKE2b, RFC 7693) and the directory's key, under one state directory's secret."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, *, encrypts: bool = False, encrypts_vectors: bool = True) -> None:
+        """`encrypts`: whether values are encrypted at all; then `encrypts_vectors`: vectors too."""
         self._secret = secret
+        self.encrypts, self.encrypts_vectors = encrypts, encrypts_vectors
         self.cipher = Cipher(hashlib.blake2b(key=secret, person=b"directory key", digest_size=KEY_BYTES).digest())
         self._name = lru_cache(maxsize=NAMES_KEPT)(self._hash_name)
 

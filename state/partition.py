@@ -21,7 +21,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from recallflow.errors import StateError, StateFormatError, StateInUse, StorageError
+from recallflow.errors import DecryptionFailed, StateError, StateFormatError, StateInUse, StorageError
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys
@@ -29,7 +29,7 @@ from recallflow.state.cleaning import Cleaning
 from recallflow.state.files import check_room, says_full
 from recallflow.state.keyring import Keyring
 from recallflow.state.owner_keys import OwnerKeys
-from recallflow.state.sealing import Sealing, Unsealed
+from recallflow.state.sealing import Sealed, Sealing, Unsealed
 
 LOCK_RETRY_S = 0.05
 BLOCK_CACHE_BYTES = 32 * 1024 * 1024
@@ -81,7 +81,7 @@ class Partition:
         self.number = number
         self.keyring = keyring
         self._owner_keys = OwnerKeys(keyring, self.get)
-        self._sealing: Sealing = Unsealed()
+        self._sealing: Sealing = Sealed(keyring, self._owner_keys) if keyring.encrypts else Unsealed()
         self._db: Any = _open(path, memory.options(), lock_wait_s)
         self._pending: Values = {}
         self._pending_stretches: set[bytes] = set()  # how the keys begin of the first `_stretched` that are pending
@@ -97,8 +97,9 @@ class Partition:
         self._counted = False  # since the last commit
         self._check_format(path)
         self.applied = self._read_applied()
-        self.cleaning = Cleaning(self._db, [key for key, _ in self.scan(keys.UNCLEANED)])
-        self.counts = Counts(*orjson.loads(self.get(keys.COUNTS) or b"[0,0]"))
+        self.counts = self._read_counts(path)
+        unclean = self.scan_stored(keys.UNCLEANED, keys.after(keys.UNCLEANED))
+        self.cleaning = Cleaning(self._db, [key for key, _ in unclean])
         self.unfit = Counter[tuple[str, str]]()  # events of this run that had no effect, by type and reason
 
     # ------------------------------------------------------------------ positions
@@ -157,6 +158,26 @@ class Partition:
         """Records under a prefix of which surely none is staged: to find that out takes as long as to read a few."""
         return self._walk(prefix, keys.after(prefix), back=False, committed=True)
 
+    def scan_readable(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Records under a prefix, without those that cannot be opened."""
+        for key, stored in self.scan_stored(prefix, keys.after(prefix)):
+            try:
+                value = self.open(key, stored)
+            except DecryptionFailed:
+                continue
+            yield key, value
+
+    def scan_stored(self, first: bytes, end: bytes, *, committed: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Records with first ≤ key < end as they are stored: `open` opens a value. `committed`: surely none is
+        staged."""
+        if not committed and self._may_be_pending(first, end):
+            self.commit()
+        return self._stored(first, end, back=False)
+
+    def open(self, key: bytes, stored: bytes) -> bytes:
+        """A stored value. Raises DecryptionFailed."""
+        return self._sealing.open(key, stored)
+
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Records with first ≤ key < end, in key order, as the events so far left them."""
         return self._walk(first, end, back=False)
@@ -182,11 +203,15 @@ class Partition:
     def _walk(self, first: bytes, end: bytes, *, back: bool, committed: bool = False) -> Iterator[tuple[bytes, bytes]]:
         if not committed and self._may_be_pending(first, end):
             self.commit()
+        unseal = self._sealing.open
+        return ((key, unseal(key, stored)) for key, stored in self._stored(first, end, back=back))
+
+    def _stored(self, first: bytes, end: bytes, *, back: bool) -> Iterator[tuple[bytes, bytes]]:
         options = _up_to(end)
         cursor = self._cursor(options, first, back)
         step = cursor.prev if back else cursor.next
         while cursor.valid() and (key := cursor.key()) >= first:  # rocksdict does not heed a lower bound
-            yield key, self._sealing.open(key, cursor.value())
+            yield key, cursor.value()
             step()
         self._check_end(cursor)
 
@@ -308,6 +333,14 @@ class Partition:
         """What `seal_for` sealed. Raises DecryptionFailed; so too once the owner's key was forgotten."""
         return self._owner_keys.cipher(owner).open(label, sealed)
 
+    def has_key(self, owner: bytes) -> bool:
+        """Whether an owner's key can be opened."""
+        try:
+            self._owner_keys.cipher(owner)
+        except DecryptionFailed:
+            return False
+        return True
+
     def forget_key(self, owner: bytes) -> None:
         """Stages the end of an owner's key: nobody can open any more what was sealed with it."""
         self._pending.update(self._owner_keys.forget(owner))
@@ -372,6 +405,17 @@ class Partition:
         if number != self.number:
             self.close()
             raise StateError(f"{path} holds state partition {number}, not {self.number}: put the folders back in place")
+
+    def _read_counts(self, path: Path) -> Counts:
+        """The first that is opened with the directory's key."""
+        try:
+            return Counts(*orjson.loads(self.get(keys.COUNTS) or b"[0,0]"))
+        except DecryptionFailed:
+            self.close()
+            raise StateError(
+                f"{path} cannot be opened with the key of its state directory: it is another directory's, or damaged; "
+                "put the folders back in place, or restore a checkpoint"
+            ) from None
 
     def _read_applied(self) -> dict[str, int]:
         stored = self.scan(keys.APPLIED)

@@ -12,7 +12,7 @@ from recallflow.state.keyring import Keyring
 from recallflow.state.owner_keys import OwnerKeys
 
 _OF_OWNERS = (keys.OWNERS[0], keys.WORK[0])
-_AS_IT_IS = (keys.OWNER_KEYS[0], keys.TENANT_KEYS[0])
+_AS_IT_IS = (keys.OWNER_KEYS[0], keys.TENANT_KEYS[0], keys.UNCLEANED[0])
 _OWNER = slice(1, 1 + keys.OWNER_BYTES)
 _TABLE = keys.TABLE_BYTES - 1
 _OF_VECTORS = (keys.VECTORS[0], keys.PAST_VECTORS[0])
@@ -41,10 +41,10 @@ class Unsealed:
 class Sealed:
     """Encrypted values. Where vectors are not to be encrypted, those that are all the same are opened."""
 
-    def __init__(self, keyring: Keyring, owner_keys: OwnerKeys, *, encrypt_vectors: bool) -> None:
+    def __init__(self, keyring: Keyring, owner_keys: OwnerKeys) -> None:
         self._directory = keyring.cipher
         self._owners = owner_keys
-        self._encrypts_vectors = encrypt_vectors
+        self._encrypts_vectors = keyring.encrypts_vectors
 
     def seal(self, key: bytes, value: bytes) -> bytes:
         cipher = self._cipher(key)

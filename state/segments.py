@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
+from recallflow.errors import DecryptionFailed
 from recallflow.state import keys
 from recallflow.state.arrays import Ints
 from recallflow.state.index import OwnerIndex
@@ -110,7 +111,10 @@ class Segments:
         return found if found is not None and found.end == stretch.end else None
 
     def _stored(self, stretch: Stretch) -> Segment | None:
-        stored = self._partition.get_large(keys.segment(self._owner, *stretch))
+        try:
+            stored = self._partition.get_large(keys.segment(self._owner, *stretch))
+        except DecryptionFailed:  # it is made again
+            return None
         return None if stored is None else Segment.decode(stored, self._model, self._dimension)
 
     def _make(self, stretch: Stretch, end: int) -> Segment:

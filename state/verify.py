@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
-from recallflow.errors import DiskFull, StateError, StateInUse
+from recallflow.errors import DecryptionFailed, DiskFull, StateError, StateInUse
 from recallflow.owner import state_partition
 from recallflow.state import graph_check, keys
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory, partition_folder
 from recallflow.state.graph_check import GraphCheck
@@ -76,11 +77,11 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
 
-def verify(state_dir: Path) -> Report:
+def verify(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Report:
     """Reads and decodes every record of every table, and checks that they agree. Goes on after each problem; raises
     StateError only where nothing can be read at all: no description, or another process has the directory."""
     report = Report()
-    with StateDirectory.existing(state_dir, CACHE_BYTES) as directory:
+    with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
         for number in range(directory.fingerprint.partitions):
             if partition_folder(state_dir, number).is_dir():
                 _verify_partition(directory, number, report)
@@ -92,7 +93,7 @@ def _verify_partition(directory: StateDirectory, number: int, report: Report) ->
         partition = directory.partition(number)
         report.partitions += 1
         before = report.records.copy()
-        for owner, records in groupby(partition.everything(), lambda record: _owner_of(record[0])):
+        for owner, records in groupby(partition.scan_stored(b"", keys.END), lambda record: _owner_of(record[0])):
             if owner is None:
                 problems: Iterator[str] = _own_problems(partition, records, report.records)
             else:
@@ -116,8 +117,9 @@ def _owner_of(key: bytes) -> bytes | None:
 def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]) -> Iterator[str]:
     """What is wrong with a partition's own records: format, positions, outbox."""
     applied = {partition.keyring.name(b"", source): offset for source, offset in partition.applied.items()}
-    for key, value in records:
+    for key, stored in records:
         try:
+            value = partition.open(key, stored)
             if key.startswith(keys.OUTBOX) and len(key) == 25:
                 counts["outbox"] += 1
                 orjson.loads(value)
@@ -147,6 +149,8 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
                 yield f"{key.hex()}: a key of no table"
         except _UNDECODABLE as error:
             yield f"{key.hex()}: cannot be decoded: {error}"
+        except DecryptionFailed as error:
+            yield f"{key.hex()}: cannot be opened: {error}"
 
 
 class _Indexed(NamedTuple):
@@ -163,7 +167,7 @@ class _OwnerCheck:
 
     def __init__(self, directory: StateDirectory, partition: Partition, owner: bytes) -> None:
         self._settings = directory.fingerprint
-        self._partition = partition.number
+        self._partition, self._store = partition.number, partition
         self._owner = owner
         self._name = partial(partition.keyring.name, owner)
         self._key = partition.keyring.owner
@@ -183,7 +187,12 @@ class _OwnerCheck:
     def problems(self, records: Iterator[tuple[bytes, bytes]], counts: Counter[str]) -> Iterator[str]:
         """Everything that is wrong with the owner's records, which are counted by table."""
         who = f"owner {self._owner.hex()}"
-        for key, value in records:
+        if self._store.keyring.encrypts and not self._store.has_key(self._owner):
+            tables = [TABLES.get(keys.split(key)[1], ("unknown", -1))[0] for key, _ in records]
+            counts.update(tables)
+            yield f"{who}: its key is lost or cannot be opened, and with it {len(tables)} records"
+            return
+        for key, stored in records:
             _, table, rest = keys.split(key)
             name, size = TABLES.get(table, ("", -1))
             if len(rest) != size:
@@ -191,9 +200,11 @@ class _OwnerCheck:
                 continue
             counts[name] += 1
             try:
-                found = list(self._read(table, rest, value))
+                found = list(self._read(table, rest, self._store.open(key, stored)))
             except _UNDECODABLE as error:
                 found = [f"cannot be decoded: {error}"]
+            except DecryptionFailed as error:
+                found = [f"cannot be opened: {error}"]
             yield from (f"{who}, {name} {rest.hex()}: {problem}" for problem in found)
         yield from (f"{who}: {problem}" for problem in self._disagreements())
 

@@ -1,6 +1,7 @@
 """Queries → responses, from what is committed."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -125,7 +126,9 @@ class Answerer:
 
     def still_holds(self, found: Found) -> bool:
         """Whether what was found of an owner's memories is what would be found now."""
-        return self._owners.get(found.asked.hot.owner).next_change == found.change
+        with suppress(DecryptionFailed):
+            return self._owners.get(found.asked.hot.owner).next_change == found.change
+        return False
 
     smaller_questions = staticmethod(smaller_questions)
     find_beside = staticmethod(find_beside)

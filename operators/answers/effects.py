@@ -32,7 +32,7 @@ class Marks:
         """Those of an earlier run count as marked now: nobody knows any more how old they are."""
         self._partition = partition
         # By the snapshots between which they were marked, the oldest first.
-        self._generations = deque[dict[bytes, bytes]]([{}, {}, dict(partition.scan(keys.EFFECTS))])
+        self._generations = deque[dict[bytes, bytes]]([{}, {}, dict(partition.scan_readable(keys.EFFECTS))])
 
     def mark(self, record: Record) -> Values | None:
         """Marks the query; returns what is to be stored together with its effects, or None where they are in."""

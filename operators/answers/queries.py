@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
+from recallflow.operators import redaction
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Asides, Question
 from recallflow.operators.answers.effects import Marks, stage_effects
@@ -88,9 +89,9 @@ class Queries:
             self._had_turn = False
         elif self._turns:
             if (question := self._turns.advance(is_at_work)) is not None:
-                outputs += self._go_on(question) if question.found is None else self._answer(question)
+                outputs += self._opened(self._go_on if question.found is None else self._answer, question)
         elif self._pasts and (asked := self._pasts.advance()) is not None:
-            outputs += self._ask_models(Question(asked.ask, asked.warnings, asked.said, None))
+            outputs += self._opened(self._ask_models, Question(asked.ask, asked.warnings, asked.said, None))
             self._pasts.end(asked)
         outputs += self._answer_received(is_at_work)
         if not self._waiting:
@@ -165,7 +166,20 @@ class Queries:
 
     def _begin(self, ask: Ask, warnings: list[Warn]) -> list[Output]:
         """Answers a query, or sets it aside."""
-        return self._go_on(Question(ask, warnings, NOTHING, None))
+        return self._opened(self._go_on, Question(ask, warnings, NOTHING, None))
+
+    def _opened(self, step: Callable[[Question], list[Output]], question: Question) -> list[Output]:
+        """What a step gives for a question. Where more than texts cannot be opened, the answer that there is none."""
+        try:
+            return step(question)
+        except DecryptionFailed:
+            ask = question.ask
+            self._owners.drop(ask.owner)
+            try:
+                reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
+            except InvalidRecord as error:
+                return [self._failure(ask, 0, ask.query_id, error, None, self._catching_up())]
+            return [self._output_of(question, redaction.nothing(ask.query, ask.query_id), reply_to)]
 
     def _go_on(self, question: Question) -> list[Output]:
         """Answers a question; one about the past of a large owner is set aside until that is built, unless its line
@@ -205,7 +219,7 @@ class Queries:
             wanted, find = once(STEP, position, self._answerer.to_ask, question.ask, question.said, found)
 
         def find_if_we_can() -> Found | None:
-            with suppress(InvalidRecord):
+            with suppress(InvalidRecord, DecryptionFailed):
                 return once(STEP, position, find)
             return None
 
@@ -219,7 +233,7 @@ class Queries:
             if is_at_work(question.ask.owner):
                 self._received.append(question)
             else:
-                outputs += self._go_on(question)
+                outputs += self._opened(self._go_on, question)
         return outputs
 
     def _answer(self, question: Question) -> list[Output]:
@@ -235,7 +249,7 @@ class Queries:
             failed = self._failure(ask, 0, ask.query_id, error, reply_to, self._catching_up())
             return [failed] if error.code != "internal_error" else [failed, DeadLetter(record, 1, error, STEP)]
         if effects is not None:
-            with suppress(InvalidRecord):  # it is answered, whatever becomes of its effects
+            with suppress(InvalidRecord, DecryptionFailed):  # it is answered, whatever becomes of its effects
                 once(STEP, record.position, self._stage_effects, ask, effects, undo=drop)
         if not isinstance(ask.query, Recall) or ask.query.strategy != "hybrid_graph":
             return [answer]
@@ -243,12 +257,15 @@ class Queries:
         return [answer] if verdict is None else [answer, Verdict(record.position, 2, record.append_ms, verdict)]
 
     def _respond(self, question: Question, reply_to: ReplyTo | None) -> tuple[Answer, Effects | None]:
-        ask, warnings, said, found, beside = question
-        response, effects = self._answerer.answer(ask, said, found, beside)
-        if warnings := [*warnings, *self._rebuilding(), *self._catching_up()]:
+        response, effects = self._answerer.answer(question.ask, question.said, question.found, question.beside)
+        return self._output_of(question, response, reply_to), effects
+
+    def _output_of(self, question: Question, response: Response, reply_to: ReplyTo | None) -> Answer:
+        """The answer to a question, with all that it is to warn of."""
+        if warnings := [*question.warnings, *self._rebuilding(), *self._catching_up()]:
             response = response.warned(warnings)
         response = response.model_copy(update={"applied": self._applied()})
-        return _output(ask.record.position, 0, key_of(ask), response, reply_to), effects
+        return _output(question.ask.record.position, 0, key_of(question.ask), response, reply_to)
 
     def _stage_effects(self, ask: Ask, effects: Effects) -> None:
         stage_effects(self._partition, self._marks, self._owners.get(ask.owner), ask, effects)

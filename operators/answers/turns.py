@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from recallflow.errors import InvalidRecord
+from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Question
 from recallflow.operators.events import Ask
@@ -66,7 +66,7 @@ class Turns:
         try:
             text = smaller[len(question.beside)]
             beside = once(STEP, question.ask.record.position, self._answerer.find_beside, found, question.said, text)
-        except InvalidRecord:
+        except (InvalidRecord, DecryptionFailed):
             return _without(question, len(smaller), "internal_error")
         self._questions.appendleft(question._replace(beside=(*question.beside, beside)))
         return None

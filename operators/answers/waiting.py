@@ -6,10 +6,11 @@ between which others have their turn. What waits survives a kill in the snapshot
 
 from collections import deque
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from recallflow.embedder import Embedder
-from recallflow.errors import InvalidRecord
+from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.operators.events import Ask
 from recallflow.operators.guard import once
@@ -99,20 +100,21 @@ class Pasts:
 
     def advance(self) -> Asked | None:
         """Takes one step. The last one returns the question that can be answered now, its past at hand with the owner;
-        where our own code fails at a step, without it: then its answer says so."""
+        where our own code fails at a step, or something cannot be opened, without it: then its answer says so."""
         asked = self._asked[0]
-        if self._built is not None:  # to answer takes long enough for a turn of its own
+        try:
+            if self._built is None:
+                once(STEP, asked.ask.record.position, self._step, asked)
+                return None
+            # To answer takes long enough for a turn of its own.
             hot = self._owners.get(asked.ask.owner)
             hot.past = asked.moment, self._built
             if hot.next_change == asked.change:
                 keep(hot, asked.moment, self._built, self._episode_gap_ms)
-            self._built = None
-            return self._asked.popleft()
-        try:
-            once(STEP, asked.ask.record.position, self._step, asked)
-        except InvalidRecord:
-            return self._asked.popleft()
-        return None
+        except (InvalidRecord, DecryptionFailed):
+            pass
+        self._built = None
+        return self._asked.popleft()
 
     def give_up(self, owners: Collection[Owner]) -> list[Asked]:
         """Builds the past of these owners no further; returns their questions."""
@@ -130,4 +132,5 @@ class Pasts:
 
     def end(self, asked: Asked) -> None:
         """The question is answered: nobody else asks about its past."""
-        self._owners.get(asked.ask.owner).past = None
+        with suppress(DecryptionFailed):
+            self._owners.get(asked.ask.owner).past = None

@@ -12,6 +12,7 @@ from recallflow.cli.options import ENGINE, add_control, add_kafka, add_owner, co
 from recallflow.client.scope import Scope
 from recallflow.control import RolloutMode
 from recallflow.flows.embedded import process
+from recallflow.flows.encryption import open_at_rest
 from recallflow.queries import QueryEvent
 from recallflow.state.directory import describe
 
@@ -106,7 +107,8 @@ def _ask_directory(options: argparse.Namespace, asked: dict[str, Any]) -> dict[s
     describe(chosen.named_state_dir())  # asking makes no directory
     scope = {"tenant_id": options.tenant, "user_id": options.user, "environment": options.environment}
     line = orjson.dumps({"type": options.type, "timestamp": time.time_ns() // 1_000_000} | scope | asked)
-    return process([line], chosen.engine, chosen.named_state_dir(), decisions(options), chosen.models).responses[0]
+    at_rest, path = open_at_rest(chosen.encryption), chosen.named_state_dir()
+    return process([line], chosen.engine, path, decisions(options), chosen.models, at_rest).responses[0]
 
 
 def _ask_engine(options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:

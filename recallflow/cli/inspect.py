@@ -5,8 +5,9 @@ from typing import Any
 
 import orjson
 
-from recallflow.cli import upkeep
-from recallflow.cli.options import add_settings, config
+from recallflow.cli import rotate, upkeep
+from recallflow.cli.options import STATE, add_settings, config
+from recallflow.flows.encryption import open_at_rest
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import state_hash
@@ -23,12 +24,13 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     hashed = actions.add_parser("hash", help="equal for equal logs")
     hashed.set_defaults(run=run_hash)
     upkeep.add_to(actions)
+    rotate.add_to(actions)
     for action in (info, hashed):
-        add_settings(action, "state_dir")
+        add_settings(action, *STATE)
 
 
 def run_info(options: argparse.Namespace) -> int:
-    with StateDirectory.existing(config(options).named_state_dir(), CACHE_BYTES) as directory:
+    with _opened(options) as directory:
         found = _info(directory)
     if options.json:
         print(orjson.dumps(found).decode())
@@ -41,9 +43,14 @@ def run_info(options: argparse.Namespace) -> int:
 
 
 def run_hash(options: argparse.Namespace) -> int:
-    with StateDirectory.existing(config(options).named_state_dir(), CACHE_BYTES) as directory:
+    with _opened(options) as directory:
         print(state_hash(directory))
     return 0
+
+
+def _opened(options: argparse.Namespace) -> StateDirectory:
+    chosen = config(options)
+    return StateDirectory.existing(chosen.named_state_dir(), CACHE_BYTES, open_at_rest(chosen.encryption))
 
 
 def _info(directory: StateDirectory) -> dict[str, Any]:

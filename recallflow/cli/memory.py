@@ -10,6 +10,7 @@ from recallflow.cli.options import ENGINE, GRAPH, LLM, RERANK, add_control, add_
 from recallflow.cli.output import paragraph
 from recallflow.errors import RecallflowError
 from recallflow.flows.embedded import Processed, process
+from recallflow.flows.encryption import open_at_rest
 from recallflow.queries import Mode
 from recallflow.state.directory import describe
 
@@ -71,7 +72,8 @@ def _run(options: argparse.Namespace, event: dict[str, Any]) -> Processed:
     scope = {"tenant_id": options.tenant, "user_id": options.user, "environment": options.environment}
     stamped = event | scope | {"timestamp": time.time_ns() // 1_000_000}
     known = decisions(options) if "control" in options else None
-    processed = process([orjson.dumps(stamped)], chosen.engine, chosen.named_state_dir(), known, chosen.models)
+    at_rest, path = open_at_rest(chosen.encryption), chosen.named_state_dir()
+    processed = process([orjson.dumps(stamped)], chosen.engine, path, known, chosen.models, at_rest)
     if processed.rejected and not processed.responses:
         raise RecallflowError(processed.rejected[0]["error"]["message"])
     return processed

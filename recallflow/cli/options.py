@@ -12,7 +12,8 @@ from recallflow.flows.config import KEYS, LIBRDKAFKA, LOG_FORMATS, Config, Given
 from recallflow.flows.repeats import ACCEPT
 from recallflow.parsing import parse_control
 
-STATE = ("state_dir",)
+ENCRYPTION = ("encryption.master_key_file", "encryption.kms_key")
+STATE = ("state_dir", *ENCRYPTION)
 GRAPH = ("engine.graph_enabled",)
 EMBEDDING = ("embedding.model", "embedding.dimension", "embedding.base_url")
 MODEL = ("engine.embedder", "engine.model_path", *EMBEDDING)
@@ -57,6 +58,8 @@ _FLAGS = {
     "run.metrics_host": ("--metrics-host", "HOST", "where"),
     "run.metrics_port": ("--metrics-port", "PORT", "serve /metrics, /livez and /readyz here"),
     "run.log_format": ("--log-format", "FORMAT", f"of the lines on standard error: {', '.join(LOG_FORMATS)}"),
+    "encryption.master_key_file": ("--master-key-file", "FILE", "what the state is encrypted with: 32 bytes in base64"),
+    "encryption.kms_key": ("--kms-key", "ID", "the same, with a key of AWS KMS, by id or ARN"),
     "topics.memory": ("--memory-topic", "TOPIC", "memory events"),
     "topics.queries": ("--query-topic", "TOPIC", "query events"),
     "topics.control": ("--control-topic", "TOPIC", "control events"),

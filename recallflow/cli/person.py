@@ -10,8 +10,9 @@ from typing import BinaryIO
 
 import orjson
 
-from recallflow.cli.options import add_settings, config
+from recallflow.cli.options import STATE, add_settings, config
 from recallflow.errors import RecallflowError
+from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.export import export
 from recallflow.state.directory import StateDirectory
 
@@ -29,7 +30,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     add_person(parser)
     parser.add_argument("--vectors", action="store_true", help="with the numbers of vectors")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, for nobody else to read")
-    add_settings(parser, "state_dir")
+    add_settings(parser, *STATE)
     parser.set_defaults(run=run_export)
 
 
@@ -49,7 +50,7 @@ def add_person(parser: argparse.ArgumentParser) -> None:
 
 def run_export(options: argparse.Namespace) -> int:
     chosen = config(options)
-    with StateDirectory.existing(chosen.named_state_dir(), CACHE_BYTES) as directory:
+    with StateDirectory.existing(chosen.named_state_dir(), CACHE_BYTES, open_at_rest(chosen.encryption)) as directory:
         records = export(directory, options.tenant, options.user, options.environments, vectors=options.vectors)
         if (first := next(records, None)) is None:
             raise RecallflowError(f"nothing is held on user {options.user} of tenant {options.tenant}")

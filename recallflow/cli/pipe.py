@@ -11,6 +11,7 @@ import orjson
 from recallflow.cli.options import ENGINE, GRAPH, LLM, RERANK, add_control, add_settings, config, decisions
 from recallflow.connectors.lines import Delivery, PumpFeed, bounded_lines
 from recallflow.flows.embedded import Embedded, rejection
+from recallflow.flows.encryption import open_at_rest
 from recallflow.limits import RECORD_BYTES
 from recallflow.outputs import Answer, DeadLetter, Receipted
 
@@ -35,7 +36,9 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 def run(options: argparse.Namespace) -> int:
     logging.disable(logging.WARNING)  # scripts parse stderr: it holds refused lines, or the one error that ends it all
     chosen = config(options)
-    with Embedded.open(chosen.engine, chosen.state_dir, decisions(options), chosen.models) as embedded:
+    with Embedded.open(
+        chosen.engine, chosen.state_dir, decisions(options), chosen.models, open_at_rest(chosen.encryption)
+    ) as embedded:
         lines = bounded_lines(_stdin(), RECORD_BYTES + 1)
         first: list[int] = []
 

@@ -6,7 +6,7 @@ from typing import cast
 
 from tqdm import tqdm
 
-from recallflow.cli.options import MODEL, add_kafka, config_and_origins
+from recallflow.cli.options import ENCRYPTION, MODEL, add_kafka, config_and_origins
 from recallflow.connectors.embedders import REMOTE
 from recallflow.connectors.kafka.publish import Publisher
 from recallflow.connectors.token_counters import load_tiktoken
@@ -38,7 +38,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser.add_argument("--price-per-million", type=float, metavar="PRICE", help="of a million tokens, to say the cost")
     parser.add_argument("--dry-run", action="store_true", help="say what it costs, and no more")
     parser.add_argument("--yes", action="store_true", help="do not ask before anything is computed")
-    add_kafka(parser, *MODEL, "topics.memory", "engine.cache_bytes")
+    add_kafka(parser, *MODEL, *ENCRYPTION, "topics.memory", "engine.cache_bytes")
     parser.set_defaults(run=run)
 
 

@@ -18,6 +18,7 @@ from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
 from recallflow.flows.embedded import Embedded, rejection
 from recallflow.flows.embedding import open_embedder
+from recallflow.flows.encryption import open_at_rest
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused, Write
 from recallflow.operators.prepare import check_dimension
@@ -59,7 +60,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if not options.embedded or chosen.state_dir is None:
         raise UsageError("give --embedded --state-dir DIR, or --bootstrap-servers HOST:PORT")
-    with Embedded.open(chosen.engine, chosen.state_dir, models=chosen.models) as embedded:
+    at_rest = open_at_rest(chosen.encryption)
+    with Embedded.open(chosen.engine, chosen.state_dir, models=chosen.models, at_rest=at_rest) as embedded:
         for path, log_format in formats.items():
             _replay(embedded, path, scope, log_format, chosen.run.workers, rejects[path])
     return 0

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import orjson
 
-from recallflow.cli.options import add_kafka, add_settings, config
+from recallflow.cli.options import STATE, add_kafka, add_settings, config
 from recallflow.cli.output import paragraph
 from recallflow.errors import StateBehind
 from recallflow.flows.check import start_problems
+from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.give_up import give_up_unanswered
 from recallflow.flows.rebuild import behind, lack, rebuild
 from recallflow.flows.recovery import GIVE_UP, has_store
+from recallflow.state.at_rest import AtRest
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.directory import hold
 from recallflow.state.verify import Report, verify
@@ -44,17 +46,17 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     rebuilding.add_argument(
         GIVE_UP, action="store_true", help="go on without a lost recovery store, or without queries that Kafka removed"
     )
-    add_kafka(rebuilding, "state_dir", "topics.queries")
+    add_kafka(rebuilding, *STATE, "topics.queries")
     rebuilding.set_defaults(run=run_rebuild)
     for action in (verifying, copying, restoring):
-        add_settings(action, "state_dir")
+        add_settings(action, *STATE)
 
 
 def run_verify(options: argparse.Namespace) -> int:
-    state_dir = config(options).named_state_dir()
+    state_dir, at_rest = _opened(options)
     with hold(state_dir):
-        report = verify(state_dir)
-        report.problems += start_problems(state_dir)
+        report = verify(state_dir, at_rest)
+        report.problems += start_problems(state_dir, at_rest)
     if options.json:
         found = {"partitions": report.partitions, "records": report.records, "problems": report.problems}
         print(orjson.dumps(found).decode())
@@ -64,20 +66,20 @@ def run_verify(options: argparse.Namespace) -> int:
 
 
 def run_checkpoint(options: argparse.Namespace) -> int:
-    state_dir = config(options).named_state_dir()
+    state_dir, at_rest = _opened(options)
     with hold(state_dir):
         # A copy of a directory that lacks something would pass for a whole one.
-        if has_store(state_dir) and (found := behind(state_dir)):
+        if has_store(state_dir) and (found := behind(state_dir, at_rest)):
             lacking = "; ".join(map(lack, found))
             raise StateBehind(f"{lacking}: rebuild first (recallflow state rebuild, recallflow run)")
-        checkpoint(state_dir, options.target)
+        checkpoint(state_dir, options.target, at_rest)
     print(f"{options.target}: checkpoint of {state_dir}")
     return 0
 
 
 def run_restore(options: argparse.Namespace) -> int:
-    state_dir = config(options).named_state_dir()
-    restore(options.checkpoint, state_dir)
+    state_dir, at_rest = _opened(options)
+    restore(options.checkpoint, state_dir, at_rest)
     print(f"{state_dir}: restored. recallflow run reads on from there; recallflow state verify reads it whole")
     return 0
 
@@ -92,7 +94,7 @@ def run_rebuild(options: argparse.Namespace) -> int:
             print(f"{part}: from offset {offset} on, {count} {what}")
         print(f"{sum(count for _, count in gave_up.queries.values())} queries given up")
         return 0
-    found, offsets = rebuild(chosen.named_state_dir())
+    found, offsets = rebuild(chosen.named_state_dir(), open_at_rest(chosen.encryption))
     for one in found:
         print(lack(one))
     if not found:
@@ -102,6 +104,12 @@ def run_rebuild(options: argparse.Namespace) -> int:
         print(f"{source}: the next recallflow run reads again from offset {offset} on")
     print(paragraph("Until it has caught up, answers lack what is not read again yet. Nothing is answered twice."))
     return 0
+
+
+def _opened(options: argparse.Namespace) -> tuple[Path, AtRest]:
+    """The state directory that is named, and what protects it."""
+    chosen = config(options)
+    return chosen.named_state_dir(), open_at_rest(chosen.encryption)
 
 
 def _print_report(report: Report) -> None:

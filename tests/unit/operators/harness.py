@@ -23,6 +23,7 @@ from recallflow.operators.step import Clocks
 from recallflow.outputs import Answer, DeadLetter, Output, Receipted
 from recallflow.records import Position, Record
 from recallflow.state import keys
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import state_hash
 
@@ -63,11 +64,12 @@ class Harness:
         record: Mapping[str, Any] | None = None,
         models: Models | None = None,
         decode: Callable[[Record], Item] = decode,
+        at_rest: AtRest = UNENCRYPTED,
     ) -> None:
         """`rules` and `record`: fields of the rules, and of every record, that are other than usual. `append_ms` of an
         offset."""
         self._decode = decode
-        self.path = path
+        self.path, self._at_rest = path, at_rest
         self.lines: dict[str, list[bytes]] = {MEMORIES: [], QUERIES: []}
         self._read = dict.fromkeys(self.lines, 0)
         self._embedder = embedder
@@ -83,7 +85,8 @@ class Harness:
     def start(self, snapshot: Snapshot | None = None, *, rebuilding: bool = False) -> None:
         """Begins from a snapshot, on all that was committed until now; logs are read from there."""
         fingerprint = self._settings.fingerprint(self._embedder)
-        self.directory = StateDirectory.open(self.path, fingerprint, self._settings.cache_bytes)
+        cache_bytes, at_rest = self._settings.cache_bytes, self._at_rest
+        self.directory = StateDirectory.open(self.path, fingerprint, cache_bytes, at_rest=at_rest)
         self.directory.rebuilding = rebuilding
         build = PartitionLogic.builder(
             self.directory,

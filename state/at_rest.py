@@ -1,0 +1,64 @@
+"""Whether a state directory is encrypted, and how its secret is stored."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from recallflow.errors import MasterKeyError
+from recallflow.master_key import MasterKey
+
+
+@dataclass(frozen=True)
+class AtRest:
+    """What protects a state directory. Without a master key nothing is encrypted but what waits in snapshots."""
+
+    master_key: MasterKey | None = None
+    encrypt_vectors: bool = True
+
+
+UNENCRYPTED = AtRest()
+
+
+@dataclass(frozen=True)
+class StoredSecret:
+    """A directory's secret as its description has it: bare, or wrapped by the master key of this name."""
+
+    value: bytes
+    master_key: str | None = None
+
+    @classmethod
+    def wrapped(cls, secret: bytes, master_key: MasterKey | None) -> Self:
+        """Raises MasterKeyError."""
+        return cls(secret) if master_key is None else cls(master_key.wrap(secret), master_key.name)
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Self:
+        """Out of the fields of a description. Raises KeyError, TypeError, ValueError."""
+        if "secret" in fields:
+            return cls(bytes.fromhex(fields["secret"]))
+        return cls(bytes.fromhex(fields["wrapped_secret"]), str(fields["master_key"]))
+
+    def fields(self) -> dict[str, str]:
+        if self.master_key is None:
+            return {"secret": self.value.hex()}
+        return {"master_key": self.master_key, "wrapped_secret": self.value.hex()}
+
+    def opened(self, path: Path, master_key: MasterKey | None) -> bytes:
+        """The secret. Raises MasterKeyError where the directory needs another master key than the given one, or needs
+        one and there is none, or the other way round."""
+        if self.master_key is None:
+            if master_key is not None:
+                raise MasterKeyError(
+                    f"{path} was made without a master key, and is not encrypted: open it without one, or replay the "
+                    "log into a new directory with it"
+                )
+            return self.value
+        if master_key is None:
+            raise MasterKeyError(
+                f"{path} is encrypted: give its master key ({self.master_key}), as encryption.master_key_file, "
+                "encryption.master_key or encryption.kms_key"
+            )
+        try:
+            return master_key.unwrap(self.value)
+        except MasterKeyError as error:
+            raise MasterKeyError(f"{path} is encrypted with the master key {self.master_key}: {error}") from None

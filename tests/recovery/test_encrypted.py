@@ -1,0 +1,148 @@
+"""An encrypted state directory: as good as any other to who has the key, and nothing to who has not."""
+
+import base64
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from recallflow.connectors.master_keys import LocalMasterKey
+from recallflow.errors import MasterKeyError
+from recallflow.flows.embedded import process
+from recallflow.flows.settings import Settings
+from recallflow.state import keys
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
+from recallflow.state.checkpoint import checkpoint, restore
+from recallflow.state.directory import StateDirectory
+from recallflow.state.logical import state_hash
+from recallflow.state.rows import Vectors
+from recallflow.state.verify import verify
+
+MakeLog = Callable[..., list[bytes]]
+
+CACHE_BYTES = 1024 * 1024
+KEY, OTHER = (LocalMasterKey(bytes([number] * 32)) for number in (1, 2))
+ENCRYPTED = AtRest(KEY)
+PLAIN_VECTORS = AtRest(KEY, encrypt_vectors=False)
+SETTINGS = Settings(partitions=2)
+# What the log's owners say, are called, name and are found by: texts, ids, names, stems.
+SAID = ["walnut", "anchor stays", "harbour", "Lake Como", "Cleo Marsh", "globex", "drifter", "zoë/🦦", "bicycl"]
+
+
+def hash_of(path: Path, at_rest: AtRest) -> str:
+    with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
+        return state_hash(directory)
+
+
+def spellings(said: bytes) -> Iterator[bytes]:
+    """How bytes may stand in a file: as they are, in base64, wherever in its groups of three they begin."""
+    yield said
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + said)
+        yield encoded[4 if before else 0 : len(encoded) // 4 * 4 - 4]
+
+
+def found_in(folder: Path, at_rest: AtRest, said: list[bytes]) -> set[bytes]:
+    """Which of the bytes stand in the folder's files, or in a record as the database has it, which compresses what it
+    can; in whatever spelling."""
+    read = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    with StateDirectory.existing(folder, CACHE_BYTES, at_rest) as directory:
+        for partition in directory.partitions():
+            read.append(b"".join(key + stored for key, stored in partition.scan_stored(b"", keys.END)))
+    wanted = [(one, spelling) for one in said for spelling in spellings(one)]
+    return {one for content in read for one, spelling in wanted if spelling in content}
+
+
+@pytest.fixture(scope="module")
+def lines(make_log: MakeLog) -> list[bytes]:
+    return make_log(seed=7)
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> dict[str, tuple[Path, AtRest]]:
+    """The same log in three directories; each with what protects it."""
+    found = {}
+    for name, at_rest in {"bare": UNENCRYPTED, "encrypted": ENCRYPTED, "plain vectors": PLAIN_VECTORS}.items():
+        path = tmp_path_factory.mktemp("state") / "s"
+        process(lines, SETTINGS, path, at_rest=at_rest)
+        found[name] = path, at_rest
+    return found
+
+
+def vectors_of(path: Path, at_rest: AtRest) -> list[bytes]:
+    """Some numbers of every vector that is stored."""
+    with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
+        records = [record for partition in directory.partitions() for record in partition.scan(keys.OWNERS)]
+    stored = [Vectors.decode(value).whole for key, value in records if keys.split(key)[1] == keys.VECTORS]
+    return [whole[np.flatnonzero(whole)[0] :][:8].tobytes() for whole in stored[:50]]
+
+
+def test_a_directory_has_the_same_state_and_answers_whatever_protects_it(
+    directories: dict[str, tuple[Path, AtRest]], final_questions: list[bytes], comparable: Callable[..., object]
+) -> None:
+    hashes = {hash_of(*one) for one in directories.values()}
+    assert len(hashes) == 1
+    said = [process(final_questions, SETTINGS, path, at_rest=at).responses for path, at in directories.values()]
+    assert comparable(said[0]) == comparable(said[1]) == comparable(said[2])
+    assert [verify(*one).problems for one in directories.values()] == [[], [], []]
+
+
+def test_nothing_of_anybody_can_be_read_in_an_encrypted_directory(directories: dict[str, tuple[Path, AtRest]]) -> None:
+    said = [word.encode(encoding) for word in SAID for encoding in ("utf-8", "utf-16-le", "utf-16-be")]
+    path, at_rest = directories["encrypted"]
+    vectors = vectors_of(path, at_rest)
+    assert len(vectors) == 50
+    assert found_in(path, at_rest, [*said, *vectors]) == set()
+    # Or else the search itself would find nothing.
+    bare = directories["bare"]
+    assert found_in(*bare, [word.encode() for word in SAID]) == {word.encode() for word in SAID}
+    assert found_in(*bare, vectors) == set(vectors)
+    assert found_in(*directories["plain vectors"], said) == set()
+    assert found_in(*directories["plain vectors"], vectors) == set(vectors)
+
+
+def test_a_checkpoint_of_an_encrypted_directory_is_encrypted_and_restored(
+    directories: dict[str, tuple[Path, AtRest]], tmp_path: Path
+) -> None:
+    path, at_rest = directories["encrypted"]
+    checkpoint(path, tmp_path / "copy", at_rest)
+    assert found_in(tmp_path / "copy", at_rest, [word.encode() for word in SAID]) == set()
+    restore(tmp_path / "copy", tmp_path / "new", at_rest)
+    assert hash_of(tmp_path / "new", at_rest) == hash_of(path, at_rest)
+    for wrong in (UNENCRYPTED, AtRest(OTHER)):
+        with pytest.raises(MasterKeyError):
+            restore(tmp_path / "copy", tmp_path / "wrong", wrong)
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_whether_vectors_are_encrypted_may_change(tmp_path: Path, lines: list[bytes]) -> None:
+    half = len(lines) // 2
+    process(lines[:half], SETTINGS, tmp_path / "s", at_rest=PLAIN_VECTORS)
+    process(lines[half:], SETTINGS, tmp_path / "s", at_rest=ENCRYPTED)
+    process(lines, SETTINGS, tmp_path / "whole", at_rest=ENCRYPTED)
+    assert verify(tmp_path / "s", ENCRYPTED).problems == []
+    assert hash_of(tmp_path / "s", PLAIN_VECTORS) == hash_of(tmp_path / "whole", ENCRYPTED)
+
+
+def test_a_plain_value_is_not_taken_for_a_sealed_one(tmp_path: Path, lines: list[bytes]) -> None:
+    """Whoever can write the files cannot put words into a memory's mouth."""
+    process(lines, Settings(partitions=1), tmp_path / "s", at_rest=ENCRYPTED)
+    with StateDirectory.existing(tmp_path / "s", CACHE_BYTES, ENCRYPTED) as directory:
+        partition = directory.partition(0)
+        key, value = next(one for one in partition.scan(keys.OWNERS) if keys.split(one[0])[1] == keys.ROW)
+        for forged in (value, b"\x00" + value, b"\x01" + value, b""):
+            partition._db.put(key, forged)
+            with pytest.raises(Exception, match="sealed"):
+                partition.get(key)
+
+
+def test_the_description_tells_which_key_it_needs_and_nothing_of_the_secret(
+    directories: dict[str, tuple[Path, AtRest]],
+) -> None:
+    description = orjson.loads((directories["encrypted"][0] / "recallflow.json").read_bytes())
+    assert description["master_key"] == KEY.name
+    assert "secret" not in description
+    secret = KEY.unwrap(bytes.fromhex(description["wrapped_secret"]))
+    assert found_in(*directories["encrypted"], [secret, secret.hex().encode()]) == set()

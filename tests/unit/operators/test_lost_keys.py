@@ -1,0 +1,289 @@
+"""What cannot be opened is never answered as something else, stops nothing, and concerns its own user alone."""
+
+import itertools
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recallflow.connectors.master_keys import LocalMasterKey
+from recallflow.operators.redaction import REDACTED
+from recallflow.operators.step import Clocks
+from recallflow.outputs import Output
+from recallflow.owner import Owner
+from recallflow.state import keys
+from recallflow.state.at_rest import AtRest
+from recallflow.state.directory import StateDirectory
+from recallflow.state.partition import Partition
+from recallflow.state.verify import verify
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, letters
+
+MakeEvent = Callable[..., dict[str, Any]]
+ENCRYPTED = AtRest(LocalMasterKey(bytes(range(32))))
+ANN, BO = Owner("acme", "prod", "ann"), Owner("acme", "prod", "bo")
+SECRETS = {"ann": "The violin is under the stairs", "bo": "The kettle is broken again"}
+FAR = "memories:0:900"  # a position that is never there
+
+
+@pytest.fixture
+def now_ms() -> list[int]:
+    """One number: the time by which waiting questions give up."""
+    return [0]
+
+
+@pytest.fixture
+def engine(tmp_path: Path, now_ms: list[int]) -> Iterator[Harness]:
+    clocks = Clocks(timer=lambda: 0.0, now_ms=lambda: now_ms[0])
+    made = Harness(tmp_path / "s", at_rest=ENCRYPTED, clocks=clocks)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def filled(engine: Harness, make_event: MakeEvent) -> Harness:
+    """Ann and Bo have something of everything."""
+    for user, text in SECRETS.items():
+        said = [
+            make_event("message", n * 60_000, id=f"{user}{n}", user_id=user, content=f"{text} {n}", session_id="s")
+            for n in range(4)
+        ]
+        at = {"user_id": user}
+        engine.run(
+            MEMORIES,
+            *said,
+            make_event("memory", 5, id=f"{user}fact", content=text, tags=["a"], entities=[{"name": "Porto"}], **at),
+            make_event("memory.update", 6, memory_id=f"{user}fact", content=f"{text}!", **at),
+            make_event("category.summary", 7, category="work", summary=text, **at),
+            make_event("graph.edges", 8, edges=[{"source": "a", "target": "b", "type": "likes"}], **at),
+            make_event("episode.end", 9, session_id="s", **at),
+        )
+        assert answers(ask(engine, make_event, user))[0]["status"] == "ok"
+    return engine
+
+
+def ask(engine: Harness, make_event: MakeEvent, user: str, **fields: Any) -> list[Any]:
+    recall = {"query": "Where is the violin, is the kettle broken?", "session_id": "s", "user_id": user, "k": 5}
+    return engine.run(QUERIES, make_event("recall", 900_000, **recall, **fields))
+
+
+def overwrite(engine: Harness, values: dict[bytes, bytes]) -> None:
+    """Puts stored values past all that protects them, while nobody has the directory open."""
+    engine.stop()
+    with StateDirectory.existing(engine.path, 1024 * 1024, ENCRYPTED) as directory:
+        for key, value in values.items():
+            directory.partition(0)._db.put(key, value)
+    engine.start()
+
+
+def stored(engine: Harness, prefix: bytes) -> dict[bytes, bytes]:
+    return dict(engine.directory.partition(0).scan_stored(prefix, keys.after(prefix)))
+
+
+def of(engine: Harness, owner: Owner) -> bytes:
+    return engine.directory.partition(0).keyring.owner(owner)
+
+
+def lose_key(engine: Harness, owner: Owner) -> dict[bytes, bytes]:
+    """Makes an owner's key another one; returns what to overwrite to have it back."""
+    place = keys.owner_key(of(engine, owner))
+    whole = stored(engine, place)
+    overwrite(engine, {place: whole[place][:-1] + bytes([whole[place][-1] ^ 1])})
+    return whole
+
+
+KINDS = ("recall", "memory.get", "memory.history", "episodes.list", "user.stats", "graph.status", "graph.trace",
+         "graph.explore", "graph.facts")  # fmt: skip
+
+
+def every_question(make_event: MakeEvent, user: str) -> list[dict[str, Any]]:
+    fields: dict[str, dict[str, Any]] = {
+        "recall": {"query": "Where is the violin, is the kettle broken?", "traversal_depth": 2},
+        "memory.get": {"memory_id": f"{user}fact"},
+        "memory.history": {"memory_id": f"{user}fact"},
+        "graph.trace": {"query": "violin kettle"},
+        "graph.explore": {"nodes": ["tag:a"]},
+    }
+    asked = [make_event(kind, 900_000, user_id=user, **fields.get(kind, {})) for kind in KINDS]
+    past = make_event("recall", 900_000, user_id=user, query="violin kettle", as_of={"event_time": 180_000})
+    return [*asked, past]
+
+
+def test_who_has_lost_its_key_is_answered_that_nothing_can_be_opened(filled: Harness, make_event: MakeEvent) -> None:
+    whole = lose_key(filled, ANN)
+    found = answers(filled.run(QUERIES, *every_question(make_event, "ann")))
+    assert len(found) == len(KINDS) + 1
+    for response in found:
+        assert response["status"] == "degraded", response
+        assert [warning["code"] for warning in response["warnings"]] == ["decryption_failed"]
+        assert not any(response.get(field) for field in ("memories", "versions", "episodes", "stats", "graph_facts"))
+    assert found[0]["memories"] == []
+    assert answers(ask(filled, make_event, "bo"))[0]["status"] == "ok"
+    overwrite(filled, whole)
+    assert answers(ask(filled, make_event, "ann"))[0]["memories"]
+
+
+def test_what_is_written_for_who_has_lost_its_key_is_refused_as_unreadable(
+    filled: Harness, make_event: MakeEvent
+) -> None:
+    events = [
+        make_event("message", 10, id="new", content="more"),
+        make_event("memory.update", 11, memory_id="annfact", content="other"),
+        make_event("memory.forget", 12, filter={"session_id": "s"}),
+        make_event("memory.feedback", 13, memory_id="annfact", useful=True),
+        make_event("graph.edges", 14, edges=[{"source": "a", "target": "c", "type": "likes"}]),
+        make_event("episode.end", 15, session_id="s"),
+    ]
+    whole, before = lose_key(filled, ANN), len(filled.lines[MEMORIES])
+    refused = letters(filled.run(MEMORIES, *events))
+    assert [letter.error.code for letter in refused] == ["unreadable"] * len(events)
+    assert "restore the key or a checkpoint, or erase the user" in str(refused[0].error)
+    assert filled.directory.partition(0).applied["memories:0"] == before + len(events) - 1
+    assert letters(filled.run(MEMORIES, make_event("message", 16, id="b9", user_id="bo", content="tea"))) == []
+    filled.snapshot()
+    overwrite(filled, whole)
+    assert letters(filled.run(MEMORIES, make_event("message", 17, id="back", content="more"))) == []
+    assert problems_of(filled) == []
+
+
+def problems_of(engine: Harness) -> list[str]:
+    """What verify finds, while nobody has the directory open."""
+    engine.stop()
+    found = verify(engine.path, ENCRYPTED).problems
+    engine.start()
+    return found
+
+
+def test_a_new_owner_of_a_tenant_whose_key_is_lost_is_refused_and_other_tenants_go_on(
+    filled: Harness, make_event: MakeEvent
+) -> None:
+    ((place, whole),) = stored(filled, keys.TENANT_KEYS).items()
+    overwrite(filled, {place: whole[:-1] + bytes([whole[-1] ^ 1])})
+    new = make_event("message", 10, user_id="cy", content="tea")
+    assert [letter.error.code for letter in letters(filled.run(MEMORIES, new))] == ["unreadable"]
+    filled.snapshot()
+    assert letters(filled.run(MEMORIES, make_event("message", 11, tenant_id="other", content="tea"))) == []
+
+
+def test_verify_tells_of_a_lost_key_once_and_goes_on(filled: Harness) -> None:
+    lose_key(filled, ANN)
+    ann, row = of(filled, ANN), keys.table(of(filled, BO), keys.ROW)
+    place, value = next(iter(stored(filled, row).items()))
+    overwrite(filled, {place: value[:-1] + bytes([value[-1] ^ 1])})
+    problems = problems_of(filled)
+    assert len([problem for problem in problems if ann.hex() in problem]) == 1
+    assert any("its key is lost or cannot be opened, and with it" in problem for problem in problems)
+    assert any(
+        "rows" in problem and "cannot be opened: a stored value is not what was sealed" in problem
+        for problem in problems
+    )
+    assert not any(said in problem for problem in problems for said in SECRETS.values())
+
+
+# ── one record ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_text_that_stands_in_anothers_place_is_redacted_and_comes_last(
+    filled: Harness, make_event: MakeEvent
+) -> None:
+    rows = stored(filled, keys.table(of(filled, ANN), keys.ROW))
+    place = keys.row(of(filled, ANN), filled.directory.partition(0).keyring.name(of(filled, ANN), "ann2"), 0)
+    before = answers(ask(filled, make_event, "ann"))[0]["memories"]
+    for other in [value for key, value in rows.items() if key != place]:
+        overwrite(filled, {place: other})
+        (response,) = answers(ask(filled, make_event, "ann"))
+        assert (response["status"], response["warnings"][0]["code"]) == ("degraded", "decryption_failed")
+        assert (response["memories"][-1]["id"], response["memories"][-1]["content"]) == ("ann2", REDACTED)
+        assert {memory["id"] for memory in response["memories"]} == {memory["id"] for memory in before}
+        assert [memory["content"] for memory in response["memories"][:-1]].count(REDACTED) == 0
+
+
+def test_no_record_is_taken_for_another_ones_wherever_it_is_put(filled: Harness, make_event: MakeEvent) -> None:
+    """Each record of Ann's is, one after the other, what Bo has in its table, or what stands beside it: all is still
+    answered, with nothing of Bo's, and what cannot be applied is refused."""
+    anns, bos = stored(filled, keys.OWNERS + of(filled, ANN)), stored(filled, keys.OWNERS + of(filled, BO))
+    neighbours = dict(zip(anns, [*anns.values()][1:] + [*anns.values()][:1], strict=True))
+    of_bo = {keys.split(key)[1]: value for key, value in bos.items()}
+    number = itertools.count()
+    assert len({keys.split(key)[1] for key in anns}) > 15
+    codes = set[str]()
+    for key, value in anns.items():
+        for forged in {neighbours[key], of_bo.get(keys.split(key)[1], b""), value[:-1]}:
+            overwrite(filled, {key: forged})
+            said = answers(filled.run(QUERIES, *every_question(make_event, "ann")))
+            assert len(said) == len(KINDS) + 1
+            assert {response["status"] for response in said} <= {"ok", "degraded"}, said
+            assert SECRETS["bo"] not in str(said)
+            events = [
+                make_event("message", next(number), content="more", session_id="s"),
+                make_event("memory.update", next(number), memory_id="annfact", content=SECRETS["ann"]),
+            ]
+            codes |= {letter.error.code for letter in letters(filled.run(MEMORIES, *events))}
+            filled.snapshot()
+            overwrite(filled, {key: value})
+    assert codes == {"unreadable"}
+
+
+# ── snapshots ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def given_up(engine: Harness, now_ms: list[int]) -> list[Output]:
+    """What comes out once nobody waits any more."""
+    now_ms[0] = 1_000_000
+    return engine.advance()
+
+
+def test_a_snapshot_holds_nothing_that_can_be_read(filled: Harness, make_event: MakeEvent, now_ms: list[int]) -> None:
+    question = make_event("recall", 900_000, id="q1", query="Where is my violin?", wait_for=FAR, wait_timeout_ms=60_000)
+    strangers = question | {"user_id": "nobody-knows", "query": "What is violet?", "id": "q2"}
+    filled.run(QUERIES, question, strangers)
+    snapshot = filled.snapshot()
+    assert len(snapshot.waiting) == 2
+    kept = pickle.dumps(snapshot)
+    for said in (b"violin", b"nobody-knows", b"violet", b"ann", b"acme"):
+        assert said not in kept
+    filled.kill(snapshot)
+    assert len(filled.snapshot().waiting) == 2
+    found = answers(given_up(filled, now_ms))
+    assert {one["query_id"]: one["warnings"][-1]["code"] for one in found} == {"q1": "stale_read", "q2": "stale_read"}
+
+
+def test_what_waits_for_who_has_lost_its_key_waits_no_more(
+    filled: Harness, make_event: MakeEvent, now_ms: list[int]
+) -> None:
+    waits = {"wait_for": FAR, "wait_timeout_ms": 60_000, "query": "kettle"}
+    asked = [make_event("recall", 900_000, id=f"q-{user}", user_id=user, **waits) for user in SECRETS]
+    filled.run(QUERIES, *asked)
+    snapshot = filled.snapshot()
+    lose_key(filled, ANN)
+    filled.kill(snapshot)
+    assert [one["query_id"] for one in answers(given_up(filled, now_ms))] == ["q-bo"]
+
+
+def test_who_has_lost_its_key_may_still_wait(filled: Harness, make_event: MakeEvent, now_ms: list[int]) -> None:
+    lose_key(filled, ANN)
+    waits = {"wait_for": FAR, "wait_timeout_ms": 60_000, "query": "violin"}
+    filled.run(QUERIES, make_event("recall", 900_000, id="q", **waits))
+    snapshot = filled.snapshot()
+    assert b"violin" not in pickle.dumps(snapshot)
+    filled.kill(snapshot)
+    (response,) = answers(given_up(filled, now_ms))
+    assert (response["query_id"], response["status"], response["memories"]) == ("q", "degraded", [])
+
+
+def test_the_key_of_a_waiting_question_survives_what_its_snapshot_does(
+    engine: Harness, make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is synced before the snapshot says what was sealed with it."""
+    synced: list[bool] = []
+    before = Partition.sync
+
+    def sync(self: Partition) -> None:
+        before(self)
+        synced.append(bool([*self.scan(keys.OWNER_KEYS)]))
+
+    monkeypatch.setattr(Partition, "sync", sync)
+    engine.run(QUERIES, make_event("recall", 0, id="q", query="violin?", wait_for=FAR, wait_timeout_ms=60_000))
+    assert len(engine.snapshot().waiting) == 1
+    assert synced[0]
