@@ -50,7 +50,7 @@ def assert_refused(done: subprocess.CompletedProcess[str], said: str) -> None:
 
 def commands(state_dir: Path) -> list[list[str | Path]]:
     """Every command that opens a state directory without Kafka."""
-    state = ["--state-dir", state_dir]
+    state: list[str | Path] = ["--state-dir", state_dir]
     return [
         ["pipe", *state],
         ["ask", "cake?", *state],
