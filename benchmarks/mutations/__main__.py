@@ -42,7 +42,7 @@ def main() -> None:
 def show(report: Report) -> None:
     """Prints what was done and found."""
     print(f"{report.records:,} records; {report.accepted.total():,} count, {report.refused.total():,} refused")
-    for name in ("accepted", "refused", "outputs"):
+    for name in ("accepted", "refused", "decisions", "outputs"):
         counted = getattr(report, name).most_common()
         print(f"  {name}: {', '.join(f'{kind} {count:,}' for kind, count in counted)}")
     print(f"  owners stored: {report.owners}")

@@ -87,6 +87,7 @@ class Cast:
         self.decided: list[tuple[int, Control]] = []
         self.credentials = {tenant: [*self._keys(tenant), *self._tokens(tenant)] for tenant in SENDERS}
         self.deployment = self._key(ALL_TENANTS, environments=("ops",))  # for any tenant, where nobody has memories
+        self.planted = ApiKeyText.new()  # an attacker's own
         self.witnesses = [self._key(tenant) for tenant in BYSTANDERS if tenant != ALL_TENANTS]
 
     def everything(self) -> Iterator[Credential]:

@@ -170,6 +170,7 @@ def _wrong_key(random: Random, cast: Cast, credential: Credential, given: list[H
             f"rfk_{name}_",
             f"rfk_{name.upper()}_{secret}",
             f"rfk_{name}_{secret.swapcase()}",
+            cast.planted.text(),
             name,
             "rfk_" * 5_000,
             "*",

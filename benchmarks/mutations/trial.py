@@ -15,6 +15,7 @@ from benchmarks.mutations.cast import (
     AUDIENCE,
     BEGIN_MS,
     BYSTANDERS,
+    DAY_MS,
     ENVIRONMENTS,
     ISSUER,
     SENDERS,
@@ -23,9 +24,11 @@ from benchmarks.mutations.cast import (
     Cast,
     Credential,
 )
+from benchmarks.mutations.decisions import SECRET, decided, forged
 from benchmarks.mutations.forged import headers
 from benchmarks.mutations.state import TOPICS, State
 from benchmarks.mutations.values import mutated, templates
+from recallflow.connectors.kafka.control import take
 from recallflow.connectors.kafka.outgoing import Outgoing
 from recallflow.control import ALL_TENANTS, TokenKey
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER
@@ -43,6 +46,7 @@ from recallflow.records import Position, Record
 from recallflow.signing_keys import SigningKey, read_jwks
 
 BATCH = 100
+CONTROL_EACH = 20  # one record in so many is a control event
 CODES = frozenset(get_args(ErrorCode))
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 1_000  # of each kind of finding
 _NONCE = re.compile(rb"nonce-[0-9a-f]{16}")
@@ -57,6 +61,7 @@ class Report:
     records: int = 0
     accepted: Counter[str] = field(default_factory=Counter)  # by type
     refused: Counter[str] = field(default_factory=Counter)  # by code
+    decisions: Counter[str] = field(default_factory=Counter)  # forged ones, by why they do not count
     outputs: Counter[str] = field(default_factory=Counter)  # by kind
     owners: int = 0
     found: Counter[str] = field(default_factory=Counter)  # what must not be, by kind
@@ -86,7 +91,7 @@ class Trial:
         self.report = Report()
         self._folder, self._seed, self._count = folder, seed, count
         self._cast = Cast(BEGIN_MS + count * STEP_MS)
-        self._history = History()
+        self._history, self._unsigned = History(), History()  # the latter takes decisions without a signature, too
         self._offsets: Counter[str] = Counter()
         self._nonces: dict[bytes, Owner] = {}
         self._secrets: list[str] = []
@@ -116,17 +121,22 @@ class Trial:
     def _run(self) -> None:
         cast = self._cast
         keys, _ = read_jwks(orjson.dumps(cast.signers.jwks()))
-        announced = [(BEGIN_MS - 86_400_000, _announced(key)) for key in keys]
-        for append_ms, event in sorted((*announced, *cast.decided), key=lambda one: one[0]):
-            self._history.add(append_ms, event)
+        announced = [(BEGIN_MS - DAY_MS, _announced(key)) for key in keys]
+        self._decided = [decided(*one) for one in sorted((*announced, *cast.decided), key=lambda one: one[0])]
+        if lost := [left_out for sent in self._decided if (left_out := take(sent, self._history, SECRET)) is not None]:
+            self.report.find("a decision does not count", str(lost))
         secrets = {key.fingerprint: key.secret for key in keys if key.secret is not None}
         self._authoriser = Authoriser(self._history, Trust("required", Issuer(ISSUER, AUDIENCE), secrets))
+        self._believing = Authoriser(self._unsigned, Trust("auto", Issuer(), secrets))
         self._secrets = [one.secret for one in cast.everything()]
         state = State(self._folder / "all", self._history)
         self._take(state, [*self._seeds()])
         before = {owner: state.raw(owner) for owner in self._nonces.values() if owner.tenant_id in BYSTANDERS}
         batch: list[Record] = []
         for number in range(self._count):
+            if number % CONTROL_EACH == 0:
+                self._decide(number)
+                continue
             batch.append(self._record(number))
             if len(batch) == BATCH:
                 self._take(state, batch)
@@ -147,12 +157,28 @@ class Trial:
         items = []
         for record in records:
             item = self._authoriser.authorise(decode(record))
+            believing = self._believing.authorise(decode(record))
+            if isinstance(believing, Refused):
+                self._check_refusal(record, believing.error.code, [problem for _, problem in believing.error.fields])
             self._sent[record.position] = record
             self._check_verdict(record, item)
             items.append(item)
         state.now_ms = records[-1].append_ms
         for output, outgoing in state.apply(items):
             self._check_output(output, outgoing)
+
+    def _decide(self, number: int) -> None:
+        """Somebody sends a decision who may not decide: nothing comes of it. Where decisions need no signature, it is
+        believed or refused, and in neither case do verdicts fail."""
+        random = Random(f"{self._seed}:{number}")
+        append_ms = BEGIN_MS + number * STEP_MS
+        known = [one for one in self._decided if one.append_ms <= append_ms]
+        sent = forged(random, random.choice(known), append_ms, self._cast.planted)
+        left_out = take(sent, self._history, SECRET)
+        self.report.decisions["counts" if left_out is None else left_out.reason] += 1
+        if left_out is None:
+            self.report.find("a forged decision counts", str(sent))
+        take(sent, self._unsigned, None)
 
     def _check_stored(self, stored: dict[Owner, str]) -> None:
         """Each tenant has what it has where it alone sends anything."""
@@ -262,11 +288,11 @@ class Trial:
         said = b"\n".join((outgoing.value or b"", repr(outgoing.all_headers).encode()))
         if isinstance(output, DeadLetter):
             self.report.refused[output.error.code] += 1
-            self._check_refusal(position, output.error.code, [problem for _, problem in output.error.fields])
+            self._check_refusal(record, output.error.code, [problem for _, problem in output.error.fields])
             said = said.replace(record.value, b"", 1)  # it is a copy of the record, whoever may read those
         elif isinstance(output, Answer) and output.response.error is not None:
             error: Any = output.response.error
-            self._check_refusal(position, error.code, [error.message])
+            self._check_refusal(record, error.code, [error.message])
             if error.code in _VERDICTS and output.response.applied:
                 self.report.find("who may not ask is told what was applied", str(position))
         if shown := self._leaked(record, said):
@@ -292,11 +318,11 @@ class Trial:
     def _secrets_in(self, text: bytes) -> list[bytes]:
         return [secret for secret in map(str.encode, self._secrets) if secret in text]
 
-    def _check_refusal(self, position: Position, code: str, problems: Sequence[str]) -> None:
+    def _check_refusal(self, record: Record, code: str, problems: Sequence[str]) -> None:
         if code not in CODES or not problems or not all(problem.strip() for problem in problems):
-            self.report.find("refused without a reason", f"{position} {code} {problems}")
+            self.report.find("refused without a reason", f"{record.position} {code} {problems}")
         if code == "internal_error":
-            self.report.find("our own code failed", str(self._sent[position]))
+            self.report.find("our own code failed", str(record))
 
 
 def _announced(key: SigningKey) -> TokenKey:

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer
 
@@ -15,7 +15,6 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
-from recallflow.control import Control
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.parsing import parse_control
@@ -96,27 +95,31 @@ class ControlTable:
         message: Any = self._reader.read(POLL_S)
         if message is None:
             return
-        place = f"{self._topic}:{message.partition()}:{message.offset()}"
-        try:
-            event = parse_control(message.value() or b"")
-        except InvalidRecord as error:
-            self._leave_out(place, "no_event", f": {error}")
-            return
-        if self._secret is None:
-            self.history.add(time_ms(message), event)
-        elif (problem := self._problem(message, event, self._secret)) is not None:
-            self._leave_out(place, problem)
+        if (left_out := take(message, self.history, self._secret)) is not None:
+            self.left_out[left_out.reason] += 1
+            place = f"{self._topic}:{message.partition()}:{message.offset()}"
+            _log.warning("%s %s%s", place, LEFT_OUT[left_out.reason], left_out.detail)
 
-    def _problem(self, message: Any, event: Control, secret: str) -> str | None:
-        """Why a decision does not count; None where it does, and is in the history now."""
-        append_ms = time_ms(message)
-        key = message.key()
-        if key != event.record_key or not is_signed(secret, key, message.value(), headers_of(message)):
-            return "not_signed"
-        if event.timestamp is None or event.timestamp > append_ms + AHEAD_MS:
-            return "wrong_time"
-        return None if self.history.add_signed(append_ms, event) else "replayed"
 
-    def _leave_out(self, place: str, reason: str, detail: str = "") -> None:
-        self.left_out[reason] += 1
-        _log.warning("%s %s%s", place, LEFT_OUT[reason], detail)
+class LeftOut(NamedTuple):
+    """Why a record of the control topic does not count, and what is wrong with it."""
+
+    reason: str
+    detail: str = ""
+
+
+def take(message: Any, history: History, secret: str | None) -> LeftOut | None:
+    """Adds what a record decides to the history, or says why it does not count."""
+    try:
+        event = parse_control(message.value() or b"")
+    except InvalidRecord as error:
+        return LeftOut("no_event", f": {error}")
+    append_ms, key = time_ms(message), message.key()
+    if secret is None:
+        history.add(append_ms, event)
+        return None
+    if key != event.record_key or not is_signed(secret, key, message.value(), headers_of(message)):
+        return LeftOut("not_signed")
+    if event.timestamp is None or event.timestamp > append_ms + AHEAD_MS:
+        return LeftOut("wrong_time")
+    return None if history.add_signed(append_ms, event) else LeftOut("replayed")
