@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import orjson
 
 from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.messages import record_of, size_bytes, time_ms
 from recallflow.connectors.kafka.publish import Publisher
 from recallflow.connectors.kafka.topic_reader import TopicReader
@@ -28,9 +29,11 @@ from recallflow.enrichment import content_hash, text_to_embed
 from recallflow.errors import EmbedderError, ModelError, RecallflowError
 from recallflow.flows.config import Config
 from recallflow.flows.encryption import open_at_rest
+from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService
 from recallflow.operators.apply import Rules
 from recallflow.operators.async_call import Runtime
+from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused, Write
 from recallflow.operators.partition import PartitionLogic
@@ -92,8 +95,13 @@ class Standing:
             fingerprint, at_rest = settings.fingerprint(embedder), open_at_rest(config.encryption)
             opened = StateDirectory.open(folder / "state", fingerprint, settings.cache_bytes, at_rest=at_rest)
             directory = stack.enter_context(opened)
-            rules = replace(settings.rules(embedder), skips=config.skips)
-            replay = _Replay(directory, embedder, rules)
+            secret = config.auth.control_secret
+            with contextlib.closing(ControlTable(config.kafka, config.topics.control, secret=secret)) as table:
+                decisions = table.history
+            rules = replace(settings.rules(embedder, decisions=decisions), skips=config.skips)
+            authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
+            authoriser.warn()
+            replay = _Replay(directory, embedder, rules, authoriser)
             with TopicReader(config.kafka) as reader:
                 spans = reader.spans([config.topics.memory])
             total(sum(high - low for low, high in spans.values()))
@@ -144,15 +152,17 @@ def _batches(messages: Iterable[Any]) -> Iterator[list[Any]]:
 class _Replay:
     """Applies records to a state directory, without anything coming out."""
 
-    def __init__(self, directory: StateDirectory, embedder: Embedder, rules: Rules) -> None:
+    def __init__(self, directory: StateDirectory, embedder: Embedder, rules: Rules, authoriser: Authoriser) -> None:
         self.refused: Counter[str] = Counter()
+        self._authoriser = authoriser
         self._partitions, self._embedder = directory.fingerprint.partitions, embedder
         self._skips = rules.skips
         self._build = PartitionLogic.builder(directory, embedder, rules)
         self._logics: dict[str, PartitionLogic] = {}
 
     def apply(self, messages: Sequence[Any]) -> None:
-        items = prepare(self._embedder, [decode(record_of(message), self._skips) for message in messages])
+        decoded = [decode(record_of(message), self._skips) for message in messages]
+        items = prepare(self._embedder, [self._authoriser.authorise(item) for item in decoded])
         self.refused.update(item.error.code for item in items if isinstance(item, Refused))
         for key, batch in by_partition([item for item in items if isinstance(item, Write)], self._partitions):
             if key not in self._logics:

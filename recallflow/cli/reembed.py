@@ -38,7 +38,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser.add_argument("--price-per-million", type=float, metavar="PRICE", help="of a million tokens, to say the cost")
     parser.add_argument("--dry-run", action="store_true", help="say what it costs, and no more")
     parser.add_argument("--yes", action="store_true", help="do not ask before anything is computed")
-    add_kafka(parser, *MODEL, *ENCRYPTION, "topics.memory", "engine.cache_bytes")
+    add_kafka(parser, *MODEL, *ENCRYPTION, "topics.memory", "topics.control", "engine.cache_bytes")
     parser.set_defaults(run=run)
 
 

@@ -28,11 +28,11 @@ def memory(command: Command, broker: Cluster, topics: Names) -> str:
 
 
 @pytest.fixture
-def reembed(broker: Cluster, memory: str, llm_server: LlmServer) -> list[str]:
+def reembed(broker: Cluster, memory: str, topics: Names, llm_server: LlmServer) -> list[str]:
     """The command for a model of the test server."""
     model = ["--embedder", "openai", "--embedding-model", "e-1", "--embedding-dimension", "64"]
     return ["reembed", *model, "--embedding-url", llm_server.url, "--memory-topic", memory,
-            "--bootstrap-servers", broker.bootstrap_servers]  # fmt: skip
+            "--control-topic", topics("control.events"), "--bootstrap-servers", broker.bootstrap_servers]  # fmt: skip
 
 
 def produce(broker: Cluster, topic: str, *events: dict[str, Any]) -> None:
@@ -94,6 +94,17 @@ def test_texts_that_stand_get_a_vector_once(
     assert again.stdout.startswith("0 texts stand without")
     produce(broker, memory, {"type": "memory.update", "memory_id": "b", "content": "A third text"})
     assert command(*reembed, "--dry-run").stdout.startswith("1 texts stand without")
+
+
+def test_nothing_is_paid_for_what_an_engine_refuses(
+    command: Command, broker: Cluster, memory: str, reembed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(broker, memory, *told(2))  # without credentials
+    for mode, texts in (("required", 0), ("auto", 2)):
+        monkeypatch.setenv("RECALLFLOW_AUTH_MODE", mode)
+        dry = command(*reembed, "--dry-run")
+        assert dry.returncode == 0, dry.stderr
+        assert dry.stdout.startswith(f"{texts} texts stand without")
 
 
 def test_after_a_kill_it_goes_on_where_it_stopped(
