@@ -38,6 +38,7 @@ from recallflow.operators.graph.sync import SYNC_FAILED, sync
 from recallflow.operators.graph.write import GraphWriter, MakeWriter
 from recallflow.operators.passages import passages
 from recallflow.operators.text import entry_stems, flags_of
+from recallflow.operators.user_limits import UserLimits
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, to_forget
 from recallflow.records import Position
@@ -104,6 +105,7 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> R
     event asks for one, or could not take full effect. Raises InvalidRecord; the view is then dropped, and nothing has
     changed."""
     event, position = write.event, write.record.position
+    view.limits = UserLimits.of(rules.decisions, write.owner.tenant_id, write.record)
     digest = view.digest(_content(event))
     outcome: Outcome
     if isinstance(event, Message | Memory):
@@ -158,6 +160,7 @@ def _create(view: View, write: Write, event: Message | Memory, memory_id: str, d
         return "too_many"
     row = _row(view, event, memory_id, event_time(write))
     check_relations(row)
+    view.limits.check_room(view.held, row.content)
     derived.link(view, row)
     analysis = _in_own_language(view, write.analysis or Analysis("", 0, None), row.content)
     episode = _join_episode(view, row, rules) if joins_episode(event) else NO_EPISODE
@@ -260,6 +263,7 @@ def _update(
     if after.valid_from_ms is not None and after.valid_to_ms is not None and after.valid_to_ms < after.valid_from_ms:
         raise InvalidRecord("invalid_event", [FieldProblem("valid_to", "before valid_from")])
     check_relations(after)
+    view.limits.check_text(view.held, after.content, before.content)
     after = replace(
         after,
         version=current.version + 1,

@@ -7,6 +7,7 @@ from recallflow.operators.events import Write
 from recallflow.operators.graph.changes import Changes
 from recallflow.operators.graph.write import Forgotten, Remembered
 from recallflow.operators.scoped import Changed, follow_change
+from recallflow.operators.user_limits import NO_LIMITS
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys, segments
@@ -20,6 +21,7 @@ from recallflow.state.rows import (
     EpisodeMark,
     EpisodeSummary,
     Head,
+    Held,
     Made,
     MemoryRow,
     Vectors,
@@ -39,6 +41,8 @@ class View:
         self._projects = write.projects
         self._next_seq = hot.next_seq
         self.language = hot.language  # of the owner's last text that told one
+        self._held = hot.held
+        self.limits = NO_LIMITS  # what the owner may hold
         self.change = hot.next_change if change is None else change
         self._added: list[tuple[Entry, Vectors | None]] = []
         self._embedded: list[tuple[Entry, Vectors | None]] = []
@@ -59,8 +63,15 @@ class View:
     def graph(self) -> Changes:
         """What the event changes of the owner's graph."""
         if self._graph is None:
-            self._graph = Changes(self._partition, self._hot, self.change, self.ingested_ms)
+            edges_most = self.limits.edges
+            self._graph = Changes(self._partition, self._hot, self.change, self.ingested_ms, edges_most)
         return self._graph
+
+    @property
+    def held(self) -> Held:
+        """What the owner holds, as the event leaves it so far."""
+        more = 0 if self._graph is None else self._graph.staged.more_edges
+        return self._held._replace(edges=self._held.edges + more)
 
     @property
     def newest(self) -> int:
@@ -192,13 +203,17 @@ class View:
         """Stores a version of a memory and makes it the current one; the one before stays for questions about then.
         `content_changed`: its text or its vector is another than before; `ended`: it holds no longer."""
         key, name, effects = self._hot.key, self._hot.name(row.id), self._staged
+        text_bytes = len(row.content.encode())
+        memories, held_bytes, _ = self._held
+        self._held = self._held._replace(memories=memories + (row.version == 0), text_bytes=held_bytes + text_bytes)
         if row.version > 0:
+            text_bytes += self._text_bytes(row.id)
             before, old = self.entry(row.seq), self.vectors(row.seq)
             effects[keys.past_entry(key, row.seq, before.version)] = before.encode()
             effects[keys.past_vectors(key, row.seq, before.version)] = old.encode() if old else None
             effects[keys.renewed(key, row.seq)] = b""
         effects[keys.row(key, name, row.version)] = row.encode()
-        effects[keys.current(key, name)] = Current(row.seq, row.version, digest, False).encode()
+        effects[keys.current(key, name)] = Current(row.seq, row.version, digest, False, text_bytes).encode()
         effects[keys.entry(key, row.seq)] = entry.encode()
         effects[keys.vectors(key, row.seq)] = vectors.encode() if vectors else None
         self._added.append((entry, vectors))
@@ -221,7 +236,9 @@ class View:
         self._staged |= dict.fromkeys([*segments.of_memory(key, current.seq), keys.renewed(key, current.seq)])
         self._staged[keys.entry(key, current.seq)] = None
         self._staged[keys.vectors(key, current.seq)] = None
-        self._staged[keys.current(key, name)] = current._replace(forgotten=True).encode()
+        self._staged[keys.current(key, name)] = current._replace(forgotten=True, text_bytes=0).encode()
+        memories, held_bytes, _ = self._held
+        self._held = self._held._replace(memories=memories - 1, text_bytes=held_bytes - current.text_bytes)
         self._staged[keys.usage(key, current.seq)] = None
         self._usage[current.seq] = Usage()
         self._removed.append(current.seq)
@@ -325,10 +342,9 @@ class View:
         staged = self._staged
         if self._graph is not None:
             staged |= self._graph.staged.effects
-        brought = self._brought()
+        brought = self._held.memories - self._hot.held.memories
         if staged:
-            memories = self._hot.memories + brought
-            head = Head(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms, self.language, memories)
+            head = Head(self._hot.owner, self._next_seq, self.change + 1, self._clock_ms, self.language, self.held)
             staged[keys.head(self._hot.key)] = head.encode()
         owners = int(self._hot.next_change == 0 and bool(staged))
         self._partition.stage(staged | beside if beside else staged, position, Counts(owners, brought))
@@ -338,7 +354,7 @@ class View:
         if self._staged:
             self._hot.next_seq, self._hot.next_change = self._next_seq, self.change + 1
             self._hot.clock_ms, self._hot.language = self._clock_ms, self.language
-            self._hot.memories += self._brought()
+            self._hot.held = self.held
         for session_id, changed in self._episodes.items():
             self._hot.put_episodes(session_id, changed)
         self._hot.put_usage(self._usage)
@@ -355,9 +371,11 @@ class View:
 
     # ------------------------------------------------------------------ parts
 
-    def _brought(self) -> int:
-        """By how many the owner's current memories grow."""
-        return [entry.version for entry, _ in self._added].count(0) - len(self._removed)
+    def _text_bytes(self, memory_id: str) -> int:
+        """The bytes of the texts of a memory's versions, as the event leaves them so far."""
+        stored = self._staged.get(keys.current(self._hot.key, self._hot.name(memory_id)))
+        current = self.current(memory_id) if stored is None else Current.decode(stored)
+        return 0 if current is None else current.text_bytes
 
     def _part(self, entry: Entry) -> None:
         """Takes a memory that is forgotten away from those it was made of, and deletes the summaries made of it."""

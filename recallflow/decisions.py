@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from recallflow.control import Category, Control
+from recallflow.control import SETTLED_MS, Category, Control, Quota
 
 
 class Decision(NamedTuple):
@@ -92,6 +92,13 @@ def _said_ms(event: Control) -> float:
     if getattr(event, "revoked", False):
         return math.inf
     return -math.inf if event.timestamp is None else event.timestamp
+
+
+def quota(decisions: History, tenant_id: str, name: str, append_ms: int) -> int | None:
+    """The limit of this name that a tenant's operator had set for a record of this append time; None where there is
+    none."""
+    found = decisions.as_of(tenant_id, "quota", name, append_ms - SETTLED_MS)
+    return found.limit if isinstance(found, Quota) else None
 
 
 def categories(decisions: History, tenant_id: str, at_ms: int) -> list[Category]:

@@ -115,6 +115,11 @@ class GraphCheck:
             case _:
                 orjson.loads(value)
 
+    @property
+    def edges(self) -> int:
+        """How many there are."""
+        return len(self._edges)
+
     def problems(self, remembered: Mapping[int, bytes]) -> Iterator[str]:
         """All that does not fit. `remembered`: place → name of each memory that is not forgotten. One that is out of
         step may lack anything; what is left of one that was forgotten while out of step counts as remembered."""

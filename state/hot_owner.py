@@ -38,7 +38,7 @@ class HotOwner:
         stored = partition.get(keys.head(self.key))
         head = Head.decode(stored) if stored else Head(owner, 0, 0)
         self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
-        self.language, self.memories = head.language, head.memories
+        self.language, self.held = head.language, head.held
         self.erased_ms = erased_ms(partition, owner)
         self.graph = OwnerGraph(partition, self.key)
         self.index: OwnerIndex | None = None

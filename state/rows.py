@@ -200,12 +200,14 @@ _STANDING = tuple(b",null,%b,%b,%b]" % flags for flags in product((b"true", b"fa
 
 
 class Current(NamedTuple):
-    """What a memory id stands for: its `seq`, its latest version, and the digest of the event that created it."""
+    """What a memory id stands for: its `seq`, its latest version, the digest of the event that created it, and the
+    bytes that the texts of all its versions take."""
 
     seq: int
     version: int
     digest: str
     forgotten: bool
+    text_bytes: int
 
     def encode(self) -> bytes:
         return orjson.dumps(tuple(self))
@@ -296,25 +298,35 @@ class Made(NamedTuple):
         return self._replace(memories=memories, ended=ended)
 
 
+class Held(NamedTuple):
+    """What an owner holds, as quotas count it: memories that are not forgotten, bytes of the texts of all their
+    versions, edges of the graph."""
+
+    memories: int = 0
+    text_bytes: int = 0
+    edges: int = 0
+
+
 class Head(NamedTuple):
     """Who an owner is, the sequence number its next memory gets, the number of its next change, its ingestion clock:
-    the latest time a log gave to what changed it (None before there was one), the language of its last text that told
-    one, numbered as in flags, and how many current memories there are."""
+    the latest time a log gave to what changed it (None before there was one), the language of its last text that
+    told one, numbered as in flags, and what it holds."""
 
     owner: Owner
     next_seq: int
     next_change: int
     clock_ms: int | None = None
     language: int = 0
-    memories: int = 0
+    held: Held = Held()
 
     def encode(self) -> bytes:
-        return orjson.dumps([*self.owner, *self[1:]])
+        counted = self.next_seq, self.next_change, self.clock_ms, self.language
+        return orjson.dumps([*self.owner, *counted, *self.held])
 
     @classmethod
     def decode(cls, data: bytes) -> "Head":
-        tenant_id, environment, user_id, *numbers = orjson.loads(data)
-        return cls(Owner(tenant_id, environment, user_id), *numbers)
+        *owner, next_seq, next_change, clock_ms, language, memories, text_bytes, edges = orjson.loads(data)
+        return cls(Owner(*owner), next_seq, next_change, clock_ms, language, Held(memories, text_bytes, edges))
 
 
 class Vectors(NamedTuple):

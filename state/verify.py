@@ -28,6 +28,7 @@ from recallflow.state.rows import (
     EpisodeMark,
     EpisodeSummary,
     Head,
+    Held,
     Made,
     MemoryRow,
     Vectors,
@@ -176,6 +177,7 @@ class _OwnerCheck:
         self._head: Head | None = None
         self._currents: dict[bytes, Current] = {}
         self._versions: dict[bytes, set[int]] = {}
+        self._text_bytes: Counter[bytes] = Counter()  # of all versions of a memory
         self._entries: dict[int, _Indexed] = {}
         self._vectors: set[int] = set()
         self._past: dict[tuple[int, int], bytes] = {}
@@ -269,6 +271,7 @@ class _OwnerCheck:
     def _read_row(self, rest: bytes, row: MemoryRow) -> Iterator[str]:
         name, version = rest[:16], int.from_bytes(rest[16:], "big")
         self._versions.setdefault(name, set()).add(version)
+        self._text_bytes[name] += len(row.content.encode())
         self._made.add_row(row)
         if self._name(row.id) != name or row.version != version:
             yield f"says it is version {row.version} of another memory"
@@ -334,6 +337,8 @@ class _OwnerCheck:
             yield f"entry {current.seq} missing"
         elif entry.version != current.version:
             yield f"entry {current.seq} is of version {entry.version}, not {current.version}"
+        if versions == wanted and current.text_bytes != self._text_bytes[name]:
+            yield f"says its texts take {current.text_bytes} bytes, and they take {self._text_bytes[name]}"
 
     def _seq_of(self, memory_id: str) -> int | None:
         current = self._currents.get(self._name(memory_id))
@@ -356,5 +361,7 @@ class _OwnerCheck:
             return
         if seqs and max(seqs) >= self._head.next_seq:
             yield f"next sequence number is {self._head.next_seq}, and {max(seqs)} is taken"
-        if self._head.memories != len(self._entries):
-            yield f"says it has {self._head.memories} memories, and has {len(self._entries)}"
+        text_bytes = sum(current.text_bytes for current in self._currents.values())
+        held = Held(len(self._entries), text_bytes, self._graph.edges)
+        if held != self._head.held:
+            yield f"says it holds {self._head.held}, and holds {held}"

@@ -34,6 +34,7 @@ from recallflow.operators.recall.said import NOTHING, Kind, Received, Said, Want
 from recallflow.operators.recall.shared import QuestionVector, Shared
 from recallflow.operators.recall.stages import Effects, Engine, Find, Found, Posed, find_nothing
 from recallflow.operators.recall.tuning import tenant_settings, unread
+from recallflow.operators.user_limits import UserLimits
 from recallflow.queries import (
     K_MAX,
     EpisodesList,
@@ -189,7 +190,10 @@ class Answerer:
             case GraphFacts():
                 return Response(query_id=query_id, status="ok", graph_facts=self._facts(query, ask, said))
             case UserStats():
-                return Response(query_id=query_id, status="ok", stats=lookups.stats(self._index(ask), now_ms))
+                limits = UserLimits.of(self._decisions, hot.owner.tenant_id, ask.record)
+                held = hot.held if ask.projects is None else None
+                counts = lookups.stats(self._index(ask), held, limits, now_ms)
+                return Response(query_id=query_id, status="ok", stats=counts)
         raise TypeError(f"{query.type} is not answered here")
 
     def _versions(self, hot: HotOwner, memory_id: str, within: tuple[str, ...] | None) -> list[MemoryRow]:

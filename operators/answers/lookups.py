@@ -12,11 +12,12 @@ from recallflow.operators.episode_summaries import known_summary
 from recallflow.operators.episodes import is_open
 from recallflow.operators.redaction import Redacted, RowsReader
 from recallflow.operators.summaries import Summaries
+from recallflow.operators.user_limits import UserLimits
 from recallflow.queries import EpisodesList
 from recallflow.responses import EpisodeInfo, MemoryUsage, Response
 from recallflow.state.hot_owner import HotOwner
 from recallflow.state.index import OwnerIndex
-from recallflow.state.rows import Episode, MemoryRow
+from recallflow.state.rows import Episode, Held, MemoryRow
 from recallflow.state.usage import Usage
 
 
@@ -70,8 +71,9 @@ def episodes(
     return found
 
 
-def stats(index: OwnerIndex, now_ms: int) -> dict[str, Any]:
-    """Counts of one owner's current memories."""
+def stats(index: OwnerIndex, held: Held | None, limits: UserLimits, now_ms: int) -> dict[str, Any]:
+    """Counts of one owner's current memories, and what the owner may hold; no limit is None. `held`: what the owner
+    holds in all projects, None for who may not read all of them."""
     facts = index.conversation.facts
     kinds = Counter(index.names.strings[kind] for kind in facts["kind"])
     return {
@@ -81,6 +83,8 @@ def stats(index: OwnerIndex, now_ms: int) -> dict[str, Any]:
         "expired": int((facts["expires_ms"] <= now_ms).sum()),
         "participants": len(np.unique(facts["author"][facts["author"] >= 0])),
         "index_bytes": index.live_bytes(),
+        **({} if held is None else {"text_bytes": held.text_bytes, "edges": held.edges}),
+        "limits": limits._asdict(),
     }
 
 

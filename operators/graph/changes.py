@@ -34,9 +34,12 @@ from recallflow.state.rows import Vectors
 
 class Changes:
     """One event's changes. `change` numbers the event among its owner's; `ingested_ms`: when it came in. `forgetting`:
-    the `seq` of the memory that is being forgotten, of which nothing is kept for questions about then."""
+    the `seq` of the memory that is being forgotten, of which nothing is kept for questions about then. `edges_most`:
+    how many edges the owner may have, None for any number."""
 
-    def __init__(self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int) -> None:
+    def __init__(
+        self, partition: Partition, hot: HotOwner, change: int, ingested_ms: int, edges_most: int | None = None
+    ) -> None:
         self._partition = partition
         self._hot = hot
         self._owner = hot.key
@@ -44,6 +47,7 @@ class Changes:
         self.staged = Staged()
         self._change = change
         self.ingested_ms = ingested_ms
+        self.edges_most = edges_most
         self.forgetting: int | None = None
         self._detached: orphans.Nodes = {}  # nodes that lost a link or an edge
         self._undescribed: orphans.Nodes = {}  # nodes whose describing memory lost its link
@@ -76,6 +80,10 @@ class Changes:
         """The sequence number of a memory that was remembered before this event, and still is."""
         current = self._hot.current(memory_id)
         return None if current is None or current.forgotten else current.seq
+
+    def has_room(self) -> bool:
+        """Whether the owner may have one more edge."""
+        return self.edges_most is None or self._hot.held.edges + self.staged.more_edges < self.edges_most
 
     # ------------------------------------------------------------------ nodes
 

@@ -54,6 +54,7 @@ class EdgeChanges:
         """Writes an edge that was not there, at both its ends."""
         for end in (row.source, row.target):
             self._changes.put(keys.adjacency(self._owner, self._changes.name(end), row.number), name)
+        self._changes.staged.more_edges += 1
         self.put(name, row)
 
     def put(self, name: bytes, row: EdgeRow) -> None:
@@ -95,6 +96,7 @@ class EdgeChanges:
 
     def _take_out(self, name: bytes, row: EdgeRow) -> None:
         self._changes.put(keys.edge(self._owner, name), None)
+        self._changes.staged.more_edges -= 1
         for end in (row.source, row.target):
             self._changes.put(keys.adjacency(self._owner, self._changes.name(end), row.number), None)
             if not end.memory:

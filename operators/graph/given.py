@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
+from recallflow.control import EDGES_PER_USER
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import GraphEdge, GraphEdges
 from recallflow.limits import EVIDENCE_MAX
@@ -114,11 +115,15 @@ def _parsed(text: str, condition: bool) -> tuple[str, str, str]:
 
 
 def _give(changes: Changes, edge: GraphEdge, source: End, target: End, said_ms: int, derived_from: str | None) -> bool:
+    name = changes.edges.name(source.key, target.key, edge.type)
+    before = changes.edges.get(name)
+    if before is None and not changes.has_room():
+        if derived_from is not None:
+            return False
+        raise InvalidRecord("over_quota", [FieldProblem("edges", _full(changes.edges_most))])
     for end in (source, target):
         if not end.key.memory:
             changes.ensure_node(end.key.text, end.kind, end.name)
-    name = changes.edges.name(source.key, target.key, edge.type)
-    before = changes.edges.get(name)
     row = before if before is not None else changes.edges.new(source.key, target.key, edge.type)
     memory_id = derived_from or edge.evidence
     evidence = None if memory_id is None else changes.seq(memory_id)
@@ -182,6 +187,13 @@ def _with_given(row: EdgeRow, edge: GraphEdge, evidence: int | None, said_ms: in
         statement = Statement(str(edge.evidence), evidence, ingested_ms, relation=False, said_ms=said_ms)
         statements = with_statement(statements, statement)
     return row._replace(given=given, statements=statements, archived=None)
+
+
+def _full(edges_most: int | None) -> str:
+    return (
+        f"the user's graph would have more edges than {EDGES_PER_USER} allows ({edges_most:,}): forget memories that "
+        "state some, or have the limit raised (recallflow quota set)"
+    )
 
 
 def _note_evidence(changes: Changes, seq: int, memory_id: str, name: str) -> None:

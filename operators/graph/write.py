@@ -67,7 +67,8 @@ class GraphWriter:
         before = changes.links(row.seq) if memory.known else None
         wanted = links(row, episode_id, Named() if memory.ended else self._named(row, analysis))
         self._put_links(row.seq, before.links if before else {}, wanted)
-        stated = [self._state(row, one).hex() for one in relations(row)] if row.relations or row.entities else []
+        told = relations(row) if row.relations or row.entities else []
+        stated = [name.hex() for one in told if (name := self._state(row, one)) is not None]
         evidence = before.evidence if before else []
         if before is not None:
             self._withdraw([name for name in before.relations if name not in stated], row.id, relation=True)
@@ -190,12 +191,15 @@ class GraphWriter:
                 self._changes.unlink(seq, key)
                 self._changes.past.keep_member(seq, NodeKey(key))
 
-    def _state(self, row: MemoryRow, relation: Relation) -> bytes:
-        """Makes the memory evidence of the relation's edge. Returns what stands for the edge in stored keys."""
+    def _state(self, row: MemoryRow, relation: Relation) -> bytes | None:
+        """Makes the memory evidence of the relation's edge. Returns what stands for the edge in stored keys; None where
+        the owner may have no more edges."""
         changes = self._changes
         name = changes.edges.name(relation.source, relation.target, relation.type)
         edge = changes.edges.get(name)
         statement = Statement(row.id, row.seq, row.ingested_ms, True, *relation[3:], row.updated_ms)
+        if edge is None and not changes.has_room():
+            return None
         if edge is None:
             edge = changes.edges.new(relation.source, relation.target, relation.type)
             changes.edges.add(name, edge._replace(statements=(statement,)))

@@ -20,6 +20,7 @@ from recallflow.state.rows import (
     EpisodeMark,
     EpisodeSummary,
     Head,
+    Held,
     Made,
     MemoryRow,
     Vectors,
@@ -164,7 +165,17 @@ def test_where_an_id_leads_round_trips(current: Current) -> None:
     assert Current.decode(current.encode()) == current
 
 
-@given(head=st.builds(Head, st.builds(Owner, TEXT, TEXT, TEXT), SEQ, SEQ, st.none() | TIME, st.integers(0, 7), SEQ))
+@given(
+    head=st.builds(
+        Head,
+        st.builds(Owner, TEXT, TEXT, TEXT),
+        SEQ,
+        SEQ,
+        st.none() | TIME,
+        st.integers(0, 7),
+        st.builds(Held, SEQ, SEQ, SEQ),
+    )
+)
 def test_an_owner_head_round_trips(head: Head) -> None:
     decoded = Head.decode(head.encode())
     assert decoded == head
