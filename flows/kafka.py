@@ -52,13 +52,14 @@ from recallflow.flows.serving import (
 )
 from recallflow.flows.tally import Tally
 from recallflow.flows.token_keys import TokenKeys, key_source
-from recallflow.flows.topics import check_control
+from recallflow.flows.topics import check_control, stamped_by_log
 from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import WithCompletions
 from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item, Refused
+from recallflow.operators.quotas import Rates
 from recallflow.records import Record
 from recallflow.state.directory import REWIND, Fingerprint, StateDirectory
 
@@ -191,11 +192,13 @@ class KafkaFlow:
             failure=lambda: deployment.failure() or table.failure() or watch.failure(),
             closing=parts,
             wake=None if models is None else models.runtime.completions.wake,
+            in_turn=True,
+            counts=lambda: table.history.began_ms(("quota",)) is not None,
         )
         stack.callback(source.close)
         misplaced.learn(found)
         watch.call(known.check, table.grow, source.grow, misplaced.learn)
-        tally = Tally(self.topics.queries, source.first_offsets)
+        tally = Tally(self.topics.queries, source.first_offsets, source.given_before)
         running = Running(
             source=source,
             directory=directory,
@@ -224,9 +227,11 @@ class KafkaFlow:
         router = Router(self.topics, known.partitions, sink.most_bytes, self.config.auth)
         route = routing(router, running.source, running.tally.observe)
         flow = Dataflow(FLOW_ID)
+        stamped = stamped_by_log(self.options, running.source.topics)
+        rates = Rates(decisions, self.topics.queries, stamped)
 
         def decoded(record: Record) -> Item:
-            item = running.authoriser.authorise(decode(record, self.skips))
+            item = rates.judge(running.authoriser.authorise(decode(record, self.skips)))
             if not isinstance(item, Refused) and not record.silent:
                 running.misplaced.check(record, item.owner.record_key)
             return item

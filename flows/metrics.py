@@ -17,6 +17,7 @@ from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.llm import Meter
+from recallflow.control import QUOTAS
 from recallflow.errors import ErrorCode
 from recallflow.events import DERIVED_TYPES
 from recallflow.flows.model_metrics import model_metrics
@@ -124,6 +125,7 @@ def _outputs(tally: Tally) -> Iterator[Metric]:
     yield counter("outputs", "Records handed to the output topics", "kind", tally.outputs, KINDS)
     yield counter("enrichment_tasks", "Tasks handed to the enrichment flow", "task", tally.requested, TASKS)
     yield counter("dead_letters", "Refused records", "code", tally.dead_letters, get_args(ErrorCode))
+    yield counter("over_quota_records", "Records past a tenant's quota", "quota", tally.over_quota, QUOTAS)
     yield counter("responses", "Responses", "status", tally.responses, STATUSES)
     yield counter("response_warnings", "Warnings in responses", "code", tally.warnings, WARNINGS)
     counts = list(accumulate(tally.processed))

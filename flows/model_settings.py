@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from recallflow.connectors.llm import Endpoint, Policy, Waits, load_embedding_service, load_language_model
-from recallflow.control import Quota
+from recallflow.control import EMBEDDING_TOKENS_PER_DAY, LLM_TOKENS_PER_DAY, Quota
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.flows.settings import refuse_unless
@@ -94,7 +94,7 @@ class LlmSettings(ServiceSettings):
         remembers across restarts what they spent."""
         if self.model is None:
             return None
-        policy = self._policy(asker, "llm_tokens_per_day", decisions, spending)
+        policy = self._policy(asker, LLM_TOKENS_PER_DAY, decisions, spending)
         return load_language_model(self.model, self._endpoint(asker), policy)
 
 
@@ -114,7 +114,7 @@ class EmbeddingSettings(ServiceSettings):
         self, asker: Asker = "line", decisions: History | None = None, spending: Path | None = None
     ) -> "OpenAiEmbeddings":
         """Likewise."""
-        policy = self._policy(asker, "embedding_tokens_per_day", decisions, spending)
+        policy = self._policy(asker, EMBEDDING_TOKENS_PER_DAY, decisions, spending)
         return load_embedding_service(self.model, self.dimension, self._endpoint(asker), policy)
 
 

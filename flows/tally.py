@@ -2,8 +2,10 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from types import MappingProxyType
 
+from recallflow.errors import OverQuota
 from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Requested, Verdict
 from recallflow.responses import Response
 
@@ -15,10 +17,17 @@ class Tally:
     """Plain numbers that the worker adds to and any other thread reads: prometheus_client's own counters and
     histograms lock, and would cost 3 µs a response; these cost 1."""
 
-    def __init__(self, query_topic: str, first_offsets: Mapping[str, int]) -> None:
-        """`first_offsets`: `topic:partition` → the first offset of this run."""
+    def __init__(
+        self,
+        query_topic: str,
+        first_offsets: Mapping[str, int],
+        given_before: Mapping[str, Container[int]] = MappingProxyType({}),
+    ) -> None:
+        """`first_offsets`: `topic:partition` → the first offset that is new to this run; `given_before`: those behind
+        it that are not."""
         self.outputs: Counter[str] = Counter()
         self.dead_letters: Counter[str] = Counter()  # by error code
+        self.over_quota: Counter[str] = Counter()  # by the name of the quota
         self.requested: Counter[str] = Counter()  # of the enrichment flow, by task
         self.responses: Counter[str] = Counter()  # by status
         self.warnings: Counter[str] = Counter()  # by code
@@ -27,13 +36,14 @@ class Tally:
         self.waiting = 0  # queries of this run that were set aside
         self._query_topic = query_topic
         self._first_offsets = first_offsets
+        self._given_before = given_before
 
     def observe(self, output: Output) -> None:
         """Counts one output. Called for each, on the dataflow's thread."""
         match output:
             case Done():
                 if output.source.startswith(f"{self._query_topic}:"):
-                    self.waiting += len(output.offsets)
+                    self.waiting += sum(self._is_new(output.source, offset) for offset in output.offsets)
                 return
             case Answer():
                 self.outputs["response"] += 1
@@ -43,6 +53,8 @@ class Tally:
             case DeadLetter():
                 self.outputs["dead_letter"] += 1
                 self.dead_letters[output.error.code] += 1
+                if isinstance(output.error, OverQuota):
+                    self.over_quota[output.error.quota] += 1
             case Requested():
                 self.outputs["request"] += 1
                 self.requested.update(output.tasks)
@@ -63,5 +75,9 @@ class Tally:
     def _count_answered(self, output: Answer | Receipted | Requested | DeadLetter | Verdict) -> None:
         """The first output of a query has number 0. Queries that wait since an earlier run were never counted as
         waiting."""
-        if output.position.offset >= self._first_offsets.get(output.position.source, 0):
+        if self._is_new(output.position.source, output.position.offset):
             self.waiting -= 1
+
+    def _is_new(self, source: str, offset: int) -> bool:
+        """Whether this run was the first to be given a query."""
+        return offset >= self._first_offsets.get(source, 0) and offset not in self._given_before.get(source, ())

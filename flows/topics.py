@@ -86,6 +86,11 @@ class Topics:
         return frozenset(found)
 
 
+def stamped_by_log(options: KafkaOptions, topics: Iterable[str]) -> frozenset[str]:
+    """Those of the topics whose records carry the time of the log."""
+    return frozenset(topic for topic, found in ask_configs(options, topics).items() if found.stamped_by_log)
+
+
 def ask_sizes(
     options: KafkaOptions, inputs: Iterable[str], written: Iterable[str], *, judged: bool = False
 ) -> dict[str, int]:

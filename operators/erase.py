@@ -94,4 +94,4 @@ def _memories(partition: Partition, owner: bytes) -> int | None:
         stored = partition.get(keys.head(owner))
     except DecryptionFailed:
         return len(partition.first_keys(keys.table(owner, keys.ENTRY), _ALL))
-    return None if stored is None else Head.decode(stored).memories
+    return None if stored is None else Head.decode(stored).held.memories

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from recallflow.control import BYTES_PER_USER, EDGES_PER_USER, MEMORIES_PER_USER
 from recallflow.decisions import History, quota
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import OverQuota
 from recallflow.records import Record
 from recallflow.state.rows import Held
 
@@ -27,14 +27,14 @@ class UserLimits(NamedTuple):
         return cls(*(quota(decisions, tenant_id, name, record.append_ms) for name in names))
 
     def check_room(self, held: Held, text: str) -> None:
-        """Raises InvalidRecord where the user may not hold one more memory, of this text."""
+        """Raises OverQuota where the user may not hold one more memory, of this text."""
         if self.memories is not None and held.memories >= self.memories:
             problem = f"the user has {held.memories:,} memories, and {MEMORIES_PER_USER} allows {self.memories:,}"
-            raise InvalidRecord("over_quota", [FieldProblem("", f"{problem}: {_WAY_OUT}")])
+            raise OverQuota(MEMORIES_PER_USER, f"{problem}: {_WAY_OUT}")
         self.check_text(held, text)
 
     def check_text(self, held: Held, text: str, before: str | None = None) -> None:
-        """Raises InvalidRecord where the user may not hold one more text. One that is shorter than the text `before`,
+        """Raises OverQuota where the user may not hold one more text. One that is shorter than the text `before`,
         which it replaces, always may be."""
         if self.text_bytes is None or (before is not None and len(text.encode()) < len(before.encode())):
             return
@@ -42,7 +42,7 @@ class UserLimits(NamedTuple):
         if wanted > self.text_bytes:
             problem = f"the user's texts, with all their versions, would take {wanted:,} bytes"
             allowed = f"and {BYTES_PER_USER} allows {self.text_bytes:,}"
-            raise InvalidRecord("over_quota", [FieldProblem("content", f"{problem}, {allowed}: {_WAY_OUT}")])
+            raise OverQuota(BYTES_PER_USER, f"{problem}, {allowed}: {_WAY_OUT}", "content")
 
 
 NO_LIMITS = UserLimits()

@@ -23,6 +23,17 @@ QUERIES_PER_S = "queries_per_s"
 MEMORIES_PER_USER = "memories_per_user"
 BYTES_PER_USER = "bytes_per_user"
 EDGES_PER_USER = "edges_per_user"
+LLM_TOKENS_PER_DAY = "llm_tokens_per_day"
+EMBEDDING_TOKENS_PER_DAY = "embedding_tokens_per_day"
+QUOTAS = {
+    EVENTS_PER_S: "memory events a second, in each partition of their topic",
+    QUERIES_PER_S: "queries a second, in each partition of their topic",
+    MEMORIES_PER_USER: "memories that are not forgotten",
+    BYTES_PER_USER: "bytes of the texts of these, with all their versions",
+    EDGES_PER_USER: "edges of a user's graph",
+    LLM_TOKENS_PER_DAY: "tokens of language models a day",
+    EMBEDDING_TOKENS_PER_DAY: "tokens of embedding services a day",
+}
 
 
 class Control(Model):
@@ -125,10 +136,10 @@ class OwnerMapping(Control):
 
 
 class Quota(Control):
-    """A limit for the tenant."""
+    """A limit for the tenant, by its `name` (docs/security.md); null is none."""
 
     type: Literal["quota"]
-    limit: Annotated[int, Field(ge=0, le=JSON_INT_MAX), AS_WHOLE] | None
+    limit: Annotated[int, Field(ge=0, le=JSON_INT_MAX), AS_WHOLE] | None = None
 
 
 ControlEvent = Annotated[

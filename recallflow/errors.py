@@ -2,6 +2,7 @@
 
     RecallflowError
     ├── InvalidRecord        one record is wrong, or we fail at it: it becomes a dead letter, the flow goes on
+    │   └── OverQuota            a limit that the tenant's operator set is reached
     ├── UsageError           a command or a setting is wrong: correct the call (exit code 2)
     │   └── MasterKeyError       the master key is missing, another one, or cannot be asked: give the right one
     ├── SourceError          a log cannot be read on: removed records, missing topic or right, changed file
@@ -80,6 +81,14 @@ class InvalidRecord(RecallflowError):
 
     def __str__(self) -> str:
         return "; ".join(f"{f.field}: {f.problem}" if f.field else f.problem for f in self.fields)
+
+
+class OverQuota(InvalidRecord):
+    """A limit that the tenant's operator set is reached; `quota` is its name."""
+
+    def __init__(self, quota: str, problem: str, field: str = "") -> None:
+        super().__init__("over_quota", [FieldProblem(field, problem)])
+        self.quota = quota
 
 
 class UsageError(RecallflowError):

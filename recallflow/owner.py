@@ -19,6 +19,12 @@ class Owner(NamedTuple):
         return f"{self.tenant_id}/{self.user_id}".encode()
 
 
+def key_tenant(key: bytes | None) -> bytes:
+    """What a record's key says of its tenant: the same for all records of one tenant, and a hint only, as anybody can
+    write any key."""
+    return (key or b"").partition(b"/")[0]
+
+
 def state_partition(tenant_id: str, user_id: str, partitions: int) -> int:
     """The state partition of a user, 0 ≤ p < `partitions`.
 

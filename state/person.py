@@ -116,7 +116,7 @@ class Person:
 def _head(stored: bytes) -> Fields:
     head = Head.decode(stored)
     return {
-        "memories": head.memories,
+        "memories": head.held.memories,
         "memories_so_far": head.next_seq,
         "events_so_far": head.next_change,
         "latest_ms": head.clock_ms,

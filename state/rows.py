@@ -325,8 +325,9 @@ class Head(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> "Head":
-        *owner, next_seq, next_change, clock_ms, language, memories, text_bytes, edges = orjson.loads(data)
-        return cls(Owner(*owner), next_seq, next_change, clock_ms, language, Held(memories, text_bytes, edges))
+        tenant_id, environment, user_id, next_seq, next_change, clock_ms, language, *held = orjson.loads(data)
+        owner = Owner(tenant_id, environment, user_id)
+        return cls(owner, next_seq, next_change, clock_ms, language, Held(*held))
 
 
 class Vectors(NamedTuple):

@@ -12,13 +12,27 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
+from recallflow.connectors.kafka.messages import size_bytes
+from recallflow.connectors.kafka.turns import Turns
+
 KEYS_MAX = 20_000  # owners whose partition is remembered; then everything is let through, and they are forgotten
 
-Queue = deque[Any]  # confluent_kafka.Message, whose stubs make every field optional
+Queue = Any  # a deque, or Turns, of confluent_kafka.Message, whose stubs make every field optional
+
+
+class Place(NamedTuple):
+    """Where a partition is read on: the next offset to be given; the offset from which on outputs count; when the
+    record before the next one was appended, 0 where nobody knows; and offsets behind that which were given before their
+    turn in the log."""
+
+    next_offset: int
+    answered_from: int = 0
+    since_ms: int = 0
+    ahead: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +44,9 @@ class Lane:
     number: int
     next_offset: int  # of the next record to be given to the dataflow
     end: int  # the partition's end, as far as known
-    answered_from: int = 0  # the offset from which on outputs count
+    answered_from: int = 0  # the offset from which on outputs count, but for those `given_before`
+    since_ms: int = 0  # when the record before the next one was appended
+    given_before: frozenset[int] = frozenset()  # by an earlier run, before their turn in the log
     reached: int = -1  # the offset after the last record read
     read: Queue = field(default_factory=deque)
     queue: Queue = field(default_factory=deque)
@@ -48,6 +64,31 @@ class Lane:
     @property
     def source(self) -> str:
         return f"{self.topic}:{self.number}"
+
+    def take(self) -> Any:
+        """Gives the next record."""
+        message = self.queue.popleft()
+        self.given_bytes += size_bytes(message)
+        if isinstance(self.queue, Turns):
+            for passed in self.queue.passed():
+                self._pass(passed)
+        else:
+            self._pass(message)
+        return message
+
+    def was_given(self, offset: int) -> bool:
+        """Whether an earlier run was given a record."""
+        return offset < self.answered_from or offset in self.given_before
+
+    def place(self) -> Place:
+        """From where another run goes on."""
+        ahead = (*self.given_before, *self.queue.ahead) if isinstance(self.queue, Turns) else ()
+        beyond = tuple(sorted({offset for offset in ahead if offset >= self.next_offset}))
+        return Place(self.next_offset, self.answered_from, self.since_ms, beyond)
+
+    def _pass(self, message: Any) -> None:
+        """All records up to this one were given."""
+        self.next_offset, self.since_ms = message.offset() + 1, append_ms(message)
 
     def note(self, end: int) -> None:
         self.noted, self.end = self.end, max(self.end, end)
@@ -122,7 +163,7 @@ class Order:
             lane.queue.append(lane.read.popleft())
             self._released += 1
             if lane.read:
-                heapreplace(heads, (_append_ms(lane.read[0]), number))
+                heapreplace(heads, (append_ms(lane.read[0]), number))
             elif behind:
                 return
             else:
@@ -134,7 +175,7 @@ class Order:
         for number, lane in enumerate(self._lanes):
             behind = lane.behind()
             if lane.read:
-                heads.append((_append_ms(lane.read[0]), number))
+                heads.append((append_ms(lane.read[0]), number))
             elif behind:
                 return None
         heapify(heads)
@@ -151,7 +192,8 @@ class Order:
         return not self.draining
 
 
-def _append_ms(message: Any) -> int:
-    """0 where the time is the producer's: it says nothing about the order, and one far ahead would hold up others."""
+def append_ms(message: Any) -> int:
+    """When the log took a record in; 0 where the time is the producer's: it says nothing about the order, and one far
+    ahead would hold up others."""
     kind, time_ms = message.timestamp()
     return time_ms if kind == TIMESTAMP_LOG_APPEND_TIME else 0

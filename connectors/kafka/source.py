@@ -5,7 +5,6 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from confluent_kafka import Consumer
@@ -16,10 +15,11 @@ from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, WAYS, Hub, Reader, Ways, gone
-from recallflow.connectors.kafka.messages import record_of, size_bytes
-from recallflow.connectors.kafka.order import Lane, Order
+from recallflow.connectors.kafka.messages import record_of
+from recallflow.connectors.kafka.order import Lane, Order, Place, append_ms
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
+from recallflow.connectors.kafka.turns import Turns
 from recallflow.errors import SourceError
 from recallflow.records import Record
 
@@ -29,10 +29,10 @@ BATCH_BYTES = 4 * 1024 * 1024
 AT_ONCE = datetime.fromtimestamp(0, UTC)
 
 
-class Offsets(Checked, dict[str, tuple[int, int]]):
-    """`topic:partition` → the next offset, and the offset from which on outputs count."""
+class Offsets(Checked, dict[str, Place]):
+    """`topic:partition` → where it is read on."""
 
-    def _fields(self) -> tuple[dict[str, tuple[int, int]]]:
+    def _fields(self) -> tuple[dict[str, Place]]:
         return (dict(self),)
 
 
@@ -86,6 +86,8 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         ways: Ways = WAYS,
         new_consumer: NewConsumer = Consumer,
         closing: Closing | None = None,
+        in_turn: bool = False,
+        counts: Callable[[], bool] = lambda: False,
     ) -> None:
         """Without a resume state, memories are read from the beginning, and queries from where `begin` says, by part,
         that the topic ended when the state directory was new; a partition that is not in it came later.
@@ -93,7 +95,9 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         `sent`: per `topic:partition`, the offset below which another directory sent what comes of records; `rewind`: an
         offset below the resume state to read from again, to rebuild state that was lost: those records come out silent.
         `given_up`: by part, up to where queries that are gone from the topic are done without. `wake`, `failure`,
-        `in_order` and `in_flight_max`: see `Hub`. `ways`: what to do where records are gone."""
+        `in_order` and `in_flight_max`: see `Hub`. `ways`: what to do where records are gone. `in_turn`: queries of a
+        partition are given in turn by tenant (`Turns`), not in the order of the log. `counts`: whether somebody counts
+        the records of a second, who is then given those of the second at hand once more, silent."""
         self.topics = (memory_topic, query_topic)
         self.memory_topic = memory_topic
         self.query_topic = query_topic
@@ -101,7 +105,8 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         self.catch_up = catch_up or CatchUp()
         self.closing = closing or Closing()
         self.stopping = threading.Event()
-        self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset of this run
+        self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run …
+        self.given_before: dict[str, frozenset[int]] = {}  # … and those behind it that are not
         self._options = options
         self._begin = begin
         self._sent = sent or {}
@@ -114,6 +119,8 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         self._in_flight_max = in_flight_max
         self._ways = ways
         self._new_consumer = new_consumer
+        self._in_turn = in_turn
+        self._counts_seconds = counts
         self._order = Order(lambda: self.progress.through[memory_topic])
         self._hubs: dict[int, Hub] = {}
         self._joining = threading.Lock()
@@ -132,8 +139,8 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         part = KafkaPart(self, for_part, self._hub(), self._added[number])
         for topic in (self.query_topic, self.memory_topic):
             for partition in range(number, counts[topic], self._parts):
-                place = (resume_state or Offsets()).get(f"{topic}:{partition}", (None, 0))
-                part.add(self._lane(topic, partition, *place))
+                place = (resume_state or Offsets()).get(f"{topic}:{partition}")
+                part.add(self._lane(topic, partition, None if place is None else Place(*place)))
         with self._joining:
             self._built += 1
             if self._built == self._parts:
@@ -193,13 +200,42 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
                 )
             return self._hubs[worker]
 
-    def _lane(self, topic: str, number: int, resumed: int | None = None, answered_from: int = 0) -> Lane:
+    def _lane(self, topic: str, number: int, place: Place | None = None) -> Lane:
         """A partition to be read, from the right offset on. Raises SourceError where what comes next is gone."""
         with TopicReader(self._options, new_consumer=self._new_consumer) as reader:
             low, high = reader.span(topic, number)
+            wanted = self._next(topic, number, place, low, high)
+            first = wanted
+            if place is not None and self._counts_seconds():
+                first = self._second_of(reader, topic, number, place, wanted, high)
         source, queries = f"{topic}:{number}", topic == self.query_topic
-        if resumed is not None:
-            wanted = min(resumed, self._rewind.get(source, resumed))
+        place = place or Place(0)
+        self.first_offsets[source] = wanted
+        self.given_before[source] = frozenset(place.ahead)
+        _log.info("%s: reads on from offset %d of %d", source, first, high)
+        answered_from = max(place.answered_from, place.next_offset, self._sent.get(source, 0))
+        lane = Lane(topic, number, first, high, answered_from, place.since_ms, self.given_before[source])
+        if queries and self._in_turn:
+            lane.queue = Turns(place.ahead)
+        return lane
+
+    def _second_of(self, reader: TopicReader, topic: str, number: int, place: Place, wanted: int, high: int) -> int:
+        """The offset of the first record of the second that goes on at `wanted`, as far as this directory reads."""
+        since_ms = place.since_ms
+        if wanted < place.next_offset:  # it is read again from there on
+            firsts = reader.firsts({(topic, number): (wanted, high)})
+            since_ms = max((append_ms(message) for message in firsts.values()), default=0)
+        if since_ms == 0:
+            return wanted
+        part = part_name(topic, number)
+        least = max(self._begin.get(part, 0), self._given_up.get(part, 0)) if topic == self.query_topic else 0
+        return min(wanted, max(least, reader.offset_at(topic, number, since_ms // 1000 * 1000)))
+
+    def _next(self, topic: str, number: int, place: Place | None, low: int, high: int) -> int:
+        """The offset from which on a partition of this span is to be read. Raises SourceError."""
+        source, queries = f"{topic}:{number}", topic == self.query_topic
+        if place is not None:
+            wanted = min(place.next_offset, self._rewind.get(source, place.next_offset))
         else:
             wanted = self._begin.get(part_name(topic, number), low) if queries else low
         if queries:
@@ -212,9 +248,7 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
                 f"{source} ends at offset {high}, and we were at {wanted}: the topic was made anew. "
                 "Start with another state directory"
             )
-        self.first_offsets[source] = wanted
-        _log.info("%s: reads on from offset %d of %d", source, wanted, high)
-        return Lane(topic, number, wanted, high, max(answered_from, resumed or 0, self._sent.get(source, 0)))
+        return wanted
 
 
 class KafkaPart(StatefulSourcePartition[Record, Offsets]):
@@ -274,7 +308,7 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
 
     def snapshot(self) -> Offsets:
         lanes = (*self._queries, *self._memories)
-        return Offsets({lane.source: (lane.next_offset, lane.answered_from) for lane in lanes})
+        return Offsets({lane.source: lane.place() for lane in lanes})
 
     def close(self) -> None:
         self._source.closing(self._hub.remove_part)
@@ -285,12 +319,6 @@ def _records(lane: Lane, most: int) -> list[Record]:
     records: list[Record] = []
     end_bytes = lane.given_bytes + BATCH_BYTES
     while lane.queue and len(records) < most and lane.given_bytes < end_bytes:
-        records.append(_record(lane, lane.queue.popleft()))
+        message = lane.take()
+        records.append(record_of(message, silent=lane.was_given(message.offset())))
     return records
-
-
-def _record(lane: Lane, message: Any) -> Record:
-    offset: int = message.offset()
-    lane.next_offset = offset + 1
-    lane.given_bytes += size_bytes(message)
-    return record_of(message, silent=offset < lane.answered_from)

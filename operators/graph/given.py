@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from recallflow.control import EDGES_PER_USER
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import FieldProblem, InvalidRecord, OverQuota
 from recallflow.events import GraphEdge, GraphEdges
 from recallflow.limits import EVIDENCE_MAX
 from recallflow.operators.graph.changes import Changes
@@ -120,7 +120,7 @@ def _give(changes: Changes, edge: GraphEdge, source: End, target: End, said_ms: 
     if before is None and not changes.has_room():
         if derived_from is not None:
             return False
-        raise InvalidRecord("over_quota", [FieldProblem("edges", _full(changes.edges_most))])
+        raise OverQuota(EDGES_PER_USER, _full(changes.edges_most), "edges")
     for end in (source, target):
         if not end.key.memory:
             changes.ensure_node(end.key.text, end.kind, end.name)

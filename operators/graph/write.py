@@ -67,8 +67,8 @@ class GraphWriter:
         before = changes.links(row.seq) if memory.known else None
         wanted = links(row, episode_id, Named() if memory.ended else self._named(row, analysis))
         self._put_links(row.seq, before.links if before else {}, wanted)
-        told = relations(row) if row.relations or row.entities else []
-        stated = [name.hex() for one in told if (name := self._state(row, one)) is not None]
+        edges = relations(row) if row.relations or row.entities else []
+        stated = [name.hex() for one in edges if (name := self._state(row, one)) is not None]
         evidence = before.evidence if before else []
         if before is not None:
             self._withdraw([name for name in before.relations if name not in stated], row.id, relation=True)

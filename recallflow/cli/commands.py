@@ -18,6 +18,7 @@ from recallflow.cli import (
     memory,
     person,
     pipe,
+    quota,
     reembed,
     replay,
     schema,
@@ -36,8 +37,8 @@ def commands() -> argparse.ArgumentParser:
     parser.set_defaults(debug=False)
     parser.add_argument("--version", action="version", version=f"recallflow {version('recallflow')}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    shown = demo, pipe, memory, replay, graph, categories, keys, kafka, enrich, reembed, dlq, inspect, person, schema
-    for module in shown:
+    first = demo, pipe, memory, replay, graph, categories, quota, keys
+    for module in (*first, kafka, enrich, reembed, dlq, inspect, person, schema):
         module.add_to(added)
     _add_debug(parser)
     return parser

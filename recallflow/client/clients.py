@@ -88,6 +88,7 @@ class RecallClient(_Face):
     category = _waited(Core.category)
     create_key = _waited(Core.create_key)
     revoke_key = _waited(Core.revoke_key)
+    quota = _waited(Core.quota)
     ask = _waited(Core.ask)
 
     def close(self) -> None:
@@ -117,6 +118,7 @@ class AsyncRecallClient(_Face):
     category = _awaited(Core.category)
     create_key = _awaited(Core.create_key)
     revoke_key = _awaited(Core.revoke_key)
+    quota = _awaited(Core.quota)
     ask = _awaited(Core.ask)
 
     async def close(self) -> None:

@@ -293,6 +293,14 @@ class Core:
         said = {name: given for name, given in (("by", by), ("why", why)) if given is not None}
         return self._decide("api_key", fields | said | {"revoked": True})
 
+    def quota(
+        self, /, name: str, limit: int | None, *, by: str | None = None, why: str | None = None
+    ) -> "Future[Position]":
+        """Sets a limit of the tenant's, or takes it away (None). It holds for what Kafka appends a second later. Gives
+        and raises what `graph_rollout` does."""
+        fields = {"name": name, "limit": limit, "by": by, "why": why}
+        return self._decide("quota", {name: given for name, given in fields.items() if given is not None})
+
     def _decide(self, event_type: str, fields: Mapping[str, Any]) -> "Future[Position]":
         return self._publish(self._decision(event_type, fields))
 

@@ -332,7 +332,7 @@ def test_a_reader_thread_that_fails_of_itself_stops_the_source(make_hub: Callabl
     kafka = FakeKafka(events=1)
     hub = make_hub(new_consumer=kafka.consumer)
     lane = add(hub.memories, "events")
-    lane.read = None  # type: ignore[assignment]  # as a defect of ours would leave it
+    lane.read = None  # as a defect of ours would leave it
     kafka.append("events", 0, b"")
     hub.memories.start()
     assert hub.wake.wait(30)

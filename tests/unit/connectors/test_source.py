@@ -10,6 +10,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, Hub
+from recallflow.connectors.kafka.order import Place
 from recallflow.connectors.kafka.source import BATCH_BYTES, KafkaPart, KafkaSource, Offsets, Progress
 from recallflow.errors import SourceError
 from recallflow.records import Record
@@ -118,7 +119,7 @@ def test_offsets_may_have_gaps(kafka: FakeKafka, flows: list[Flow]) -> None:
     kafka.append(MEMORIES, 0, b"b", at=9)
     flows.append(flow := Flow(kafka).start())
     assert names(flow.taken()) == ["a", "b"]
-    assert flow.snapshots()["00000"]["memories:0"] == (10, 0)
+    assert flow.snapshots()["00000"]["memories:0"] == Place(10)
 
 
 def test_queries_begin_where_the_topic_ended_and_those_of_later_partitions_at_the_beginning(
@@ -133,11 +134,11 @@ def test_queries_begin_where_the_topic_ended_and_those_of_later_partitions_at_th
 def test_what_is_read_again_comes_out_silent(kafka: FakeKafka, flows: list[Flow]) -> None:
     for name in (b"a", b"b", b"c", b"d"):
         kafka.append(MEMORIES, 0, name)
-    flows.append(flow := Flow(kafka, rewind={"memories:0": 1}).start({"00000": Offsets({"memories:0": (3, 0)})}))
+    flows.append(flow := Flow(kafka, rewind={"memories:0": 1}).start({"00000": Offsets({"memories:0": Place(3, 0)})}))
     records = flow.taken()
     assert [(record.value, record.silent) for record in records] == [(b"b", True), (b"c", True), (b"d", False)]
     # A kill on the way there does not make them loud.
-    halfway = {"00000": Offsets({"memories:0": (2, 3)})}
+    halfway = {"00000": Offsets({"memories:0": Place(2, 3)})}
     flows.append(again := Flow(kafka).start(halfway))
     assert [(record.value, record.silent) for record in again.taken()] == [(b"c", True), (b"d", False)]
 
@@ -171,12 +172,12 @@ def test_a_part_that_fails_to_close_says_so_later(kafka: FakeKafka, monkeypatch:
 def test_what_is_gone_from_a_topic_is_named(kafka: FakeKafka) -> None:
     kafka.topics[MEMORIES][0].low = kafka.topics[MEMORIES][0].end = 7
     with pytest.raises(SourceError, match=r"memories:0: 4 records from offset 3 on are gone"):
-        Flow(kafka).start({"00000": Offsets({"memories:0": (3, 0)})})
+        Flow(kafka).start({"00000": Offsets({"memories:0": Place(3, 0)})})
 
 
 def test_a_topic_that_ends_before_our_place_was_made_anew(kafka: FakeKafka) -> None:
     with pytest.raises(SourceError, match="made anew"):
-        Flow(kafka).start({"00000": Offsets({"memories:0": (3, 0)})})
+        Flow(kafka).start({"00000": Offsets({"memories:0": Place(3, 0)})})
 
 
 def test_no_more_is_given_than_the_state_is_done_with(kafka: FakeKafka, flows: list[Flow]) -> None:
@@ -206,7 +207,8 @@ def test_added_partitions_are_read_by_the_parts_there_are(kafka: FakeKafka, flow
     assert flow.taken() == []
 
     resumed = flow.snapshots()
-    assert resumed["00000"] == {"queries:0": (0, 0), "memories:0": (1, 0), "memories:2": (1, 0), "queries:2": (1, 0)}
+    places = {source: place[:2] for source, place in resumed["00000"].items()}
+    assert places == {"queries:0": (0, 0), "memories:0": (1, 0), "memories:2": (1, 0), "queries:2": (1, 0)}
     kafka.append(MEMORIES, 3, b"d")
     flows.append(again := Flow(kafka).start(resumed))
     assert len(again.parts) == 2  # as when the directory was new: their places are kept under their names
@@ -246,7 +248,7 @@ def test_what_another_directory_sent_outputs_for_comes_out_silent(kafka: FakeKaf
     taken = flows[-1].taken()
     assert [record.silent for record in taken] == [record.value in (b"0", b"2") for record in taken]
     flows.append(Flow(kafka).start(flows[-1].snapshots()))  # a snapshot keeps it
-    assert all(part.snapshot()[f"{MEMORIES}:0"] == (3, 3) for part in flows[-1].parts[:1])
+    assert all(part.snapshot()[f"{MEMORIES}:0"][:2] == (3, 3) for part in flows[-1].parts[:1])
 
 
 @pytest.mark.parametrize("topic", [MEMORIES, QUERIES])
@@ -263,3 +265,81 @@ def test_a_batch_of_large_records_is_short(kafka: FakeKafka, flows: list[Flow], 
             sizes.append(len(batch))
     assert max(sizes) <= 4
     assert lane.held_bytes() == 0
+
+
+def asked(kafka: FakeKafka, text: str, append_ms: int = 0) -> None:
+    """Appends queries, each a tenant's: `a1 a2 b1`."""
+    for word in text.split():
+        kafka.append(QUERIES, 0, word.encode(), word[:1].encode() + b"/ann", append_ms=append_ms)
+
+
+def test_tenants_that_ask_in_one_partition_have_turns(kafka: FakeKafka, flows: list[Flow]) -> None:
+    asked(kafka, "a1 a2 a3 a4 b1 b2 c1")
+    flows.append(flow := Flow(kafka, in_turn=True).start())
+    assert names(flow.taken()) == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
+    assert flow.snapshots()["00000"]["queries:0"] == Place(7)
+
+
+def test_what_was_given_before_its_turn_is_given_once_more_silently(
+    kafka: FakeKafka, flows: list[Flow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked(kafka, "a1 a2 a3 a4 b1")
+    monkeypatch.setattr(Hub, "queries_allowed", lambda _: 2)
+    flows.append(flow := Flow(kafka, parts=1, in_turn=True).start())
+    kafka.await_(lambda: len(flow.source.readers()[0].lanes[QUERIES, 0].queue) == 5)
+    assert names(flow.batch(flow.parts[0])) == ["a1", "b1"]
+    snapshots = flow.snapshots()
+    assert snapshots["00000"]["queries:0"] == Place(1, ahead=(4,))
+    flows.append(again := Flow(kafka, parts=1, in_turn=True).start(snapshots))
+    kafka.await_(lambda: len(again.source.readers()[0].lanes[QUERIES, 0].queue) == 4)
+    batch = again.batch(again.parts[0])
+    assert [(record.value, record.silent) for record in batch] == [(b"a2", False), (b"b1", True)]
+    flows.append(third := Flow(kafka, parts=1, in_turn=True).start(again.snapshots()))
+    assert [(record.value, record.silent) for record in third.taken()] == [
+        (b"a3", False),
+        (b"b1", True),
+        (b"a4", False),
+    ]
+    assert third.snapshots()["00000"]["queries:0"].next_offset == 5
+
+
+@pytest.mark.parametrize("topic", [MEMORIES, QUERIES])
+def test_the_second_at_hand_is_read_again_silently_where_somebody_counts(
+    kafka: FakeKafka, flows: list[Flow], topic: str
+) -> None:
+    for number, append_ms in enumerate((900, 1_000, 1_001, 1_002, 1_999, 2_000)):
+        kafka.append(topic, 0, b"%d" % number, b"acme/ann", append_ms=append_ms)
+    resumed = {"00000": Offsets({f"{topic}:0": Place(4, since_ms=1_002)})}
+    flows.append(flow := Flow(kafka, parts=1, in_turn=True, counts=lambda: True).start(resumed))
+    taken = [(record.value, record.silent) for record in flow.taken()]
+    assert taken == [(b"1", True), (b"2", True), (b"3", True), (b"4", False), (b"5", False)]
+    flows.append(flow := Flow(kafka, parts=1, in_turn=True).start(resumed))
+    assert names(flow.taken()) == ["4", "5"]
+
+
+def test_a_second_is_not_read_again_from_before_the_first_query_of_a_directory(
+    kafka: FakeKafka, flows: list[Flow]
+) -> None:
+    asked(kafka, "a1 a2 a3 a4", append_ms=1_500)
+    resumed = {"00000": Offsets({"queries:0": Place(3, since_ms=1_500)})}
+    begin = {f"{QUERIES}:00000": 2}
+    flows.append(flow := Flow(kafka, parts=1, begin=begin, in_turn=True, counts=lambda: True).start(resumed))
+    assert [(record.value, record.silent) for record in flow.taken()] == [(b"a3", True), (b"a4", False)]
+
+
+def test_what_a_rewind_reads_again_begins_with_its_second(kafka: FakeKafka, flows: list[Flow]) -> None:
+    for number, append_ms in enumerate((900, 1_000, 1_500, 3_000, 4_000)):
+        kafka.append(MEMORIES, 0, b"%d" % number, append_ms=append_ms)
+    resumed = {"00000": Offsets({"memories:0": Place(4, since_ms=3_000)})}
+    flows.append(flow := Flow(kafka, parts=1, rewind={"memories:0": 2}, counts=lambda: True).start(resumed))
+    assert names(flow.taken()) == ["1", "2", "3", "4"]
+
+
+def test_producers_times_have_nothing_read_again(kafka: FakeKafka, flows: list[Flow]) -> None:
+    for number in range(3):
+        kafka.append(MEMORIES, 0, b"%d" % number, append_ms=1_500, logged=False)
+    flows.append(flow := Flow(kafka, parts=1).start())
+    flow.taken()
+    kafka.append(MEMORIES, 0, b"3", append_ms=1_500, logged=False)
+    flows.append(again := Flow(kafka, parts=1, counts=lambda: True).start(flow.snapshots()))
+    assert names(again.taken()) == ["3"]

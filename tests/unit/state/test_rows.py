@@ -160,7 +160,7 @@ def test_a_category_summary_round_trips(summary: CategorySummary) -> None:
     assert CategorySummary.decode(summary.encode()) == summary
 
 
-@given(current=st.builds(Current, SEQ, VERSION, TEXT, st.booleans()))
+@given(current=st.builds(Current, SEQ, VERSION, TEXT, st.booleans(), SEQ))
 def test_where_an_id_leads_round_trips(current: Current) -> None:
     assert Current.decode(current.encode()) == current
 
