@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCS = ("graph.md", "llm.md", "recall.md")
+DOCS = ("graph.md", "llm.md", "recall.md", "security.md")
 TESTS = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")]
 NAMED_TEST = re.compile(r"`(?:([\w/]*test_\w+\.py))?(?:::(test_\w+))?`")
 NAMED_FILE = re.compile(r"`((?:recallflow|flows|operators|connectors|state|benchmarks|tests)/[\w/]+\.py)`")
@@ -42,3 +42,10 @@ def test_every_file_that_is_named_is_there(page: str) -> None:
     named = NAMED_FILE.findall((ROOT / "docs" / page).read_text())
     assert named
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_each_threat_has_a_test() -> None:
+    _, _, after = (ROOT / "docs" / "security.md").read_text().partition("\n## Threats\n")
+    rows = [line for line in after.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 25
+    assert [row for row in rows if not [*named_tests(row.rsplit("|", 2)[1])]] == []
