@@ -14,6 +14,7 @@ from recallflow.decisions import History, quota
 from recallflow.errors import FieldProblem, InvalidRecord, OverQuota
 from recallflow.operators.events import Ask, Item, Refused, Write
 from recallflow.owner import key_tenant
+from recallflow.records import Refusal
 
 STEP = "quota"
 _SECOND_MS = 1_000
@@ -51,7 +52,9 @@ class Rates:
         error = self._counted(item, name, limit)
         if error is None:
             return item
-        return Refused(record, error, STEP, item.query_id if isinstance(item, Ask) else None)
+        # It stays refused where it waits, and is read again from what was kept.
+        kept = record._replace(refusal=Refusal(STEP, error.code, *error.fields[0]))
+        return Refused(kept, error, STEP, item.query_id if isinstance(item, Ask) else None)
 
     def _counted(self, item: Write | Ask, name: str, limit: int) -> InvalidRecord | None:
         """Counts a record. Why it is refused, if it is."""
