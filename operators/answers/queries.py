@@ -32,7 +32,6 @@ from recallflow.state.hot_owner import Owners
 from recallflow.state.partition import Partition
 
 STEP = "state"
-OUTSIDERS = ("unauthenticated", "forbidden")  # codes of errors that say nothing beside themselves
 
 
 class Queries:
@@ -129,9 +128,10 @@ class Queries:
         return 0 if self._turns or self._pasts else min((query.deadline_ms for query in self._waiting), default=None)
 
     def failure(self, refused: Refused) -> Answer:
-        """The answer to a query that was refused before it came here; its dead letter is the first output. Who may not
-        ask is told nothing of how far the log is."""
-        return self._failure(refused, 1, str(refused.query_id), refused.error)
+        """The answer to a query that was refused before it came here; its dead letter is the first output. Nothing says
+        that its sender may know how far the log is applied."""
+        response = Response(query_id=str(refused.query_id), status="error", error=ErrorBody.of(refused.error))
+        return _output(refused.record.position, 1, key_of(refused), response, None)
 
     # ------------------------------------------------------------------ snapshots
 
@@ -178,7 +178,7 @@ class Queries:
             try:
                 reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
             except InvalidRecord as error:
-                return [self._failure(ask, 0, ask.query_id, error, None, self._catching_up())]
+                return [self._failure(ask, error, None, self._catching_up())]
             return [self._output_of(question, redaction.nothing(ask.query, ask.query_id), reply_to)]
 
     def _go_on(self, question: Question) -> list[Output]:
@@ -246,7 +246,7 @@ class Queries:
             attempts = iter((question, question._replace(found=None, beside=())))
             answer, effects = twice(STEP, record.position, lambda: self._respond(next(attempts), reply_to), undo=drop)
         except InvalidRecord as error:
-            failed = self._failure(ask, 0, ask.query_id, error, reply_to, self._catching_up())
+            failed = self._failure(ask, error, reply_to, self._catching_up())
             return [failed] if error.code != "internal_error" else [failed, DeadLetter(record, 1, error, STEP)]
         if effects is not None:
             with suppress(InvalidRecord, DecryptionFailed):  # it is answered, whatever becomes of its effects
@@ -270,21 +270,12 @@ class Queries:
     def _stage_effects(self, ask: Ask, effects: Effects) -> None:
         stage_effects(self._partition, self._marks, self._owners.get(ask.owner), ask, effects)
 
-    def _failure(
-        self,
-        item: Item,
-        number: int,
-        query_id: str,
-        error: InvalidRecord,
-        reply_to: ReplyTo | None = None,
-        warnings: list[Warn] | None = None,
-    ) -> Answer:
-        response = Response(query_id=query_id, status="error", error=ErrorBody.of(error))
-        if error.code not in OUTSIDERS:
-            response = response.model_copy(update={"applied": self._applied()})
+    def _failure(self, ask: Ask, error: InvalidRecord, reply_to: ReplyTo | None, warnings: list[Warn]) -> Answer:
+        body = ErrorBody.of(error)
+        response = Response(query_id=ask.query_id, status="error", error=body, applied=self._applied())
         if warnings:
             response = response.model_copy(update={"warnings": warnings})
-        return _output(item.record.position, number, key_of(item), response, reply_to)
+        return _output(ask.record.position, 0, key_of(ask), response, reply_to)
 
     def _rebuilding(self) -> list[Warn]:
         applied = self._partition.applied

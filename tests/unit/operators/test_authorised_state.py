@@ -219,7 +219,7 @@ def test_a_verdict_is_stored_with_its_record(verdict: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------- what a refusal tells
 
 
-@pytest.mark.parametrize("refused", ["unauthenticated", "forbidden"])
+@pytest.mark.parametrize("refused", ["unauthenticated", "forbidden", "invalid_event"])
 def test_a_refused_question_is_told_nothing_else_and_not_where_it_wishes(
     make_engine: Callable[[Senders], Engine], senders: Senders, refused: str
 ) -> None:
@@ -228,7 +228,7 @@ def test_a_refused_question_is_told_nothing_else_and_not_where_it_wishes(
     engine.read(MEMORIES)
     engine.send(
         QUERIES,
-        QUERY | {"reply_to": {"topic": "elsewhere"}},
+        QUERY | {"reply_to": {"topic": "elsewhere"}} | ({"query": 7} if refused == "invalid_event" else {}),
         bearer(token(end_users=[])) if refused == "forbidden" else (),
     )
     outputs = engine.read(QUERIES)
