@@ -337,6 +337,13 @@ class UserErase(Event):
     type: Literal["user.erase"]
     environment: Identifier | None = None  # type: ignore[assignment]
 
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        for part in ("project_id", "session_id"):
+            if getattr(self, part) is not None:
+                raise ValueError(f"{part}: a user is erased as a whole; memory.forget removes memories of a kind")
+        return self
+
     @property
     def owner(self) -> Owner:
         """The user's own in one environment; all of a user's are in one state partition."""

@@ -1,0 +1,313 @@
+"""What is under way as a user is erased: questions are answered from what is there then, steps end, nothing is lost."""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recallflow.operators import large, work
+from recallflow.operators.answers import turns, waiting
+from recallflow.operators.answers.models import Models, Within
+from recallflow.operators.graph.gate import Seen
+from recallflow.operators.graph.gates import Failure, Gates
+from recallflow.operators.recall import moment
+from recallflow.operators.recall.shared import Shared
+from recallflow.operators.sealed import open_records
+from recallflow.operators.snapshot import Snapshot
+from recallflow.outputs import Output
+from recallflow.owner import Owner
+from recallflow.records import Position, Record
+from recallflow.state import keys, segments
+from recallflow.state.verify import verify
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers, receipts
+from tests.unit.operators.models import Language
+from tests.unit.operators.test_reranking import Fake
+from tests.unit.operators.test_rewriting import PARTS, SAID, ask
+
+MakeEvent = Callable[..., dict[str, Any]]
+MakeEngine = Callable[..., Harness]
+
+DAY_MS = 86_400_000
+TURNS = len(PARTS) + 1
+
+
+@pytest.fixture
+def make_engine(tmp_path: Path) -> Iterator[MakeEngine]:
+    """An engine, with these models, in which all is said."""
+    with ExitStack() as stack:
+
+        def make(**models: Any) -> Harness:
+            asked = stack.enter_context(Models(**models)) if models else None
+            engine = Harness(tmp_path / "s", models=asked)
+            stack.callback(engine.stop)
+            return engine
+
+        yield make
+
+
+@pytest.fixture
+def said(make_event: MakeEvent) -> list[dict[str, Any]]:
+    return [make_event("memory", n, id=one, content=SAID[one]) for n, one in enumerate(SAID)]
+
+
+@pytest.fixture
+def again(make_event: MakeEvent) -> list[dict[str, Any]]:
+    """As many events as were said, after the erasure, of other things."""
+    return [make_event("memory", 3 * DAY_MS, id=f"new{n}", content=f"Eva works in Braga {n}") for n in range(len(SAID))]
+
+
+@pytest.fixture
+def every_owner_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (moment, turns, waiting):
+        monkeypatch.setattr(module, "AT_ONCE", 1)
+
+
+def to_end(engine: Harness, outputs: list[Output]) -> list[dict[str, Any]]:
+    """What is answered in the end."""
+    for _ in range(100):
+        if found := answers(outputs):
+            return found
+        outputs = [*outputs, *(engine.advance() if engine.is_due else engine.complete())]
+    raise AssertionError("it is never answered")
+
+
+def ids(response: dict[str, Any]) -> set[str]:
+    return {memory["id"] for memory in response["memories"]}
+
+
+# ── questions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("every_owner_is_large")
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("turn", range(TURNS))
+def test_a_question_between_its_turns_begins_anew(
+    make_engine: MakeEngine,
+    make_event: MakeEvent,
+    said: list[dict[str, Any]],
+    again: list[dict[str, Any]],
+    turn: int,
+    anew: bool,
+) -> None:
+    """Also where the user has as many new events at once as there were: nothing tells that by their number."""
+    engine = make_engine(language=Within(Language(rewrite={"questions": PARTS}), 60.0))
+    engine.run(MEMORIES, *said)
+    assert answers(engine.run(QUERIES, ask(make_event, rewrite=True, k=9))) == []
+    assert answers(engine.complete()) == []
+    for _ in range(turn):
+        assert answers(engine.advance()) == []
+    events = [make_event("user.erase", 2 * DAY_MS), *(again if anew else [])]
+    (response,) = to_end(engine, engine.run(MEMORIES, *events))
+    assert ids(response) <= {one["id"] for one in again}
+    assert bool(ids(response)) == anew
+    assert str(SAID) not in str(response)
+
+
+def test_a_question_that_is_with_a_model_is_answered_without_what_that_says(
+    make_engine: MakeEngine, make_event: MakeEvent, said: list[dict[str, Any]], again: list[dict[str, Any]]
+) -> None:
+    reranker = Fake(lambda _: 1.0)
+    reranker.hangs = True
+    engine = make_engine(reranker=Within(reranker, 60.0))
+    engine.run(MEMORIES, *said)
+    for number in range(3):
+        asked = ask(make_event, id=f"q{number}", rerank=True, k=9)
+        assert answers(engine.run(QUERIES, asked)) == []
+    reranker.hangs = False
+    found = to_end(engine, engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS)))
+    assert sorted(one["query_id"] for one in found) == ["q0", "q1", "q2"]
+    assert all(not one["memories"] for one in found)
+    assert not any(memory["content"] in str(found) for memory in said)
+    engine.run(MEMORIES, *again)
+    assert answers(engine.run(QUERIES, ask(make_event, id="later", rerank=True))) == []
+    (later,) = to_end(engine, [])
+    assert later["query_id"] == "later"
+    assert ids(later) <= {one["id"] for one in again}
+    assert ids(later)
+
+
+@pytest.mark.usefixtures("every_owner_is_large")
+@pytest.mark.parametrize("steps", range(4))
+def test_a_past_under_construction_is_given_up(
+    make_engine: MakeEngine, make_event: MakeEvent, said: list[dict[str, Any]], steps: int
+) -> None:
+    engine = make_engine()
+    engine.run(MEMORIES, *said, make_event("memory", 1, user_id="bo", id="b", content="Bo works in Leeds"))
+    engine.run(MEMORIES, make_event("memory", 2, user_id="bo", id="b2", content="Bo works in Porto"))
+    past = ask(make_event, id="past", include_history=True)
+    others = ask(make_event, id="bos", user_id="bo", include_history=True)
+    assert answers(engine.run(QUERIES, past, others)) == []
+    for _ in range(steps):
+        assert answers(engine.advance()) == []
+    found = answers(engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS)) + engine.advance_to_end())
+    assert {one["query_id"]: ids(one) for one in found} == {"past": set(), "bos": {"b", "b2"}}
+
+
+def test_a_question_that_waits_for_a_position_is_answered_from_what_is_there_then(
+    make_engine: MakeEngine, make_event: MakeEvent, said: list[dict[str, Any]]
+) -> None:
+    engine = make_engine()
+    engine.run(MEMORIES, *said)
+    waits = ask(make_event, wait_for=f"{MEMORIES}:0:{len(said)}", wait_timeout_ms=60_000)
+    assert answers(engine.run(QUERIES, waits)) == []
+    (response,) = answers(engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS)))
+    assert ids(response) == set()
+
+
+def test_questions_of_others_are_answered_as_they_are(
+    make_engine: MakeEngine, make_event: MakeEvent, said: list[dict[str, Any]]
+) -> None:
+    reranker = Fake(lambda _: 1.0)
+    engine = make_engine(reranker=Within(reranker, 60.0))
+    engine.run(MEMORIES, *(one | {"user_id": "bo"} for one in said))
+    assert answers(engine.run(QUERIES, ask(make_event, user_id="bo", rerank=True, k=9))) == []
+    calls = len(reranker.given)
+    assert answers(engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS))) == []
+    (response,) = to_end(engine, [])
+    assert ids(response) == set(SAID)
+    assert len(reranker.given) == max(1, calls)  # asked once
+
+
+def test_nothing_of_an_erased_user_is_cached(
+    make_engine: MakeEngine, make_event: MakeEvent, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Shared] = []
+    of = Shared.of
+
+    def noted(*given: Any) -> Shared:
+        made.append(of(*given))
+        return made[-1]
+
+    monkeypatch.setattr(Shared, "of", noted)
+    engine = make_engine()
+    engine.run(MEMORIES, *said, *(one | {"user_id": "bo"} for one in said))
+    engine.run(QUERIES, ask(make_event), ask(make_event, user_id="bo"))
+    gc.collect()  # what is left of earlier versions of the memories
+    engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS, user_id="nobody"))
+    held = made[0].candidates.total_bytes
+    assert held > 0
+    gc.disable()
+    try:
+        engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS))
+        assert 0 < made[0].candidates.total_bytes < held
+        engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS, user_id="bo"))
+        assert made[0].candidates.total_bytes == 0
+    finally:
+        gc.enable()
+
+
+def test_the_gate_forgets_whose_query_failed_and_keeps_its_figures() -> None:
+    gates, ann, bo = Gates(), Owner("acme", "prod", "ann"), Owner("acme", "prod", "bo")
+    for owner in (ann, bo):
+        gates.observe("acme", Seen(1, "failed", None), False, Failure(1, f"of {owner.user_id}", "KeyError", owner))
+    figures = gates.watched("acme").figures
+    gates.forget([ann, Owner("other", "prod", "ann")])
+    assert [one.query_id for one in gates.watched("acme").failures] == ["of bo"]
+    assert gates.watched("acme").figures == figures
+
+
+# ── packed memories ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_is_written_of_a_user_who_is_erased_and_not_heard_of_again(
+    make_engine: MakeEngine, make_event: MakeEvent, said: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SMALL", 4)
+    monkeypatch.setattr(segments, "LARGE", 16)
+    engine = make_engine()
+    engine.run(MEMORIES, *said)
+    engine.run(QUERIES, ask(make_event), ask(make_event, include_history=True))
+    engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS))
+    engine.snapshot()
+    engine.restart()
+    left = [key for key, _ in engine.records() if key.startswith((keys.OWNERS, keys.OWNER_KEYS, keys.USERS, keys.WORK))]
+    assert left == []
+
+
+# ── events in steps ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_steps_of_an_erased_user_end_and_what_was_held_is_judged_by_its_time(
+    make_engine: MakeEngine, make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The erasure comes from another log, so that it does not wait behind them."""
+    monkeypatch.setattr(work, "LOOKED_AT", 2)
+    monkeypatch.setattr(work, "SHARE", 3)
+    test = {"environment": "test"}
+    engine = make_engine()
+    engine.run(MEMORIES, *(make_event("memory", n, id=f"m{n}", content="tea", **test) for n in range(20)))
+    gone = make_event("memory.forget", 50, filter={"older_than": 60}, receipt=True, **test)
+    late = make_event("memory", 70, id="late", content="tea", receipt=True, **test)
+    new = make_event("memory", 3 * DAY_MS, id="new", content="tea", receipt=True, **test)
+    assert receipts(engine.run(MEMORIES, gone, late, new)) == []
+    assert any(key.startswith(keys.WORK) for key, _ in engine.records())
+    erasure = Record(Position(MEMORIES, 1, 0), b"", 2 * DAY_MS)
+    told = make_event("user.erase", 2 * DAY_MS, receipt=True)
+    engine.write(MEMORIES, told)
+    found = receipts(engine.take([erasure._replace(value=engine.lines[MEMORIES][-1])]))
+    found += receipts(engine.advance_to_end())
+    assert [(one["outcome"], one["memory_id"]) for one in found] == [
+        ("erased", None), ("erased", None), ("erased", "late"), ("created", "new"),
+    ]  # fmt: skip
+    assert not any(key.startswith(keys.WORK) for key, _ in engine.records())
+    assert engine.directory.counts == (1, 1)
+    engine.stop()
+    assert verify(engine.path).problems == []
+    engine.start()
+
+
+# ── snapshots ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "LOOKED_AT", 2)
+    monkeypatch.setattr(work, "SHARE", 3)
+    monkeypatch.setattr(large, "AT_ONCE", 2)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_what_is_held_behind_an_erasure_is_not_lost_with_the_key(
+    make_engine: MakeEngine, make_event: MakeEvent
+) -> None:
+    """All of it waits behind a large event of somebody else, in a snapshot; then the erasure is applied, and a kill."""
+    engine = make_engine()
+    engine.run(MEMORIES, *(make_event("memory", n, user_id="bo", id=f"b{n}", content="tea") for n in range(9)))
+    engine.run(MEMORIES, make_event("memory", 1, id="m1", content="walnut one"))
+    forget = make_event("memory.forget", 50, user_id="bo", filter={"older_than": 60})
+    held = [
+        make_event("memory", 2, id="m2", content="walnut two"),
+        make_event("user.erase", 2 * DAY_MS),
+        make_event("memory", 3 * DAY_MS, id="m3", content="lantern"),
+    ]
+    engine.run(MEMORIES, forget, *held)
+    snapshot = engine.snapshot()
+    assert len(snapshot.held) == 4
+    engine.advance_to_end()
+    whole = engine.hash()
+    engine.kill(snapshot)
+    engine.advance_to_end()
+    assert engine.hash() == whole
+    (response,) = answers(engine.run(QUERIES, ask(make_event, query="walnut or lantern")))
+    assert ids(response) == {"m3"}
+
+
+def test_nothing_of_an_erased_user_opens_in_an_older_snapshot(
+    make_engine: MakeEngine, make_event: MakeEvent, said: list[dict[str, Any]]
+) -> None:
+    engine = make_engine()
+    engine.run(MEMORIES, *said, make_event("memory", user_id="bo", id="b", content="tea"))
+    for user in ("ann", "bo"):
+        asked = ask(make_event, query=f"secret of {user}", user_id=user, wait_for=f"{MEMORIES}:0:1000")
+        engine.run(QUERIES, asked | {"wait_timeout_ms": 60_000})
+    snapshot: Snapshot = engine.snapshot()
+    assert len(snapshot.waiting) == 2
+    assert b"secret" not in b"".join([*snapshot.waiting, *snapshot.held])
+    engine.run(MEMORIES, make_event("user.erase", 2 * DAY_MS))
+    opened = open_records(engine.directory.partition(0), b"waiting", snapshot.waiting)
+    assert [b"secret of bo" in record.value for record in opened] == [True]
+    engine.kill(snapshot)
+    assert len(engine.snapshot().waiting) == 1
