@@ -202,6 +202,17 @@ def test_lines_without_a_time_come_after_what_is_before_them(run_flow: RunFlow) 
     assert [found(one) for one in done.responses] == [["m1"], ["m2"]]
 
 
+def test_of_lines_in_one_millisecond_each_erasure_erases_what_is_before_it(tmp_path: Path) -> None:
+    scope = {"tenant_id": "acme", "user_id": "ann", "receipt": True}
+    memories = [scope | {"type": "memory", "id": f"m{n}", "content": f"walnut {n}"} for n in range(2)]
+    engine = Harness(tmp_path / "s", append_ms=lambda _: NEW_YEAR_MS, record={"append_logged": False})
+    gone = scope | {"type": "user.erase"}
+    said = receipts(engine.run(MEMORIES, memories[0], gone, memories[1], gone))
+    assert [one["outcome"] for one in said] == ["created", "erased", "created", "erased"]
+    assert engine.directory.counts == (0, 0)
+    engine.stop()
+
+
 # ── erasures among each other ─────────────────────────────────────────────────────────────────────────────────────
 
 
