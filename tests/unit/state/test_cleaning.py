@@ -1,0 +1,159 @@
+"""Files hold no byte of what was erased once they are cleaned, and what is left to clean is not forgotten."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from recallflow.owner import Owner
+from recallflow.records import Position
+from recallflow.state import keys
+from recallflow.state.keyring import Keyring
+from recallflow.state.partition import Counts, Partition, SharedMemory
+
+KEYRING = Keyring(bytes(32))
+ANN, BO, CY = (Owner("acme", "prod", name) for name in ("ann", "bo", "cy"))
+SECRET = b"walnut-secret"
+Opened = Callable[[], Partition]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    """Opens the partition, after it was closed."""
+    partitions: list[Partition] = []
+
+    def opened() -> Partition:
+        if partitions:
+            partitions.pop().close()
+        partitions.append(Partition(tmp_path / "p000", 0, KEYRING, SharedMemory(), lock_wait_s=0))
+        return partitions[-1]
+
+    yield opened
+    partitions.pop().close()
+
+
+def fill(partition: Partition, owner: Owner, text: bytes, first: int, count: int) -> None:
+    """Stores entries of an owner, and packed ones beside the log."""
+    key = KEYRING.owner(owner)
+    partition.begin_owner(owner)
+    values = {keys.entry(key, seq): text + b" %d " % seq + os.urandom(500) for seq in range(first, first + count)}
+    partition.stage({**values})
+    partition.commit()
+    partition.keep({keys.segment(key, first, first + count): text + os.urandom(5_000)})
+
+
+def erase(partition: Partition, owner: Owner, offset: int = 0) -> None:
+    user = KEYRING.user(owner.tenant_id, owner.user_id)
+    partition.erase([KEYRING.owner(owner)], user, {}, Position("log", 0, offset), Counts(0, 0))
+
+
+def files_with(folder: Path, text: bytes = SECRET) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file() and text in path.read_bytes())
+
+
+def test_what_was_erased_is_in_no_file_wherever_it_was(opened: Opened, tmp_path: Path) -> None:
+    """In the log of writes, in new table files, in those of the last level, and over several of them."""
+    partition = opened()
+    for first in range(0, 4_000, 1_000):
+        for owner, text in ((BO, b"violin"), (ANN, SECRET), (CY, b"violin")):
+            fill(partition, owner, text, first, 1_000)
+        if first == 1_000:
+            partition._db.flush()
+            partition._db.compact_range(None, None)
+        elif first == 2_000:
+            partition = opened()
+    wrapped = partition._db.get(keys.owner_key(KEYRING.owner(ANN)))
+    assert len(files_with(tmp_path)) >= 3
+    erase(partition, ANN)
+    assert files_with(tmp_path)
+    assert len(partition.cleaning) == 1
+    partition.clean()
+    assert files_with(tmp_path) == files_with(tmp_path, wrapped) == []
+    assert len(partition.cleaning) == 0
+    left = {keys.split(key)[0] for key, _ in partition.scan(keys.OWNERS)}
+    assert left == {KEYRING.owner(BO), KEYRING.owner(CY)}
+    assert sum(key.startswith(keys.table(KEYRING.owner(BO), keys.ENTRY)) for key, _ in partition.everything()) == 4_000
+    assert [key for key, _ in opened().scan(keys.UNCLEANED)] == []
+
+
+def test_what_is_deleted_beside_goes_from_files_too(opened: Opened, tmp_path: Path) -> None:
+    partition, sent = opened(), keys.outbox(bytes(16), 5)
+    partition.stage({sent: SECRET})
+    partition.commit()
+    partition._db.flush()
+    partition.begin_owner(ANN)
+    partition.erase([KEYRING.owner(ANN)], bytes(16), {sent: None}, Position("log", 0, 0), Counts(0, 0))
+    partition.clean()
+    assert files_with(tmp_path) == []
+
+
+def test_the_next_process_goes_on_with_what_is_left(opened: Opened, tmp_path: Path) -> None:
+    partition = opened()
+    fill(partition, ANN, SECRET, 0, 100)
+    partition._db.flush()
+    erase(partition, ANN)
+    partition = opened()
+    assert files_with(tmp_path)
+    assert len(partition.cleaning) == 1
+    partition.clean()
+    assert files_with(tmp_path) == []
+    assert len(opened().cleaning) == 0
+
+
+def test_files_that_are_still_read_count_as_not_cleaned(opened: Opened, tmp_path: Path) -> None:
+    partition = opened()
+    fill(partition, ANN, SECRET, 0, 2_000)
+    partition._db.flush()
+    reader = partition.scan(keys.OWNERS)
+    next(reader)
+    erase(partition, ANN)
+    partition.cleaning.close()  # waits for no reader
+    assert not partition.cleaning.run()
+    assert files_with(tmp_path)
+    assert len(partition.cleaning) == 1
+    reader.close()  # type: ignore[attr-defined]
+    partition = opened()
+    assert len(partition.cleaning) == 1
+    assert partition.cleaning.run()
+    assert files_with(tmp_path) == []
+
+
+def test_who_is_erased_again_meanwhile_is_cleaned_again(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = opened()
+    fill(partition, ANN, SECRET, 0, 100)
+    erase(partition, ANN)
+    clean, rounds = type(partition.cleaning)._clean, 0
+
+    def clean_and_erase(*given: object) -> bool:
+        nonlocal rounds
+        rounds += 1
+        done = clean(*given)  # type: ignore[arg-type]
+        if rounds == 1:
+            fill(partition, ANN, SECRET, 0, 100)
+            partition._db.flush()
+            erase(partition, ANN, 1)
+            assert files_with(tmp_path)
+        return done
+
+    monkeypatch.setattr(type(partition.cleaning), "_clean", clean_and_erase)
+    partition.clean()
+    assert rounds == 2
+    assert files_with(tmp_path) == []
+    assert len(opened().cleaning) == 0
+
+
+def test_many_are_cleaned_at_once(opened: Opened, tmp_path: Path) -> None:
+    partition = opened()
+    users = [Owner("acme", "prod", f"user{n}") for n in range(40)]
+    for user in users:
+        fill(partition, user, SECRET if user.user_id != "user7" else b"violin", 0, 20)
+    for offset, user in enumerate(users):
+        if user.user_id != "user7":
+            erase(partition, user, offset)
+    assert len(partition.cleaning) == 39
+    partition.clean()
+    assert files_with(tmp_path) == []
+    assert {keys.split(key)[0] for key, _ in partition.scan(keys.OWNERS)} == {KEYRING.owner(users[7])}
