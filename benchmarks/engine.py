@@ -35,6 +35,7 @@ from recallflow.flows.cycles import looking_between_batches
 from recallflow.flows.embedded import Embedded, process
 from recallflow.flows.engine import ONE_THREAD
 from recallflow.flows.settings import Settings
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
 
 MEMORIES, MIDDLE = 1_000, 20_000
 ROUNDS = 5
@@ -111,7 +112,7 @@ def compare(lines: list[bytes], repeated: list[bytes], embedder: Embedder) -> Co
     return Compared(fastest, floor_us, min(repeated_us))
 
 
-def ingest(lines: list[bytes], settings: Settings = AS_USUAL) -> Taken:
+def ingest(lines: list[bytes], settings: Settings = AS_USUAL, at_rest: AtRest = UNENCRYPTED) -> Taken:
     """Takes messages in through the whole dataflow, one worker, on a state directory that is kept."""
     started: list[tuple[float, float]] = []
 
@@ -119,7 +120,10 @@ def ingest(lines: list[bytes], settings: Settings = AS_USUAL) -> Taken:
         started.append((time.perf_counter(), time.process_time()))
         yield from lines
 
-    with tempfile.TemporaryDirectory() as folder, Embedded.open(settings, Path(folder) / "state") as embedded:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Embedded.open(settings, Path(folder) / "state", at_rest=at_rest) as embedded,
+    ):
         embedded.run("bench", lambda _: IteratorFeed(feed()), lambda *_: None, rewinds=False)
         ((wall_s, processor_s),) = started
         count = len(lines)

@@ -10,6 +10,7 @@ from recallflow.errors import DecryptionFailed
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
+_BEGIN = 1 + NONCE_BYTES  # where behind the mark and the nonce what was encrypted begins
 # How a value begins.
 PLAIN = b"\x00"  # stored as it is, among others that are sealed
 SEALED = b"\x01"  # sealed with AES-256-GCM: nonce, then what was encrypted and its tag
@@ -37,6 +38,6 @@ class Cipher:
         if sealed[:1] != SEALED:
             raise DecryptionFailed("a stored value is not sealed as it should be")
         try:
-            return self._aes.decrypt(sealed[1 : 1 + NONCE_BYTES], sealed[1 + NONCE_BYTES :], place)
+            return self._aes.decrypt(sealed[1:_BEGIN], memoryview(sealed)[_BEGIN:], place)
         except (InvalidTag, ValueError):
             raise DecryptionFailed("a stored value is not what was sealed in its place, or its key is lost") from None

@@ -24,21 +24,18 @@ class OwnerKeys:
         """`get`: reads a record of the partition, as it is stored or staged."""
         self._keyring = keyring
         self._get = get
-        self._ciphers = Kept[bytes, Cipher](self._read, CACHE_BYTES)
-
-    def cipher(self, owner: bytes) -> Cipher:
-        """The owner's. Raises DecryptionFailed where there is none, or it cannot be opened."""
-        return self._ciphers[owner]
+        # By owner. Raises DecryptionFailed for one who has no key, or whose key cannot be opened.
+        self.ciphers = Kept[bytes, Cipher](self._read, CACHE_BYTES)
 
     def begin(self, owner: Owner) -> Mapping[bytes, bytes]:
         """What is to be stored for an owner to have a key; nothing where it has one. Raises DecryptionFailed where
         its key, or its tenant's, cannot be opened."""
         key = self._keyring.owner(owner)
-        if key in self._ciphers:
+        if key in self.ciphers:
             return {}
         place = keys.owner_key(key)
         if self._get(place) is not None:
-            self.cipher(key)
+            _ = self.ciphers[key]
             return {}
         user, tenant = self._keyring.user(owner.tenant_id, owner.user_id), self._keyring.tenant(owner.tenant_id)
         begun = self._begin_tenant(tenant)
@@ -51,7 +48,7 @@ class OwnerKeys:
     def forget(self, owner: bytes) -> Mapping[bytes, None]:
         """What is to be deleted for nobody to have the owner's key any more."""
         stored = self._get(keys.owner_key(owner))
-        self._ciphers.pop(owner, None)
+        self.ciphers.pop(owner, None)
         return {} if stored is None else {keys.owner_key(owner): None, keys.user_owner(stored[:_NAME], owner): None}
 
     def _begin_tenant(self, tenant: bytes) -> dict[bytes, bytes]:

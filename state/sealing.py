@@ -7,7 +7,7 @@ and positions are read before there are any keys, and name nobody.
 from typing import Protocol
 
 from recallflow.state import keys
-from recallflow.state.ciphers import PLAIN, Cipher
+from recallflow.state.ciphers import PLAIN
 from recallflow.state.keyring import Keyring
 from recallflow.state.owner_keys import OwnerKeys
 
@@ -43,30 +43,26 @@ class Sealed:
 
     def __init__(self, keyring: Keyring, owner_keys: OwnerKeys) -> None:
         self._directory = keyring.cipher
-        self._owners = owner_keys
+        self._owners = owner_keys.ciphers
         self._encrypts_vectors = keyring.encrypts_vectors
 
     def seal(self, key: bytes, value: bytes) -> bytes:
-        cipher = self._cipher(key)
-        if cipher is None:
-            return value
-        if not self._encrypts_vectors and _is_of_vectors(key):
-            return PLAIN + value
-        return cipher.seal(key, value)
+        if key[0] in _OF_OWNERS:
+            if not self._encrypts_vectors and _is_of_vectors(key):
+                return PLAIN + value
+            return self._owners[key[_OWNER]].seal(key, value)
+        return value if _is_as_it_is(key) else self._directory.seal(key, value)
 
     def open(self, key: bytes, value: bytes) -> bytes:
-        if _is_of_vectors(key) and value[:1] == PLAIN:
-            return value[1:]
-        cipher = self._cipher(key)
-        return value if cipher is None else cipher.open(key, value)
+        if key[0] in _OF_OWNERS:
+            if value[:1] == PLAIN and _is_of_vectors(key):
+                return value[1:]
+            return self._owners[key[_OWNER]].open(key, value)
+        return value if _is_as_it_is(key) else self._directory.open(key, value)
 
-    def _cipher(self, key: bytes) -> Cipher | None:
-        namespace = key[0]
-        if namespace in _OF_OWNERS:
-            return self._owners.cipher(key[_OWNER])
-        if namespace in _AS_IT_IS or key == keys.FORMAT or key.startswith(keys.APPLIED):
-            return None
-        return self._directory
+
+def _is_as_it_is(key: bytes) -> bool:
+    return key[0] in _AS_IT_IS or key == keys.FORMAT or key.startswith(keys.APPLIED)
 
 
 def _is_of_vectors(key: bytes) -> bool:

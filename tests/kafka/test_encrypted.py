@@ -1,0 +1,95 @@
+"""An encrypted deployment on a real broker: nothing is readable while questions wait, and a kill loses nothing."""
+
+import base64
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from confluent_kafka import Producer
+
+from benchmarks.broker import Cluster
+from recallflow.state.directory import RECOVERY
+from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, read_topic, until, watched
+
+SAID = ["walnut", "violin under the stairs", "ann-of-acme", "acme-corporation", "waits-for-it", "m-of-ann"]
+SCOPE = {"tenant_id": "acme-corporation", "user_id": "ann-of-acme"}
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "master.key"
+    path.write_text(base64.b64encode(bytes(range(32))).decode())
+    return path
+
+
+@pytest.fixture
+def made(broker: Cluster, topics: Names, tmp_path: Path, key: Path) -> Deployment:
+    own = own_topics(topics)
+    broker.create_topics(dict.fromkeys((*own.read(), *own.outputs()), 1))
+    return Deployment(broker, own, tmp_path / "s", flags=("--master-key-file", str(key)))
+
+
+def produce(made: Deployment, topic: str, event: dict[str, Any]) -> None:
+    producer = Producer({"bootstrap.servers": made.broker.bootstrap_servers})
+    producer.produce(topic, orjson.dumps(SCOPE | event), b"acme-corporation/ann-of-acme")
+    assert producer.flush(GIVE_UP_S) == 0
+
+
+def answered(made: Deployment) -> dict[str, dict[str, Any]]:
+    found = [orjson.loads(one.value()) for one in read_topic(made.broker, made.topics.responses)]
+    return {one["query_id"]: one for one in found}
+
+
+def readable(folder: Path) -> set[str]:
+    """What of all that was said stands in some file: as it is, in UTF-16, or in base64, wherever it begins."""
+    content = b"\0".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    return {said for said in SAID if any(spelling in content for spelling in _spellings(said))}
+
+
+def _spellings(said: str) -> list[bytes]:
+    plain = said.encode()
+    encoded = [base64.b64encode(bytes(before) + plain) for before in range(3)]
+    middles = [one[4 if before else 0 : -4] for before, one in enumerate(encoded)]
+    return [plain, said.encode("utf-16-le"), said.encode("utf-16-be"), *middles]
+
+
+def test_nothing_is_readable_while_a_question_waits_and_it_is_answered_after_a_kill(made: Deployment) -> None:
+    own, store = made.topics, made.state_dir / RECOVERY
+    told = {"type": "message", "id": "m-of-ann", "content": "The violin under the stairs, a walnut", "receipt": True}
+    waiting = {"type": "recall", "id": "waits-for-it", "query": "Where is the violin?", "wait_timeout_ms": 60_000}
+    produce(made, own.memory, told)
+    process = made.start()
+    with watched(process):
+        made.outputs(own.receipts, 1)
+        produce(made, own.queries, waiting | {"wait_for": f"{own.memory}:0:1"})
+        produce(made, own.queries, {"type": "recall", "id": "at-once", "query": "violin?"})
+        until(lambda: answered(made).keys() == {"at-once"})
+        before = _written(store)
+        until(lambda: _written(store) > before + 1_000_000_000)  # several snapshots later
+    assert readable(made.state_dir) == set()
+    with made.running():
+        produce(made, own.memory, {"type": "message", "content": "more"})
+        until(lambda: len(answered(made)) == 2)
+    answer = answered(made)["waits-for-it"]
+    assert answer["memories"][0]["content"] == "The violin under the stairs, a walnut"
+    assert readable(made.state_dir) == set()
+
+
+def _written(folder: Path) -> int:
+    """When a file of the folder was last written."""
+    return max(path.stat().st_mtime_ns for path in folder.iterdir())
+
+
+def test_an_engine_without_the_key_does_not_start(made: Deployment) -> None:
+    produce(made, made.topics.memory, {"type": "message", "id": "m-of-ann", "content": "walnut", "receipt": True})
+    with made.running():
+        made.outputs(made.topics.receipts, 1)
+    code, errors = replace(made, flags=()).ends()
+    assert code == 2
+    assert "is encrypted: give its master key (local " in errors
+    with made.running():
+        produce(made, made.topics.queries, {"type": "recall", "id": "q", "query": "walnut?"})
+        until(lambda: "q" in answered(made))
+    assert answered(made)["q"]["memories"][0]["id"] == "m-of-ann"
