@@ -68,7 +68,7 @@ class TokenKeys:
         try:
             self.look()
         except SourceError as error:
-            if not self._held():
+            if not self._own and not self._held():
                 raise SourceError(f"{error}; no signing key is known yet, so that no token would be believed") from None
             _log.warning("%s; tokens are judged by the keys that are known", error)
 

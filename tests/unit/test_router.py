@@ -12,14 +12,17 @@ from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.control import GateVerdict
+from recallflow.credentials import ApiKeyText
 from recallflow.enrichment import EnrichmentRequest
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.flows.router import KEY_BYTES, Router, letter
+from recallflow.flows.security_settings import AuthSettings
 from recallflow.flows.topics import LEAST_BYTES, Topics
 from recallflow.outputs import Answer, DeadLetter, Derived, Enriched, Receipted, Requested, Verdict
 from recallflow.parsing import parse_control
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
+from recallflow.signatures import is_signed
 
 TOPICS = Topics(replies=("replies",))
 AT = Position(TOPICS.queries, 0, 7)
@@ -46,6 +49,21 @@ def test_a_verdict_goes_where_operators_decisions_come_from() -> None:
     assert (outgoing.key, outgoing.source, outgoing.number) == (b"acme/gate.verdict/3", "query.events:0:7", 2)
     assert outgoing.value is not None
     assert parse_control(outgoing.value) == event
+
+
+def test_a_verdict_is_signed_and_an_event_is_sent_with_our_key() -> None:
+    secret, key = "s" * 32, ApiKeyText.new().text()
+    auth = AuthSettings(api_key=key, control_secret=secret)
+    topics = dict.fromkeys((*TOPICS.written(), *TOPICS.enrichment_written()), LEAST_BYTES)
+    ours = Router(TOPICS, lambda *_: 1, topics, auth)
+    event = GateVerdict(type="gate.verdict", tenant_id="acme", name="3", blocked=True)
+    _, verdict = ours.route(Verdict(AT, 2, 5, event))
+    assert is_signed(secret, verdict.key, verdict.value, verdict.all_headers)
+    _, derived = ours.route(Derived(AT, 3, b"acme/ann", b"{}"))
+    assert derived.headers == (("x-api-key", key.encode()),)
+    others = (Enriched(AT, 0, b"acme/ann", b"{}", b"bare"), Receipted(AT, 0, b"acme/ann", b"{}"), refused())
+    for output in others:  # what nobody judges needs no key
+        assert key.encode() not in [value for _, value in ours.route(output)[1].all_headers]
 
 
 def test_a_result_and_its_events_go_where_they_are_read() -> None:

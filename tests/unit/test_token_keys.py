@@ -1,0 +1,239 @@
+"""Signing keys are announced in the log as they come and go, each once."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from recallflow.connectors.jwks import open_jwks
+from recallflow.control import ALL_TENANTS, TokenKey
+from recallflow.credentials import fingerprint
+from recallflow.decisions import History
+from recallflow.errors import SinkError, SourceError
+from recallflow.fields import EPOCH_MS_MAX
+from recallflow.flows.security_settings import AuthSettings
+from recallflow.flows.token_keys import TokenKeys, key_source
+from tests.jwks_server import SECRET, JwksServer, document, es256, oct_key, rs256
+
+GIVE_UP_S = 60.0
+OWN = "a secret of thirty-two bytes, or more"
+
+
+class Log:
+    """The control topic, and the table that is read of it."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.events: list[TokenKey] = []
+        self.fails = False
+        self.called = Event()
+
+    def __call__(self, events: Sequence[TokenKey]) -> None:
+        if self.fails:
+            raise SinkError("the brokers are away")
+        for event in events:
+            self.events.append(event)
+            self.history.add(len(self.events), event)
+        self.called.set()
+
+    def news(self) -> list[tuple[str, bool]]:
+        """Name, and whether it was revoked, of what was announced since the last look."""
+        found = [(event.name, event.revoked) for event in self.events]
+        self.events = []
+        return found
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+def server() -> Iterator[JwksServer]:
+    server = JwksServer()
+    yield server
+    server.close()
+
+
+def watch(log: Log, jwks: object = None, secret: str | None = None) -> tuple[TokenKeys, dict[str, bytes]]:
+    """As after a start of the engine."""
+    auth = AuthSettings(jwks=None if jwks is None else str(jwks), secret=secret)
+    secrets: dict[str, bytes] = {}
+    return TokenKeys(auth, key_source(auth), log.history, secrets, log), secrets
+
+
+def write(tmp_path: Path, *keys: object) -> Path:
+    path = tmp_path / "jwks.json"
+    path.write_bytes(document(*keys))
+    return path
+
+
+def test_keys_of_a_file_are_announced_as_they_come_and_revoked_as_they_go(log: Log, tmp_path: Path) -> None:
+    first, second, secret = rs256("one"), es256("two"), oct_key("three")
+    path = write(tmp_path, first, secret)
+    keys, secrets = watch(log, path)
+    keys.begin()
+    announced = {event.name: event for event in log.events}
+    assert log.news() == [("one", False), ("three", False)]
+    assert announced["one"].tenant_id == ALL_TENANTS
+    assert (announced["one"].algorithm, announced["one"].jwk) == ("RS256", {x: first[x] for x in ("e", "kty", "n")})
+    assert (announced["three"].algorithm, announced["three"].jwk) == ("HS256", None)
+    assert list(secrets) == [announced["three"].fingerprint]
+    keys.look()
+    assert log.news() == []
+    write(tmp_path, second, secret)
+    keys.look()
+    assert log.news() == [("two", False), ("one", True)]
+    keys.look()
+    assert log.news() == []
+
+
+def test_a_restart_announces_nothing_that_is_known(log: Log, tmp_path: Path) -> None:
+    path = write(tmp_path, rs256("one"), oct_key("two"))
+    watch(log, path, OWN)[0].begin()
+    assert log.news() == [("one", False), ("two", False), (fingerprint(OWN.encode()), False)]
+    keys, secrets = watch(log, path, OWN)
+    keys.begin()
+    assert (log.news(), len(secrets)) == ([], 2)
+
+
+def test_no_secret_is_in_an_announcement(log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    private = rs256("one")
+    watch(log, write(tmp_path, private, oct_key("two")), OWN)[0].begin()
+    told = caplog.text + "".join(event.model_dump_json() for event in log.events)
+    for secret in (SECRET, OWN, private["d"], private["p"]):
+        assert secret not in told
+
+
+def test_a_key_that_comes_back_stays_revoked(log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one, two = rs256("one"), rs256("two")
+    path = write(tmp_path, one, two)
+    keys, _ = watch(log, path)
+    keys.begin()
+    write(tmp_path, two)
+    keys.look()
+    assert log.news() == [("one", False), ("two", False), ("one", True)]
+    write(tmp_path, one, two)
+    for _ in range(3):
+        keys.look()
+    assert log.news() == []
+    assert [text for text in caplog.messages if "it was revoked, and stays so" in text] == [
+        "auth.jwks: one: it was revoked, and stays so: give it another kid"
+    ]
+
+
+def test_another_key_of_the_same_kid_takes_its_place(log: Log, tmp_path: Path) -> None:
+    path = write(tmp_path, rs256("one"))
+    keys, _ = watch(log, path)
+    keys.begin()
+    before = log.events[-1].fingerprint
+    write(tmp_path, es256("one"))
+    keys.look()
+    assert [(event.name, event.algorithm) for event in log.events] == [("one", "RS256"), ("one", "ES256")]
+    assert log.events[-1].fingerprint != before
+
+
+def test_an_address_is_believed_the_second_time_that_a_key_is_gone(log: Log, server: JwksServer) -> None:
+    one, two = rs256("one"), es256("two")
+    server.body = document(one, two)
+    keys, _ = watch(log, server.url)
+    keys.begin()
+    assert log.news() == [("one", False), ("two", False)]
+    server.body = document(two)
+    keys.look()
+    server.body = document(one, two)  # it was but one of several servers that was behind
+    keys.look()
+    server.body = document(two)
+    keys.look()
+    assert log.news() == []
+    keys.look()
+    assert log.news() == [("one", True)]
+
+
+@pytest.mark.parametrize(("status", "body"), [(500, b""), (200, b"<html>"), (200, document()), (302, b"")])
+def test_what_cannot_be_read_leaves_the_keys_as_they_were(
+    log: Log, server: JwksServer, status: int, body: bytes
+) -> None:
+    server.body = document(rs256("one"))
+    keys, _ = watch(log, server.url)
+    keys.begin()
+    server.status, server.body = status, body
+    for _ in range(3):
+        with pytest.raises(SourceError):
+            keys.look()
+    assert log.news() == [("one", False)]
+    watch(log, server.url)[0].begin()  # a start goes on with what is known
+
+
+def test_a_start_without_any_key_is_refused(log: Log, server: JwksServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.status = 500
+    with pytest.raises(SourceError, match="it answered 500; no signing key is known yet, so that no token would be"):
+        watch(log, server.url)[0].begin()
+    keys, secrets = watch(log, server.url, OWN)  # the one that is set is one
+    with monkeypatch.context() as patched:
+        patched.setattr(log.history, "add", lambda *_: None)  # what was announced takes a moment to come back
+        keys.begin()
+    assert (log.news(), list(secrets)) == ([(fingerprint(OWN.encode()), False)], [fingerprint(OWN.encode())])
+
+
+def test_who_gives_no_jwks_has_not_said_that_its_keys_are_gone(log: Log, tmp_path: Path) -> None:
+    watch(log, write(tmp_path, rs256("one")), OWN)[0].begin()
+    log.news()
+    watch(log, None, OWN + " another")[0].begin()
+    old, new = fingerprint(OWN.encode()), fingerprint(f"{OWN} another".encode())
+    assert log.news() == [(new, False), (old, True)]
+    assert not log.history.is_revoked(ALL_TENANTS, "token_key", "one", EPOCH_MS_MAX)
+
+
+def test_keys_that_cannot_be_used_are_named_once(log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path, rs256("one"), rs256("short", 1024))
+    keys, _ = watch(log, path)
+    keys.begin()
+    keys.look()
+    assert [text for text in caplog.messages if "2048" in text] == [
+        "auth.jwks: keys.1: a key of RS256 has 2048 bits or more"
+    ]
+    assert log.news() == [("one", False)]
+
+
+def test_what_could_not_be_sent_is_sent_at_the_next_look(log: Log, tmp_path: Path) -> None:
+    keys, _ = watch(log, write(tmp_path, rs256("one")))
+    log.fails = True
+    with pytest.raises(SinkError):
+        keys.begin()
+    log.fails = False
+    keys.look()
+    assert log.news() == [("one", False)]
+
+
+def test_a_thread_looks_on_and_says_why_it_ends(log: Log, server: JwksServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recallflow.flows.token_keys.RETRY_S", 0.01)
+    server.body = document(rs256("one"))
+    auth = AuthSettings(jwks=server.url, jwks_refresh_s=1)
+    keys = TokenKeys(auth, open_jwks(server.url), log.history, {}, log)
+    keys.begin()
+    server.body, server.failures = document(rs256("one"), es256("two")), 3
+    log.called.clear()
+    with keys.running():
+        assert log.called.wait(GIVE_UP_S)
+    assert ("two", False) in log.news()
+    assert len(server.asked) >= 5
+    keys.check(None)
+
+
+def test_a_defect_stops_the_flow(log: Log, server: JwksServer) -> None:
+    server.body = document(rs256("one"))
+    failed = Event()
+
+    def fail(_: Sequence[TokenKey]) -> None:
+        failed.set()
+        raise ZeroDivisionError
+
+    keys = TokenKeys(AuthSettings(jwks=server.url, jwks_refresh_s=1), open_jwks(server.url), log.history, {}, fail)
+    with keys.running():
+        assert failed.wait(GIVE_UP_S)
+    with pytest.raises(SourceError, match="signing keys are not followed any more"):
+        keys.check(None)
