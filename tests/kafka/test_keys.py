@@ -1,0 +1,287 @@
+"""API keys and signing keys on a real broker, with a main flow that asks for them."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import orjson
+import pytest
+from confluent_kafka import Producer
+from jwt import PyJWK
+
+from benchmarks.broker import Cluster
+from recallflow.client import QueryFailed, RecallClient
+from recallflow.credentials import ApiKeyText, hash_of, new_salt
+from recallflow.signatures import SIGNATURE
+from tests.jwks_server import JwksServer, document, es256
+from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, own_topics, read_topic, until
+
+CONTROL_SECRET = "c" * 32
+REFUSED = "unauthenticated"
+
+
+@pytest.fixture
+def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
+    own = own_topics(topics)
+    broker.create_topics(dict.fromkeys((*own.read(), *own.outputs()), 1))
+    return Deployment(broker, own, tmp_path / "s")
+
+
+@contextlib.contextmanager
+def running(deployment: Deployment) -> Iterator[None]:
+    """A first run, once it has begun to read: queries from before that are not answered."""
+    with deployment.running():
+        producer = Producer({"bootstrap.servers": deployment.broker.bootstrap_servers})
+        producer.produce(deployment.topics.memory, b"no event")
+        assert producer.flush(GIVE_UP_S) == 0
+        until(lambda: len(read_topic(deployment.broker, deployment.topics.dead_letters)) == 1)
+        yield
+
+
+def client(deployment: Deployment, **given: Any) -> RecallClient:
+    topics = deployment.topics
+    return RecallClient(
+        deployment.broker.bootstrap_servers,
+        "acme",
+        memory_topic=topics.memory,
+        query_topic=topics.queries,
+        response_topic=topics.responses,
+        control_topic=topics.control,
+        timeout_s=GIVE_UP_S,
+        **given,
+    )
+
+
+def named(deployment: Deployment, *flags: str) -> list[str]:
+    names = {"--control-topic": deployment.topics.control, "--memory-topic": deployment.topics.memory}
+    names |= {"--dead-letter-topic": deployment.topics.dead_letters, "--query-topic": deployment.topics.queries}
+    names |= {"--response-topic": deployment.topics.responses}
+    where = ["--bootstrap-servers", deployment.broker.bootstrap_servers]
+    return where + [word for flag in ("--control-topic", *flags) for word in (flag, names[flag])]
+
+
+def said(client: RecallClient, user: str = "ann") -> str:
+    """What comes of a question: how many memories there are, or why it is not answered."""
+    try:
+        return str(len(client.recall(user, "tea").memories or []))
+    except QueryFailed as failed:
+        return failed.error.code
+
+
+def written(deployment: Deployment) -> bytes:
+    """All that stands in the topics that others than us may read."""
+    topics = (deployment.topics.control, *deployment.topics.outputs())
+    found = [message for topic in topics for message in read_topic(deployment.broker, topic)]
+    return b"".join((one.value() or b"") + repr(one.headers()).encode() for one in found)
+
+
+def test_a_key_is_shown_once_holds_and_is_revoked(deployment: Deployment, command: Command) -> None:
+    control = named(deployment)
+    with running(deployment), client(deployment) as anybody:
+        assert said(anybody) == "0"  # there is no key yet, and everybody is believed
+        made = command("keys", "create", "acme", "--end-user", "ann", "--by", "kim", "--why", "the shop", *control)
+        assert made.returncode == 0, made.stderr
+        key = ApiKeyText.parse(made.stdout.removesuffix("\n"))
+        assert key is not None
+        assert key.secret not in made.stderr
+        assert f"key {key.name} is decided at {deployment.topics.control}:0:0" in made.stderr
+        assert "holds for records that Kafka takes in from 1 s after that on" in made.stderr
+        until(lambda: said(anybody) == REFUSED)
+        with (
+            client(deployment, api_key=key.text()) as ours,
+            client(deployment, api_key=key.text(), end_user="ann") as anns,
+        ):
+            at = ours.remember("ann", "green tea")
+            assert len(ours.recall("ann", "tea", after=at).memories or []) == 1
+            assert (said(anns), said(ours, "bob")) == ("1", "forbidden")
+            anybody.remember("ann", "black tea")  # nobody knows whose
+            listed = command("keys", "list", "acme", *control)
+            assert listed.stdout.startswith(f"{key.name}; since 20")
+            assert listed.stdout.endswith("; end users: ann; by: kim; why: the shop\n")
+            for name in (key.text(), "0" * 16):
+                wrong = command("keys", "revoke", "acme", name, *control)
+                assert (wrong.returncode, key.secret in wrong.stderr) == (2, False)
+            revoked = command("keys", "revoke", "acme", key.name, "--by", "kim", *control)
+            assert f"keys revoke acme {key.name}: {deployment.topics.control}:0:1; it is refused" in revoked.stdout
+            until(lambda: said(ours) == REFUSED)
+        again = command("keys", "revoke", "acme", key.name, *control)
+        assert f"keys revoke acme {key.name}: was revoked at 20" in again.stdout
+        assert "; revoked 20" in command("keys", "list", "acme", *control).stdout
+        assert command("keys", "list", "zenith", *control).stdout == ""
+    assert key.secret.encode() not in written(deployment)
+    assert key.secret not in "".join(deployment.errors)
+
+
+def test_what_we_send_ourselves_is_sent_with_our_key(
+    deployment: Deployment, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECALLFLOW_AUTH_MODE", "required")
+    made = command("keys", "create", "*", *named(deployment))
+    key = made.stdout.strip()
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(
+        orjson.dumps({"type": "message", "tenant_id": "acme", "user_id": "ann", "content": "green tea", "role": "user"})
+    )
+    with running(deployment), client(deployment, api_key=key) as ours:
+        until(lambda: said(ours) == "0")
+        sent = command(
+            "replay", log, *named(deployment, "--memory-topic")[:2], "--memory-topic", deployment.topics.memory
+        )
+        assert "1 events sent" in sent.stdout, sent.stderr
+        until(lambda: len(read_topic(deployment.broker, deployment.topics.dead_letters)) == 2)  # without a key
+        dead = named(deployment, "--dead-letter-topic", "--memory-topic", "--query-topic")[4:]
+        dead = [*named(deployment)[:2], *dead]
+        monkeypatch.setenv("RECALLFLOW_AUTH_API_KEY", key)
+        left = command("dlq", "replay", *dead)
+        assert (left.returncode, left.stdout) == (1, "1 sent again\n")  # what is no event at all
+        assert "1 left out, whose senders were refused: look at them" in left.stderr
+        assert command("dlq", "replay", "--code", REFUSED, *dead).stdout == "1 sent again\n"
+        until(lambda: said(ours) == "1")
+        status = command(
+            "graph", "status", "--tenant", "acme", "--user", "ann",
+            *named(deployment)[:2], *named(deployment, "--query-topic", "--response-topic")[4:],
+        )  # fmt: skip
+        assert status.returncode == 0, status.stdout
+        printed = command("run", "--print-config", *named(deployment))
+        assert 'api_key = "***"' in printed.stdout
+        assert key not in printed.stdout
+    assert ApiKeyText.parse(key) is not None
+    assert key.encode() not in written(deployment)
+
+
+class Forger:
+    """Writes to the control topic whatever it has seen there, or made up."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._broker, self._topic = deployment.broker, deployment.topics.control
+        self._producer = Producer({"bootstrap.servers": self._broker.bootstrap_servers})
+
+    def again(self, offset: int) -> None:
+        seen = read_topic(self._broker, self._topic)[offset]
+        self._send(seen.key(), seen.value(), seen.headers())
+
+    def changed(self, offset: int, **fields: Any) -> None:
+        seen = read_topic(self._broker, self._topic)[offset]
+        self._send(seen.key(), orjson.dumps(orjson.loads(seen.value()) | fields), seen.headers())
+
+    def made_up(self, key: ApiKeyText) -> None:
+        salt = new_salt()
+        event = {"type": "api_key", "tenant_id": "acme", "name": key.name, "salt": salt, "timestamp": now_ms()}
+        value = orjson.dumps(event | {"hash": hash_of(salt, key.secret)})
+        self._send(f"acme/api_key/{key.name}".encode(), value, [(SIGNATURE, b"0" * 64)])
+
+    def _send(self, key: bytes, value: bytes, headers: Any) -> None:
+        self._producer.produce(self._topic, value, key, headers=headers)
+        assert self._producer.flush(GIVE_UP_S) == 0
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def test_forged_and_replayed_decisions_decide_nothing(
+    deployment: Deployment, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECALLFLOW_AUTH_MODE", "required")
+    monkeypatch.setenv("RECALLFLOW_AUTH_CONTROL_SECRET", CONTROL_SECRET)
+    control, forger = named(deployment), Forger(deployment)
+    forged = ApiKeyText.new()
+    with running(deployment):
+        first, second = (command("keys", "create", "acme", *control).stdout.strip() for _ in range(2))
+        forger.made_up(forged)
+        forger.changed(1, revoked=True)  # by somebody who has not the secret
+        with (
+            client(deployment, api_key=first) as ours,
+            client(deployment, api_key=second) as kept,
+            client(deployment, api_key=forged.text()) as theirs,
+        ):
+            until(lambda: (said(ours), said(kept)) == ("0", "0"))
+            assert said(theirs) == REFUSED
+            name = first.split("_")[1]
+            assert command("keys", "revoke", "acme", name, *control).returncode == 0
+            until(lambda: said(ours) == REFUSED)
+            forger.again(0)  # as it was signed
+            # What is decided after it holds: all before it is read by then, and a second of its own has passed.
+            third = command("keys", "create", "acme", *control).stdout.strip()
+            with client(deployment, api_key=third) as later:
+                until(lambda: said(later) == "0")
+            assert (said(ours), said(kept), said(theirs)) == (REFUSED, "0", REFUSED)
+        lines = command("keys", "list", "acme", *control).stdout.splitlines()
+        assert sorted(line.split(";")[0] for line in lines) == sorted(
+            key.split("_")[1] for key in (first, second, third)
+        )
+        # Who reads without the secret believes what stands there.
+        monkeypatch.delenv("RECALLFLOW_AUTH_CONTROL_SECRET")
+        assert forged.name in command("keys", "list", "acme", *control).stdout
+    (errors,) = deployment.errors
+    assert errors.count("is not signed with auth.control_secret") == 2
+    assert errors.count("is older than what holds") == 1
+    assert CONTROL_SECRET not in errors
+
+
+# ── tokens ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def server() -> Iterator[JwksServer]:
+    server = JwksServer()
+    yield server
+    server.close()
+
+
+def token(key: dict[str, Any]) -> str:
+    claims = {"sub": "shop", "tenant_id": "acme", "exp": now_ms() // 1_000 + 600}
+    return jwt.encode(claims, PyJWK(key, "ES256").key, "ES256", headers={"kid": key["kid"]})
+
+
+def announced(deployment: Deployment) -> list[tuple[str, bool]]:
+    events = [orjson.loads(one.value()) for one in read_topic(deployment.broker, deployment.topics.control)]
+    return [(event["name"], event["revoked"]) for event in events]
+
+
+def test_signing_keys_change_under_a_running_engine(
+    deployment: Deployment, server: JwksServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECALLFLOW_AUTH_JWKS", server.url)
+    monkeypatch.setenv("RECALLFLOW_AUTH_JWKS_REFRESH_S", "1")
+    one, two, three = es256("one"), es256("two"), es256("three")
+    server.body = document(one)
+    with (
+        client(deployment, token=lambda: token(one)) as first,
+        client(deployment, token=lambda: token(two)) as second,
+        client(deployment, token=lambda: token(three | {"kid": "two"})) as forged,
+        client(deployment) as anybody,
+    ):
+        with running(deployment):
+            until(lambda: said(anybody) == REFUSED)  # a signing key asks for credentials
+            until(lambda: said(first) == "0")
+            at = first.remember("ann", "green tea")
+            assert len(first.recall("ann", "tea", after=at).memories or []) == 1
+            assert said(second) == REFUSED
+            server.body = document(one, two)
+            until(lambda: said(second) == "1")
+            server.failures = 2  # which changes nothing
+            until(lambda: server.failures == 0)
+            assert (said(first), said(second), said(forged)) == ("1", "1", REFUSED)
+            server.body = document(two)
+            until(lambda: said(first) == REFUSED)
+            assert (said(second), said(forged)) == ("1", REFUSED)
+        seen = announced(deployment)
+        assert seen == [("one", False), ("two", False), ("one", True)]
+        server.status = 500  # a restart goes on with what is known
+        with deployment.running():
+            assert (said(first), said(second)) == (REFUSED, "1")
+    assert announced(deployment) == seen
+
+
+def test_without_any_signing_key_nothing_starts(
+    deployment: Deployment, server: JwksServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECALLFLOW_AUTH_JWKS", server.url)
+    server.status = 500
+    code, errors = deployment.ends()
+    assert code == 1
+    assert "auth.jwks: it answered 500; no signing key is known yet, so that no token would be believed" in errors
