@@ -29,15 +29,17 @@ from recallflow.enrichment import content_hash, text_to_embed
 from recallflow.errors import EmbedderError, ModelError, RecallflowError
 from recallflow.flows.config import Config
 from recallflow.flows.encryption import open_at_rest
+from recallflow.flows.topics import stamped_by_log
 from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService
 from recallflow.operators.apply import Rules
 from recallflow.operators.async_call import Runtime
 from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Refused, Write
+from recallflow.operators.events import Item, Refused, Write
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
+from recallflow.operators.quotas import Rates
 from recallflow.operators.snapshot import by_partition
 from recallflow.owner import Owner
 from recallflow.state import keys
@@ -101,7 +103,9 @@ class Standing:
             rules = replace(settings.rules(embedder, decisions=decisions), skips=config.skips)
             authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
             authoriser.warn()
-            replay = _Replay(directory, embedder, rules, authoriser)
+            stamped = stamped_by_log(config.kafka, [config.topics.memory])
+            rates = Rates(decisions, config.topics.queries, stamped)
+            replay = _Replay(directory, embedder, rules, lambda item: rates.judge(authoriser.authorise(item)))
             with TopicReader(config.kafka) as reader:
                 spans = reader.spans([config.topics.memory])
             total(sum(high - low for low, high in spans.values()))
@@ -152,9 +156,11 @@ def _batches(messages: Iterable[Any]) -> Iterator[list[Any]]:
 class _Replay:
     """Applies records to a state directory, without anything coming out."""
 
-    def __init__(self, directory: StateDirectory, embedder: Embedder, rules: Rules, authoriser: Authoriser) -> None:
+    def __init__(
+        self, directory: StateDirectory, embedder: Embedder, rules: Rules, judge: Callable[[Item], Item]
+    ) -> None:
         self.refused: Counter[str] = Counter()
-        self._authoriser = authoriser
+        self._judge = judge
         self._partitions, self._embedder = directory.fingerprint.partitions, embedder
         self._skips = rules.skips
         self._build = PartitionLogic.builder(directory, embedder, rules)
@@ -162,7 +168,7 @@ class _Replay:
 
     def apply(self, messages: Sequence[Any]) -> None:
         decoded = [decode(record_of(message), self._skips) for message in messages]
-        items = prepare(self._embedder, [self._authoriser.authorise(item) for item in decoded])
+        items = prepare(self._embedder, [self._judge(item) for item in decoded])
         self.refused.update(item.error.code for item in items if isinstance(item, Refused))
         for key, batch in by_partition([item for item in items if isinstance(item, Write)], self._partitions):
             if key not in self._logics:
