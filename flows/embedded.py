@@ -32,7 +32,7 @@ from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.answers.models import Models
-from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Requested, Verdict
+from recallflow.outputs import Answer, Audited, DeadLetter, Done, Output, Receipted, Requested, Verdict
 from recallflow.parsing import ends_turn
 from recallflow.responses import ErrorBody
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
@@ -158,12 +158,12 @@ class Embedded:
 
 
 def _decide(decisions: History, batch: list[tuple[str, Output]]) -> Iterator[tuple[str, Delivered | Done]]:
-    """Verdicts hold at once, as there is no log for them to come back through, and requests are not wanted, as nobody
-    would read them; all else goes on."""
+    """Verdicts hold at once, as there is no log for them to come back through; requests are not wanted, as nobody would
+    read them, nor is a record of who asked; all else goes on."""
     for key, output in batch:
         if isinstance(output, Verdict):
             decisions.add(output.at_ms, output.event)
-        elif not isinstance(output, Requested):
+        elif not isinstance(output, Requested | Audited):
             yield key, output
 
 

@@ -224,6 +224,7 @@ class KafkaFlow:
         replies = {topic: sink.partitions[topic] for topic in (self.topics.responses, *self.topics.replies)}
         rules = self.settings.rules(embedder, self.topics.queries, replies, input_ends=False, decisions=decisions)
         rules = replace(rules, skips=self.skips, wanted=self.enrichment.wanted(embedder))
+        rules = replace(rules, audited=self.topics.audit is not None)
         router = Router(self.topics, known.partitions, sink.most_bytes, self.config.auth)
         route = routing(router, running.source, running.tally.observe)
         flow = Dataflow(FLOW_ID)

@@ -15,6 +15,7 @@ from recallflow.operators.answers import fit
 from recallflow.operators.enrichment.requests_fit import fitted_request
 from recallflow.outputs import (
     Answer,
+    Audited,
     DeadLetter,
     Derived,
     Enriched,
@@ -29,7 +30,7 @@ from recallflow.signatures import signed
 KEY_BYTES = 4_096  # an owner's key has at most 1,025: a longer one is cut
 DETAIL_BYTES = 2_000
 HEADERS_SHARE = 4  # a refused record's own headers take at most one part in so many of a dead letter
-Routed = Answer | Receipted | Requested | DeadLetter | Verdict | Enriched | Derived
+Routed = Answer | Receipted | Requested | DeadLetter | Verdict | Audited | Enriched | Derived
 NO_AUTH = AuthSettings()
 UNREADABLE = "a header's name is not UTF-8"
 
@@ -77,6 +78,8 @@ class Router:
             case Verdict():
                 signature = signed(self._auth.control_secret, output.key, output.body)
                 topic, outgoing = self._topics.control, _outgoing(output, output.key, output.body, signature)
+            case Audited():
+                topic, outgoing = str(self._topics.audit), _outgoing(output, output.key, output.body)
             case Enriched():
                 topic, outgoing = self._topics.results, _outgoing(output, output.key, output.body)
                 bare = _outgoing(output, output.key, output.bare)

@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from types import MappingProxyType
 
 from recallflow.errors import OverQuota
-from recallflow.outputs import Answer, DeadLetter, Done, Output, Receipted, Requested, Verdict
+from recallflow.outputs import Answer, Audited, DeadLetter, Done, Output, Receipted, Requested, Verdict
 from recallflow.responses import Response
 
 # Upper bounds in seconds: a query takes some milliseconds.
@@ -60,6 +60,8 @@ class Tally:
                 self.requested.update(output.tasks)
             case Verdict():
                 self.outputs["verdict"] += 1
+            case Audited():
+                self.outputs["audit"] += 1
         if output.number == 0 and output.position.topic == self._query_topic:
             self._count_answered(output)
 
@@ -72,7 +74,7 @@ class Tally:
             self.processed[bisect_left(BOUNDS_S, taken_s)] += 1
             self.processed_s += taken_s
 
-    def _count_answered(self, output: Answer | Receipted | Requested | DeadLetter | Verdict) -> None:
+    def _count_answered(self, output: Answer | Receipted | Requested | DeadLetter | Verdict | Audited) -> None:
         """The first output of a query has number 0. Queries that wait since an earlier run were never counted as
         waiting."""
         if self._is_new(output.position.source, output.position.offset):

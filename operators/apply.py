@@ -84,8 +84,8 @@ class Rules:
     """The settings that shape what is stored, and what the surroundings are like: the topic that brings queries only
     (None: all come from one log), topics that a query may name in `reply_to` with their partition counts (None: it is
     not read), whether the input is a log that ends, what tenants' operators decided, what writes the graph, whether
-    queries may follow it, the records to refuse unread, and what is wanted of the enrichment flow (None: nobody reads
-    requests)."""
+    queries may follow it, the records to refuse unread, what is wanted of the enrichment flow (None: nobody reads
+    requests), and whether an access record is kept."""
 
     model: str
     episode_gap_ms: int
@@ -98,6 +98,7 @@ class Rules:
     graph_enabled: bool = True
     skips: frozenset[Position] = frozenset()
     wanted: Wanted | None = None
+    audited: bool = False
 
 
 def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> Receipt | None:

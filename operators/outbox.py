@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import orjson
 
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
-from recallflow.outputs import DeadLetter, Receipted, Requested
+from recallflow.outputs import Audited, DeadLetter, Receipted, Requested
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
 from recallflow.state import keys
@@ -19,7 +19,7 @@ from recallflow.state.partition import Partition, Values
 
 _log = logging.getLogger(__name__)
 
-Kept = Receipted | Requested | DeadLetter
+Kept = Receipted | Requested | DeadLetter | Audited
 
 
 def encode(partition: Partition, position: Position, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
@@ -69,6 +69,8 @@ def _encode_one(output: Kept) -> list[object]:
         return ["receipt", output.number, base64.b64encode(output.key).decode(), output.body.decode()]
     if isinstance(output, Requested):
         return ["request", output.number, base64.b64encode(output.key).decode(), output.body.decode(), output.tasks]
+    if isinstance(output, Audited):
+        return ["audit", output.number, base64.b64encode(output.key).decode(), output.body.decode()]
     return ["dead", output.number, output.step, output.error.code, [tuple(f) for f in output.error.fields]]
 
 
@@ -78,6 +80,8 @@ def _decode_one(fields: list[object], record: Record) -> Kept:
             return Receipted(record.position, number, base64.b64decode(key), body.encode())
         case ["request", int(number), str(key), str(body), list(tasks)]:
             return Requested(record.position, number, base64.b64decode(key), body.encode(), tuple(tasks))
+        case ["audit", int(number), str(key), str(body)]:
+            return Audited(record.position, number, base64.b64decode(key), body.encode())
         case ["dead", int(number), str(step), code, list(problems)]:
             error = InvalidRecord(code, [FieldProblem(*problem) for problem in problems])  # type: ignore[arg-type]
             return DeadLetter(record, number, error, step)

@@ -14,18 +14,18 @@ from functools import partial
 
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.events import UserErase
-from recallflow.operators import erase, outbox, projects, redaction
+from recallflow.operators import audit, erase, outbox, projects, redaction
 from recallflow.operators.apply import Rules, apply, memory_id_of
 from recallflow.operators.enrichment.requests import requests
 from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.erase import Forget, is_erased
-from recallflow.operators.events import Refused, Write, key_of
+from recallflow.operators.events import Item, Refused, Write, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.large import STEP, LargeEvents
 from recallflow.operators.outbox import Kept
 from recallflow.operators.view import View
-from recallflow.outputs import DeadLetter, Receipted, Requested
+from recallflow.outputs import Audited, DeadLetter, Receipted, Requested
 from recallflow.owner import Owner
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt
@@ -80,7 +80,7 @@ class Writes:
                 return None
             view, outputs = applied
         except InvalidRecord as error:
-            outputs = [DeadLetter(record, 0, error, STEP)]
+            outputs = [DeadLetter(record, 0, error, STEP), *self.audited(write, error)]
         except DecryptionFailed:
             drop()
             outputs = [DeadLetter(record, 0, redaction.unreadable(), STEP)]
@@ -105,7 +105,7 @@ class Writes:
 
     def _erase(self, write: Write, event: UserErase) -> Sequence[Kept]:
         """Erases a user."""
-        record, erasure = write.record, None
+        record, erasure, refusal = write.record, None, None
         outputs: Sequence[Kept]
         try:
             self._check_topic(write)
@@ -113,9 +113,13 @@ class Writes:
             erasure = twice(STEP, record.position, erase.plan, self._partition, write, event)
             outputs = _receipted(write, erase.receipt(write, erasure.outcome))
         except InvalidRecord as error:
+            refusal = error
             outputs = [DeadLetter(record, 0, error, STEP)]
         except DecryptionFailed:
-            outputs = [DeadLetter(record, 0, redaction.unreadable(), STEP)]
+            refusal = redaction.unreadable()
+            outputs = [DeadLetter(record, 0, refusal, STEP)]
+        if self._rules.audited:
+            outputs = [*outputs, audit.erased(write, refusal)]
         kept = {} if record.silent else outbox.encode(self._partition, record.position, outputs)
         if erasure is None:
             self._partition.stage(kept, self._counted(record.position))
@@ -128,10 +132,15 @@ class Writes:
         self._expansions.forget(owners)
         self._forget(owners)
 
+    def audited(self, item: Item, error: InvalidRecord) -> list[Audited]:
+        """What the access record says of a refusal, if there is one and it says anything."""
+        said = audit.refused(item, error) if self._rules.audited else None
+        return [] if said is None else [said]
+
     def refuse(self, item: Refused) -> Sequence[Kept]:
         """Passes over a record that cannot be applied."""
         record = item.record
-        letters = [DeadLetter(record, 0, item.error, item.step)]
+        letters: list[Kept] = [DeadLetter(record, 0, item.error, item.step), *self.audited(item, item.error)]
         # What a record's own fields say comes out the same again; our own code may fail at it once and not again, an
         # operator says --skip once, and whom to believe is a setting.
         if item.error.code in PASSING and item.query_id is None:
@@ -147,7 +156,8 @@ class Writes:
         if record.silent:
             return []
         kept = outbox.read(self._partition, record)
-        return [one for one in kept if self._rules.wanted is not None or not isinstance(one, Requested)]
+        wanted = {Requested: self._rules.wanted is not None, Audited: self._rules.audited}
+        return [one for one in kept if wanted.get(type(one), True)]
 
     def _applied(self, write: Write) -> tuple[View, Sequence[Kept]] | None:
         hot, work = self._owners.get(write.owner), self._large.done(write)

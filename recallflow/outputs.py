@@ -119,5 +119,5 @@ class Done:
     offsets: tuple[int, ...]
 
 
-Output = Answer | Receipted | Requested | DeadLetter | Verdict | Done
+Output = Answer | Receipted | Requested | DeadLetter | Verdict | Audited | Done
 EnrichmentOutput = Enriched | Derived | Receipted | DeadLetter | Done

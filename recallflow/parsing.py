@@ -125,6 +125,11 @@ def raw_query(value: bytes) -> dict[str, Any] | None:
     return _raw(value, QUERY_TYPES)
 
 
+def raw_event(value: bytes) -> dict[str, Any] | None:
+    """The fields of what is recognisably an event, right or wrong."""
+    return _raw(value, EVENT_TYPES)
+
+
 def _raw(value: bytes, types: frozenset[str]) -> dict[str, Any] | None:
     try:
         raw = from_json(unmarked(value))

@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from recallflow.audit import AuditRecord
 from recallflow.control import ControlEvent
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.events import MemoryEvent
@@ -16,6 +17,7 @@ _CONTRACTS: dict[str, tuple[str, TypeAdapter[Any]]] = {
     "control-event": ("control.events", TypeAdapter(ControlEvent)),
     "response": ("recall.responses", TypeAdapter(Response)),
     "receipt": ("memory.receipts", TypeAdapter(Receipt)),
+    "audit": ("audit.log", TypeAdapter(AuditRecord)),
     "enrichment-request": ("enrichment.requests", TypeAdapter(EnrichmentRequest)),
     "enrichment-result": ("enrichment.results", TypeAdapter(EnrichmentResult)),
 }

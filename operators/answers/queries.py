@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
-from recallflow.operators import redaction
+from recallflow.operators import audit, redaction
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Asides, Question
 from recallflow.operators.answers.effects import Marks, stage_effects
@@ -178,8 +178,8 @@ class Queries:
             try:
                 reply_to = _checked_reply(ask.query.reply_to, self._rules.reply_topics)
             except InvalidRecord as error:
-                return [self._failure(ask, error, None, self._catching_up())]
-            return [self._output_of(question, redaction.nothing(ask.query, ask.query_id), reply_to)]
+                return self._recorded(ask, self._failure(ask, error, None, self._catching_up()))
+            return self._recorded(ask, self._output_of(question, redaction.nothing(ask.query, ask.query_id), reply_to))
 
     def _go_on(self, question: Question) -> list[Output]:
         """Answers a question; one about the past of a large owner is set aside until that is built, unless its line
@@ -247,14 +247,21 @@ class Queries:
             answer, effects = twice(STEP, record.position, lambda: self._respond(next(attempts), reply_to), undo=drop)
         except InvalidRecord as error:
             failed = self._failure(ask, error, reply_to, self._catching_up())
-            return [failed] if error.code != "internal_error" else [failed, DeadLetter(record, 1, error, STEP)]
+            letters = [DeadLetter(record, 1, error, STEP)] if error.code == "internal_error" else []
+            return self._recorded(ask, failed, *letters)
         if effects is not None:
             with suppress(InvalidRecord, DecryptionFailed):  # it is answered, whatever becomes of its effects
                 once(STEP, record.position, self._stage_effects, ask, effects, undo=drop)
         if not isinstance(ask.query, Recall) or ask.query.strategy != "hybrid_graph":
-            return [answer]
+            return self._recorded(ask, answer)
         verdict = self._expansions.verdict(ask.owner.tenant_id)
-        return [answer] if verdict is None else [answer, Verdict(record.position, 2, record.append_ms, verdict)]
+        verdicts = [] if verdict is None else [Verdict(record.position, 2, record.append_ms, verdict)]
+        return self._recorded(ask, answer, *verdicts)
+
+    def _recorded(self, ask: Ask, answer: Answer, *beside: Output) -> list[Output]:
+        """An answer with what comes beside it, and what the access record says of it, if there is one."""
+        said = [audit.answered(ask, answer.response)] if self._rules.audited else []
+        return [answer, *beside, *said]
 
     def _respond(self, question: Question, reply_to: ReplyTo | None) -> tuple[Answer, Effects | None]:
         response, effects = self._answerer.answer(question.ask, question.said, question.found, question.beside)

@@ -30,6 +30,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         *ENRICHMENT,
         *PACE,
         *TOPICS,
+        "topics.audit",
         "topics.replies",
         *DEPLOYMENT,
         *SHOWN,
@@ -40,7 +41,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     create = parser.add_subparsers(metavar="ACTION", required=True).add_parser("create", help="create what is missing")
     create.add_argument("--partitions", default="8", metavar="N", help="per topic (default: 8)")
     create.add_argument("--replication", default="1", metavar="N", help="copies (default: 1)")
-    add_kafka(create, *TOPICS, "topics.results")
+    add_kafka(create, *TOPICS, "topics.results", "topics.audit")
     create.set_defaults(run=run_create)
 
 
@@ -62,6 +63,8 @@ def run_create(options: argparse.Namespace) -> int:
         named.results: many,
         named.dead_letters: 1,
     }
+    if named.audit is not None:
+        partitions[named.audit] = many
     settings = dict.fromkeys(partitions, LOG_APPEND_TIME)
     # The memories themselves: lost state is rebuilt from this log, so nothing in it may expire.
     settings[named.memory] = LOG_APPEND_TIME | {"retention.ms": "-1"}

@@ -68,6 +68,7 @@ _FLAGS = {
     "topics.enrichment": ("--enrichment-topic", "TOPIC", "requests for enrichment"),
     "topics.results": ("--result-topic", "TOPIC", "results of enrichment"),
     "topics.dead_letters": ("--dead-letter-topic", "TOPIC", "dead letters"),
+    "topics.audit": ("--audit-topic", "TOPIC", "the access record, one record a query; none without it"),
     "topics.replies": ("--reply-topic", "TOPIC", "may be named in reply_to; may be given often"),
 }
 

@@ -54,7 +54,7 @@ class Flow:
         self.start()
 
     def start(self, *how: str) -> None:
-        *names, replies = astuple(self.topics)
+        *names, replies, _ = astuple(self.topics)
         arguments = [self._servers, str(self._folder), ",".join(names), ",".join(replies), *how]
         self.process = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stderr=subprocess.PIPE, text=True)
 
@@ -110,7 +110,7 @@ def named(names: list[str]) -> Topics:
 
 @pytest.fixture
 def flow(broker: Cluster, topics: Callable[[str], str], tmp_path: Path) -> Iterator[Flow]:
-    names = [topics(name) for name in (*astuple(Topics())[:-1], "replies")]
+    names = [topics(name) for name in (*astuple(Topics())[:-2], "replies")]
     broker.create_topics(dict.fromkeys(names, PARTITIONS))
     started = Flow(broker.bootstrap_servers, named(names), tmp_path / "state")
     try:

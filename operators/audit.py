@@ -1,0 +1,92 @@
+"""What goes into the access record, where there is one: beside the answer or the refusal that it tells of."""
+
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from recallflow.audit import AuditRecord
+from recallflow.errors import InvalidRecord
+from recallflow.events import PRODUCTION, UserErase
+from recallflow.fields import Identifier, format_time
+from recallflow.operators.events import Ask, Item, Refused, Write, key_of
+from recallflow.outputs import Audited
+from recallflow.parsing import raw_event
+from recallflow.responses import Response
+
+NUMBER = 20  # among the outputs of its record: no other has it
+OUTSIDERS = ("unauthenticated", "forbidden")  # of who may not know anything beside that
+_IDS: TypeAdapter[str] = TypeAdapter(Identifier)
+
+
+def answered(ask: Ask, response: Response) -> Audited:
+    """That a query was answered, or could not be."""
+    code = None if response.error is None else response.error.code
+    return _audited(ask, response.status, code, None if code is not None else _memories(response))
+
+
+def refused(item: Item, error: InvalidRecord) -> Audited | None:
+    """That a record was refused: a query whatever was wrong with it, an event for its sender."""
+    is_query = isinstance(item, Refused) and item.query_id is not None
+    return _audited(item, "error", error.code, None) if is_query or error.code in OUTSIDERS else None
+
+
+def erased(write: Write, error: InvalidRecord | None) -> Audited:
+    """That a user was erased, or was not."""
+    return _audited(write, "ok" if error is None else "error", None if error is None else error.code, None)
+
+
+def _audited(item: Item, status: str, code: str | None, memories: int | None) -> Audited:
+    record = item.record
+    sender = record.principal
+    about = AuditRecord(
+        **_about(item),
+        time=format_time(record.append_ms),
+        principal=None if sender is None else sender.name,
+        position=str(record.position),
+        status=status,  # type: ignore[arg-type]
+        code=code,
+        memories=memories,
+    )
+    return Audited(record.position, NUMBER, key_of(item), about.model_dump_json().encode())
+
+
+def _about(item: Item) -> dict[str, Any]:
+    """What a record is about, as far as it says so."""
+    if isinstance(item, Refused):
+        raw = raw_event(item.record.value) or {}
+        names = ("type", "tenant_id", "user_id", "environment", "id")
+        about: dict[str, Any] = {name: _id(raw.get(name)) for name in names}
+        if about["environment"] is None and about["tenant_id"] is not None and about["type"] != "user.erase":
+            about["environment"] = PRODUCTION
+        return about | ({} if item.query_id is None else {"id": item.query_id})
+    event = item.query if isinstance(item, Ask) else item.event
+    environment = event.environment if isinstance(event, UserErase) else item.owner.environment
+    return {
+        "type": event.type,
+        "tenant_id": event.tenant_id,
+        "user_id": event.user_id,
+        "environment": environment,
+        "id": event.id or str(item.record.position),
+    }
+
+
+def _id(value: object) -> str | None:
+    """An id as events may have it; None for anything else."""
+    try:
+        return _IDS.validate_python(value)
+    except ValidationError:
+        return None
+
+
+def _memories(response: Response) -> int:
+    """How many memories are told of, in whatever part of a response."""
+    ids = {one.id for one in response.memories or ()} | {one["id"] for one in response.versions or ()}
+    if response.context is not None:
+        ids |= {one.id for one in response.context.relevant_items}
+    if response.subgraph is not None:
+        ids |= {one.id for one in response.subgraph.memories}
+    if response.graph_facts is not None:
+        ids |= {one.id for fact in response.graph_facts.facts for one in fact.evidence}
+    if response.graph_trace is not None:
+        ids |= {one.id for one in (*response.graph_trace.seeds, *response.graph_trace.expanded)}
+    return len(ids)

@@ -1,0 +1,165 @@
+"""The access record: who asked for whose memory, and what came of it; no word of what was asked or told."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from recallflow.flows.embedded import Processed
+from recallflow.operators.audit import NUMBER
+from recallflow.outputs import Audited, Output
+from recallflow.records import Principal, Refusal
+from recallflow.schema import schemas
+from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, letters
+from tests.unit.test_schema import FOLDER
+
+Event = dict[str, Any]
+
+ANN = {"tenant_id": "acme", "user_id": "ann"}
+TEXT, QUESTION = "The vault opens at nine", "When does the vault open?"
+SENDER = Principal("key-1", ("p",))
+FIELDS = {"type", "time", "principal", "tenant_id", "user_id", "environment", "id", "position", "status", "code"}
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    one = Harness(tmp_path / "state", rules={"audited": True})
+    yield one
+    one.stop()
+
+
+def audits(outputs: list[Output]) -> list[Event]:
+    found = [one for one in outputs if isinstance(one, Audited)]
+    assert {one.number for one in found} <= {NUMBER}
+    assert not any(word in one.body.decode() for one in found for word in (TEXT, QUESTION, "vault"))
+    records = [orjson.loads(one.body) for one in found]
+    assert all(record.keys() == {*FIELDS, "memories"} for record in records)
+    return records
+
+
+def memory(number: int, **fields: Any) -> Event:
+    return ANN | {"type": "memory", "id": f"m{number}", "content": TEXT, "project_id": "p"} | fields
+
+
+def test_an_answer_is_recorded_with_who_asked_and_how_much_it_told(harness: Harness) -> None:
+    harness.run(MEMORIES, memory(0), memory(1), memory(2, project_id="q"))
+    asked = ANN | {"type": "recall", "id": "q1", "query": QUESTION, "environment": "prod"}
+    assert audits(harness.run(QUERIES, asked, principal=SENDER, append_ms=60_000)) == [
+        {
+            "type": "recall",
+            "time": "1970-01-01T00:01:00Z",
+            "principal": "key-1",
+            "tenant_id": "acme",
+            "user_id": "ann",
+            "environment": "prod",
+            "id": "q1",
+            "position": "queries:0:0",
+            "status": "ok",
+            "code": None,
+            "memories": 2,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("question", "memories"),
+    [
+        ({"type": "memory.get", "memory_id": "m0"}, 1),
+        ({"type": "memory.history", "memory_id": "m0"}, 1),
+        ({"type": "graph.explore"}, 2),
+        ({"type": "graph.trace", "query": QUESTION}, 2),
+        ({"type": "graph.facts", "types": ["opens"]}, 1),
+        ({"type": "recall", "query": QUESTION, "k": 1, "max_tokens": 1_000}, 2),
+        ({"type": "user.stats"}, 0),
+        ({"type": "episodes.list"}, 0),
+    ],
+)
+def test_every_kind_of_query_is_counted(harness: Harness, question: Event, memories: int) -> None:
+    relations = [{"source": "vault", "type": "opens", "target": "nine"}]
+    harness.run(MEMORIES, memory(0, relations=relations), memory(1, content="Something else", layer="rule"))
+    (record,) = audits(harness.run(QUERIES, ANN | question))
+    assert (record["memories"], record["principal"]) == (memories, None)
+
+
+def test_what_could_not_be_answered_is_recorded(harness: Harness) -> None:
+    (record,) = audits(harness.run(QUERIES, ANN | {"type": "memory.get", "memory_id": "none"}))
+    assert (record["status"], record["code"], record["memories"]) == ("error", "not_found", None)
+    (record,) = audits(harness.run(QUERIES, ANN | {"type": "graph.status"}, principal=SENDER))
+    assert (record["principal"], record["code"]) == ("key-1", "forbidden")
+
+
+UNKNOWN = Refusal("authorise", "unauthenticated", "", "no credentials")
+
+
+def test_what_was_refused_for_its_sender_is_recorded(harness: Harness) -> None:
+    refused: Any = {"refusal": UNKNOWN}
+    (asked,) = audits(harness.run(QUERIES, ANN | {"type": "recall", "query": QUESTION}, **refused))
+    (told,) = audits(harness.run(MEMORIES, memory(0, environment="staging"), **refused))
+    assert [asked["code"], told["code"]] == ["unauthenticated"] * 2
+    assert [asked["position"], told["position"]] == ["queries:0:0", "memories:0:0"]
+    assert (told["type"], told["user_id"], told["environment"], told["id"]) == ("memory", "ann", "staging", "m0")
+    (wide,) = audits(harness.run(MEMORIES, memory(1, project_id="q"), principal=SENDER))
+    assert (wide["code"], wide["principal"]) == ("forbidden", "key-1")
+
+
+def test_of_what_is_no_event_only_that_is_recorded_which_it_says(harness: Harness) -> None:
+    """What stands where an id should be may be anything, so that none of it is written down."""
+    wrong = {"type": "recall", "tenant_id": TEXT * 20, "user_id": {"name": TEXT}, "id": 7, "query": QUESTION}
+    (record,) = audits(harness.run(QUERIES, wrong))
+    assert (record["type"], record["tenant_id"], record["user_id"]) == ("recall", None, None)
+    assert (record["id"], record["code"]) == ("queries:0:0", "invalid_event")
+    assert audits(harness.run(MEMORIES, memory(0, content=None))) == []  # nobody asked, and nobody was kept out
+
+
+def test_an_erasure_is_recorded(harness: Harness) -> None:
+    harness.run(MEMORIES, memory(0))
+    (record,) = audits(harness.run(MEMORIES, ANN | {"type": "user.erase", "timestamp": 9}))
+    assert (record["type"], record["status"], record["environment"]) == ("user.erase", "ok", None)
+    (record,) = audits(harness.run(MEMORIES, ANN | {"type": "user.erase"}, principal=SENDER))
+    assert (record["status"], record["code"]) == ("error", "forbidden")
+
+
+def test_memory_events_leave_none(harness: Harness) -> None:
+    assert audits(harness.run(MEMORIES, memory(0), memory(0, content="Another"))) == []
+
+
+def test_a_query_that_waits_is_recorded_when_it_is_answered(harness: Harness) -> None:
+    asked = ANN | {"type": "recall", "query": QUESTION, "wait_for": f"{MEMORIES}:0:0"}
+    assert audits(harness.run(QUERIES, asked)) == []
+    (record,) = audits(harness.run(MEMORIES, memory(0)))
+    assert (record["position"], record["memories"]) == ("queries:0:0", 1)
+
+
+def test_after_a_kill_the_same_records_come_again(harness: Harness) -> None:
+    """So that the sink knows them: an event that was applied is not judged again."""
+    events = [memory(0), ANN | {"type": "user.erase", "timestamp": 9}]
+    first = audits(harness.run(MEMORIES, *events)) + audits(
+        harness.run(MEMORIES, memory(1), principal=Principal("k", ()))
+    )
+    harness.advance()
+    harness.kill()
+    again = harness.read(MEMORIES, 2) + harness.read(MEMORIES, principal=Principal("k", ()))
+    assert audits(again) == first
+    assert [letter.error.code for letter in letters(again)] == ["forbidden"]
+
+
+def test_no_record_is_kept_where_none_is_wanted(tmp_path: Path) -> None:
+    quiet = Harness(tmp_path / "state")
+    quiet.run(MEMORIES, memory(0))
+    outputs = quiet.run(QUERIES, ANN | {"type": "recall", "query": QUESTION})
+    outputs += quiet.run(MEMORIES, ANN | {"type": "user.erase", "timestamp": 9})
+    assert audits(outputs) == []
+    quiet.stop()
+
+
+def test_lines_have_no_access_record(run_flow: Callable[..., Processed], make_event: Callable[..., Event]) -> None:
+    done = run_flow([make_event("memory", content=TEXT), make_event("recall", query=QUESTION)])
+    assert len(done.responses) == 1
+
+
+def test_each_field_is_documented() -> None:
+    assert schemas()["audit"]["properties"].keys() == {*FIELDS, "memories"}
+    page = (FOLDER.parent / "security.md").read_text().partition("## Access record")[2].partition("\n## ")[0]
+    assert [name for name in (*FIELDS, "memories") if f"`{name}`" not in page] == []
