@@ -60,7 +60,7 @@ class Sender:
         self._producer = Producer(
             {"bootstrap.servers": deployment.broker.bootstrap_servers, "partitioner": "murmur2_random"}
         )
-        self._headers = [] if key is None else [(KEY_HEADER, key.encode())]
+        self._headers: list[tuple[str, str | bytes | None]] = [] if key is None else [(KEY_HEADER, key.encode())]
 
     def send(self, topic: str, *events: dict[str, Any]) -> None:
         for event in events:
