@@ -410,9 +410,14 @@ def test_credentials_that_are_given_twice_are_refused(senders: Senders) -> None:
         ({"environments": ["prod"]}, None, {}, True),
         ({"environments": ["test"]}, None, {}, False),
         ({"environments": []}, None, {}, False),
-        ({"environments": ["prod"]}, None, {"type": "user.erase"}, False),  # it is for all environments
-        ({"environments": ["prod"]}, None, {"type": "user.erase", "environment": "prod"}, True),
-        ({}, None, {"type": "user.erase"}, True),
+        (
+            {"environments": ["prod"]},
+            None,
+            {"type": "user.erase", "session_id": None},
+            False,
+        ),  # it is for all environments
+        ({"environments": ["prod"]}, None, {"type": "user.erase", "session_id": None, "environment": "prod"}, True),
+        ({}, None, {"type": "user.erase", "session_id": None}, True),
     ],
 )
 def test_what_credentials_are_for(
