@@ -12,7 +12,7 @@ background (`state/cleaning.py`).
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
+from recallflow.errors import DecryptionFailed
 from recallflow.events import UserErase
 from recallflow.operators import outbox
 from recallflow.operators.events import Write, event_time
@@ -50,12 +50,7 @@ def is_erased(hot: HotOwner, write: Write) -> bool:
 
 
 def plan(partition: Partition, write: Write, event: UserErase) -> Erasure:
-    """What is to be erased. Only reads. Raises InvalidRecord (`forbidden`) where the sender may change some projects
-    only."""
-    principal = write.record.principal
-    if principal is not None and principal.projects is not None:
-        problem = "the credentials are for some projects, and a user is erased in all of them"
-        raise InvalidRecord("forbidden", [FieldProblem("type", problem)])
+    """What is to be erased. Only reads."""
     at_ms, is_known = event_time(write)
 
     def is_new(owner: Owner) -> bool:

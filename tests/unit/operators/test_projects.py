@@ -355,7 +355,7 @@ TOO_WIDE: list[Event] = [
     {"type": "episode.summary", "episode_id": "ep_1", "session_id": "s", "summary": "All about tea"},
     {"type": "graph.edges", "edges": [{"source": "entity:a", "target": "entity:b", "type": "knows"}]},
     {"type": "graph.archive", "entities": ["entity:ana cruz"]},
-    {"type": "user.erase"},
+    {"type": "user.erase", "project_id": None},
 ]
 
 
@@ -363,7 +363,7 @@ TOO_WIDE: list[Event] = [
 def test_what_all_projects_have_in_common_is_changed_by_none(story: Story, event: Event) -> None:
     story.tell(memory("p", 0, session_id="s", entities=[{"name": "Ana Cruz"}]))
     before = story.hash()
-    (letter,) = letters(story.tell(event | {"project_id": "p"}, OF_P))
+    (letter,) = letters(story.tell({"project_id": "p"} | event, OF_P))
     assert letter.error.code == "forbidden"
     assert "credentials that are for all projects" in str(letter.error)
     assert story.hash() == before
