@@ -37,8 +37,8 @@ Percentiles = dict[str, float]
 # ---------------------------------------------------------------------- memories
 
 
-def produce(cluster: Cluster, topic: str, lines: Iterable[bytes]) -> dict[str, Position]:
-    """Appends memory events, keyed by their owners. Returns each owner's last position."""
+def produce(cluster: Cluster, topic: str, lines: Iterable[bytes], tenant_id: str = TENANT) -> dict[str, Position]:
+    """Appends memory events of one tenant, keyed by their owners. Returns each owner's last position."""
     producer = Producer(KafkaOptions(cluster.bootstrap_servers).producer() | {"linger.ms": LINGER_MS})
     last: dict[str, Position] = {}
 
@@ -46,7 +46,7 @@ def produce(cluster: Cluster, topic: str, lines: Iterable[bytes]) -> dict[str, P
         last[message.key().decode()] = Position(topic, message.partition(), message.offset())
 
     for line in lines:
-        key = f"{TENANT}/{orjson.loads(line)['user_id']}"
+        key = f"{tenant_id}/{orjson.loads(line)['user_id']}"
         while True:
             try:
                 producer.produce(topic, line, key, on_delivery=stored)
@@ -60,9 +60,9 @@ def produce(cluster: Cluster, topic: str, lines: Iterable[bytes]) -> dict[str, P
     return last
 
 
-def until_applied(cluster: Cluster, topics: Topics, last: dict[str, Position]) -> None:
+def until_applied(cluster: Cluster, topics: Topics, last: dict[str, Position], tenant_id: str = TENANT) -> None:
     """Returns once each of these owners' positions is applied. RuntimeError where one is never found."""
-    with connect(cluster, topics, timeout_s=2 * READY_S) as client:
+    with connect(cluster, topics, 2 * READY_S, tenant_id) as client:
         for owner, position in last.items():
             applied = False
             while not applied:
@@ -73,10 +73,13 @@ def until_applied(cluster: Cluster, topics: Topics, last: dict[str, Position]) -
                 raise RuntimeError(f"{owner}: the memories were not applied: {answer.warnings}")
 
 
-def remember_all(cluster: Cluster, topics: Topics, conversations: list[Conversation], users: int) -> None:
-    """Gives each user its memories, and waits until they are applied."""
+def remember_all(
+    cluster: Cluster, topics: Topics, conversations: list[Conversation], users: int, tenant_id: str = TENANT
+) -> None:
+    """Gives each user of a tenant its memories, and waits until they are applied."""
     lines = events(conversations, users * MEMORIES, users)
-    until_applied(cluster, topics, produce(cluster, topics.memory, lines))
+    own = (orjson.dumps(orjson.loads(line) | {"tenant_id": tenant_id}) for line in lines)
+    until_applied(cluster, topics, produce(cluster, topics.memory, own, tenant_id), tenant_id)
 
 
 # ---------------------------------------------------------------------- queries

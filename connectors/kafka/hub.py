@@ -28,9 +28,10 @@ POLL_S = 0.1
 READ_AHEAD = 2_000  # records, by each reader …
 READ_AHEAD_BYTES = 32 * 1024 * 1024  # … or of large ones so much
 READ_BATCH = 500
-BUDGET_S, QUERIES_BUDGET_S = 0.005, 0.05
+BUDGET_S, QUERIES_BUDGET_S = 0.005, 0.01
 BATCH_MAX = 500
 QUERIES_FIRST = 20  # as long as nobody knows what one costs
+REMEMBERED = 0.9  # of what an event or a query cost, in the next cycle
 STARVED_S = 0.02
 IN_FLIGHT_MAX = 2_000
 
@@ -232,6 +233,7 @@ class Hub:
         self._parts = 0
         self._batch = 1
         self._queries_batch = QUERIES_FIRST
+        self._event_cost_s = self._query_cost_s = 0.0
         self._cycle: set[str] = set()
         self._given = self._asked = 0  # memory events, and queries, in this cycle
         self._cycle_began_s = self._fed_s = clock_s()
@@ -256,10 +258,13 @@ class Hub:
             now_s = self._clock_s()
             if self._given or self._asked:
                 cost_s = (now_s - self._cycle_began_s) / (self._given + self._asked)
+                # Many cheap ones, as those over a quota are, must not have as many costly ones follow at once.
                 if not self._asked:
-                    self._batch = _fitting(BUDGET_S, cost_s)
+                    self._event_cost_s = max(cost_s, REMEMBERED * self._event_cost_s)
+                    self._batch = _fitting(BUDGET_S, self._event_cost_s)
                 elif not self._given:
-                    self._queries_batch = _fitting(QUERIES_BUDGET_S, cost_s)
+                    self._query_cost_s = max(cost_s, REMEMBERED * self._query_cost_s)
+                    self._queries_batch = _fitting(QUERIES_BUDGET_S, self._query_cost_s)
             self._cycle.clear()
             self._given, self._asked, self._cycle_began_s = 0, 0, now_s
         if not self._cycle:
