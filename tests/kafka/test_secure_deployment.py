@@ -1,0 +1,206 @@
+"""One deployment with all that protects it: credentials, signed decisions, encryption, a quota and an access record. A
+client works with it, others try to, it is killed, and a person is erased, also from what it reads anew."""
+
+import base64
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.broker import Cluster
+from recallflow.client import QueryFailed, QueryTimeout, RecallClient
+from recallflow.events import UserErase
+from recallflow.flows.topics import Topics
+from recallflow.responses import Response
+from tests.kafka.harness import Deployment, Names, own_topics, read_topic, until, watched
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+CONTROL_SECRET = "what decisions are signed with, and nobody else has"
+SAID = [f"{word} {number} is what Ann likes" for number, word in enumerate(("walnut", "lantern", "harbour"))]
+BOBS = "violin is what Bob plays"
+WORDS = ("walnut", "lantern", "harbour", "violin", "likes")
+ALLOWED = 4  # memories of a user
+
+
+@dataclass
+class Secure:
+    """The deployment, and who works with it."""
+
+    engine: Deployment
+    command: Command
+    config: Path
+
+    def run(self, *words: str | Path) -> str:
+        """What a command prints that succeeds."""
+        done = self.command(*words, "--config", self.config)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def client(self, tenant_id: str, api_key: str | None = None, **more: str) -> RecallClient:
+        topics = self.engine.topics
+        named = {
+            "memory_topic": topics.memory,
+            "query_topic": topics.queries,
+            "response_topic": topics.responses,
+            "control_topic": topics.control,
+        }
+        return RecallClient(
+            self.engine.broker.bootstrap_servers, tenant_id, api_key=api_key, timeout_s=30.0, **named, **more
+        )
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """An engine that is killed in the end."""
+        process = self.engine.start()
+        with watched(process):
+            yield
+            assert process.poll() is None
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+    def codes(self) -> list[str]:
+        """Of the dead letters."""
+        letters = [dict(one.headers()) for one in read_topic(self.engine.broker, self.engine.topics.dead_letters)]
+        return [one["error.code"].decode() for one in letters]
+
+    def written(self) -> bytes:
+        """All that the engine wrote to Kafka: keys, values and headers."""
+        messages = [one for topic in self.engine.topics.outputs() for one in read_topic(self.engine.broker, topic)]
+        return b"\n".join(repr((one.key(), one.value(), one.headers())).encode() for one in messages)
+
+
+@pytest.fixture
+def secure(broker: Cluster, topics: Names, tmp_path: Path, command: Command) -> Secure:
+    others = {name: topics(f"{name}.topic") for name in ("audit", "enrichment", "results")}
+    own = replace(own_topics(topics), **others)
+    key, config = tmp_path / "master.key", tmp_path / "recallflow.toml"
+    key.write_bytes(base64.b64encode(bytes(range(32))))
+    config.write_text(f"""
+state_dir = "{tmp_path / "s"}"
+
+[kafka]
+bootstrap_servers = "{broker.bootstrap_servers}"
+
+[topics]
+{_named(own)}
+
+[auth]
+mode = "required"
+control_secret = "{CONTROL_SECRET}"
+
+[encryption]
+master_key_file = "{key}"
+""")
+    made = Secure(Deployment(broker, own, tmp_path / "s", flags=("--config", str(config))), command, config)
+    made.run("topics", "create", "--partitions", "2")
+    return made
+
+
+def _named(topics: Topics) -> str:
+    names = ("memory", "queries", "control", "responses", "receipts", "enrichment", "results", "dead_letters", "audit")
+    return "\n".join(f'{name} = "{getattr(topics, name)}"' for name in names)
+
+
+def contents(response: Response) -> list[str]:
+    return sorted(memory.content for memory in response.memories or [])
+
+
+def answered(client: RecallClient, user_id: str) -> list[str]:
+    """What is recalled of a user, once the engine is there and the key holds: that takes a second."""
+    found: list[list[str]] = []
+
+    def is_answered() -> bool:
+        try:
+            found.append(contents(client.recall(user_id, "What is it?", k=50, timeout_s=2.0)))
+        except QueryTimeout:
+            return False
+        except QueryFailed as failed:
+            if failed.error.code != "unauthenticated":
+                raise
+            return False
+        return True
+
+    until(is_answered)
+    return found[0]
+
+
+def shows_only(wanted: list[str], response: Response) -> bool:
+    """Whether an answer shows what it should; one that is behind shows nothing yet, and none shows anything else."""
+    shown = contents(response)
+    assert shown in ([], wanted)
+    return shown == wanted
+
+
+def refused(client: RecallClient, user_id: str) -> str:
+    with pytest.raises(QueryFailed) as error:
+        client.recall(user_id, "What is it?")
+    for word in WORDS:
+        assert word not in str(error.value)
+    return error.value.error.code
+
+
+def test_a_deployment_that_is_protected_as_a_whole(secure: Secure, tmp_path: Path) -> None:
+    key, anns_key, strangers_key = (
+        secure.run("keys", "create", *words).strip()
+        for words in (("acme",), ("acme", "--end-user", "ann"), ("globex",))
+    )
+    secure.run("quota", "set", "acme", "memories_per_user", str(ALLOWED))
+    with (
+        secure.client("acme", key) as acme,
+        secure.client("acme", anns_key) as ann,
+        secure.client("acme", strangers_key) as stranger,
+        secure.client("acme") as nobody,
+        secure.client("globex", strangers_key) as globex,
+    ):
+        with secure.running():
+            assert answered(acme, "ann") == []
+            for text in SAID:
+                acme.remember("ann", text)
+            acme.remember("bob", BOBS)
+            # Others try. What they write comes before what is asked for below.
+            assert (refused(stranger, "ann"), refused(nobody, "ann"), refused(ann, "bob")) == (
+                "unauthenticated",
+                "unauthenticated",
+                "forbidden",
+            )
+            for other, user in ((stranger, "ann"), (nobody, "ann"), (ann, "bob")):
+                other.remember(user, "something that is not theirs to say")
+            extra = [acme.remember("ann", f"extra {number}") for number in range(3)]
+            assert contents(acme.recall("ann", "What?", k=50, after=extra[-1])) == ["extra 0", *sorted(SAID)]
+            assert contents(globex.recall("ann", "What is it?")) == []
+            assert answered(ann, "ann") == ["extra 0", *sorted(SAID)]
+            until(lambda: len(secure.codes()) >= 8)
+            assert sorted(secure.codes()) == [*["forbidden"] * 2, *["over_quota"] * 2, *["unauthenticated"] * 4]
+        # Killed: nothing that anybody said can be read on disk, and all of it is there after a start.
+        assert found_words(tmp_path / "s") == []
+        with secure.running():
+            assert answered(acme, "ann") == ["extra 0", *sorted(SAID)]
+            assert answered(acme, "bob") == [BOBS]
+            erased = acme.send(UserErase(type="user.erase", tenant_id="acme", user_id="ann", environment="prod"))
+            assert contents(acme.recall("ann", "What?", k=50, after=erased)) == []
+        # The whole log is read again, into a directory that knows nothing of what was.
+        secure.run("state", "rebuild", "--state-dir", tmp_path / "s")
+        with secure.running():
+            told = acme.remember("ann", "lighthouse")
+            until(lambda: shows_only(["lighthouse"], acme.recall("ann", "What?", k=50, after=told)))
+            assert answered(acme, "bob") == [BOBS]
+            assert refused(stranger, "ann") == "unauthenticated"
+    audited = [one.value() for one in read_topic(secure.engine.broker, str(secure.engine.topics.audit))]
+    assert len(audited) >= 9
+    for word in WORDS:
+        assert not any(word.encode() in one for one in audited)
+    written = secure.written()
+    for secret in (key, anns_key, strangers_key):
+        assert secret.rpartition("_")[2].encode() not in written
+
+
+def found_words(folder: Path) -> list[tuple[Path, str]]:
+    """The files in which a word of the memories can be read."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) > 10_000
+    return [(path, word) for path in files for word in WORDS if word.encode() in path.read_bytes().lower()]
