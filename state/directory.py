@@ -17,11 +17,12 @@ from recallflow.language import ANALYSIS
 from recallflow.master_key import MasterKey
 from recallflow.state import keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest, StoredSecret
+from recallflow.state.database import SharedMemory
 from recallflow.state.files import read_checked, write_checked
 from recallflow.state.hot_owner import PACKED_AT_END, HotOwners
 from recallflow.state.keyring import Keyring, new_secret
 from recallflow.state.lock import LOCK, WAIT_S, locked
-from recallflow.state.partition import Counts, Partition, SharedMemory
+from recallflow.state.partition import Counts, Partition
 
 DESCRIPTION = "recallflow.json"
 RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is being restored

@@ -1,6 +1,5 @@
 """One state partition: a RocksDB that takes the effects of events and their positions in the same atomic write."""
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -8,33 +7,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import orjson
-from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    Checkpoint,
-    DBCompressionType,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-    WriteBufferManager,
-    WriteOptions,
-)
+from rocksdict import Checkpoint, WriteBatch, WriteOptions
 
-from recallflow.errors import DecryptionFailed, StateError, StateFormatError, StateInUse, StorageError
+from recallflow.errors import DecryptionFailed, StateError, StateFormatError, StorageError
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.cleaning import Cleaning
-from recallflow.state.files import check_room, says_full
+from recallflow.state.database import SharedMemory, Stored, open_database, unlogged
 from recallflow.state.keyring import Keyring
 from recallflow.state.owner_keys import OwnerKeys
 from recallflow.state.sealing import Sealed, Sealing, Unsealed
-
-LOCK_RETRY_S = 0.05
-BLOCK_CACHE_BYTES = 32 * 1024 * 1024
-WRITE_BUFFERS_BYTES = 64 * 1024 * 1024
-WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 
 
 class Counts(NamedTuple):
@@ -49,27 +32,6 @@ NOTHING = Counts(0, 0)
 Values = dict[bytes, bytes | None]  # to be stored, by key; None deletes
 
 
-class SharedMemory:
-    """The block cache and the write buffers that all partitions of a process share."""
-
-    def __init__(self) -> None:
-        self._cache = Cache(BLOCK_CACHE_BYTES)
-        self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(WRITE_BUFFERS_BYTES, False, self._cache)
-
-    def options(self) -> Options:
-        options = Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_write_buffer_manager(self._buffers)
-        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
-        options.set_compression_type(DBCompressionType.lz4())
-        options.set_keep_log_file_num(2)
-        table = BlockBasedOptions()
-        table.set_block_cache(self._cache)
-        table.set_bloom_filter(10, False)
-        options.set_block_based_table_factory(table)
-        return options
-
-
 class Partition:
     """RocksDB of one state partition. Writes gather in a transaction and become one WriteBatch at `commit`.
 
@@ -82,17 +44,14 @@ class Partition:
         self.keyring = keyring
         self._owner_keys = OwnerKeys(keyring, self.get)
         self._sealing: Sealing = Sealed(keyring, self._owner_keys) if keyring.encrypts else Unsealed()
-        self._db: Any = _open(path, memory.options(), lock_wait_s)
+        self._db: Any = open_database(path, memory.options(), lock_wait_s)
+        self._stored = Stored(self._db, number)
         self._pending: Values = {}
         self._pending_stretches: set[bytes] = set()  # how the keys begin of the first `_stretched` that are pending
         self._stretched = 0
         self._written = self._synced = 0  # commits: all, and those that a power cut leaves
         self._failed = False
-        # rocksdict's stubs have these two the wrong way.
-        self._past_cache: Any = ReadOptions()
-        self._past_cache.fill_cache(False)  # type: ignore
-        self._past_cache.set_verify_checksums(False)  # what is read so has a sum of its own
-        self._logged, self._unlogged = WriteOptions(), _unlogged()
+        self._logged, self._unlogged = WriteOptions(), unlogged()
         self._moved: set[str] = set()
         self._counted = False  # since the last commit
         self._check_format(path)
@@ -114,13 +73,13 @@ class Partition:
         """The value as the events so far left it, committed or not."""
         if key in self._pending:
             return self._pending[key]
-        value = self._read(key)
+        value = self._stored.read(key)
         return None if value is None else self._sealing.open(key, value)
 
     def get_many(self, wanted: list[bytes]) -> list[bytes | None]:
         """Values in the order of `wanted`, in one batched read."""
         pending, unseal = self._pending, self._sealing.open
-        stored = iter(self._read([key for key in wanted if key not in pending]))
+        stored = iter(self._stored.read([key for key in wanted if key not in pending]))
         values = ((key, pending[key]) if key in pending else (key, next(stored)) for key in wanted)
         return [value if value is None or key in pending else unseal(key, value) for key, value in values]
 
@@ -128,10 +87,7 @@ class Partition:
         """A value that is read whole once and would only push others out of the block cache."""
         if key in self._pending:
             self.commit()
-        try:
-            value = self._db.get(key, read_opt=self._past_cache)
-        except Exception as error:
-            raise self._unreadable(error) from error
+        value = self._stored.read_large(key)
         return None if value is None else self._sealing.open(key, value)
 
     def keep(self, derived: Mapping[bytes, bytes | None]) -> None:
@@ -168,11 +124,10 @@ class Partition:
             yield key, value
 
     def scan_stored(self, first: bytes, end: bytes, *, committed: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Records with first ≤ key < end as they are stored: `open` opens a value. `committed`: surely none is
-        staged."""
+        """Records as they are stored: `open` opens a value. `committed`: surely none of the range is staged."""
         if not committed and self._may_be_pending(first, end):
             self.commit()
-        return self._stored(first, end, back=False)
+        return self._stored.between(first, end, back=False)
 
     def open(self, key: bytes, stored: bytes) -> bytes:
         """A stored value. Raises DecryptionFailed."""
@@ -191,38 +146,13 @@ class Partition:
         end = keys.after(prefix)
         if self._may_be_pending(prefix, end):
             self.commit()
-        options = _up_to(end)
-        cursor = self._cursor(options, prefix)
-        found: list[bytes] = []
-        while len(found) < at_most and cursor.valid():
-            found.append(cursor.key())
-            cursor.next()
-        self._check_end(cursor)
-        return found
+        return self._stored.first_keys(prefix, end, at_most)
 
     def _walk(self, first: bytes, end: bytes, *, back: bool, committed: bool = False) -> Iterator[tuple[bytes, bytes]]:
         if not committed and self._may_be_pending(first, end):
             self.commit()
         unseal = self._sealing.open
-        return ((key, unseal(key, stored)) for key, stored in self._stored(first, end, back=back))
-
-    def _stored(self, first: bytes, end: bytes, *, back: bool) -> Iterator[tuple[bytes, bytes]]:
-        options = _up_to(end)
-        cursor = self._cursor(options, first, back)
-        step = cursor.prev if back else cursor.next
-        while cursor.valid() and (key := cursor.key()) >= first:  # rocksdict does not heed a lower bound
-            yield key, cursor.value()
-            step()
-        self._check_end(cursor)
-
-    def _cursor(self, options: ReadOptions, first: bytes, back: bool = False) -> Any:
-        """Whoever asks for it holds on to the options: without them it would not know where to end."""
-        try:
-            cursor = self._db.iter(options)
-            cursor.seek_to_last() if back else cursor.seek(first)
-        except Exception as error:
-            raise self._unreadable(error) from error
-        return cursor
+        return ((key, unseal(key, stored)) for key, stored in self._stored.between(first, end, back=back))
 
     def _may_be_pending(self, first: bytes, end: bytes) -> bool:
         """Whether what is staged may hold keys with first ≤ key < end. Surely not, where all of those begin as nothing
@@ -233,24 +163,9 @@ class Partition:
         whole = keys.GROUP_BYTES if first[keys.TABLE_BYTES - 1 : keys.TABLE_BYTES] in keys.GROUPED else keys.TABLE_BYTES
         return len(stretch) < whole or end > keys.after(stretch) or stretch in self._pending_stretches
 
-    def _check_end(self, cursor: Any) -> None:
-        try:
-            cursor.status()  # a block that cannot be read ends the iteration as if nothing came behind it
-        except Exception as error:
-            raise self._unreadable(error) from error
-
     def everything(self) -> Iterator[tuple[bytes, bytes]]:
         """All records, the partition's own included."""
         return self.scan_range(b"", keys.END)
-
-    def _read(self, wanted: bytes | list[bytes]) -> Any:
-        try:
-            return self._db.get(wanted)
-        except Exception as error:  # rocksdict raises bare Exception
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: Exception) -> StorageError:
-        return StorageError(f"state partition {self.number} cannot be read: {error}; restore a checkpoint")
 
     def checkpoint(self, folder: Path) -> None:
         """A copy of all that is committed, by hard links where the volume allows."""
@@ -388,7 +303,7 @@ class Partition:
     # ------------------------------------------------------------------ opening
 
     def _check_format(self, path: Path) -> None:
-        stored = self._read(keys.FORMAT)
+        stored = self._stored.read(keys.FORMAT)
         if stored is None:
             try:
                 self._db.put(keys.FORMAT, orjson.dumps([keys.FORMAT_VERSION, self.number]))
@@ -426,39 +341,6 @@ class Partition:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _unlogged() -> WriteOptions:
-    options: Any = WriteOptions()
-    options.disable_wal = True
-    found: WriteOptions = options
-    return found
-
-
-def _up_to(end: bytes) -> ReadOptions:
-    options = ReadOptions()
-    options.set_iterate_upper_bound(end)
-    return options
-
-
-def _open(path: Path, options: Options, lock_wait_s: float) -> Rdict:
-    """Opens a RocksDB. After a hand-over the previous process may still hold the lock: waits, but not forever."""
-    give_up = time.monotonic() + lock_wait_s
-    while True:
-        try:
-            return Rdict(str(path), options)
-        except Exception as error:
-            if "/LOCK:" not in str(error) or says_full(error):
-                check_room(path.parent, error)
-                raise StorageError(
-                    f"cannot open {path}: {error}. Restore a checkpoint (recallflow state restore), or move the folder "
-                    "away and have it read again from the log (recallflow state rebuild)"
-                ) from error
-            if time.monotonic() >= give_up:
-                raise StateInUse(
-                    f"{path} is in use by another process: stop that process, or give another --state-dir"
-                ) from error
-        time.sleep(LOCK_RETRY_S)
 
 
 def _storage_message(number: int, error: Exception) -> str:

@@ -9,8 +9,9 @@ import pytest
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys
+from recallflow.state.database import SharedMemory
 from recallflow.state.keyring import Keyring
-from recallflow.state.partition import Counts, Partition, SharedMemory
+from recallflow.state.partition import Counts, Partition
 
 KEYRING = Keyring(bytes(32))
 ANN, BO, CY = (Owner("acme", "prod", name) for name in ("ann", "bo", "cy"))

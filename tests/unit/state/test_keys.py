@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state import keys
+from recallflow.state.database import SharedMemory
 from recallflow.state.keyring import Keyring
-from recallflow.state.partition import Partition, SharedMemory
+from recallflow.state.partition import Partition
 
 OWNER_KEY = st.binary(min_size=keys.OWNER_BYTES, max_size=keys.OWNER_BYTES)
 NAME_KEY = st.binary(min_size=keys.NAME_BYTES, max_size=keys.NAME_BYTES)

@@ -8,8 +8,9 @@ import pytest
 from recallflow.errors import DecryptionFailed
 from recallflow.owner import Owner
 from recallflow.state import keys
+from recallflow.state.database import SharedMemory
 from recallflow.state.keyring import Keyring
-from recallflow.state.partition import Partition, SharedMemory
+from recallflow.state.partition import Partition
 
 ANN, BO = Owner("acme", "prod", "ann"), Owner("acme", "prod", "bo")
 ANNS_TESTS = Owner("acme", "test", "ann")

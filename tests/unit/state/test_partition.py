@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from recallflow.errors import StorageError
 from recallflow.records import Position
 from recallflow.state import keys
+from recallflow.state.database import SharedMemory
 from recallflow.state.keyring import Keyring
-from recallflow.state.partition import Partition, SharedMemory
+from recallflow.state.partition import Partition
 
 KEYS = [keys.OWNERS + b"%04d" % number for number in range(1_000)]
 BLOCK_BYTES = 8_192  # more than the first block, which is read when the database is opened

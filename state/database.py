@@ -1,0 +1,144 @@
+"""RocksDB as a state partition uses it: how it is opened, what its readers share, and how it is read."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from recallflow.errors import StateInUse, StorageError
+from recallflow.state.files import check_room, says_full
+
+LOCK_RETRY_S = 0.05
+BLOCK_CACHE_BYTES = 32 * 1024 * 1024
+WRITE_BUFFERS_BYTES = 64 * 1024 * 1024
+WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+
+
+class SharedMemory:
+    """The block cache and the write buffers that all partitions of a process share."""
+
+    def __init__(self) -> None:
+        self._cache = Cache(BLOCK_CACHE_BYTES)
+        self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(WRITE_BUFFERS_BYTES, False, self._cache)
+
+    def options(self) -> Options:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_write_buffer_manager(self._buffers)
+        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+        options.set_compression_type(DBCompressionType.lz4())
+        options.set_keep_log_file_num(2)
+        table = BlockBasedOptions()
+        table.set_block_cache(self._cache)
+        table.set_bloom_filter(10, False)
+        options.set_block_based_table_factory(table)
+        return options
+
+
+class Stored:
+    """The records of a database, as they are stored. Raises StorageError for what cannot be read."""
+
+    def __init__(self, db: Any, number: int) -> None:
+        self._db = db
+        self._number = number
+        # rocksdict's stubs have these two the wrong way.
+        self._past_cache: Any = ReadOptions()
+        self._past_cache.fill_cache(False)  # type: ignore
+        self._past_cache.set_verify_checksums(False)  # what is read so has a sum of its own
+
+    def read(self, wanted: bytes | list[bytes]) -> Any:
+        try:
+            return self._db.get(wanted)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise self._unreadable(error) from error
+
+    def read_large(self, key: bytes) -> bytes | None:
+        """Past the block cache."""
+        try:
+            value: bytes | None = self._db.get(key, read_opt=self._past_cache)
+        except Exception as error:
+            raise self._unreadable(error) from error
+        return value
+
+    def between(self, first: bytes, end: bytes, *, back: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Records with first ≤ key < end, in key order or, `back`, the last key first."""
+        options = _up_to(end)
+        cursor = self._cursor(options, first, back)
+        step = cursor.prev if back else cursor.next
+        while cursor.valid() and (key := cursor.key()) >= first:  # rocksdict does not heed a lower bound
+            yield key, cursor.value()
+            step()
+        self._check_end(cursor)
+
+    def first_keys(self, first: bytes, end: bytes, at_most: int) -> list[bytes]:
+        """The first keys of a range, in order."""
+        options = _up_to(end)
+        cursor = self._cursor(options, first)
+        found: list[bytes] = []
+        while len(found) < at_most and cursor.valid():
+            found.append(cursor.key())
+            cursor.next()
+        self._check_end(cursor)
+        return found
+
+    def _cursor(self, options: ReadOptions, first: bytes, back: bool = False) -> Any:
+        """Whoever asks for it holds on to the options: without them it would not know where to end."""
+        try:
+            cursor = self._db.iter(options)
+            cursor.seek_to_last() if back else cursor.seek(first)
+        except Exception as error:
+            raise self._unreadable(error) from error
+        return cursor
+
+    def _check_end(self, cursor: Any) -> None:
+        try:
+            cursor.status()  # a block that cannot be read ends the iteration as if nothing came behind it
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> StorageError:
+        return StorageError(f"state partition {self._number} cannot be read: {error}; restore a checkpoint")
+
+
+def unlogged() -> WriteOptions:
+    options: Any = WriteOptions()
+    options.disable_wal = True
+    found: WriteOptions = options
+    return found
+
+
+def _up_to(end: bytes) -> ReadOptions:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(end)
+    return options
+
+
+def open_database(path: Path, options: Options, lock_wait_s: float) -> Rdict:
+    """Opens a RocksDB. After a hand-over the previous process may still hold the lock: waits, but not forever."""
+    give_up = time.monotonic() + lock_wait_s
+    while True:
+        try:
+            return Rdict(str(path), options)
+        except Exception as error:
+            if "/LOCK:" not in str(error) or says_full(error):
+                check_room(path.parent, error)
+                raise StorageError(
+                    f"cannot open {path}: {error}. Restore a checkpoint (recallflow state restore), or move the folder "
+                    "away and have it read again from the log (recallflow state rebuild)"
+                ) from error
+            if time.monotonic() >= give_up:
+                raise StateInUse(
+                    f"{path} is in use by another process: stop that process, or give another --state-dir"
+                ) from error
+        time.sleep(LOCK_RETRY_S)
