@@ -98,8 +98,14 @@ def run_ask(options: argparse.Namespace) -> int:
     if response["status"] == "error":
         print(f"error: {response['error']['message']}")
         return 1
-    print(orjson.dumps(response).decode() if options.json else "\n".join(options.shown(response)))
-    return 0
+    is_there = options.type.replace(".", "_") in response  # not where nothing of the user can be opened
+    if options.json:
+        print(orjson.dumps(response).decode())
+    elif is_there:
+        print("\n".join(options.shown(response)))
+    else:
+        print("\n".join(f"{warning['code']}: {warning['detail']}" for warning in response["warnings"]))
+    return 0 if is_there else 1
 
 
 def _ask_directory(options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:

@@ -84,6 +84,8 @@ def _readable(response: dict[str, Any], options: argparse.Namespace) -> str:
         return f"error: {response['error']['message']}"
     lines = [f"{w['code']}: {w['detail']}" for w in response["warnings"] if w["code"] not in _SEEN]
     codes, shown = {w["code"] for w in response["warnings"]}, response["memories"]
+    if "decryption_failed" in codes and not shown:
+        return "\n".join(lines)
     if options.select_categories or response.get("sufficient"):
         summaries = response["context"]["summaries"].items()
         lines += [paragraph(f"{category}: {summary}", "  ") for category, summary in summaries]

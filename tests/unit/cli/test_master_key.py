@@ -9,6 +9,11 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from recallflow.connectors.master_keys import read_master_key
+from recallflow.state import keys
+from recallflow.state.at_rest import AtRest
+from recallflow.state.directory import StateDirectory
+
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 REGION = "eu-west-1"
 
@@ -189,3 +194,17 @@ def test_a_key_of_kms_protects_a_directory_and_is_rotated(cli: Cli, tmp_path: Pa
     assert "walnut cake" in cli("ask", "walnut?", *state, "--kms-key", two).stdout
     assert cli("state", "rotate-key", *state, "--kms-key", two, "--to-master-key-file", key).returncode == 0
     assert "walnut cake" in cli("ask", "walnut?", *state, "--master-key-file", key).stdout
+
+
+def test_who_has_lost_its_key_is_told_so_by_every_question(cli: Cli, encrypted: Path, key: Path) -> None:
+    with StateDirectory.existing(encrypted, 2**20, AtRest(read_master_key(key))) as directory:
+        for partition in directory.partitions():
+            for place, stored in [*partition.scan_stored(keys.OWNER_KEYS, keys.after(keys.OWNER_KEYS))]:
+                partition._db.put(place, stored[:-1] + bytes([stored[-1] ^ 1]))
+    for question in (["ask", "cake?"], ["graph", "status"], ["graph", "trace", "cake"], ["graph", "facts"]):
+        done = cli(*question, "--state-dir", encrypted, "--master-key-file", key)
+        assert done.stdout.startswith("decryption_failed: what is stored of the user could not be opened\n")
+        assert "nothing remembered" not in done.stdout
+    done = cli("remember", "tea", "--state-dir", encrypted, "--master-key-file", key)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot be opened: restore the key or a checkpoint, or erase the user" in done.stderr

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from recallflow.connectors.master_keys import LocalMasterKey
+from recallflow.errors import DecryptionFailed
 from recallflow.operators.redaction import REDACTED
 from recallflow.operators.step import Clocks
 from recallflow.outputs import Output
@@ -287,3 +288,27 @@ def test_the_key_of_a_waiting_question_survives_what_its_snapshot_does(
     engine.run(QUERIES, make_event("recall", 0, id="q", query="violin?", wait_for=FAR, wait_timeout_ms=60_000))
     assert len(engine.snapshot().waiting) == 1
     assert synced[0]
+
+
+# ── erasures ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_has_lost_its_key_can_be_erased_and_begins_anew(filled: Harness, make_event: MakeEvent) -> None:
+    lose_key(filled, ANN)
+    assert letters(filled.run(MEMORIES, make_event("user.erase", 1_000_000))) == []
+    (response,) = answers(ask(filled, make_event, "ann"))
+    assert (response["status"], response["memories"]) == ("ok", [])
+    assert letters(filled.run(MEMORIES, make_event("message", 2_000_000, id="again", content="a violin"))) == []
+    assert [memory["id"] for memory in answers(ask(filled, make_event, "ann"))[0]["memories"]] == ["again"]
+    assert problems_of(filled) == []
+
+
+def test_what_was_sealed_before_an_erasure_does_not_open_after_it(filled: Harness, make_event: MakeEvent) -> None:
+    """Whoever kept the files from before, and even has the master key, has nothing without the user's own."""
+    before = stored(filled, keys.OWNERS + of(filled, ANN))
+    filled.run(MEMORIES, make_event("user.erase", 1_000_000))
+    filled.run(MEMORIES, make_event("message", 2_000_000, id="again", content="a violin"))
+    partition = filled.directory.partition(0)
+    for key, value in before.items():
+        with pytest.raises(DecryptionFailed):
+            partition.open(key, value)
