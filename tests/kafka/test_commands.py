@@ -12,6 +12,8 @@ from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker import HOST, Cluster, free_ports
+from recallflow.brokers.options import KafkaOptions
+from recallflow.flows.topics import check_control
 from tests.kafka.harness import FLAGS, GIVE_UP_S, Command, Names, Start, flags, read_topic, until
 
 
@@ -46,13 +48,17 @@ def produce(broker: Cluster, topic: str, *events: dict[str, Any]) -> None:
 # ── topics, replay, dlq ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_topics_are_created_once(command: Command, at: list[str], topics: Names) -> None:
+def test_topics_are_created_once(
+    command: Command, broker: Cluster, at: list[str], topics: Names, caplog: pytest.LogCaptureFixture
+) -> None:
     named = [*at, *flags(topics), *enrichment(topics)]
     first, again = command("topics", "create", *named), command("topics", "create", *named)
     assert (first.returncode, again.returncode) == (0, 0)
     names = {*flags(topics)[1::2], *enrichment(topics)[1::2]}
     assert set(first.stdout.splitlines()) == {f"{name}: created" for name in names}
     assert set(again.stdout.splitlines()) == {f"{name}: was there" for name in names}
+    check_control(KafkaOptions(broker.bootstrap_servers), topics("control.events"))
+    assert caplog.messages == []  # no decision is ever removed, and none can be backdated
 
 
 @pytest.mark.usefixtures("created")

@@ -19,6 +19,7 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster, free_ports
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
+from recallflow.credentials import ApiKeyText
 from recallflow.enrichment import content_hash
 from recallflow.flows.topics import Topics
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
@@ -166,6 +167,19 @@ def test_requests_are_answered_once(enrichment: Enrichment, llm_server: LlmServe
         enrichment.request(1, begin=40)
         enrichment.check_once(41)
     assert set(asked_about(llm_server).values()) == {1}
+
+
+def test_events_are_sent_with_our_key_and_nothing_else_is(enrichment: Enrichment) -> None:
+    key = ApiKeyText.new().text()
+    enrichment.settings["RECALLFLOW_AUTH_API_KEY"] = key
+    enrichment.request(1)
+    with enrichment.running():
+        enrichment.check_once(1)
+    events, results = (
+        read_topic(enrichment.broker, at) for at in (enrichment.topics.memory, enrichment.topics.results)
+    )
+    assert {dict(event.headers())["x-api-key"] for event in events} == {key.encode()}
+    assert [dict(result.headers()).get("x-api-key") for result in results] == [None]
 
 
 # ── kills, stops, a lost directory ────────────────────────────────────────────────────────────────────────────────

@@ -13,8 +13,10 @@ from confluent_kafka import Producer
 from jwt import PyJWK
 
 from benchmarks.broker import Cluster
+from recallflow.brokers.options import KafkaOptions
 from recallflow.client import QueryFailed, RecallClient
 from recallflow.credentials import ApiKeyText, hash_of, new_salt
+from recallflow.flows.topics import check_control
 from recallflow.signatures import SIGNATURE
 from tests.jwks_server import JwksServer, document, es256
 from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, own_topics, read_topic, until
@@ -220,6 +222,24 @@ def test_forged_and_replayed_decisions_decide_nothing(
     assert errors.count("is not signed with auth.control_secret") == 2
     assert errors.count("is older than what holds") == 1
     assert CONTROL_SECRET not in errors
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"cleanup.policy": "compact"}, {"cleanup.policy": "compact,delete"}, {"retention.bytes": "1000000"}, {}],
+    ids=str,
+)
+def test_a_control_topic_that_forgets_is_told(
+    broker: Cluster, topics: Names, setting: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topics("control.events")
+    kept = {"retention.ms": "-1"} if setting else {"retention.ms": "604800000"}
+    broker.create_topics({topic: 1}, {"message.timestamp.type": "CreateTime", **kept, **setting})
+    check_control(KafkaOptions(broker.bootstrap_servers), topic)
+    forgets, backdated = caplog.messages
+    assert forgets.startswith(f"{topic} does not keep everything")
+    assert "set cleanup.policy=delete, retention.ms=-1, retention.bytes=-1" in forgets
+    assert "set message.timestamp.type=LogAppendTime" in backdated
 
 
 # ── tokens ────────────────────────────────────────────────────────────────────────────────────────────────────────────

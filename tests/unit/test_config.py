@@ -10,6 +10,7 @@ import pytest
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.cli import main
+from recallflow.credentials import ApiKeyText
 from recallflow.errors import UsageError
 from recallflow.flows.config import VARIABLES, Config, Given, RunSettings, printed, read_config
 from recallflow.flows.settings import Settings
@@ -194,6 +195,27 @@ def test_secrets_are_not_printed(name: str, value: str) -> None:
     text = printed(config, origins)
     assert value not in text
     assert tomllib.loads(text)["kafka"]["librdkafka"] == {name: "***"}
+
+
+AUTH = {"api_key": ApiKeyText.new().text(), "secret": "s3cret " * 5, "control_secret": "hunter2 " * 4}
+
+
+def test_no_secret_of_auth_is_shown() -> None:
+    environment = {f"RECALLFLOW_AUTH_{name.upper()}": value for name, value in AUTH.items()}
+    config, origins = read_config({}, environment)
+    assert {name: getattr(config.auth, name) for name in AUTH} == AUTH
+    text = printed(config, origins) + repr(config)
+    assert not any(value in text for value in AUTH.values())
+    assert text.count('"***"') == len(AUTH)
+
+
+@pytest.mark.parametrize("name", AUTH)
+def test_a_secret_of_auth_that_is_none_is_refused_unseen(name: str) -> None:
+    for value in ("too short", AUTH["api_key"][:-1]):
+        if len(value) < 32 or name == "api_key":
+            with pytest.raises(UsageError, match=f"auth.{name}") as raised:
+                read_config({}, {f"RECALLFLOW_AUTH_{name.upper()}": value})
+            assert value not in str(raised.value)
 
 
 def test_the_example_of_the_documentation_is_what_run_takes(
