@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 Kept = Receipted | Requested | DeadLetter | Audited
 
+_WHOSE = slice(2, 2 + 2 * keys.OWNER_BYTES)  # behind `["`, where an entry names its owner
+
 
 def encode(partition: Partition, position: Position, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
     """The record that keeps an event's outputs, to be staged together with its effects; none for no outputs. They go
@@ -44,9 +46,9 @@ def read(partition: Partition, record: Record) -> list[Kept]:
 def of_owners(partition: Partition, owners: Iterable[bytes]) -> Values:
     """What to delete: the outputs of these owners. All that is not delivered is looked at: as much as comes in between
     a few snapshots."""
-    begins = tuple(b'["' + owner.hex().encode() for owner in owners)
-    found = partition.scan_readable(keys.OUTBOX) if begins else ()
-    return {key: None for key, value in found if value.startswith(begins)}
+    wanted = {owner.hex().encode() for owner in owners}
+    found = partition.scan_readable(keys.OUTBOX) if wanted else ()
+    return {key: None for key, value in found if value[_WHOSE] in wanted}
 
 
 def delivered(partition: Partition, offsets: dict[str, int]) -> Values:

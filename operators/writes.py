@@ -18,7 +18,7 @@ from recallflow.operators import audit, erase, outbox, projects, redaction
 from recallflow.operators.apply import Rules, apply, memory_id_of
 from recallflow.operators.enrichment.requests import requests
 from recallflow.operators.enrichment.wanted import Wanted
-from recallflow.operators.erase import Forget, is_erased
+from recallflow.operators.erase import Forget, LargeErasures, is_erased
 from recallflow.operators.events import Item, Refused, Write, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
@@ -47,21 +47,23 @@ class Writes:
         self._owners = owners
         self._rules = rules
         self._expansions = expansions
-        self._forget = forget
         self._large = LargeEvents(partition, owners, rules)
+        self._forget: Forget = partial(_forget, self._large, expansions, forget)
+        self._erasures = LargeErasures(partition, owners, self._forget)
 
     @property
     def has_steps(self) -> bool:
         """Whether `advance` has anything to do."""
-        return bool(self._large)
+        return bool(self._large) or bool(self._erasures)
 
     def is_at_work(self, owner: Owner) -> bool:
         """Whether steps of an owner's event are still to be done."""
-        return self._large.is_at_work(owner)
+        return self._large.is_at_work(owner) or self._erasures.is_at_work(owner)
 
     def advance(self) -> None:
         """Does one step of one event that takes several."""
         self._large.advance()
+        self._erasures.advance()
 
     def apply(self, write: Write) -> Sequence[Kept] | None:
         """Applies an event. Returns what it puts out; None where it takes steps, and is to be applied after them."""
@@ -103,15 +105,18 @@ class Writes:
                 self._expansions.feedback(owner, write.event.memory_id, write.event.useful, record.append_ms)
         return [] if record.silent else outputs
 
-    def _erase(self, write: Write, event: UserErase) -> Sequence[Kept]:
-        """Erases a user."""
+    def _erase(self, write: Write, event: UserErase) -> Sequence[Kept] | None:
+        """Erases a user. Returns what it puts out; None where it takes steps."""
         record, erasure, refusal = write.record, None, None
         outputs: Sequence[Kept]
         try:
             self._check_topic(write)
             projects.check(write)
+            if self._erasures.begin(write, event):
+                return None
+            was_large = self._erasures.end(write.owner)
             erasure = twice(STEP, record.position, erase.plan, self._partition, write, event)
-            outputs = _receipted(write, erase.receipt(write, erasure.outcome))
+            outputs = _receipted(write, erase.receipt(write, "erased" if was_large or erasure.owners else "unchanged"))
         except InvalidRecord as error:
             refusal = error
             outputs = [DeadLetter(record, 0, error, STEP)]
@@ -124,13 +129,8 @@ class Writes:
         if erasure is None:
             self._partition.stage(kept, self._counted(record.position))
         else:
-            erase.carry_out(self._partition, self._owners, erasure, kept, record.position, self._forget_owners)
+            erase.carry_out(self._partition, self._owners, erasure, kept, record.position, self._forget)
         return [] if record.silent else outputs
-
-    def _forget_owners(self, owners: Collection[Owner]) -> None:
-        self._large.forget(owners)
-        self._expansions.forget(owners)
-        self._forget(owners)
 
     def audited(self, item: Item, error: InvalidRecord) -> list[Audited]:
         """What the access record says of a refusal, if there is one and it says anything."""
@@ -194,6 +194,13 @@ class Writes:
         if write.record.position.topic == self._rules.query_topic:
             problem = f"{write.event.type} changes memory: send it to the memory topic, where its order holds"
             raise InvalidRecord("invalid_event", [FieldProblem("type", problem)])
+
+
+def _forget(large: LargeEvents, expansions: Expansions, others: Forget, owners: Collection[Owner]) -> None:
+    """Owners are erased: nothing in memory is about them any more."""
+    large.forget(owners)
+    expansions.forget(owners)
+    others(owners)
 
 
 def _receipted(write: Write, receipt: Receipt | None) -> list[Receipted]:

@@ -177,7 +177,9 @@ class Partition:
             return
         self._commit(WriteBatch(raw_mode=True))
 
-    def erase(self, owners: Sequence[bytes], user: bytes, values: Values, position: Position, brought: Counts) -> None:
+    def erase(
+        self, owners: Sequence[bytes], user: bytes, values: Values, position: Position | None, brought: Counts
+    ) -> None:
         """Deletes all that owners of a user have, their keys too, in ONE WriteBatch with what the event stages that
         erases them, and that files are to be cleaned. Raises StorageError."""
         self.commit()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from recallflow.operators import large, work
+from recallflow.operators import erase, large, work
 from recallflow.operators.answers import turns, waiting
 from recallflow.operators.answers.models import Models, Within
 from recallflow.operators.graph.gate import Seen
@@ -270,6 +270,38 @@ def test_steps_of_an_erased_user_end_and_what_was_held_is_judged_by_its_time(
     ]  # fmt: skip
     assert not any(key.startswith(keys.WORK) for key, _ in engine.records())
     assert engine.directory.counts == (1, 1)
+    engine.stop()
+    assert verify(engine.path).problems == []
+    engine.start()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_user_in_very_many_environments_is_erased_in_steps(
+    make_engine: MakeEngine, make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """Others go on meanwhile; what is behind it waits; a kill in between changes nothing."""
+    monkeypatch.setattr(erase, "AT_ONCE", 3)
+    engine = make_engine()
+    engine.run(MEMORIES, make_event("memory", 1, user_id="bo", id="b", content="lantern"))
+    without = engine.hash()
+    places = [f"place{n}" for n in range(10)]
+    engine.run(MEMORIES, *(make_event("memory", 1, id="m", content="walnut", environment=place) for place in places))
+    snapshot = engine.snapshot()
+    gone = make_event("user.erase", 2 * DAY_MS, receipt=True)
+    late = make_event("memory", DAY_MS, id="late", content="walnut", environment="place3", receipt=True)
+    found = receipts(engine.run(MEMORIES, gone, late))
+    asked = make_event("recall", 3 * DAY_MS, user_id="bo", query="lantern")
+    (response,) = answers(engine.run(QUERIES, asked))
+    assert (ids(response), found) == ({"b"}, [])
+    assert 1 < engine.directory.counts.owners < len(places)
+    if killed:
+        engine.kill(snapshot)
+        found += receipts(engine.read(MEMORIES))
+    found += receipts(engine.advance_to_end())
+    assert [(one["outcome"], one["memory_id"]) for one in found] == [("erased", None), ("erased", "late")]
+    assert engine.directory.counts == (1, 1)
+    assert engine.hash() == without
+    engine.run(MEMORIES, make_event("user.erase", 4 * DAY_MS, user_id="nobody", receipt=True))
     engine.stop()
     assert verify(engine.path).problems == []
     engine.start()
