@@ -46,6 +46,7 @@ from recallflow.records import Position, Record
 from recallflow.signing_keys import SigningKey, read_jwks
 
 BATCH = 100
+WAITS_MOST = 20_000  # records after which a question is surely answered: by then, its 60 seconds are over
 CONTROL_EACH = 20  # one record in so many is a control event
 CODES = frozenset(get_args(ErrorCode))
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 1_000  # of each kind of finding
@@ -161,6 +162,9 @@ class Trial:
             if isinstance(believing, Refused):
                 self._check_refusal(record, believing.error.code, [problem for _, problem in believing.error.fields])
             self._sent[record.position] = record
+            if len(self._sent) > WAITS_MOST:
+                self._askers.pop(first := next(iter(self._sent)), None)
+                del self._sent[first]
             self._check_verdict(record, item)
             items.append(item)
         state.now_ms = records[-1].append_ms

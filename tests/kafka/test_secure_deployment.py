@@ -41,16 +41,17 @@ class Secure:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def client(self, tenant_id: str, api_key: str | None = None, **more: str) -> RecallClient:
+    def client(self, tenant_id: str, api_key: str | None = None) -> RecallClient:
         topics = self.engine.topics
-        named = {
-            "memory_topic": topics.memory,
-            "query_topic": topics.queries,
-            "response_topic": topics.responses,
-            "control_topic": topics.control,
-        }
         return RecallClient(
-            self.engine.broker.bootstrap_servers, tenant_id, api_key=api_key, timeout_s=30.0, **named, **more
+            self.engine.broker.bootstrap_servers,
+            tenant_id,
+            memory_topic=topics.memory,
+            query_topic=topics.queries,
+            response_topic=topics.responses,
+            control_topic=topics.control,
+            api_key=api_key,
+            timeout_s=30.0,
         )
 
     @contextmanager
@@ -76,8 +77,8 @@ class Secure:
 
 @pytest.fixture
 def secure(broker: Cluster, topics: Names, tmp_path: Path, command: Command) -> Secure:
-    others = {name: topics(f"{name}.topic") for name in ("audit", "enrichment", "results")}
-    own = replace(own_topics(topics), **others)
+    requests, results = topics("enrichment.requests"), topics("enrichment.results")
+    own = replace(own_topics(topics), audit=topics("audit.log"), enrichment=requests, results=results)
     key, config = tmp_path / "master.key", tmp_path / "recallflow.toml"
     key.write_bytes(base64.b64encode(bytes(range(32))))
     config.write_text(f"""
