@@ -1,4 +1,4 @@
-"""Quotas of records a second on a real broker: the same ones are refused, whatever is killed, and each is told once."""
+"""Quotas on a real broker: the same records are refused, whatever is killed, each is told once, and can come back."""
 
 import signal
 from collections import Counter
@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
 from recallflow.connectors.kafka.outgoing import SOURCE_HEADER
-from recallflow.control import EVENTS_PER_S, QUERIES_PER_S, SETTLED_MS, Quota
+from recallflow.control import EVENTS_PER_S, MEMORIES_PER_USER, QUERIES_PER_S, SETTLED_MS, Quota
 from tests.kafka import harness
-from tests.kafka.harness import GIVE_UP_S, Names, other_outputs, own_topics, read_topic, until
+from tests.kafka.harness import GIVE_UP_S, Command, Names, other_outputs, own_topics, read_topic, until
 
 LOUD, QUIET = "loud", "quiet"
 LIMIT = 5
@@ -35,8 +35,8 @@ class Deployment(harness.Deployment):
     def limit(self) -> None:
         for name in (EVENTS_PER_S, QUERIES_PER_S):
             event = Quota(type="quota", tenant_id=LOUD, name=name, limit=LIMIT)
-            self._produce(self.topics.control, event.record_key, event.model_dump(exclude_none=True))
-        self._flush()
+            self.produce(self.topics.control, event.record_key, event.model_dump(exclude_none=True))
+        self.flush()
         self.limited_from_ms = self.appended_ms + SETTLED_MS
 
     def flood(self) -> None:
@@ -51,27 +51,27 @@ class Deployment(harness.Deployment):
         for tenant in (*[LOUD] * 2 * LIMIT, QUIET, LOUD, QUIET):
             self.send(tenant)
             self.ask(tenant)
-        self._flush()
+        self.flush()
 
     def await_append(self, at_ms: int) -> None:
         """Returns once the broker's clock shows a time."""
         while self.appended_ms < at_ms:
-            self._produce(self.topics.results, b"tick", {})
-            self._flush()
+            self.produce(self.topics.results, b"tick", {})
+            self.flush()
 
     def send(self, tenant: str) -> None:
         fields = {"type": "message", "content": f"walnut {self.sent}", "receipt": True}
-        self._produce(self.topics.memory, f"{tenant}/ann".encode(), self._event(tenant, fields))
+        self.produce(self.topics.memory, f"{tenant}/ann".encode(), self._event(tenant, fields))
         self.sent += 1
 
     def ask(self, tenant: str) -> None:
         fields = {"type": "user.stats", "id": f"q{self.asked}"}
-        self._produce(self.topics.queries, f"{tenant}/ann".encode(), self._event(tenant, fields))
+        self.produce(self.topics.queries, f"{tenant}/ann".encode(), self._event(tenant, fields))
         self.asked += 1
 
     def first(self) -> None:
         self.send(QUIET)
-        self._flush()
+        self.flush()
 
     def expected(self, topic: str) -> set[int]:
         """The offsets of what is over the quota, by the times of the log."""
@@ -103,14 +103,14 @@ class Deployment(harness.Deployment):
     def _event(self, tenant: str, fields: dict[str, Any]) -> dict[str, Any]:
         return {"tenant_id": tenant, "user_id": "ann", **fields}
 
-    def _produce(self, topic: str, key: bytes, event: dict[str, Any]) -> None:
+    def produce(self, topic: str, key: bytes, event: dict[str, Any]) -> None:
         def delivered(error: Any, message: Any) -> None:
             assert error is None
             self.appended_ms = max(self.appended_ms, message.timestamp()[1])
 
         self.producer.produce(topic, orjson.dumps(event), key, 0, on_delivery=delivered)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         assert self.producer.flush(GIVE_UP_S) == 0
 
 
@@ -159,3 +159,26 @@ def rebuilt(deployment: Deployment, topics: Names, path: Path) -> str:
     with other.running():
         other.outputs(own.receipts, taken)
     return other.hash()
+
+
+def test_what_was_over_a_users_quota_is_applied_once_there_is_room(deployment: Deployment, command: Command) -> None:
+    def limit(most: int) -> None:
+        event = Quota(type="quota", tenant_id=LOUD, name=MEMORIES_PER_USER, limit=most)
+        deployment.produce(deployment.topics.control, event.record_key, event.model_dump(exclude_none=True))
+        deployment.flush()
+        deployment.await_append(deployment.appended_ms + SETTLED_MS + 1)
+
+    topics = deployment.topics
+    with deployment.running():
+        limit(1)
+        for _ in range(2):
+            deployment.send(LOUD)
+        deployment.flush()
+        until(lambda: deployment.letters().total() == 1)
+        limit(2)
+        where = ["--bootstrap-servers", deployment.broker.bootstrap_servers]
+        named = ["--dead-letter-topic", topics.dead_letters, "--memory-topic", topics.memory]
+        done = command("dlq", "replay", "--code", "over_quota", *where, *named)
+        assert done.returncode == 0, done.stderr
+        assert len(deployment.outputs(topics.receipts, 3)) == 3
+    assert deployment.letters().total() == 1
