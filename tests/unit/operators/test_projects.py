@@ -270,6 +270,23 @@ def test_what_a_memory_was_made_of_is_told_as_far_as_it_may_be_read(story: Story
     assert version["derived_from"] == found["p3"]["derived_from"]
 
 
+def test_an_edge_to_another_projects_memory_is_not_there(story: Story) -> None:
+    """Whatever says so, and be it a memory that may be read."""
+    story.tell(memory("p", 0))
+    story.tell(memory("q", 1))
+    edge = {"source": "p0", "target": f"{SECRET}q1", "type": "caused_by", "evidence": "p0"}
+    story.tell({"type": "graph.edges", "edges": [edge]})
+    asked: list[Event] = [
+        {"type": "memory.history", "memory_id": "p0"},
+        {"type": "graph.explore", "nodes": ["p0"], "hops": 2},
+        {"type": "graph.facts", "entities": ["p0"]},
+        {"type": "graph.trace", "query": WORDS[0]},
+    ]
+    for question in asked:
+        assert SECRET in str(story.ask(question, EVERYTHING)), question
+        assert SECRET not in str(story.ask(question, OF_P)), question
+
+
 def test_the_graph_in_numbers_is_refused_with_what_can_ask(story: Story) -> None:
     error = story.ask({"type": "graph.status"}, OF_P)["error"]
     assert error["code"] == "forbidden"
