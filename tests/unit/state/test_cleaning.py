@@ -8,7 +8,7 @@ import pytest
 
 from recallflow.owner import Owner
 from recallflow.records import Position
-from recallflow.state import keys
+from recallflow.state import cleaning, keys
 from recallflow.state.database import SharedMemory
 from recallflow.state.keyring import Keyring
 from recallflow.state.partition import Counts, Partition
@@ -87,6 +87,15 @@ def test_what_is_deleted_beside_goes_from_files_too(opened: Opened, tmp_path: Pa
     partition.erase([KEYRING.owner(ANN)], bytes(16), {sent: None}, Position("log", 0, 0), Counts(0, 0))
     partition.clean()
     assert files_with(tmp_path) == []
+
+
+def test_all_that_an_erasure_deletes_lies_in_what_is_written_anew() -> None:
+    """Small databases are one file: whatever of it is compacted, all of it is."""
+    ann, user = KEYRING.owner(ANN), KEYRING.user("acme", "ann")
+    deleted = [keys.head(ann), keys.usage(ann, 2**63), keys.work(ann), keys.owner_key(ann), keys.user_owner(user, ann)]
+    stretches = [*cleaning._stretches([keys.uncleaned(ann, user)])]  # noqa: SLF001
+    for key in [*deleted, keys.outbox(bytes(16), 0), keys.outbox(b"\xff" * 16, 2**63)]:
+        assert any(first <= key < end for first, end in stretches), key
 
 
 def test_the_next_process_goes_on_with_what_is_left(opened: Opened, tmp_path: Path) -> None:
