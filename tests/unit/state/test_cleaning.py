@@ -93,7 +93,7 @@ def test_all_that_an_erasure_deletes_lies_in_what_is_written_anew() -> None:
     """Small databases are one file: whatever of it is compacted, all of it is."""
     ann, user = KEYRING.owner(ANN), KEYRING.user("acme", "ann")
     deleted = [keys.head(ann), keys.usage(ann, 2**63), keys.work(ann), keys.owner_key(ann), keys.user_owner(user, ann)]
-    stretches = [*cleaning._stretches([keys.uncleaned(ann, user)])]  # noqa: SLF001
+    stretches = [*cleaning._stretches([keys.uncleaned(ann, user)])]
     for key in [*deleted, keys.outbox(bytes(16), 0), keys.outbox(b"\xff" * 16, 2**63)]:
         assert any(first <= key < end for first, end in stretches), key
 
