@@ -101,8 +101,8 @@ class JwksAddress:
         secrets = [key for key in keys if key.secret is not None]
         problems += [f"{key.name}: a secret is no secret at an address" for key in secrets]
         found = [key for key in keys if key.secret is None], problems
-        tag = response.headers.get("ETag")
-        self._latest = None if tag is None else (tag, found)
+        tag = response.headers.get("ETag", "")
+        self._latest = (tag, found) if tag and tag.isascii() else None  # another one could not be sent back
         return found
 
 

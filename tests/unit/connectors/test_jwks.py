@@ -68,6 +68,13 @@ def test_what_has_not_changed_is_not_sent_again(server: JwksServer) -> None:
     assert [asked.get("if-none-match") for asked in server.asked] == [None, '"1"', '"1"']
 
 
+def test_a_tag_that_cannot_be_sent_back_is_not_kept(server: JwksServer) -> None:
+    server.body, server.headers = document(rs256()), {"ETag": '"\xe9"'}
+    source = open_jwks(server.url)
+    assert source.read() == source.read()
+    assert [asked.get("if-none-match") for asked in server.asked] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("status", "headers", "body", "said"),
     [
