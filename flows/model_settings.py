@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -39,8 +39,8 @@ class ServiceSettings:
 
     model: str | None = None
     base_url: str | None = None
-    key: str | None = None
-    headers: tuple[str, ...] = ()
+    key: str | None = field(default=None, repr=False)
+    headers: tuple[str, ...] = field(default=(), repr=False)
     timeout_ms: int = 30_000
     query_timeout_ms: int = 1_500
     attempts: int = 5

@@ -64,7 +64,7 @@ class EncryptionSettings:
     `encrypt_vectors`: vectors too."""
 
     master_key_file: Path | None = None
-    master_key: str | None = None
+    master_key: str | None = field(default=None, repr=False)
     kms_key: str | None = None
     kms_region: str | None = None
     kms_endpoint: str | None = None
@@ -72,4 +72,5 @@ class EncryptionSettings:
 
     def __post_init__(self) -> None:
         given = [name for name in ("master_key_file", "master_key", "kms_key") if getattr(self, name) is not None]
-        refuse_unless(self, *((name, f"given alone, without {given[0]}", False) for name in given[1:2]))
+        if len(given) > 1:  # what was given is a secret, and not shown
+            raise UsageError(f"{' and '.join(given)} are given, and there is one master key: leave out all but one")

@@ -1,7 +1,7 @@
 """The settings of the engine itself: what shapes its state and its answers, with Kafka or without."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from recallflow.connectors.embedders import check_embedder, load_embedder
@@ -52,7 +52,7 @@ class Settings:
     reranker: str | None = None
     reranker_path: Path | None = None
     reranker_url: str | None = None
-    reranker_key: str | None = None
+    reranker_key: str | None = field(default=None, repr=False)
     rerank_timeout_ms: int = 1_500
 
     def __post_init__(self) -> None:

@@ -197,6 +197,28 @@ def test_secrets_are_not_printed(name: str, value: str) -> None:
     assert tomllib.loads(text)["kafka"]["librdkafka"] == {name: "***"}
 
 
+SECRETS = {
+    "ENCRYPTION_MASTER_KEY": "aHVudGVyMg==" * 4,
+    "ENGINE_RERANKER_KEY": "reranker-hunter2",
+    "LLM_KEY": "llm-hunter2",
+    "LLM_HEADERS": "x-key: header-hunter2",
+    "EMBEDDING_KEY": "embedding-hunter2",
+}
+
+
+def test_no_setting_that_is_secret_is_shown() -> None:
+    config, origins = read_config({}, {f"RECALLFLOW_{name}": value for name, value in SECRETS.items()})
+    text = printed(config, origins) + repr(config)
+    assert [name for name, value in SECRETS.items() if value in text] == []
+
+
+def test_of_two_master_keys_none_is_shown() -> None:
+    given = {"ENCRYPTION_MASTER_KEY_FILE": "master.key", "ENCRYPTION_MASTER_KEY": SECRETS["ENCRYPTION_MASTER_KEY"]}
+    with pytest.raises(UsageError, match="master_key_file and master_key are given") as raised:
+        read_config({}, {f"RECALLFLOW_{name}": value for name, value in given.items()})
+    assert SECRETS["ENCRYPTION_MASTER_KEY"] not in str(raised.value)
+
+
 AUTH = {"api_key": ApiKeyText.new().text(), "secret": "s3cret " * 5, "control_secret": "hunter2 " * 4}
 
 
