@@ -24,13 +24,14 @@ Kept = Receipted | Requested | DeadLetter | Audited
 _WHOSE = slice(2, 2 + 2 * keys.OWNER_BYTES)  # behind `["`, where an entry names its owner
 
 
-def encode(partition: Partition, position: Position, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
-    """The record that keeps an event's outputs, to be staged together with its effects; none for no outputs. They go
-    with their `owner`, if that is erased."""
+def encode(partition: Partition, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
+    """What keeps a record's outputs, to be staged together with its effects; nothing for no outputs. They go with their
+    `owner`, if that is erased."""
     if not outputs:
         return {}
     whose = "" if owner is None else partition.keyring.owner(owner).hex()
-    return {_key(partition, position): orjson.dumps([whose, *map(_encode_one, outputs)])}
+    encoded = [_encode_one(output, record) for output in outputs]
+    return {_key(partition, record.position): orjson.dumps([whose, *encoded])}
 
 
 def read(partition: Partition, record: Record) -> list[Kept]:
@@ -65,26 +66,32 @@ def _key(partition: Partition, position: Position) -> bytes:
     return keys.outbox(partition.keyring.name(b"", position.source), position.offset)
 
 
-def _encode_one(output: Kept) -> list[object]:
+def _encode_one(output: Kept, record: Record) -> list[object]:
+    if isinstance(output, DeadLetter):
+        return ["dead", output.number, output.step, output.error.code, [tuple(f) for f in output.error.fields]]
+    # A key names its user, in the receipt of an erasure too: one that the record has is not kept. It is whatever the
+    # record's producer made it, and JSON holds text.
+    key = None if output.key == record.key else base64.b64encode(output.key).decode()
     if isinstance(output, Receipted):
-        # The key is whatever the record's producer made it, and JSON holds text.
-        return ["receipt", output.number, base64.b64encode(output.key).decode(), output.body.decode()]
+        return ["receipt", output.number, key, output.body.decode()]
     if isinstance(output, Requested):
-        return ["request", output.number, base64.b64encode(output.key).decode(), output.body.decode(), output.tasks]
-    if isinstance(output, Audited):
-        return ["audit", output.number, base64.b64encode(output.key).decode(), output.body.decode()]
-    return ["dead", output.number, output.step, output.error.code, [tuple(f) for f in output.error.fields]]
+        return ["request", output.number, key, output.body.decode(), output.tasks]
+    return ["audit", output.number, key, output.body.decode()]
 
 
 def _decode_one(fields: list[object], record: Record) -> Kept:
     match fields:
-        case ["receipt", int(number), str(key), str(body)]:
-            return Receipted(record.position, number, base64.b64decode(key), body.encode())
-        case ["request", int(number), str(key), str(body), list(tasks)]:
-            return Requested(record.position, number, base64.b64decode(key), body.encode(), tuple(tasks))
-        case ["audit", int(number), str(key), str(body)]:
-            return Audited(record.position, number, base64.b64decode(key), body.encode())
+        case ["receipt", int(number), key, str(body)]:
+            return Receipted(record.position, number, _decode_key(key, record), body.encode())
+        case ["request", int(number), key, str(body), list(tasks)]:
+            return Requested(record.position, number, _decode_key(key, record), body.encode(), tuple(tasks))
+        case ["audit", int(number), key, str(body)]:
+            return Audited(record.position, number, _decode_key(key, record), body.encode())
         case ["dead", int(number), str(step), code, list(problems)]:
             error = InvalidRecord(code, [FieldProblem(*problem) for problem in problems])  # type: ignore[arg-type]
             return DeadLetter(record, number, error, step)
     raise ValueError(f"not an outbox entry: {fields!r}")
+
+
+def _decode_key(key: object, record: Record) -> bytes:
+    return base64.b64decode(str(key)) if key is not None else record.key or b""

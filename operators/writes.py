@@ -87,7 +87,7 @@ class Writes:
             drop()
             outputs = [DeadLetter(record, 0, redaction.unreadable(), STEP)]
         ended = self._large.end(owner)
-        kept = ended if record.silent else ended | outbox.encode(self._partition, record.position, outputs, owner)
+        kept = ended if record.silent else ended | outbox.encode(self._partition, record, outputs, owner)
         position = self._counted(record.position)
         if view is None:
             self._partition.stage(kept, position)
@@ -125,7 +125,7 @@ class Writes:
             outputs = [DeadLetter(record, 0, refusal, STEP)]
         if self._rules.audited:
             outputs = [*outputs, audit.erased(write, refusal)]
-        kept = {} if record.silent else outbox.encode(self._partition, record.position, outputs)
+        kept = {} if record.silent else outbox.encode(self._partition, record, outputs)
         if erasure is None:
             self._partition.stage(kept, self._counted(record.position))
         else:
@@ -146,7 +146,7 @@ class Writes:
         if item.error.code in PASSING and item.query_id is None:
             if self._partition.is_applied(record.position):
                 return self._again(record)
-            kept = {} if record.silent else outbox.encode(self._partition, record.position, letters)
+            kept = {} if record.silent else outbox.encode(self._partition, record, letters)
         else:
             kept = {}
         self._partition.stage(kept, self._counted(record.position))
