@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from recallflow.events import PRODUCTION
 from recallflow.fields import EPOCH_MS_MIN, format_time
 from recallflow.flows.engine import LINES_FLOW_ID
 from recallflow.flows.rebuild import STATE_STEP
@@ -45,6 +46,7 @@ def export(
             yield {"type": "person", **owner._asdict()}
             yield from _of_owner(partition, owner, vectors=vectors)
             yield from _pending_outputs(partition, owner)
+    yield from _erasures(partition, tenant_id, user_id, environments)
     for kind, record in _waiting(directory, number):
         event = decode(record)
         if isinstance(event, Refused) or (event.owner.tenant_id, event.owner.user_id) != (tenant_id, user_id):
@@ -58,6 +60,18 @@ def _of_owner(partition: Partition, owner: Owner, *, vectors: bool) -> Iterator[
     for records in (person.records(), PersonGraph(person).records()):
         for kind, shown in records:
             yield {"type": kind, "environment": owner.environment} | readable(shown)
+
+
+def _erasures(partition: Partition, tenant_id: str, user_id: str, environments: Collection[str]) -> Iterator[Fields]:
+    """That the user was erased, and up to which time. Environments are kept as hashes: only those that are asked about,
+    and the one that events name none of, can be told by name."""
+    keyring = partition.keyring
+    user = keyring.user(tenant_id, user_id)
+    names = {keyring.owner(Owner(tenant_id, one, user_id)): one for one in (*environments, PRODUCTION)}
+    for key, until_ms in partition.scan(keys.erased(user)):
+        owner = key[len(keys.erased(user)) :]
+        where = {"environment": names.get(owner)} if owner else {}
+        yield {"type": "erased", **where, "until": format_time(int(until_ms))}
 
 
 def _waiting(directory: StateDirectory, number: int) -> Iterator[tuple[str, Record]]:
@@ -80,7 +94,7 @@ def _pending_outputs(partition: Partition, owner: Owner) -> Iterator[Fields]:
     for _, value in partition.scan(keys.OUTBOX):
         whose, *outputs = orjson.loads(value)
         for output in outputs if whose == wanted else ():
-            if output[0] in ("receipt", "request"):
+            if output[0] != "dead":  # which holds nothing of the event
                 shown = {"kind": output[0], "output": orjson.loads(output[3])}
                 yield {"type": "pending_output", "environment": owner.environment, **shown}
 

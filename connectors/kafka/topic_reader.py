@@ -65,6 +65,12 @@ class TopicReader:
             raise SourceError(f"no topic {' and no topic '.join(missing)}: create it (recallflow topics create)")
         return {topic: sorted(found[topic].partitions) for topic in topics}
 
+    def existing(self, topics: Sequence[str]) -> dict[str, list[int]]:
+        """The partition numbers of those topics that are there."""
+        found = self.ask(lambda: self._list(topics))
+        there = [topic for topic in topics if topic in found and found[topic].error is None]
+        return {topic: sorted(found[topic].partitions) for topic in there}
+
     def span(self, topic: str, number: int) -> tuple[int, int]:
         """First offset and end of a partition: where what is committed ends, or with UNCOMMITTED all there is."""
         part = TopicPartition(topic, number)

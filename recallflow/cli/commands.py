@@ -11,6 +11,7 @@ from recallflow.cli import (
     demo,
     dlq,
     enrich,
+    erase,
     graph,
     inspect,
     kafka,
@@ -38,7 +39,7 @@ def commands() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"recallflow {version('recallflow')}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     first = demo, pipe, memory, replay, graph, categories, quota, keys
-    for module in (*first, kafka, enrich, reembed, dlq, inspect, person, schema):
+    for module in (*first, kafka, enrich, reembed, dlq, inspect, person, erase, schema):
         module.add_to(added)
     _add_debug(parser)
     return parser

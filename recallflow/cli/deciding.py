@@ -24,6 +24,7 @@ def client(where: Config, tenant_id: str, environment: str = "prod") -> RecallCl
         where.kafka.bootstrap_servers,
         tenant_id,
         environment=environment,
+        memory_topic=where.topics.memory,
         query_topic=where.topics.queries,
         response_topic=where.topics.responses,
         control_topic=where.topics.control,

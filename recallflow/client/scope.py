@@ -56,9 +56,10 @@ class Scope(NamedTuple):
         return self.checked(cast(AnyEvent, parse(event.model_dump_json(exclude_unset=True, warnings=False).encode())))
 
     def checked(self, event: AnyEvent) -> AnyEvent:
-        """The event itself. Raises UsageError where it is another tenant's or environment's."""
+        """The event itself. Raises UsageError where it is another tenant's or environment's. An erasure of a user may
+        be of all environments."""
         for name, ours in self._asdict().items():
-            if (theirs := getattr(event, name)) != ours:
+            if (theirs := getattr(event, name)) not in (ours, None):
                 raise UsageError(f"{name} is {theirs!r}, and this client is for {ours!r}")
         return event
 

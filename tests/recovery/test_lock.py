@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "graph status": ("graph", "status", "--state-dir"),
     "graph trace": ("graph", "trace", "tea?", "--state-dir"),
     "graph facts": ("graph", "facts", "--state-dir"),
+    "erase": ("erase", "acme", "ann", "--state-dir"),
     "export": ("export", "acme", "ann", "--state-dir"),
     "info": ("state", "info", "--state-dir"),
     "hash": ("state", "hash", "--state-dir"),

@@ -1,0 +1,62 @@
+"""`recallflow erase`: what it does to a directory that is not in use."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.messages import time_ms
+from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.errors import RecallflowError, SourceError
+from recallflow.events import UserErase
+from recallflow.flows.config import Config
+from recallflow.flows.embedded import process
+from recallflow.flows.encryption import open_at_rest
+from recallflow.flows.export import export
+from recallflow.flows.settings import MINUTE_MS, Settings
+from recallflow.records import Position
+from recallflow.state.checkpoint import CACHE_BYTES
+from recallflow.state.directory import Fingerprint, StateDirectory, describe
+from recallflow.state.person import Fields
+
+
+def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> None:
+    """Applies the events to a state directory or a checkpoint, and returns once nothing is left of it on the disk.
+    Raises StateInUse where a process has it open, and RecallflowError where an event is refused."""
+    settings = _settings_of(config.engine, describe(path).fingerprint)
+    lines = [event.model_dump_json(exclude_none=True).encode() for event in events]
+    at_rest = open_at_rest(config.encryption)
+    processed = process(lines, settings, path, models=config.models, at_rest=at_rest)
+    if processed.rejected:
+        raise RecallflowError(processed.rejected[0]["error"]["message"])
+    with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
+        directory.finish_cleaning()
+
+
+def _settings_of(settings: Settings, stored: Fingerprint) -> Settings:
+    """The settings that the directory was made with, as far as they are no matter of a model."""
+    return replace(
+        settings,
+        partitions=stored.partitions,
+        episode_gap_minutes=stored.episode_gap_ms / MINUTE_MS,
+        similarity_threshold=stored.similarity_threshold,
+        similarity_max_k=stored.similarity_max_k,
+        similarity_max_per_memory=stored.similarity_max_per_memory,
+    )
+
+
+def export_before(
+    config: Config, path: Path, tenant_id: str, user_id: str, environments: Sequence[str]
+) -> Iterator[Fields]:
+    """What a directory holds on a person before it is erased."""
+    with StateDirectory.existing(path, CACHE_BYTES, open_at_rest(config.encryption)) as directory:
+        yield from export(directory, tenant_id, user_id, environments)
+
+
+def append_time(options: KafkaOptions, position: Position) -> int:
+    """When Kafka took a record in (epoch ms). Raises SourceError."""
+    with TopicReader(options) as reader:
+        for message in reader.read_to_end(position.topic, position.partition, position.offset):
+            if message.offset() == position.offset:
+                return time_ms(message)
+    raise SourceError(f"{position} is not in its topic any more")

@@ -1,0 +1,113 @@
+"""`recallflow erase --verify`: whether any byte of a person is left in files."""
+
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from recallflow.connectors.kafka.patience import Patience
+from recallflow.errors import DecryptionFailed, StateError, UsageError
+from recallflow.events import PRODUCTION
+from recallflow.flows.recovery import recovery_store
+from recallflow.flows.settings import Settings
+from recallflow.owner import Owner
+from recallflow.state import keys
+from recallflow.state.at_rest import AtRest
+from recallflow.state.checkpoint import CACHE_BYTES
+from recallflow.state.ciphers import SEALED
+from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.keyring import Keyring
+from recallflow.state.searching import Findings, Known, Pieces, search_folder
+from recallflow.state.traces import Traces
+
+LOOK_S = 1.0  # between two searches
+
+
+class Sought(NamedTuple):
+    """A person whose traces are looked for."""
+
+    tenant_id: str
+    user_id: str
+    environments: frozenset[str]
+    traces: Traces
+
+
+def sought(tenant_id: str, user_id: str, environments: Sequence[str], records: Iterator[Mapping[str, Any]]) -> Sought:
+    """The person that records are about: of an export, or events. Raises UsageError where nothing in them is long
+    enough to be told from chance."""
+    traces, found = Traces(), {*environments} or {PRODUCTION}
+    traces.add({"user_id": user_id})
+    for record in records:
+        traces.add(record)
+        if not environments and isinstance(named := record.get("environment"), str):
+            found.add(named)
+    if not traces.pieces():
+        raise UsageError(
+            f"nothing that is known of user {user_id} is long enough to be looked for: give --export FILE, what "
+            "recallflow export wrote before"
+        )
+    return Sought(tenant_id, user_id, frozenset(found), traces)
+
+
+def read_export(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file that `recallflow export` wrote. Raises UsageError."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                record = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise UsageError(f"{path}, line {number}: no JSON: give what recallflow export wrote") from error
+            if isinstance(record, dict):
+                yield record
+
+
+def search(who: Sought, folders: Sequence[Path], at_rest: AtRest, patience: Patience) -> Findings:
+    """Searches every file of the folders: a process may still be cleaning one, so that one in which something is found
+    is searched again, until patience ends. A piece that records of others have, or that a directory of nobody has,
+    proves nothing."""
+    pieces, between_searches = Pieces(who.traces.pieces()), threading.Event()
+    findings, left = Findings(others=_of_nobody(pieces)), [*folders]
+    while True:
+        for folder in left:
+            search_folder(folder, pieces, _known(folder, who, at_rest), findings)
+        telling = findings.telling()
+        left = [folder for folder in left if any(path.is_relative_to(folder) for path in telling)]
+        if not left or patience.ended():
+            return findings
+        between_searches.wait(LOOK_S)
+        for path in telling:
+            del findings.found[path]
+
+
+def _known(folder: Path, who: Sought, at_rest: AtRest) -> Known:
+    """Tells by its key whose a record of the folder is, and opens what is sealed with the directory's key."""
+    try:
+        keyring = Keyring(describe(folder).secret.opened(folder, at_rest.master_key))
+    except StateError:  # no state directory, or another master key's: whatever is in it may be the person's
+        return Known()
+    own = {keyring.owner(Owner(who.tenant_id, environment, who.user_id)) for environment in who.environments}
+
+    def opened(key: bytes, value: bytes) -> bytes:
+        if value[:1] != SEALED or key.startswith(keys.OWNERS):
+            return value
+        try:
+            return keyring.cipher.open(key, value)
+        except DecryptionFailed:
+            return value
+
+    return Known(lambda key: key.startswith(keys.OWNERS) and keys.split(key)[0] not in own, opened)
+
+
+def _of_nobody(pieces: Pieces) -> set[int]:
+    """Pieces that a new directory has: words of RocksDB and of our own."""
+    findings = Findings()
+    with tempfile.TemporaryDirectory(prefix="recallflow-") as folder:
+        fingerprint = Settings(partitions=1).fingerprint(Settings().load_embedder())
+        with StateDirectory.open(Path(folder), fingerprint, CACHE_BYTES) as directory:
+            directory.partitions()
+            recovery_store(Path(folder))
+        search_folder(Path(folder), pieces, Known(), findings)
+    return {number for found in findings.found.values() for number in found}
