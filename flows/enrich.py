@@ -20,14 +20,14 @@ from recallflow.connectors.kafka.hub import Ways
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
-from recallflow.errors import UsageError
+from recallflow.errors import StateError, UsageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import run_dataflow
-from recallflow.flows.enrich_begin import begin_enrichment, is_answered
+from recallflow.flows.enrich_begin import begin_enrichment, is_answered, read_again
 from recallflow.flows.enrich_metrics import EnrichmentMetrics, EnrichmentRunning, EnrichmentTally
 from recallflow.flows.enrich_models import EnrichmentModels, open_models
-from recallflow.flows.enrich_steps import FLOW_ID, Reader, build
+from recallflow.flows.enrich_steps import FLOW_ID, Reader, UnderWay, build
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.recovery import committed, has_store, recovery_store
 from recallflow.flows.repeats import check_results
@@ -43,6 +43,7 @@ from recallflow.flows.serving import (
     stop_on_signals,
 )
 from recallflow.operators.async_call import Completions, Runtime
+from recallflow.records import Position
 from recallflow.state.directory import DESCRIPTION
 
 PENDING_TO_CAPACITY = 4  # requests that are read and not answered, for each call that may be under way
@@ -140,17 +141,21 @@ class EnrichFlow:
             wake=runtime.completions.wake,
         )
         stack.callback(source.close)
-        source.progress.gave(topics.enrichment, self._pending())
+        source.progress.gave(topics.enrichment, len(self._pending()))
         watch.call(known.check, table.grow, source.grow)
         tally = EnrichmentTally()
         running = EnrichmentRunning(source, tally, deployment, watch, connection, models)
         return running, known
 
-    def _pending(self) -> int:
-        """Requests that were read by an earlier run, and are asked again by this one."""
-        held = sum(len(held.items) for held in committed(self.state_dir, BATCHES_STEP).values())
-        called = (calls.pending for calls in committed(self.state_dir, CALLS_STEP).values())
-        return held + sum(len(batch) for pending in called for batch in pending)
+    def _pending(self) -> list[Position]:
+        """Requests that were read by an earlier run, and are asked again. Raises StateError where an earlier
+        version kept what they say."""
+        held = [one for held in committed(self.state_dir, BATCHES_STEP).values() for one in held.items]
+        calls = committed(self.state_dir, CALLS_STEP).values()
+        pending = [*held, *(one for call in calls for batch in call.pending for one in batch)]
+        if not all(isinstance(one, UnderWay) for one in pending):
+            raise StateError(f"{self.state_dir} holds requests of an earlier version, in the clear: {NEW_DIRECTORY}")
+        return [one.position for one in pending]
 
     def _flow(
         self,
@@ -168,7 +173,10 @@ class EnrichFlow:
         router = Router(self.topics, known.partitions, sink.most_bytes, self.config.auth)
         reader = Reader(self.topics.enrichment, partial(is_answered, begin.answered))
         flow = Dataflow(FLOW_ID)
-        outputs = build(flow, running.source, runtime, models.enrich, self.config.enrichment, reader, running.tally)
+        resumed = read_again(self.config.kafka, self._pending())
+        outputs = build(
+            flow, running.source, runtime, models.enrich, self.config.enrichment, reader, running.tally, resumed
+        )
         routed: Any = op.flat_map_batch("route", outputs, routing(router, running.source, running.tally.observe))
         op.output("records", routed, sink)
         return flow

@@ -5,19 +5,20 @@ again.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.messages import time_ms
+from recallflow.connectors.kafka.messages import record_of, time_ms
 from recallflow.connectors.kafka.sink import identity_of
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 from recallflow.flows.begin import Begin, ends
 from recallflow.flows.sent import sent_before
 from recallflow.flows.topics import Topics
-from recallflow.records import Position
+from recallflow.records import Position, Record
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +54,28 @@ def answered_requests(options: KafkaOptions, topics: Topics) -> Spans:
                     if position.source in found:
                         found[position.source].mark(position.offset, position.offset + 1)
     return {source: spans for source, marks in found.items() if (spans := marks.spans())}
+
+
+def read_again(options: KafkaOptions, positions: Sequence[Position]) -> dict[Position, Record]:
+    """The records at these positions, without those that are gone from their topic. Raises SourceError."""
+    found: dict[Position, Record] = {}
+    if not positions:
+        return found
+    offsets: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for position in positions:
+        offsets[position.topic, position.partition].add(position.offset)
+    with TopicReader(options) as reader:
+        for part, wanted in offsets.items():
+            low, _ = reader.span(*part)
+            for message in reader.read_to_end(*part, max(low, min(wanted))):
+                if message.offset() in wanted:
+                    record = record_of(message)
+                    found[record.position] = record
+                if message.offset() >= max(wanted):
+                    break
+    if gone := len({*positions} - found.keys()):
+        _log.warning("%d requests that were under way are gone from their topic: nothing is found out of them", gone)
+    return found
 
 
 def is_answered(answered: Mapping[str, list[list[int]]], position: Position) -> bool:

@@ -7,7 +7,9 @@ What models said goes to the topic of results, and comes back from there: a lang
 twice, and what is in a topic is the same however often it is read.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,7 +40,21 @@ READ, ASK = "read", "ask"
 Enrich = Callable[[Sequence[Asked], int], Awaitable[Sequence[EnrichmentResult]]]
 """What asks the models, by what was decided at a time: one result for each request, in their order."""
 
-Called = Completed[tuple[Record, ...], Sequence[EnrichmentResult]] | Failed[tuple[Record, ...]]
+
+class UnderWay:
+    """A request that is being asked. A snapshot keeps its position and nothing of what it says, so that no file holds
+    a user's text, not even after the user was erased: after a start the request is read again."""
+
+    __slots__ = ("position", "record")
+
+    def __init__(self, position: Position, record: Record | None = None) -> None:
+        self.position, self.record = position, record
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnderWay, (self.position,)
+
+
+Called = Completed[tuple[UnderWay, ...], Sequence[EnrichmentResult]] | Failed[tuple[UnderWay, ...]]
 
 
 def build(
@@ -49,10 +65,19 @@ def build(
     settings: EnrichmentSettings,
     reader: "Reader",
     tally: EnrichmentTally,
+    resumed: Mapping[Position, Record],
 ) -> KeyedStream[EnrichmentOutput]:
-    """All steps up to the sink."""
+    """All steps up to the sink. `resumed`: the requests that were under way when the flow stopped, read again; one that
+    is not among them is gone from its topic, and nothing comes of it."""
 
-    async def ask(records: tuple[Record, ...]) -> Sequence[EnrichmentResult]:
+    def records_of(batch: tuple[UnderWay, ...]) -> list[Record]:
+        found = (one.record or resumed.get(one.position) for one in batch)
+        return [record for record in found if record is not None]
+
+    async def ask(batch: tuple[UnderWay, ...]) -> Sequence[EnrichmentResult]:
+        records = records_of(batch)
+        if not records:
+            return []
         asked = [_asked(record) for record in records]
         try:
             results = await enrich(asked, records[-1].append_ms)
@@ -67,7 +92,7 @@ def build(
     requests = op.flat_map_batch("requests", items, _requests)
     batches = batched("batches", requests, settings.batch_size, settings.batch_wait_ms / 1000)
     called = async_call("ask", batches, read.finished, ask, runtime)
-    answers = op.flat_map_batch("answers", called, partial(_answers, tally))
+    answers = op.flat_map_batch("answers", called, partial(_answers, tally, records_of))
     outputs = op.flat_map_batch("outputs_read", items, _outputs)
     return op.merge("outputs", answers, outputs)
 
@@ -89,6 +114,7 @@ class Reader:
         """`answered`: whether a request has a result since before the state directory began."""
         self._request_topic = request_topic
         self._answered = answered
+        self._secret = secrets.token_bytes(32)  # with another process' one, keys of snapshots tell nothing
 
     def __call__(self, records: list[Record]) -> Iterator[Item]:
         look_for_cycles()  # hardly anything of the batch before is left
@@ -103,17 +129,17 @@ class Reader:
         try:
             if is_request:
                 request = twice(READ, record.position, parse_request, record.value)
-                return Request(record, _key(request))
+                return Request(record, self._key(request))
             return (*_sent(record, twice(READ, record.position, parse_result, record.value)), done)
         except InvalidRecord as error:
             return DeadLetter(record, 0, error, READ), done
 
-
-def _key(request: EnrichmentRequest) -> str:
-    """Messages of a session are read together; an embedding service reads whatever it is given."""
-    if request.tasks == ["embed"]:
-        return orjson.dumps([request.tenant_id]).decode()
-    return orjson.dumps([*request.owner, request.session_id]).decode()
+    def _key(self, request: EnrichmentRequest) -> str:
+        """Which requests may be asked together: messages of a session are read together; an embedding service reads
+        whatever it is given. A hash, as snapshots stand under it."""
+        embeds = request.tasks == ["embed"]
+        together = [request.tenant_id] if embeds else [*request.owner, request.session_id]
+        return hashlib.blake2b(orjson.dumps(together), key=self._secret, digest_size=16).hexdigest()
 
 
 def _sent(record: Record, result: EnrichmentResult) -> Iterator[EnrichmentOutput]:
@@ -136,8 +162,8 @@ def _sent(record: Record, result: EnrichmentResult) -> Iterator[EnrichmentOutput
         yield Receipted(record.position, number, key, receipt.model_dump_json(exclude_none=True).encode())
 
 
-def _requests(items: list[Item]) -> Iterator[tuple[str, Record]]:
-    return ((item.key, item.record) for item in items if isinstance(item, Request))
+def _requests(items: list[Item]) -> Iterator[tuple[str, UnderWay]]:
+    return ((one.key, UnderWay(one.record.position, one.record)) for one in items if isinstance(one, Request))
 
 
 def _outputs(items: list[Item]) -> Iterator[tuple[str, EnrichmentOutput]]:
@@ -157,9 +183,11 @@ def _encoded(result: EnrichmentResult) -> bytes:
     return result.model_dump_json(exclude_unset=True).encode()
 
 
-def _answers(tally: EnrichmentTally, batch: list[tuple[str, Called]]) -> Iterator[tuple[str, EnrichmentOutput]]:
+def _answers(
+    tally: EnrichmentTally, records_of: Callable[[tuple[UnderWay, ...]], list[Record]], batch: list[tuple[str, Called]]
+) -> Iterator[tuple[str, EnrichmentOutput]]:
     for key, called in batch:
-        asked = [_asked(record) for record in called.item]
+        asked = [_asked(record) for record in records_of(called.item)]
         if isinstance(called, Completed):
             results: Sequence[EnrichmentResult] = called.value
         else:
@@ -168,4 +196,5 @@ def _answers(tally: EnrichmentTally, batch: list[tuple[str, Called]]) -> Iterato
             tally.answered(one.request, result)
             bare = unanswered(one, "its topic does not take a result so large")
             yield key, Enriched(one.position, 0, result.owner.record_key, _encoded(result), _encoded(bare))
-            yield key, Done(one.position.source, (one.position.offset,))
+        for position in (one.position for one in called.item):
+            yield key, Done(position.source, (position.offset,))

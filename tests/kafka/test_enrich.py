@@ -15,14 +15,18 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_END, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from benchmarks.broker import Cluster, free_ports
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER
 from recallflow.credentials import ApiKeyText
 from recallflow.enrichment import content_hash
+from recallflow.flows.enrich import CALLS_STEP
+from recallflow.flows.recovery import committed, has_store
 from recallflow.flows.topics import Topics
 from recallflow.operators.enrichment.prompts import DATA, DATA_END
+from recallflow.state.searching import Findings, Known, Pieces, search_folder
 from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, own_topics, read_topic, until, watched
 from tests.llm_server import Asked, Fault, LlmServer
 
@@ -217,6 +221,55 @@ def test_a_stop_waits_for_no_call_and_what_was_pending_is_asked_again(
     with enrichment.running():
         enrichment.check_once(20)
     assert set(asked_about(llm_server).values()) == {2}
+
+
+def test_no_file_holds_what_is_asked_nor_of_whom_it_is(enrichment: Enrichment, llm_server: LlmServer) -> None:
+    enrichment.request(20)
+    llm_server.fail("hang", times=None)
+    process = enrichment.start()
+    with watched(process):
+        llm_server.wait_for(lambda now: now.held == 20)
+        until(lambda: sum(map(len, pending(enrichment.state_dir))) == 20)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    findings = Findings()
+    search_folder(
+        enrichment.state_dir, Pieces([b"I moved to town", b"user_id", b'"acme"', b"acme/u"]), Known(), findings
+    )
+    assert findings.sizes
+    assert findings.telling() == {}
+    llm_server.heal()
+    with enrichment.running():
+        enrichment.check_once(20)
+
+
+def test_what_retention_took_while_it_was_asked_is_passed_over(
+    broker: Cluster, enrichment: Enrichment, llm_server: LlmServer
+) -> None:
+    enrichment.request(10)
+    llm_server.fail("hang", times=None)
+    with enrichment.running():
+        llm_server.wait_for(lambda now: now.held == 10)
+    llm_server.heal()
+    empty(broker, enrichment.topics.enrichment)
+    enrichment.request(1, begin=10)
+    with enrichment.running():
+        until(lambda: len(enrichment.results()) == 1)
+    assert [result["memory_id"] for result in enrichment.results()] == ["m10"]
+
+
+def pending(state_dir: Path) -> list[tuple[Any, ...]]:
+    """What snapshots have under way."""
+    if not has_store(state_dir):
+        return []
+    return [batch for call in committed(state_dir, CALLS_STEP).values() for batch in call.pending]
+
+
+def empty(broker: Cluster, topic: str) -> None:
+    """Removes all records of a topic, as retention does."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.delete_records([TopicPartition(topic, n, OFFSET_END) for n in range(PARTITIONS)]).values():
+        future.result()
 
 
 def test_without_its_directory_nothing_that_was_answered_is_asked_again(
