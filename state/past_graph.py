@@ -94,10 +94,12 @@ class PastGraph(OwnerGraph):
         """The `seq` of memories that were linked to the node, newest first; of a memory, its own."""
         if key.memory:
             return super().members(key, limit)
+        near: Iterable[int]
         if (number := self._episodes.get(key)) is not None:
             facts = self._index.conversation.facts
-            return sorted({*facts["seq"][facts["episode"] == number].tolist()}, reverse=True)[:limit]
-        own, near = self._called(key), self._ever_linked(key, limit)
+            own, near = key, sorted({*facts["seq"][facts["episode"] == number].tolist()}, reverse=True)
+        else:
+            own, near = self._called(key), self._ever_linked(key, limit)
         return [*islice((seq for seq in near if any(node == own for node, _ in self.links(seq))), limit)]
 
     def links(self, seq: int) -> list[tuple[NodeKey, str]]:

@@ -8,6 +8,7 @@ from recallflow.operators.graph.paths import SHARED_NODE, Step
 from recallflow.operators.graph.query_graph import QueryGraph
 from recallflow.operators.graph.rollout import Fallback
 from recallflow.state.arrays import Column, Places
+from recallflow.state.graph_codec import NodeKey
 
 STEPS = 1_000
 
@@ -42,5 +43,10 @@ def _traced(graph: QueryGraph, step: Step) -> TracedStep:
 
 
 def _name(graph: QueryGraph, vertex: Vertex) -> str:
-    """The key of a memory, which the graph knows even if an index of an earlier moment does not, or of another node."""
-    return str(graph.graph.links(vertex)[0][0] if isinstance(vertex, int) else vertex)
+    """The key of a memory, or of another node. The index knows a memory whose graph could not be written, the graph one
+    that is not in an index of an earlier moment."""
+    if not isinstance(vertex, int):
+        return str(vertex)
+    if (slot := graph.index.slot(vertex)) is not None:
+        return str(NodeKey(graph.index.ids[slot], memory=True))
+    return str(graph.graph.links(vertex)[0][0])

@@ -236,6 +236,19 @@ def test_what_had_not_happened_is_no_node_of_then(make_event: MakeEvent, run_flo
     assert not [one for one in answered.responses if one.get("subgraph")]
 
 
+@pytest.mark.parametrize("kind", ["graph.explore", "graph.trace"])
+def test_an_episode_of_then_has_no_member_of_later(kind: str, make_event: MakeEvent, run_flow: RunFlow) -> None:
+    """Also where episodes are joined anew, as of what was known."""
+    said = [
+        make_event("message", minute * 60_000, id=f"m{minute}", content="Tea?", session_id="s") for minute in (1, 2, 3)
+    ]
+    fields: dict[str, Any] = {"nodes": ["m1"], "hops": 2} if kind == "graph.explore" else {"query": "tea"}
+    asked = make_event(kind, HOUR_MS, as_of={"event_time": 2 * 60_000, "ingestion_time": 4 * 60_000}, **fields)
+    answer = run_flow([*said, asked]).responses[-1]
+    assert answer["status"] == "ok", answer
+    assert "m3" not in str(answer)
+
+
 CLUB = {"entities": [{"name": "club x"}]}
 ASKED = {"entities": ["club x"]}
 

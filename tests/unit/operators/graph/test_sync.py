@@ -146,6 +146,26 @@ def test_a_failed_forget_is_made_up_for(engine: Engine, faults: Faults) -> None:
     assert {edge.type for edge in engine.edges().values()} == {"likes"}
 
 
+@pytest.mark.parametrize("as_of", [{}, {"as_of": {"event_time": 50}}, {"as_of": {"ingestion_time": 50}}], ids=str)
+@pytest.mark.parametrize("kind", ["graph.explore", "graph.trace", "graph.facts", "recall"])
+def test_questions_are_answered_where_a_memory_has_no_links(
+    engine: Engine, faults: Faults, kind: str, as_of: dict[str, Any]
+) -> None:
+    """Though it is in an episode, and edges lead to it."""
+    for name in ("b", "a", "c"):
+        faults.left = {"a": 100}
+        engine.run(event("message", id=name, content="Tea?", session_id="s", timestamp=1))
+    edges = [{"source": "b", "target": "a", "type": "caused_by"}, {"source": "a", "target": "c", "type": "caused_by"}]
+    engine.run(event("graph.edges", edges=edges, timestamp=1))
+    fields: dict[str, Any] = {"nodes": ["b"], "hops": 3} if kind == "graph.explore" else {"query": "tea"}
+    if kind == "recall":
+        fields |= {"strategy": "hybrid_graph", "traversal_depth": 3, "k": 1}
+    answer = engine.ask(event(kind, timestamp=100, **fields, **as_of))
+    assert engine.graph.links(1) == []
+    assert answer["status"] != "error", answer
+    assert "graph_failed" not in str(answer["warnings"])
+
+
 def test_an_event_about_the_memory_itself_brings_it_up_to_date(engine: Engine, faults: Faults) -> None:
     faults.left = {"a": 1}
     engine.run(said("a"), event("memory.update", memory_id="a", tags=["cold"]))
