@@ -45,11 +45,10 @@ class OwnerKeys:
         begun[entry] = owner.environment.encode()
         return begun
 
-    def forget(self, owner: bytes) -> Mapping[bytes, None]:
-        """What is to be deleted for nobody to have the owner's key any more."""
-        stored = self._get(keys.owner_key(owner))
+    def forget(self, owner: bytes, user: bytes) -> Mapping[bytes, None]:
+        """What is to be deleted for nobody to have the key of a user's owner any more."""
         self.ciphers.pop(owner, None)
-        return {} if stored is None else {keys.owner_key(owner): None, keys.user_owner(stored[:_NAME], owner): None}
+        return {keys.owner_key(owner): None, keys.user_owner(user, owner): None}
 
     def _begin_tenant(self, tenant: bytes) -> dict[bytes, bytes]:
         place = keys.tenant_key(tenant)

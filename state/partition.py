@@ -184,7 +184,7 @@ class Partition:
         erases them, and that files are to be cleaned. Raises StorageError."""
         self.commit()
         for owner in owners:
-            self.forget_key(owner)
+            self.forget_key(owner, user)
         marks: list[bytes] = [keys.uncleaned(owner, user) for owner in owners]
         self.stage(values | dict.fromkeys(marks, b""), position, brought)
         batch = WriteBatch(raw_mode=True)
@@ -258,9 +258,9 @@ class Partition:
             return False
         return True
 
-    def forget_key(self, owner: bytes) -> None:
-        """Stages the end of an owner's key: nobody can open any more what was sealed with it."""
-        self._pending.update(self._owner_keys.forget(owner))
+    def forget_key(self, owner: bytes, user: bytes) -> None:
+        """Stages the end of the key of a user's owner: nobody can open any more what was sealed with it."""
+        self._pending.update(self._owner_keys.forget(owner, user))
 
     # ------------------------------------------------------------------ durability
 

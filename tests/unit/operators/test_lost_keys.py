@@ -303,6 +303,16 @@ def test_who_has_lost_its_key_can_be_erased_and_begins_anew(filled: Harness, mak
     assert problems_of(filled) == []
 
 
+def test_an_erasure_leaves_no_trace_of_who_has_no_key_any_more(filled: Harness, make_event: MakeEvent) -> None:
+    places = [keys.owner_key(of(filled, ANN)), keys.OWNERS + of(filled, ANN)]
+    places.append(keys.users_owners(filled.directory.partition(0).keyring.user("acme", "ann")))
+    assert all(stored(filled, place) for place in places)
+    filled.directory.partition(0)._db.delete(places[0])
+    filled.restart()
+    filled.run(MEMORIES, make_event("user.erase", 1_000_000))
+    assert [stored(filled, place) for place in places] == [{}, {}, {}]
+
+
 def test_what_was_sealed_before_an_erasure_does_not_open_after_it(filled: Harness, make_event: MakeEvent) -> None:
     """Whoever kept the files from before, and even has the master key, has nothing without the user's own."""
     before = stored(filled, keys.OWNERS + of(filled, ANN))

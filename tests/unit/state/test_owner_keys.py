@@ -70,7 +70,7 @@ def test_nothing_that_was_sealed_with_a_forgotten_key_opens(opened: Opened) -> N
     sealed = partition.seal_for(ann, b"held", b"tea")
     bos = partition.seal_for(KEYRING.owner(BO), b"held", b"milk")
     partition.commit()
-    partition.forget_key(ann)
+    partition.forget_key(ann, KEYRING.user("acme", "ann"))
     with pytest.raises(DecryptionFailed):
         partition.open_for(ann, b"held", sealed)
     partition.begin_owner(ANN)  # she begins anew
@@ -89,7 +89,7 @@ def test_a_user_is_found_in_all_its_environments_and_nobody_else(opened: Opened)
         partition.begin_owner(owner)
     assert set(partition.owners_of("acme", "ann")) == {ANN, ANNS_TESTS}
     assert partition.owners_of("acme", "nobody") == []
-    partition.forget_key(KEYRING.owner(ANN))
+    partition.forget_key(KEYRING.owner(ANN), KEYRING.user("acme", "ann"))
     assert partition.owners_of("acme", "ann") == [ANNS_TESTS]
     partition.commit()
     assert opened().owners_of("acme", "ann") == [ANNS_TESTS]
