@@ -118,7 +118,8 @@ class LargeErasures:
         for owner, (write, event, owners) in self._left.items():
             some, position = [*islice(owners, AT_ONCE)], write.record.position
             if some:
-                with suppress(InvalidRecord):  # where our own code fails, the event itself is refused in the end
+                # Where our own code fails, or a tombstone does not open, the event itself is refused in the end.
+                with suppress(InvalidRecord, DecryptionFailed):
                     erasure = twice(STEP, position, plan, self._partition, write, event, some)
                     carry_out(self._partition, self._owners, erasure, {}, None, self._forget)
             else:

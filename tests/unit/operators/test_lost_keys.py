@@ -10,6 +10,7 @@ import pytest
 
 from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.errors import DecryptionFailed
+from recallflow.operators import erase
 from recallflow.operators.redaction import REDACTED
 from recallflow.operators.step import Clocks
 from recallflow.outputs import Output
@@ -311,6 +312,23 @@ def test_an_erasure_leaves_no_trace_of_who_has_no_key_any_more(filled: Harness, 
     filled.restart()
     filled.run(MEMORIES, make_event("user.erase", 1_000_000))
     assert [stored(filled, place) for place in places] == [{}, {}, {}]
+
+
+def test_steps_of_an_erasure_pass_over_a_tombstone_that_does_not_open(
+    engine: Harness, make_event: MakeEvent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erase, "AT_ONCE", 3)
+    engine.run(MEMORIES, make_event("user.erase", 1, environment="place3"))
+    places = [f"place{n}" for n in range(10)]
+    engine.run(MEMORIES, *(make_event("memory", 2, id="m", content="tea", environment=place) for place in places))
+    ((tombstone, value),) = stored(engine, keys.ERASED).items()
+    overwrite(engine, {tombstone: value[:-1] + bytes([value[-1] ^ 1])})
+    found = engine.run(
+        MEMORIES, make_event("user.erase", 1_000_000), make_event("memory", 3, user_id="bo", content="tea")
+    )
+    found += engine.advance_to_end()
+    assert [letter.error.code for letter in letters(found)] == ["unreadable"]
+    assert stored(engine, keys.OWNERS + of(engine, BO))
 
 
 def test_what_was_sealed_before_an_erasure_does_not_open_after_it(filled: Harness, make_event: MakeEvent) -> None:
