@@ -28,12 +28,15 @@ def seal_items(partition: Partition, label: bytes, items: Iterable[Item]) -> tup
     What is held behind an erasure of its own user comes after it, and may be new: the key that its owner has now will
     be gone by then, so it is sealed with the directory's."""
     sealed: list[bytes] = []
-    erasures: list[UserErase] = []
+    erased: set[tuple[str, str | None, str]] = set()  # tenant, environment (None: all) and user
     for item in items:
-        outlives = not isinstance(item, Refused) and any(event.covers(item.owner) for event in erasures)
+        outlives = False
+        if not isinstance(item, Refused):
+            tenant_id, environment, user_id = item.owner
+            outlives = any((tenant_id, one, user_id) in erased for one in (environment, None))
         sealed.append(_seal(partition, label, item, by_owner=not outlives))
         if isinstance(item, Write) and isinstance(item.event, UserErase):
-            erasures.append(item.event)
+            erased.add((item.event.tenant_id, item.event.environment, item.event.user_id))
     return tuple(sealed)
 
 
