@@ -25,9 +25,8 @@ class Staged:
     """What one event changes of its owner's graph: records to write (None deletes), and what memory learns of them.
     `nodes`: see `HotGraph`, None of a node that is gone; `superseded`: see `OwnerGraph`; `unsynced`: None of a memory
     that is in step again; `joined`: see `Unions`; `caseless`: all of them, if they are others now; `sketches`: empty of
-    a memory that has none now; `edges`: how many are new; `more_edges`: how many more
-    there are; `kept`: keys of what it keeps of the past, by the node or
-    edge that they begin with."""
+    a memory that has none now; `edges`: how many numbers it gives to edges; `more_edges`: how many more there are after
+    it; `kept`: keys of what it keeps of the past, by the node or edge that they begin with."""
 
     effects: dict[bytes, bytes | None] = field(default_factory=dict)
     nodes: dict[str, bytes | None] = field(default_factory=dict)
