@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
+
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.records import Position, Record
 
@@ -23,6 +25,13 @@ def time_ms(message: Any) -> int:
     the year 9999 is none: it becomes 1970-01-01, so that no clock that runs forward is carried away by it."""
     at_ms: int = message.timestamp()[1]
     return at_ms if 0 <= at_ms <= EPOCH_MS_MAX else NO_TIME_MS
+
+
+def append_ms(message: Any) -> int:
+    """When the log took a record in; 0 where the time is the producer's: it says nothing about the order, and one far
+    ahead would hold up others."""
+    kind, at_ms = message.timestamp()
+    return at_ms if kind == TIMESTAMP_LOG_APPEND_TIME else 0
 
 
 def record_of(message: Any, *, silent: bool = False) -> Record:

@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Any, NamedTuple
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
-
-from recallflow.connectors.kafka.messages import size_bytes
+from recallflow.connectors.kafka.messages import append_ms, size_bytes
 from recallflow.connectors.kafka.turns import Turns
 
 KEYS_MAX = 20_000  # owners whose partition is remembered; then everything is let through, and they are forgotten
@@ -71,9 +69,9 @@ class Lane:
         self.given_bytes += size_bytes(message)
         if isinstance(self.queue, Turns):
             for passed in self.queue.passed():
-                self._pass(passed)
+                self._pass(passed.offset, passed.append_ms)
         else:
-            self._pass(message)
+            self._pass(message.offset(), append_ms(message))
         return message
 
     def was_given(self, offset: int) -> bool:
@@ -86,9 +84,9 @@ class Lane:
         beyond = tuple(sorted({offset for offset in ahead if offset >= self.next_offset}))
         return Place(self.next_offset, self.answered_from, self.since_ms, beyond)
 
-    def _pass(self, message: Any) -> None:
-        """All records up to this one were given."""
-        self.next_offset, self.since_ms = message.offset() + 1, append_ms(message)
+    def _pass(self, offset: int, appended_ms: int) -> None:
+        """All records up to this offset were given; the one there was appended at that time."""
+        self.next_offset, self.since_ms = offset + 1, appended_ms
 
     def note(self, end: int) -> None:
         self.noted, self.end = self.end, max(self.end, end)
@@ -190,10 +188,3 @@ class Order:
             self._places = {key: number}
             self.draining = False
         return not self.draining
-
-
-def append_ms(message: Any) -> int:
-    """When the log took a record in; 0 where the time is the producer's: it says nothing about the order, and one far
-    ahead would hold up others."""
-    kind, time_ms = message.timestamp()
-    return time_ms if kind == TIMESTAMP_LOG_APPEND_TIME else 0

@@ -15,8 +15,8 @@ from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, WAYS, Hub, Reader, Ways, gone
-from recallflow.connectors.kafka.messages import record_of
-from recallflow.connectors.kafka.order import Lane, Order, Place, append_ms
+from recallflow.connectors.kafka.messages import append_ms, record_of
+from recallflow.connectors.kafka.order import Lane, Order, Place
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
 from recallflow.connectors.kafka.turns import Turns

@@ -2,13 +2,27 @@
 
 A tenant that has two thousand waiting does not keep others from being heard. Those of one tenant stay in the order of
 the log; a record's key says whose it is, which is a hint only, and good enough for that.
+
+What was given before its turn in the log is remembered, in snapshots too, until all before it was given. Where that is
+too much, as when very many tenants ask behind one that waits with very much, the log's first is given next.
 """
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+from recallflow.connectors.kafka.messages import append_ms
 from recallflow.owner import key_tenant
+
+AHEAD_MAX = 20_000  # records given before their turn in the log: 5 MB
+
+
+class Passed(NamedTuple):
+    """What stays known of a record until all before it were given."""
+
+    offset: int
+    append_ms: int
+    tenant: bytes
 
 
 class Turns:
@@ -18,7 +32,7 @@ class Turns:
         """`given`: offsets that were given before their turn in the log."""
         self.ahead = set(given)
         self._read: deque[Any] = deque()
-        self._log: deque[Any] = deque()  # in the order of the log, from the first on that was not given
+        self._log: deque[Passed] = deque()  # in the order of the log, from the first on that was not given
         self._lines: dict[bytes, deque[Any]] = {}  # by tenant, whose turn it is first
         self._waiting = 0
 
@@ -33,26 +47,28 @@ class Turns:
         self._sort()
         if not self._lines:
             raise IndexError("nobody waits")
-        tenant, line = next(iter(self._lines.items()))
+        # A record that an earlier run was given may wait, and be in the log no more.
+        is_full = self._log and len(self._log) - self._waiting >= AHEAD_MAX
+        tenant = self._log[0].tenant if is_full else next(iter(self._lines))
+        line = self._lines.pop(tenant)
         message = line.popleft()
-        del self._lines[tenant]
         if line:
             self._lines[tenant] = line
         self._waiting -= 1
         self.ahead.add(message.offset())
         return message
 
-    def passed(self) -> Iterator[Any]:
+    def passed(self) -> Iterator[Passed]:
         """The next records, in the order of the log, that were given, as all before them were."""
-        while self._log and self._log[0].offset() in self.ahead:
-            message = self._log.popleft()
-            self.ahead.discard(message.offset())
-            yield message
+        while self._log and self._log[0].offset in self.ahead:
+            self.ahead.discard(self._log[0].offset)
+            yield self._log.popleft()
 
     def _sort(self) -> None:
         """Sorts what was read by tenants."""
         while self._read:
             message = self._read.popleft()
-            self._log.append(message)
-            self._lines.setdefault(key_tenant(message.key()), deque()).append(message)
+            tenant = key_tenant(message.key())
+            self._log.append(Passed(message.offset(), append_ms(message), tenant))
+            self._lines.setdefault(tenant, deque()).append(message)
             self._waiting += 1
