@@ -53,7 +53,7 @@ from recallflow.flows.serving import (
 from recallflow.flows.tally import Tally
 from recallflow.flows.token_keys import TokenKeys, key_source
 from recallflow.flows.topics import check_control, stamped_by_log
-from recallflow.flows.trust import known_secrets, trust_of
+from recallflow.flows.trust import trust_of
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import WithCompletions
 from recallflow.operators.authorise import Authoriser
@@ -92,7 +92,7 @@ class KafkaFlow:
             deployment = stack.enter_context(closing(deployment_of(self.config, self.topics.memory)))
             directory, rewind = self._open_directory(stack, deployment, self.settings.fingerprint(embedder))
             # Before anything else is read: each record is judged by what was decided up to then.
-            secrets = known_secrets(self.config.auth)
+            secrets: dict[str, bytes] = {}  # which the first look at signing keys fills
             authoriser = Authoriser(decisions, trust_of(self.config.auth, secrets))
             secret = self.config.auth.control_secret
             read = ControlTable(self.options, self.topics.control, history=decisions, secret=secret)

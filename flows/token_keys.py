@@ -63,11 +63,14 @@ class TokenKeys:
         self._stopping = threading.Event()
 
     def begin(self) -> None:
-        """The first look: before anything is read that may need the keys. Raises SourceError where keys cannot be read
-        and none is known, so that no token could be believed, and SinkError."""
+        """The first look: before anything is read that may need the keys. Raises SourceError where a file of keys cannot
+        be read, as the log lacks what is secret of it; where an address cannot be and no key is known, so that no token
+        could be believed; and SinkError."""
         try:
             self.look()
         except SourceError as error:
+            if self._source is not None and not self._source.is_remote:
+                raise
             if not self._own and not self._held():
                 raise SourceError(f"{error}; no signing key is known yet, so that no token would be believed") from None
             _log.warning("%s; tokens are judged by the keys that are known", error)

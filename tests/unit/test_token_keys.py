@@ -90,6 +90,14 @@ def test_keys_of_a_file_are_announced_as_they_come_and_revoked_as_they_go(log: L
     assert log.news() == []
 
 
+def test_a_file_that_cannot_be_read_at_a_start_stops_it_whatever_is_known(log: Log, tmp_path: Path) -> None:
+    path = write(tmp_path, oct_key("one"))
+    watch(log, path)[0].begin()
+    path.unlink()
+    with pytest.raises(SourceError, match="cannot read"):
+        watch(log, path, OWN)[0].begin()
+
+
 def test_a_restart_announces_nothing_that_is_known(log: Log, tmp_path: Path) -> None:
     path = write(tmp_path, rs256("one"), oct_key("two"))
     watch(log, path, OWN)[0].begin()
