@@ -10,13 +10,14 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from recallflow.connectors.kafka.connection import Connection
+from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.deployment import Deployment
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode
 from recallflow.flows.enrich_models import EnrichmentModels
-from recallflow.flows.metrics import counter, gauge, input_metrics, obstacle_of
+from recallflow.flows.metrics import counter, gauge, input_metrics, left_out_metric, obstacle_of
 from recallflow.flows.model_metrics import model_metrics
 from recallflow.llm import Spent
 from recallflow.operators.enrichment.claims import REFUSALS
@@ -77,6 +78,7 @@ class EnrichmentRunning:
     watch: Watch
     connection: Connection
     models: EnrichmentModels
+    table: ControlTable
 
 
 class EnrichmentMetrics(Collector):
@@ -102,6 +104,7 @@ class EnrichmentMetrics(Collector):
             yield from input_metrics(running.source)
             yield from _results(running.tally)
             yield from model_metrics(running.models.meters)
+            yield left_out_metric(running.table)
             added = running.watch.added
             yield counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
             yield gauge("connected", "Whether the brokers can be reached", int(running.connection.connected))

@@ -99,8 +99,7 @@ class Metrics(Collector):
                 self._running.authoriser.late,
                 JUDGED_BY,
             )
-            left_out = self._running.table.left_out
-            yield counter("control_events_left_out", "Control events that do not count", "reason", left_out, LEFT_OUT)
+            yield left_out_metric(self._running.table)
             held = self._running.directory.counts
             yield _unfit(self._running.directory.unfit)
             yield gauge("owners", "Users whose memory is held", held.owners)
@@ -144,6 +143,11 @@ def obstacle_of(source: KafkaSource, connection: Connection, deployment: Deploym
     if not connection.connected:
         return "Kafka is away"
     return "" if deployment.held else "the deployment is not held"
+
+
+def left_out_metric(table: ControlTable) -> Metric:
+    """Which control events do not count."""
+    return counter("control_events_left_out", "Control events that do not count", "reason", table.left_out, LEFT_OUT)
 
 
 def input_metrics(source: KafkaSource) -> Iterator[Metric]:

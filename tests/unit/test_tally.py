@@ -209,7 +209,7 @@ def enriching(running: Running) -> EnrichmentRunning:
     """An enrichment flow of the same parts, with one model."""
     models = EnrichmentModels(None, Mock(spec=EmbeddingService), [Meter("judge")], Thresholds(), History())
     source, tally = running.source, EnrichmentTally()
-    return EnrichmentRunning(source, tally, running.deployment, running.watch, running.connection, models)
+    return EnrichmentRunning(source, tally, running.deployment, running.watch, running.connection, models, running.table)
 
 
 def test_results_are_counted_by_task_code_and_reason(running: Running) -> None:
@@ -226,6 +226,7 @@ def test_results_are_counted_by_task_code_and_reason(running: Running) -> None:
     )
     for _ in range(4):
         flow.tally.answered(request, result)
+    flow.table.left_out["not_signed"] += 2
     flow.tally.observe(Derived(Position("results", 0, 1), 0, b"acme/ann", b"{}"))
     found = shown(metrics)
     expected = {
@@ -239,6 +240,8 @@ def test_results_are_counted_by_task_code_and_reason(running: Running) -> None:
         "recallflow_refused_claims_total{'reason': 'unfit'}": 0,
         "recallflow_outputs_total{'kind': 'event'}": 1,
         "recallflow_model_left_alone{'model': 'judge'}": 0,
+        "recallflow_control_events_left_out_total{'reason': 'not_signed'}": 2,
+        "recallflow_control_events_left_out_total{'reason': 'replayed'}": 0,
     }
     assert {name: found.get(name) for name in expected} == expected
     assert flow.tally.describe() == (
