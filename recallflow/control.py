@@ -1,4 +1,5 @@
-"""Control events: what a tenant's operator decides (topic `control.events`, compacted, keyed `tenant/kind/name`)."""
+"""Control events: what a tenant's operator decides (topic `control.events`, keyed `tenant/kind/name`). The topic
+keeps every one: records are judged by what held when they came."""
 
 from typing import Annotated, Any, Literal
 
@@ -47,7 +48,7 @@ class Control(Model):
 
     @property
     def record_key(self) -> bytes:
-        """Under which only the latest decision of its kind and name is kept."""
+        """What all decisions of one kind and name have in common, so that they come in their order."""
         return f"{self.tenant_id}/{self.type}/{self.name}".encode()  # type: ignore[attr-defined]
 
 
