@@ -13,7 +13,7 @@ from recallflow.errors import UsageError
 from recallflow.fields import Name
 
 SECRET_BYTES_MIN = 32  # of HS256, as RFC 7518 has it: shorter ones can be guessed from any token
-RSA_BITS_MIN = 2_048
+RSA_BITS_MIN, RSA_BITS_MAX = 2_048, 16_384  # OpenSSL verifies nothing with longer ones
 KEYS_MAX = 100  # of one document
 # Key type → the one algorithm that its keys are for, and the members that make up a public key, or a secret.
 _TYPES = {
@@ -87,7 +87,7 @@ def read_key(given: object) -> SigningKey:
         raise UsageError("it cannot be read") from None
     if algorithm == "HS256":
         return SigningKey.of_secret(key, kid)
-    if isinstance(key, RSAPublicKey) and key.key_size < RSA_BITS_MIN:
-        raise UsageError(f"a key of RS256 has {RSA_BITS_MIN} bits or more")
+    if isinstance(key, RSAPublicKey) and not RSA_BITS_MIN <= key.key_size <= RSA_BITS_MAX:
+        raise UsageError(f"a key of RS256 has {RSA_BITS_MIN} to {RSA_BITS_MAX} bits")
     thumbprint = hashlib.sha256(json.dumps(public, separators=(",", ":"), sort_keys=True).encode()).hexdigest()
     return SigningKey(kid or thumbprint, algorithm, thumbprint, public, None)

@@ -202,7 +202,7 @@ def test_keys_that_cannot_be_used_are_named_once(log: Log, tmp_path: Path, caplo
     keys.begin()
     keys.look()
     assert [text for text in caplog.messages if "2048" in text] == [
-        "auth.jwks: keys.1: a key of RS256 has 2048 bits or more"
+        "auth.jwks: keys.1: a key of RS256 has 2048 to 16384 bits"
     ]
     assert log.news() == [("one", False)]
 
