@@ -209,7 +209,9 @@ def enriching(running: Running) -> EnrichmentRunning:
     """An enrichment flow of the same parts, with one model."""
     models = EnrichmentModels(None, Mock(spec=EmbeddingService), [Meter("judge")], Thresholds(), History())
     source, tally = running.source, EnrichmentTally()
-    return EnrichmentRunning(source, tally, running.deployment, running.watch, running.connection, models, running.table)
+    return EnrichmentRunning(
+        source, tally, running.deployment, running.watch, running.connection, models, running.table
+    )
 
 
 def test_results_are_counted_by_task_code_and_reason(running: Running) -> None:
