@@ -52,7 +52,7 @@ from recallflow.flows.serving import (
 )
 from recallflow.flows.tally import Tally
 from recallflow.flows.token_keys import TokenKeys, key_source
-from recallflow.flows.topics import check_control, stamped_by_log
+from recallflow.flows.topics import check_control, judged_by_senders, stamped_by_log
 from recallflow.flows.trust import trust_of
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import WithCompletions
@@ -175,9 +175,18 @@ class KafkaFlow:
         found = ask.first()
         if unknown := [str(skip) for skip in self.skips if skip.partition >= found[skip.topic].partitions]:
             raise UsageError(f"--skip {', '.join(unknown)}: there is no such partition")
-        ends = partial(source_ends, self.options, (self.topics.memory, self.topics.queries))
+        inputs = (self.topics.memory, self.topics.queries)
+        ends = partial(source_ends, self.options, inputs)
         known = KnownTopics.open(self.state_dir, found, self.topics.read_for(), written, ends)
         catch_up, watch, misplaced = CatchUp(), Watch(ask, found), Misplaced()
+        stamped = stamped_by_log(self.options, inputs)
+        unstamped = [topic for topic in inputs if topic not in stamped]
+
+        def failure() -> Exception | None:
+            if unstamped and authoriser.asks():  # the first key may come at any time
+                return judged_by_senders(unstamped)
+            return deployment.failure() or table.failure() or watch.failure()
+
         connection = stack.enter_context(closing(Connection(self.options, self.topics.memory, catch_up)))
         source = KafkaSource(
             self.options,
@@ -189,7 +198,7 @@ class KafkaFlow:
             rewind=rewind,
             given_up=begin.given_up,
             catch_up=catch_up,
-            failure=lambda: deployment.failure() or table.failure() or watch.failure(),
+            failure=failure,
             closing=parts,
             wake=None if models is None else models.runtime.completions.wake,
             in_turn=True,

@@ -63,8 +63,8 @@ class TokenKeys:
         self._stopping = threading.Event()
 
     def begin(self) -> None:
-        """The first look: before anything is read that may need the keys. Raises SourceError where a file of keys cannot
-        be read, as the log lacks what is secret of it; where an address cannot be and no key is known, so that no token
+        """The first look: before anything is read that may need the keys. Raises SourceError where a file of keys
+        cannot be read, as the log lacks what is secret of it, or an address, and no key is known, so that no token
         could be believed; and SinkError."""
         try:
             self.look()

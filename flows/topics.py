@@ -91,6 +91,14 @@ def stamped_by_log(options: KafkaOptions, topics: Iterable[str]) -> frozenset[st
     return frozenset(topic for topic, found in ask_configs(options, topics).items() if found.stamped_by_log)
 
 
+def judged_by_senders(topics: Iterable[str]) -> UsageError:
+    """Why records of topics cannot be judged as of a time that their producers choose."""
+    return UsageError(
+        f"{', '.join(topics)}: records carry their producers' times (CreateTime), by which credentials would be "
+        "judged: set message.timestamp.type=LogAppendTime"
+    )
+
+
 def ask_sizes(
     options: KafkaOptions, inputs: Iterable[str], written: Iterable[str], *, judged: bool = False
 ) -> dict[str, int]:
@@ -100,10 +108,7 @@ def ask_sizes(
     found = ask_configs(options, (*inputs, *written))
     if own := [topic for topic in inputs if not found[topic].stamped_by_log]:
         if judged:
-            raise UsageError(
-                f"{', '.join(own)}: records carry their producers' times (CreateTime), by which credentials would be "
-                "judged: set message.timestamp.type=LogAppendTime"
-            )
+            raise judged_by_senders(own)
         _log.warning(
             "%s: records carry their producers' times (CreateTime): clocks that differ mix up what was known when; "
             "set message.timestamp.type=LogAppendTime",

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from recallflow.credentials import ApiKeyText, hash_of, new_salt
 from recallflow.flows.topics import check_control
 from recallflow.signatures import SIGNATURE
 from tests.jwks_server import JwksServer, document, es256
-from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, own_topics, read_topic, until
+from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, own_topics, read_topic, until, watched
 
 CONTROL_SECRET = "c" * 32
 REFUSED = "unauthenticated"
@@ -36,11 +37,15 @@ def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
 def running(deployment: Deployment) -> Iterator[None]:
     """A first run, once it has begun to read: queries from before that are not answered."""
     with deployment.running():
-        producer = Producer({"bootstrap.servers": deployment.broker.bootstrap_servers})
-        producer.produce(deployment.topics.memory, b"no event")
-        assert producer.flush(GIVE_UP_S) == 0
-        until(lambda: len(read_topic(deployment.broker, deployment.topics.dead_letters)) == 1)
+        await_begin(deployment)
         yield
+
+
+def await_begin(deployment: Deployment) -> None:
+    producer = Producer({"bootstrap.servers": deployment.broker.bootstrap_servers})
+    producer.produce(deployment.topics.memory, b"no event")
+    assert producer.flush(GIVE_UP_S) == 0
+    until(lambda: len(read_topic(deployment.broker, deployment.topics.dead_letters)) == 1)
 
 
 def client(deployment: Deployment, **given: Any) -> RecallClient:
@@ -240,6 +245,20 @@ def test_a_control_topic_that_forgets_is_told(
     assert forgets.startswith(f"{topic} does not keep everything")
     assert "set cleanup.policy=delete, retention.ms=-1, retention.bytes=-1" in forgets
     assert "set message.timestamp.type=LogAppendTime" in backdated
+
+
+def test_the_first_key_ends_an_engine_whose_senders_choose_the_time(deployment: Deployment, topics: Names) -> None:
+    """Whoever sent a record as of a year ago would be believed, without any credentials."""
+    own = replace(deployment, topics=replace(deployment.topics, memory=topics("backdated")))
+    own.broker.create_topics({own.topics.memory: 1}, {"message.timestamp.type": "CreateTime"})
+    process = own.start()
+    with watched(process), client(own) as sender:
+        await_begin(own)
+        assert said(sender) == "0"
+        sender.create_key()
+        _, errors = process.communicate()
+    assert process.returncode == 2
+    assert "would be judged: set message.timestamp.type=LogAppendTime" in errors.decode().splitlines()[-1]
 
 
 # ── tokens ────────────────────────────────────────────────────────────────────────────────────────────────────────────
