@@ -59,19 +59,24 @@ def _seal(partition: Partition, label: bytes, item: Item, *, by_owner: bool) -> 
         owner = partition.keyring.owner(item.owner)
         try:
             partition.begin_owner(item.owner)
-            return owner + partition.seal_for(owner, label, value)
+            return owner + partition.seal_for(owner, _place(partition, label), value)
         except DecryptionFailed:
             pass
-    return _NOBODY + partition.keyring.cipher.seal(label, value)
+    return _NOBODY + partition.keyring.cipher.seal(_place(partition, label), value)
 
 
 def _open(partition: Partition, label: bytes, sealed: bytes) -> Record | None:
     owner, value = sealed[:OWNER_BYTES], sealed[OWNER_BYTES:]
     try:
         if owner == _NOBODY:
-            opened = partition.keyring.cipher.open(label, value)
+            opened = partition.keyring.cipher.open(_place(partition, label), value)
         else:
-            opened = partition.open_for(owner, label, value)
+            opened = partition.open_for(owner, _place(partition, label), value)
     except DecryptionFailed:
         return None
     return decode_record(orjson.loads(opened))
+
+
+def _place(partition: Partition, label: bytes) -> bytes:
+    """Where a record waits: in another state partition's snapshot it does not open."""
+    return b"%b in %d" % (label, partition.number)

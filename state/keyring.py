@@ -63,6 +63,11 @@ class Keyring:
         ends = source + target + kind.encode()
         return hashlib.blake2b(ends, key=self._secret, person=owner, salt=b"edge", digest_size=NAME_BYTES).digest()
 
+    def cipher_of(self, content: bytes) -> Cipher:
+        """A key that only whoever has the content can make, beside the secret."""
+        digest = hashlib.blake2b(content, key=self._secret, person=b"content key", digest_size=KEY_BYTES)
+        return Cipher(digest.digest())
+
     def digest(self, owner: bytes, content: bytes) -> bytes:
         """A 16-byte fingerprint of content, which reveals nothing without the secret."""
         return hashlib.blake2b(content, key=self._secret, person=owner, salt=b"content", digest_size=16).digest()

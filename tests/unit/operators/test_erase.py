@@ -8,6 +8,8 @@ import pytest
 
 from recallflow.errors import DecryptionFailed
 from recallflow.flows.embedded import Processed
+from recallflow.outputs import Output
+from recallflow.records import Principal
 from recallflow.state import keys
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import MEMORIES, Harness, receipts
@@ -335,4 +337,32 @@ def test_the_outbox_of_one_environment_goes_alone(tmp_path: Path, make_event: Ma
     engine.run(MEMORIES, make_event("user.erase", 10, environment="test"))
     engine.kill()
     assert [one["memory_id"] for one in receipts(engine.read(MEMORIES))] == ["walnut"]
+    engine.stop()
+
+
+def test_what_an_erased_users_events_put_out_names_nobody_and_is_sent_again(
+    tmp_path: Path, make_event: MakeEvent
+) -> None:
+    """The erasure itself, what comes too late, and what is refused, before it and after it; with an access record."""
+    engine = Harness(tmp_path / "s", rules={"audited": True})
+    ann = {"user_id": "annwalnut", "receipt": True}
+    refused = make_event("memory", 2, id="oak1", content="tea", project_id="walnut", **ann)
+    told = [
+        (make_event("memory", 1, id="oak0", content="tea", **ann), None),
+        (refused, Principal("bowalnut", ("q",))),
+        (make_event("user.erase", 10, id="oak2", **ann), Principal("kimwalnut")),
+        (make_event("memory", 3, id="oak3", content="tea", **ann), None),
+        (make_event("memory.forget", 4, memory_id="oak0", **ann), None),
+        (refused | {"id": "oak4"}, Principal("bowalnut", ("q",))),
+    ]
+    first = [output for event, sender in told for output in engine.run(MEMORIES, event, principal=sender)]
+
+    def said(outputs: list[Output]) -> list[bytes | str]:
+        bodies = [getattr(one, "body", None) or str(getattr(one, "error", "")) for one in outputs]
+        return [body for body in bodies if body]
+
+    assert len(kept(engine)) == 5
+    assert [one for one in kept(engine) if any(word in one for word in (b"walnut", b"oak", b"YW5ud2Fs"))] == []
+    engine.kill()
+    assert said(engine.read(MEMORIES)) == said(first)[1:]
     engine.stop()
