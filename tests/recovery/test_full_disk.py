@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from recallflow.cli import main
-from recallflow.state import partition
+from recallflow.state import database
 
 COMMANDS = (("state", "verify"), ("state", "checkpoint", "COPY"), ("ask", "tea?"), ("remember", "Tea."))
 NO_SPACE = os.strerror(errno.ENOSPC)
@@ -21,14 +21,14 @@ def rocksdb(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> NoReturn:
         raise OSError(f"IO error: {NO_SPACE}: While appending to file: /s/p000/000012.log: {NO_SPACE}")
 
-    monkeypatch.setattr(partition, "Rdict", refuse)
+    monkeypatch.setattr(database, "Rdict", refuse)
 
 
 def lock(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> NoReturn:
         raise OSError(f"IO error: {NO_SPACE}: While open a file for lock: /s/p000/LOCK: {NO_SPACE}")
 
-    monkeypatch.setattr(partition, "Rdict", refuse)
+    monkeypatch.setattr(database, "Rdict", refuse)
 
 
 def sqlite(message: str) -> Callable[[pytest.MonkeyPatch], None]:

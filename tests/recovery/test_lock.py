@@ -1,6 +1,7 @@
 """One process at a time has a state directory: whoever comes second is told who has it, and has changed nothing."""
 
 import argparse
+import base64
 import hashlib
 import itertools
 import os
@@ -46,6 +47,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "checkpoint": ("state", "checkpoint", "TARGET", "--state-dir"),
     "restore": ("state", "restore", "CHECKPOINT", "--state-dir"),
     "rebuild": ("state", "rebuild", "--state-dir"),
+    "rotate": ("state", "rotate-key", "--to-master-key-file", "KEY", "--state-dir"),
     "give up": ("state", "rebuild", "--give-up-unanswered", "--bootstrap-servers", NOBODY, "--state-dir"),
 }
 
@@ -70,6 +72,7 @@ def held(tmp_path_factory: pytest.TempPathFactory, start: Start, pipe: Pipe) -> 
     """A filled directory that another process works on, and that process' id; beside it a log and a checkpoint."""
     folder = tmp_path_factory.mktemp("held")
     (folder / "log.jsonl").write_bytes(EVENT + b"\n")
+    (folder / "key").write_bytes(base64.b64encode(bytes(32)))
     pipe(folder / "s", [EVENT])
     copying = start("state", "checkpoint", folder / "copy", "--state-dir", folder / "s")
     copying.communicate()
@@ -88,6 +91,7 @@ def held(tmp_path_factory: pytest.TempPathFactory, start: Start, pipe: Pipe) -> 
 def test_a_second_command_is_refused_and_changes_nothing(held: tuple[Path, int], cli: Cli, name: str) -> None:
     folder, holder = held
     places = {"LOG": folder / "log.jsonl", "TARGET": folder / "target", "CHECKPOINT": folder / "copy"}
+    places["KEY"] = folder / "key"
     before = tree(folder / "s")
     second = cli(*(places.get(word, word) for word in COMMANDS[name]), folder / "s")
     said = [line for line in second.stderr.splitlines() if " INFO " not in line]
