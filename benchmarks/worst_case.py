@@ -28,12 +28,12 @@ from recallflow import limits
 from recallflow.connectors.embedders import load_embedder
 from recallflow.flows.settings import Settings
 from recallflow.operators.answers.models import Models, Within
-from recallflow.operators.apply import Rules
 from recallflow.operators.decode import decode
 from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.events import Batch
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
+from recallflow.operators.rules import Rules
 from recallflow.outputs import Answer, DeadLetter, Output
 from recallflow.parsing import QUERY_TYPES
 from recallflow.records import Position, Record

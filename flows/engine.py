@@ -13,12 +13,12 @@ from recallflow.connectors.token_counters import load_tiktoken
 from recallflow.embedder import Embedder
 from recallflow.flows.cycles import look_for_cycles
 from recallflow.operators.answers.models import Models
-from recallflow.operators.apply import Rules
 from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Batch, Item
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
+from recallflow.operators.rules import Rules
 from recallflow.operators.snapshot import Snapshot, by_partition
 from recallflow.outputs import Output
 from recallflow.records import Record

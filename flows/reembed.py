@@ -32,7 +32,6 @@ from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.topics import stamped_by_log
 from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService
-from recallflow.operators.apply import Rules
 from recallflow.operators.async_call import Runtime
 from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
@@ -40,6 +39,7 @@ from recallflow.operators.events import Item, Refused, Write
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
+from recallflow.operators.rules import Rules
 from recallflow.operators.snapshot import by_partition
 from recallflow.owner import Owner
 from recallflow.state import keys

@@ -9,8 +9,8 @@ from recallflow.connectors.rerankers import check_reranker, load_reranker
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
-from recallflow.operators.apply import Rules
 from recallflow.operators.graph.similar import Similarity
+from recallflow.operators.rules import Rules
 from recallflow.reranker import Reranker
 from recallflow.state.directory import Fingerprint
 

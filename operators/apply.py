@@ -1,14 +1,11 @@
 """Memory events → effects on the state: a pure function of what is stored, the event and the settings."""
 
-import dataclasses
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, get_args
 
 import orjson
 
-from recallflow.caching import Kept
-from recallflow.decisions import History
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import (
     CategorySummary,
@@ -25,37 +22,30 @@ from recallflow.events import (
     Message,
 )
 from recallflow.fields import Model
-from recallflow.language import read, stems
+from recallflow.language import read
 from recallflow.limits import READ_CHARACTERS
 from recallflow.operators import derived, episode_summaries
-from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.episodes import end, join_or_open, joins_episode
 from recallflow.operators.events import Analysis, Write, event_time
 from recallflow.operators.graph.archive import archive
 from recallflow.operators.graph.given import check_relations, relate
-from recallflow.operators.graph.similar import Similarity
 from recallflow.operators.graph.sync import SYNC_FAILED, sync
-from recallflow.operators.graph.write import GraphWriter, MakeWriter
+from recallflow.operators.memory_rows import changed_columns, entry_of, new_row, vectors_of
 from recallflow.operators.passages import passages
+from recallflow.operators.rules import Rules
 from recallflow.operators.text import entry_stems, flags_of
 from recallflow.operators.user_limits import UserLimits
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, to_forget
-from recallflow.records import Position
 from recallflow.responses import Outcome, Receipt, Unfit
 from recallflow.state.arrays import unit
-from recallflow.state.labels import metadata_labels
-from recallflow.state.rows import LANGUAGE_SHIFT, Current, Entry, MemoryRow, Vectors
+from recallflow.state.rows import LANGUAGE_SHIFT, Current, MemoryRow, Vectors
 from recallflow.state.tokens import NO_TOKENS
 
 NO_EPISODE = -1
-DEFAULT_KIND = "fact"
-MESSAGE_KIND = "message"
 # What identifies or accompanies an event, and does not make its content another: a producer that tries again may stamp
 # the time anew.
 _NOT_CONTENT = frozenset({"id", "receipt", "schema_version", "timestamp", "embedding"})
-# Event fields whose column in a row has another name.
-_COLUMNS = {"valid_from": "valid_from_ms", "valid_to": "valid_to_ms", "expires_at": "expires_ms"}
 READ_IN_PART = "READ_IN_PART"
 _READ_IN_PART = (
     f"the whole text is stored and shown, and found by its first {READ_CHARACTERS:,} characters: send several memories"
@@ -67,38 +57,6 @@ _EMBEDDING_FAILED = (
     "memory.embedding, or replay into a new directory"
 )
 _OUT_OF_STEP = "the memory is stored, its graph is not: it is tried again with the next event of this user"
-_CLEARED: dict[str, Any] = {
-    "kind": DEFAULT_KIND,
-    "layer": "long_term",
-    "tags": [],
-    "topics": [],
-    "entities": [],
-    "relations": [],
-    "importance": 0.5,
-    "confidence": 1.0,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The settings that shape what is stored, and what the surroundings are like: the topic that brings queries only
-    (None: all come from one log), topics that a query may name in `reply_to` with their partition counts (None: it is
-    not read), whether the input is a log that ends, what tenants' operators decided, what writes the graph, whether
-    queries may follow it, the records to refuse unread, what is wanted of the enrichment flow (None: nobody reads
-    requests), and whether an access record is kept."""
-
-    model: str
-    episode_gap_ms: int
-    query_topic: str | None = None
-    reply_topics: Mapping[str, int] | None = None
-    input_ends: bool = True
-    decisions: History = dataclasses.field(default_factory=History)
-    similarity: Similarity = dataclasses.field(default_factory=Similarity)
-    graph_writer: MakeWriter = GraphWriter
-    graph_enabled: bool = True
-    skips: frozenset[Position] = frozenset()
-    wanted: Wanted | None = None
-    audited: bool = False
 
 
 def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> Receipt | None:
@@ -159,44 +117,14 @@ def _create(view: View, write: Write, event: Message | Memory, memory_id: str, d
         return "outdated"
     if not derived.has_room(view, event):
         return "too_many"
-    row = _row(view, event, memory_id, event_time(write))
+    row = new_row(view, event, memory_id, event_time(write))
     check_relations(row)
     view.limits.check_room(view.held, row.content)
     derived.link(view, row)
     analysis = _in_own_language(view, write.analysis or Analysis("", 0, None), row.content)
     episode = _join_episode(view, row, rules) if joins_episode(event) else NO_EPISODE
-    view.put(row, _entry(row, episode, analysis), _vectors(analysis, rules), digest)
+    view.put(row, entry_of(row, episode, analysis), vectors_of(analysis, rules.model), digest)
     return "created"
-
-
-def _row(view: View, event: Message | Memory, memory_id: str, created: tuple[int, bool]) -> MemoryRow:
-    created_ms, created_logged = created
-    role: str | None
-    if isinstance(event, Message):
-        content, kind, role = event.text(), MESSAGE_KIND, event.role
-    else:
-        content, kind, role = event.content, DEFAULT_KIND, None
-    row = MemoryRow(
-        id=memory_id,
-        seq=view.next_seq(),
-        version=0,
-        change=view.change,
-        content=content,
-        created_ms=created_ms,
-        ingested_ms=view.ingested_ms,
-        created_logged=created_logged,
-        ingested_logged=view.ingested_logged,
-        kind=kind,
-        role=role,
-        name=event.name,
-        session_id=event.session_id,
-        project_id=event.project_id,
-        metadata=event.metadata,
-    )
-    if isinstance(event, Message):
-        return row
-    made_from = None if event.derived_from is None else derived.columns(view, event.derived_from)
-    return replace(row, derived_from=made_from, **dict(_columns(event)))
 
 
 def _join_episode(view: View, row: MemoryRow, rules: Rules) -> int:
@@ -258,7 +186,7 @@ def _update(
 ) -> Outcome:
     current = _known(view, event.memory_id)
     before = view.row(event.memory_id, current.version)
-    after = replace(before, **_changed(before, event))
+    after = replace(before, **changed_columns(before, event))
     if after == before:
         return "unchanged"
     if after.valid_from_ms is not None and after.valid_to_ms is not None and after.valid_to_ms < after.valid_from_ms:
@@ -278,29 +206,13 @@ def _update(
     if analysis is None or (after.content == before.content and event.embedding is None):
         kept = Analysis(entry.stems, entry.flags, None)
         vectors = view.vectors(current.seq)
-        view.put(after, _entry(after, entry.episode, kept), vectors, current.digest, content_changed=False)
+        view.put(after, entry_of(after, entry.episode, kept), vectors, current.digest, content_changed=False)
     else:
         analysis = _in_own_language(view, analysis, after.content)
-        view.put(after, _entry(after, entry.episode, analysis), _vectors(analysis, rules), current.digest)
+        view.put(after, entry_of(after, entry.episode, analysis), vectors_of(analysis, rules.model), current.digest)
     if after.content != before.content:
         derived.withdraw(view, current.seq, edited)
     return "updated"
-
-
-def _changed(before: MemoryRow, event: MemoryUpdate) -> dict[str, Any]:
-    """The columns that an update changes. What was found out of a text fills what nobody gave, and goes with that
-    text."""
-    columns = dict(_columns(event))
-    if event.derived_from is not None:
-        columns = {name: value for name, value in columns.items() if getattr(before, name) in (None, [])}
-        return columns | {"filled": [*before.filled, *columns]} if columns else {}
-    if before.role is not None and "kind" in columns and event.kind is None:
-        columns["kind"] = MESSAGE_KIND  # what a message is when nothing else is said
-    filled = [name for name in before.filled if name not in columns]
-    if event.content not in (None, before.content):
-        columns |= {name: [] if isinstance(getattr(before, name), list) else None for name in filled}
-        filled = []
-    return columns | {"filled": filled}
 
 
 def _embed(view: View, event: MemoryEmbedding, rules: Rules) -> Outcome:
@@ -374,58 +286,6 @@ def _repeated(before: str, now: str, field: str) -> Outcome:
     if before == now:
         return "duplicate"
     raise InvalidRecord("id_conflict", [FieldProblem(field, "was used before for other content; give each its own")])
-
-
-def _columns(event: Memory | MemoryUpdate) -> Iterator[tuple[str, Any]]:
-    """Row columns of the fields that an event names; a field given as null goes back to its default."""
-    for field, value in event.given().items():
-        if field == "embedding":
-            continue
-        if field in ("entities", "relations") and value is not None:
-            value = [item.model_dump(exclude_none=True) for item in value]
-        yield _COLUMNS.get(field, field), _CLEARED.get(field) if value is None else value
-
-
-def _entry(row: MemoryRow, episode: int, analysis: Analysis) -> Entry:
-    return Entry(  # by position, in the order of its fields: by name it takes twice the time
-        row.seq,
-        row.version,
-        row.change,
-        row.id,
-        row.created_ms,
-        row.created_logged,
-        row.ingested_ms,
-        episode,
-        analysis.flags,
-        row.author,
-        _author_stems[row.author or ""],
-        analysis.stems,
-        row.kind,
-        row.layer,
-        row.role,
-        row.session_id,
-        row.project_id,
-        row.category,
-        row.tags,
-        row.importance,
-        row.confidence,
-        row.valid_from_ms,
-        row.valid_to_ms,
-        row.expires_ms,
-        metadata_labels(row.metadata),
-        row.edited_ms,
-    )
-
-
-_author_stems: Kept[str, str] = Kept(
-    lambda author: " ".join(stems(author)), 1024 * 1024
-)  # the same few speak over and over
-
-
-def _vectors(analysis: Analysis, rules: Rules) -> Vectors | None:
-    if analysis.vectors is None:
-        return None
-    return Vectors(rules.model, analysis.vectors, analysis.tokens, analysis.sizes)
 
 
 def _content(event: Event) -> bytes:

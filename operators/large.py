@@ -11,9 +11,9 @@ from functools import partial
 
 from recallflow.errors import DecryptionFailed, InvalidRecord
 from recallflow.operators import redaction
-from recallflow.operators.apply import Rules
 from recallflow.operators.events import Item, Refused, Write
 from recallflow.operators.guard import twice
+from recallflow.operators.rules import Rules
 from recallflow.operators.view import View
 from recallflow.operators.work import Work, is_large, may_be_large, step
 from recallflow.owner import Owner

@@ -9,10 +9,10 @@ from bytewax.operators import StatefulBatchLogic
 
 from recallflow.embedder import Embedder, TokenCounter
 from recallflow.operators.answers.models import Models
-from recallflow.operators.apply import Rules
 from recallflow.operators.async_call import Completion
 from recallflow.operators.events import Batch
 from recallflow.operators.recall.shared import Shared
+from recallflow.operators.rules import Rules
 from recallflow.operators.snapshot import Snapshot
 from recallflow.operators.step import Clocks, StateStep
 from recallflow.outputs import Output

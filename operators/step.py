@@ -19,7 +19,6 @@ from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Asides
 from recallflow.operators.answers.models import Models
 from recallflow.operators.answers.queries import Queries
-from recallflow.operators.apply import Rules
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask, Item, Refused, Write
 from recallflow.operators.graph.rollout import Expansions
@@ -27,6 +26,7 @@ from recallflow.operators.large import Queue
 from recallflow.operators.prepare import prepare
 from recallflow.operators.recall.said import Kind
 from recallflow.operators.recall.shared import Shared
+from recallflow.operators.rules import Rules
 from recallflow.operators.sealed import open_records, seal_items
 from recallflow.operators.snapshot import Snapshot, key_of_partition
 from recallflow.operators.writes import Writes

@@ -15,7 +15,7 @@ from functools import partial
 from recallflow.errors import DecryptionFailed, FieldProblem, InvalidRecord
 from recallflow.events import UserErase
 from recallflow.operators import audit, erase, outbox, projects, redaction
-from recallflow.operators.apply import Rules, apply, memory_id_of
+from recallflow.operators.apply import apply, memory_id_of
 from recallflow.operators.enrichment.requests import requests
 from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.erase import Forget, LargeErasures, is_erased
@@ -24,6 +24,7 @@ from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.large import STEP, LargeEvents
 from recallflow.operators.outbox import Kept
+from recallflow.operators.rules import Rules
 from recallflow.operators.view import View
 from recallflow.outputs import Audited, DeadLetter, Receipted, Requested
 from recallflow.owner import Owner

@@ -13,7 +13,6 @@ from recallflow.graphs import Facts, Trace
 from recallflow.operators import projects, redaction
 from recallflow.operators.answers import lookups
 from recallflow.operators.answers.models import Answers
-from recallflow.operators.apply import Rules
 from recallflow.operators.events import Ask, Request
 from recallflow.operators.graph.explore import explore, explored_edge
 from recallflow.operators.graph.facts import FactSearch
@@ -34,6 +33,7 @@ from recallflow.operators.recall.said import NOTHING, Kind, Received, Said, Want
 from recallflow.operators.recall.shared import QuestionVector, Shared
 from recallflow.operators.recall.stages import Effects, Engine, Find, Found, Posed, find_nothing
 from recallflow.operators.recall.tuning import tenant_settings, unread
+from recallflow.operators.rules import Rules
 from recallflow.operators.user_limits import UserLimits
 from recallflow.queries import (
     K_MAX,

@@ -17,12 +17,12 @@ from recallflow.operators.answers.asides import Asides, Question
 from recallflow.operators.answers.effects import Marks, stage_effects
 from recallflow.operators.answers.turns import Turns
 from recallflow.operators.answers.waiting import Asked, Pasts, Waiting
-from recallflow.operators.apply import Rules
 from recallflow.operators.events import Ask, Item, Refused, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.recall.said import NOTHING, Wanted
 from recallflow.operators.recall.stages import Effects, Find, Found, find_nothing
+from recallflow.operators.rules import Rules
 from recallflow.outputs import Answer, DeadLetter, Output, Verdict
 from recallflow.owner import Owner
 from recallflow.queries import Recall, ReplyTo

@@ -15,7 +15,7 @@ from recallflow.cli.options import ENGINE, PACE, add_settings, config
 from recallflow.errors import UsageError
 from recallflow.flows.engine import build
 from recallflow.flows.settings import Settings
-from recallflow.operators.apply import Rules
+from recallflow.operators.rules import Rules
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 MakeEvent = Callable[..., dict[str, Any]]
