@@ -2,6 +2,10 @@
 
 An event that comes again after a crash was applied already: computed anew, its output would see later state (it would
 look like a duplicate of itself). So what it put out is stored with its effects, and sent again as it was.
+
+What goes with its owner is in the clear. No erasure would find the rest: what an event put out that was refused, that
+came after the erasure of its user, or that was the erasure. It may name a user all the same, and where nothing comes
+behind it, it is kept for long. So a key seals it that follows from the record: it opens when that comes again.
 """
 
 import base64
@@ -29,19 +33,27 @@ def encode(partition: Partition, record: Record, outputs: Sequence[Kept], owner:
     `owner`, if that is erased."""
     if not outputs:
         return {}
-    whose = "" if owner is None else partition.keyring.owner(owner).hex()
-    encoded = [_encode_one(output, record) for output in outputs]
-    return {_key(partition, record.position): orjson.dumps([whose, *encoded])}
+    key, encoded = _key(partition, record.position), [_encode_one(output, record) for output in outputs]
+    if owner is None:
+        sealed = partition.keyring.cipher_of(record.value).seal(key, orjson.dumps(encoded))
+        return {key: orjson.dumps(["", base64.b64encode(sealed).decode()])}
+    return {key: orjson.dumps([partition.keyring.owner(owner).hex(), *encoded])}
 
 
 def read(partition: Partition, record: Record) -> list[Kept]:
     """What the event at the record's position put out when it was applied; empty once it is known to be delivered."""
+    key = _key(partition, record.position)
     try:
-        stored = partition.get(_key(partition, record.position))
+        stored = partition.get(key)
+        if stored is None:
+            return []
+        whose, *encoded = orjson.loads(stored)
+        if not whose:
+            encoded = orjson.loads(partition.keyring.cipher_of(record.value).open(key, base64.b64decode(encoded[0])))
     except DecryptionFailed:
         _log.error("%s: what it put out cannot be opened, and is not sent again", record.position)
         return []
-    return [_decode_one(fields, record) for fields in orjson.loads(stored)[1:]] if stored else []
+    return [_decode_one(fields, record) for fields in encoded]
 
 
 def of_owners(partition: Partition, owners: Iterable[bytes]) -> Values:

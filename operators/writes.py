@@ -88,7 +88,8 @@ class Writes:
             drop()
             outputs = [DeadLetter(record, 0, redaction.unreadable(), STEP)]
         ended = self._large.end(owner)
-        kept = ended if record.silent else ended | outbox.encode(self._partition, record, outputs, owner)
+        whose = None if view is None or view.unfit == "erased" else owner
+        kept = ended if record.silent else ended | outbox.encode(self._partition, record, outputs, whose)
         position = self._counted(record.position)
         if view is None:
             self._partition.stage(kept, position)
