@@ -9,7 +9,7 @@ that is killed meanwhile leaves it to the next one. All of it may take seconds, 
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -40,7 +40,7 @@ class Cleaning:
         return len(self._marks)
 
     @contextmanager
-    def adding(self, marks: Iterable[bytes]) -> Any:
+    def adding(self, marks: Iterable[bytes]) -> Iterator[None]:
         """While these marks are written."""
         with self._writing:
             yield

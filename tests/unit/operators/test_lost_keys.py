@@ -12,6 +12,7 @@ from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.errors import DecryptionFailed
 from recallflow.operators import erase
 from recallflow.operators.redaction import REDACTED
+from recallflow.operators.sealed import open_records
 from recallflow.operators.step import Clocks
 from recallflow.outputs import Output
 from recallflow.owner import Owner
@@ -272,6 +273,20 @@ def test_who_has_lost_its_key_may_still_wait(filled: Harness, make_event: MakeEv
     filled.kill(snapshot)
     (response,) = answers(given_up(filled, now_ms))
     assert (response["query_id"], response["status"], response["memories"]) == ("q", "degraded", [])
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_waits_opens_in_the_snapshot_of_its_own_state_partition_alone(
+    filled: Harness, make_event: MakeEvent, lost: bool
+) -> None:
+    if lost:  # it is sealed with the directory's key, which all state partitions have
+        lose_key(filled, ANN)
+    waits = {"wait_for": FAR, "wait_timeout_ms": 60_000, "query": "violin"}
+    filled.run(QUERIES, make_event("recall", 900_000, id="q", **waits))
+    sealed = filled.snapshot().waiting
+    own, other = map(filled.directory.partition, (0, 1))
+    assert [b"violin" in record.value for record in open_records(own, b"waiting", sealed)] == [True]
+    assert open_records(own, b"held", sealed) == open_records(other, b"waiting", sealed) == []
 
 
 def test_the_key_of_a_waiting_question_survives_what_its_snapshot_does(
