@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from recallflow.state.directory import StateDirectory
 from recallflow.state.verify import verify
 
 Cli = Callable[..., CompletedProcess[str]]
@@ -49,6 +50,13 @@ def test_a_person_is_gone_from_a_directory_and_nothing_is_left_in_its_files(live
     assert memories(cli, lived, ANN) == []
     assert memories(cli, lived, BOB) == ["Bob keeps bees, and reads novels of the nineteenth century"]
     assert verify(lived).problems == []
+
+
+def test_the_command_waits_until_files_are_clean(lived: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here nothing cleans them in the background."""
+    monkeypatch.setattr(StateDirectory, "clean", lambda *_: None)
+    done = cli("erase", "acme", ANN, "--verify", "--state-dir", lived)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
 def test_one_environment_can_be_erased_alone(lived: Path, cli: Cli) -> None:

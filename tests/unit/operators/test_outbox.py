@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
+from recallflow.flows.settings import Settings
+from recallflow.operators import outbox
 from recallflow.operators.snapshot import Snapshot
 from recallflow.outputs import DeadLetter, Receipted
+from recallflow.records import Position, Record
 from recallflow.state import keys
+from recallflow.state.directory import StateDirectory
+from recallflow.state.searching import Pieces
 from tests.unit.operators.harness import MEMORIES, Harness, receipts
 
 MakeEvent = Callable[..., dict[str, Any]]
@@ -66,3 +71,20 @@ def test_the_outbox_does_not_grow(tmp_path: Path, make_event: MakeEvent) -> None
         engine.snapshot()
         assert kept(engine) <= 2 * EACH
     engine.stop()
+
+
+def test_a_key_that_the_record_has_is_not_kept_and_comes_again(tmp_path: Path) -> None:
+    """It names the user, in the receipt of an erasure too."""
+    record = Record(Position(MEMORIES, 0, 7), b"{}", 0, key=b"acme/ann@example.com")
+    outputs = [
+        Receipted(record.position, 0, b"acme/ann@example.com", b"{}"),
+        Receipted(record.position, 1, b"another's", b"{}"),
+    ]
+    fingerprint = Settings(partitions=1).fingerprint(Settings().load_embedder())
+    with StateDirectory.open(tmp_path / "s", fingerprint, 1024 * 1024) as directory:
+        partition = directory.partition(0)
+        stored = outbox.encode(partition, record, outputs)
+        partition.stage(stored)
+        assert outbox.read(partition, record) == outputs
+    (value,) = stored.values()
+    assert not Pieces([b"ann@example.com"]).within(value or b"")
