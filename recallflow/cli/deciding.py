@@ -1,16 +1,53 @@
 """Decisions of tenants' operators: sent to the control topic, or appended to a file of control events."""
 
+import argparse
 import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from recallflow.cli.options import config, decisions
 from recallflow.client import RecallClient
 from recallflow.client.scope import Scope
 from recallflow.connectors.kafka.control import ControlTable
+from recallflow.decisions import History
 from recallflow.flows.config import Config
+from recallflow.records import Position
+
+Send = Callable[[RecallClient, Mapping[str, Any]], Position]
 
 
-def append(path: Path, tenant_id: str, event_type: str, fields: dict[str, Any]) -> None:
+def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> None:
+    """The options that say whose decision it is, and why."""
+    for action in actions:
+        action.add_argument("--by", required=required, metavar="NAME", help="who decides")
+        action.add_argument("--why", required=required, metavar="TEXT", help="for what reason")
+
+
+def decide(options: argparse.Namespace, said: str, event_type: str, fields: Mapping[str, Any], send: Send) -> int:
+    """Sends a decision, or appends it to the file of --control, and prints where it stands. `said`: the decision in
+    words."""
+    given = {**fields, **{name: one for name in ("by", "why") if (one := getattr(options, name)) is not None}}
+    if options.control is not None:
+        _append(options.control, options.tenant, event_type, given)
+        print(f"{said}: appended to {options.control}")
+        return 0
+    with client(config(options), options.tenant) as opened:
+        position = send(opened, given)
+    print(f"{said}: {position}")
+    return 0
+
+
+def decided(options: argparse.Namespace) -> History:
+    """All decisions that stand in the file of --control, or in the control topic."""
+    if options.control is not None:
+        return decisions(options)
+    with closing(control_table(config(options))) as table:
+        return table.history
+
+
+def _append(path: Path, tenant_id: str, event_type: str, fields: dict[str, Any]) -> None:
     """Appends a decision that is in force from now on."""
     scope = Scope(tenant_id, "prod")
     event = scope.decision(event_type, fields | {"timestamp": time.time_ns() // 1_000_000})

@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 import orjson
 
 from recallflow.cli import graph_text
-from recallflow.cli.deciding import append, client
+from recallflow.cli.deciding import add_reasons, client, decide
 from recallflow.cli.options import ENGINE, add_control, add_kafka, add_owner, config, decisions
 from recallflow.client.scope import Scope
 from recallflow.control import RolloutMode
@@ -30,7 +30,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     )
     rollout.add_argument("tenant", metavar="TENANT")
     rollout.add_argument("mode", choices=get_args(RolloutMode))
-    rollout.set_defaults(run=run_decide, type="graph.rollout", decided="mode")
+    rollout.set_defaults(run=run_decide, decided="mode")
     gate = actions.add_parser(
         "gate",
         help="overrule a tenant's quality gate",
@@ -39,12 +39,11 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     )
     gate.add_argument("tenant", metavar="TENANT")
     gate.add_argument("state", choices=GATES)
-    gate.set_defaults(run=run_decide, type="gate.verdict", decided="state")
+    gate.set_defaults(run=run_decide, decided="state")
     for action in (rollout, gate):
-        action.add_argument("--by", required=True, metavar="NAME", help="who decides")
-        action.add_argument("--why", required=True, metavar="TEXT", help="for what reason")
         add_kafka(action, "topics.control")
         add_control(action)
+    add_reasons(rollout, gate, required=True)
     _add_questions(actions)
 
 
@@ -74,18 +73,12 @@ def _add_questions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def run_decide(options: argparse.Namespace) -> int:
-    decided = {"mode": options.mode} if options.decided == "mode" else {"blocked": GATES[options.state]}
-    fields = decided | {"by": options.by, "why": options.why}
     said = " ".join([options.action, options.tenant, getattr(options, options.decided)])
-    if options.control is not None:
-        append(options.control, options.tenant, options.type, fields)
-        print(f"{said}: appended to {options.control}")
-        return 0
-    with client(config(options), options.tenant) as opened:
-        send = opened.graph_rollout if options.type == "graph.rollout" else opened.graph_gate
-        position = send(**fields)
-    print(f"{said}: {position}")
-    return 0
+    if options.decided == "mode":
+        mode = {"mode": options.mode}
+        return decide(options, said, "graph.rollout", mode, lambda opened, given: opened.graph_rollout(**given))
+    verdict = {"blocked": GATES[options.state]}
+    return decide(options, said, "gate.verdict", verdict, lambda opened, given: opened.graph_gate(**given))
 
 
 # ---------------------------------------------------------------------- questions

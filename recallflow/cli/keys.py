@@ -5,7 +5,7 @@ import sys
 from contextlib import closing
 from typing import NamedTuple, cast
 
-from recallflow.cli.deciding import client, control_table
+from recallflow.cli.deciding import add_reasons, client, control_table
 from recallflow.cli.options import add_kafka, config
 from recallflow.control import SETTLED_MS, ApiKey
 from recallflow.decisions import History
@@ -39,9 +39,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         text = f"for these {name.replace('_', ' ')} alone; may be given often (default: all)"
         creating.add_argument(flag, dest=name, action="append", metavar=metavar, help=text)
     revoking.add_argument("name", metavar="NAME", help="as `keys list` prints it: 16 digits")
-    for action in (creating, revoking):
-        action.add_argument("--by", metavar="NAME", help="who decides")
-        action.add_argument("--why", metavar="TEXT", help="for what reason")
+    add_reasons(creating, revoking)
     creating.set_defaults(run=run_create)
     revoking.set_defaults(run=run_revoke)
     listing.set_defaults(run=run_list)

@@ -1,13 +1,11 @@
 """`recallflow quota …`: what a tenant may send, and what each of its users may hold."""
 
 import argparse
-from contextlib import closing
 from typing import Any
 
-from recallflow.cli.deciding import append, client, control_table
-from recallflow.cli.options import add_control, add_kafka, config, decisions
+from recallflow.cli.deciding import add_reasons, decide, decided
+from recallflow.cli.options import add_control, add_kafka
 from recallflow.control import QUOTAS, Quota
-from recallflow.decisions import History
 from recallflow.fields import EPOCH_MS_MAX
 
 _NAMES = "\n".join(f"  {name}: {what}" for name, what in QUOTAS.items())
@@ -30,42 +28,22 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         add_control(action)
     for action in (setting, removing):
         action.add_argument("name", metavar="NAME", choices=[*QUOTAS])
-        action.add_argument("--by", metavar="NAME", help="who decides")
-        action.add_argument("--why", metavar="TEXT", help="for what reason")
         action.set_defaults(run=run_decide, limit=None)
+    add_reasons(setting, removing)
     setting.add_argument("limit", type=int, metavar="LIMIT")
     listing.set_defaults(run=run_list)
 
 
 def run_decide(options: argparse.Namespace) -> int:
-    fields: dict[str, Any] = {"name": options.name, "limit": options.limit}
-    fields |= {name: given for name in ("by", "why") if (given := getattr(options, name)) is not None}
     said = " ".join(["quota", options.action, options.tenant, options.name])
-    if options.control is not None:
-        append(options.control, options.tenant, "quota", fields)
-        print(f"{said}: appended to {options.control}")
-        return 0
-    with client(config(options), options.tenant) as opened:
-        position = opened.quota(**fields)
-    print(f"{said}: {position}")
-    return 0
+    fields = {"name": options.name, "limit": options.limit}
+    return decide(options, said, "quota", fields, lambda opened, given: opened.quota(**given))
 
 
 def run_list(options: argparse.Namespace) -> int:
-    for name, limit in _held(options):
-        print(f"{name}: {limit:,}")
+    history = decided(options)
+    for name in history.names(options.tenant, "quota"):
+        held = history.as_of(options.tenant, "quota", name, EPOCH_MS_MAX)
+        if isinstance(held, Quota) and held.limit is not None:
+            print(f"{name}: {held.limit:,}")
     return 0
-
-
-def _held(options: argparse.Namespace) -> list[tuple[str, int]]:
-    if options.control is not None:
-        return _latest(decisions(options), options.tenant)
-    with closing(control_table(config(options))) as table:
-        return _latest(table.history, options.tenant)
-
-
-def _latest(history: History, tenant_id: str) -> list[tuple[str, int]]:
-    """A tenant's limits, by name."""
-    names = history.names(tenant_id, "quota")
-    found = ((name, history.as_of(tenant_id, "quota", name, EPOCH_MS_MAX)) for name in names)
-    return [(name, one.limit) for name, one in found if isinstance(one, Quota) and one.limit is not None]
