@@ -111,9 +111,7 @@ class PastGraph(OwnerGraph):
         """Which entities were one thing."""
         if self._unions is None:
             joined: dict[str, list[Joined]] = {}
-            for source, target, number in sorted(self._joining(), key=lambda one: one[2]):
-                if not self._joined_then(NodeKey(source), NodeKey(target), number):
-                    continue
+            for source, target, number in self._joins():
                 names = {name for end in (source, target) for name in names_of(end, lambda key: joined.get(key, []))}
                 if len(names) <= NAMES_MAX:
                     joined.setdefault(source, []).append(Joined(target, number, True))
@@ -225,6 +223,11 @@ class PastGraph(OwnerGraph):
                 break
         return self._of_things(found.values())[:limit]
 
+    def _joins(self) -> Iterable[tuple[str, str, int]]:
+        """The names that edges joined then, and the edges' numbers, in their order."""
+        found = sorted(self._joining(), key=lambda one: one[2])
+        return (one for one in found if self._joined_then(*one) is not None)
+
     def _joining(self) -> set[tuple[str, str, int]]:
         """The names that edges join, or joined, and the edges' numbers."""
         found = set()
@@ -236,10 +239,12 @@ class PastGraph(OwnerGraph):
             found.add((source, target, keys.sequence(key)))
         return found
 
-    def _joined_then(self, source: NodeKey, target: NodeKey, number: int) -> bool:
-        """Whether the edge of this number joined two names then."""
-        then = next((row for row in self._between(source, target, SAME_AS) if row.number == number), None)
-        return then is not None and then.joins and self._happened(edge_of(then, source))
+    def _joined_then(self, source: str, target: str, number: int) -> Edge | None:
+        """The edge of this number, if it joined two names then."""
+        ends = NodeKey(source), NodeKey(target)
+        then = next((row for row in self._between(*ends, SAME_AS) if row.number == number), None)
+        edge = edge_of(then, ends[0]) if then is not None and then.joins else None
+        return edge if edge is not None and self._happened(edge) else None
 
     def _between(self, source: NodeKey, target: NodeKey, kind: str) -> Iterator[EdgeRow]:
         """The edge from one node to another as it was then, if it was there, the one of now before those that are

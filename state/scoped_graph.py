@@ -65,6 +65,15 @@ class ScopedGraph(PastGraph):
             key=lambda edge: (-edge.ingested_ms, edge.type, str(edge.source), str(edge.target)),
         )
 
+    def _joins(self) -> Iterable[tuple[str, str, int]]:
+        """In the order in which these memories said so, and numbered anew."""
+        found: dict[tuple[str, str], int] = {}
+        for source, target, number in self._joining():
+            if (edge := self._joined_then(source, target, number)) is not None:
+                found[source, target] = min(edge.ingested_ms, found.get((source, target), edge.ingested_ms))
+        ordered = sorted(found, key=lambda ends: (found[ends], ends))
+        return ((*ends, number) for number, ends in enumerate(ordered))
+
     def _standing(self, seq: int, by: Iterable[Superseded]) -> list[Superseded]:
         """By what a memory is superseded, as their edges say."""
         if self._slot(seq) is None:

@@ -120,7 +120,11 @@ def told(draw: st.DrawFn) -> tuple[str | None, Event]:
             "session_id": draw(st.sampled_from([None, "s"])),
             "layer": draw(st.sampled_from(["rule", "long_term"])),
             "entities": [
-                {"name": "Ana Cruz", "type": marked("person", project), "aliases": [marked("Annie", project)]},
+                {
+                    "name": "Ana Cruz",
+                    "type": marked("person", project),
+                    "aliases": [marked("Annie", project), *draw(st.permutations(["Nan", "Ani", "Zan"]))],
+                },
                 {"name": marked("Porto", project), "urn": f"urn:{mark}porto"},
             ],
             "relations": [
@@ -418,6 +422,18 @@ def test_a_kill_forgets_nobodys_projects(story: Story) -> None:
     outputs: Callable[[], list[Output]] = story.advance_to_end
     (answer,) = answers(story.tell(memory("p", 1)) + outputs())
     assert [one["id"] for one in answer["memories"]] == ["p1"]
+
+
+def test_what_another_project_called_a_thing_first_is_not_called_so_first(story: Story) -> None:
+    def called(project: str, number: int, *aliases: str) -> Event:
+        return memory(project, number, entities=[{"name": "Ana Cruz", "aliases": list(aliases)}])
+
+    story.tell(called("q", 0, "Zan", "Nan"))
+    for number, alias in enumerate(["Ani", "Nan", "Zan"], 1):
+        story.tell(called("p", number, alias), append_ms=number)
+    answer = story.ask({"type": "graph.explore", "nodes": ["entity:ana cruz"]}, OF_P)
+    (node,) = [one for one in answer["subgraph"]["nodes"] if one["kind"] == "entity" and one["aliases"]]
+    assert (node["name"], node["aliases"]) == ("Ana Cruz", ["Ani", "Nan", "Zan"])
 
 
 def test_what_others_said_in_a_session_joins_no_episodes(story: Story) -> None:
