@@ -7,7 +7,7 @@ from typing import Protocol
 import httpx
 
 from recallflow.errors import SourceError, UsageError
-from recallflow.signing_keys import SigningKey, read_jwks
+from recallflow.signing_keys import Jwks, read_jwks
 
 MOST_BYTES = 1024 * 1024  # of a document: a hundred keys have a tenth of that
 TIMEOUT_S = 5.0  # for a whole answer: who stops meanwhile waits for it
@@ -19,8 +19,8 @@ class KeySource(Protocol):
 
     is_remote: bool
 
-    def read(self) -> tuple[list[SigningKey], list[str]]:
-        """The keys there are now, and why others are none. Raises SourceError where nothing can be said of them."""
+    def read(self) -> Jwks:
+        """The keys there are now. Raises SourceError where nothing can be said of them."""
 
 
 def open_jwks(where: str, timeout_s: float = TIMEOUT_S) -> KeySource:
@@ -46,7 +46,7 @@ class JwksFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self) -> tuple[list[SigningKey], list[str]]:
+    def read(self) -> Jwks:
         try:
             with self._path.open("rb") as file:
                 document = file.read(MOST_BYTES + 1)
@@ -64,20 +64,20 @@ class JwksAddress:
     def __init__(self, url: httpx.URL, timeout_s: float) -> None:
         self._url = url
         self._timeout_s = timeout_s
-        self._latest: tuple[str, tuple[list[SigningKey], list[str]]] | None = None  # with its ETag
+        self._latest: tuple[str, Jwks] | None = None  # with its ETag
 
-    def read(self) -> tuple[list[SigningKey], list[str]]:
+    def read(self) -> Jwks:
         try:
             found = asyncio.run(self._ask())
         except TimeoutError:
             raise SourceError(f"auth.jwks: no whole answer within {self._timeout_s:g} s") from None
         except httpx.HTTPError as error:
             raise SourceError(f"auth.jwks: {self._url.host} cannot be asked: {type(error).__name__}") from None
-        if not found[0]:
+        if not found.keys:
             raise SourceError("auth.jwks: there is no key in the answer that tokens may be signed with")
         return found
 
-    async def _ask(self) -> tuple[list[SigningKey], list[str]]:
+    async def _ask(self) -> Jwks:
         # Nothing packed: a little of it could be very much.
         asked = {"Accept": "application/json", "Accept-Encoding": "identity"}
         if self._latest is not None:
@@ -97,16 +97,16 @@ class JwksAddress:
                 document += piece
                 if len(document) > MOST_BYTES:
                     break
-        keys, problems = _keys(bytes(document))
-        secrets = [key for key in keys if key.secret is not None]
-        problems += [f"{key.name}: a secret is no secret at an address" for key in secrets]
-        found = [key for key in keys if key.secret is None], problems
+        given = _keys(bytes(document))
+        public, secrets = ([key for key in given.keys if (key.secret is None) is so] for so in (True, False))
+        told = [f"{key.name}: a secret is no secret at an address" for key in secrets]
+        found = given._replace(keys=public, problems=[*given.problems, *told])
         tag = response.headers.get("ETag", "")
         self._latest = (tag, found) if tag and tag.isascii() else None  # another one could not be sent back
         return found
 
 
-def _keys(document: bytes) -> tuple[list[SigningKey], list[str]]:
+def _keys(document: bytes) -> Jwks:
     if len(document) > MOST_BYTES:
         raise SourceError(f"auth.jwks: it has more than {MOST_BYTES:,} bytes")
     try:

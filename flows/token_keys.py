@@ -16,7 +16,7 @@ from recallflow.decisions import History
 from recallflow.errors import SinkError, SourceError
 from recallflow.fields import EPOCH_MS_MAX
 from recallflow.flows.security_settings import AuthSettings
-from recallflow.signing_keys import SigningKey
+from recallflow.signing_keys import Jwks, SigningKey
 
 if TYPE_CHECKING:
     from recallflow.connectors.jwks import KeySource
@@ -95,21 +95,20 @@ class TokenKeys:
         """Looks once. Raises SourceError where keys cannot be read: those that are set are announced all the same, and
         none is taken for gone."""
         trouble: SourceError | None = None
-        read: list[SigningKey] = []
-        problems: list[str] = []
+        read = Jwks([], [])
         try:
             if self._source is not None:
-                read, problems = self._source.read()
+                read = self._source.read()
         except SourceError as error:
             trouble = error
-        given = {key.name: key for key in (*read, *self._own)}
+        given = {key.name: key for key in (*read.keys, *self._own)}
         self._secrets.update({key.fingerprint: key.secret for key in given.values() if key.secret is not None})
         held = self._held()
         back = [name for name in given if name not in held and self._is_revoked(name)]
-        self._say([*problems, *(f"{name}: it was revoked, and stays so: give it another kid" for name in back)])
+        self._say([*read.problems, *(f"{name}: it was revoked, and stays so: give it another kid" for name in back)])
         events = [self._event(key) for name, key in given.items() if name not in back and self._is_news(key, held)]
         if trouble is None:
-            events += self._revocations(given, held)
+            events += self._revocations({*given, *read.unread}, held)
         if events:
             self._announce(events)
         for event in events:

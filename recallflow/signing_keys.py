@@ -48,9 +48,17 @@ class SigningKey(NamedTuple):
         return f"SigningKey({self.name}, {self.algorithm})"
 
 
-def read_jwks(document: bytes) -> tuple[list[SigningKey], list[str]]:
-    """The keys that tokens may be signed with, and why others of the document are none. Raises UsageError for anything
-    but a JWKS document. No message holds any part of a key."""
+class Jwks(NamedTuple):
+    """What a JWKS document says: the keys that tokens may be signed with, why others are none, and the `kid` of each
+    that is there and is none: it is not gone."""
+
+    keys: list[SigningKey]
+    problems: list[str]
+    unread: frozenset[str] = frozenset()
+
+
+def read_jwks(document: bytes) -> Jwks:
+    """The keys of a document. Raises UsageError for what is none; no message holds any part of a key."""
     try:
         given = json.loads(document)["keys"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -59,15 +67,18 @@ def read_jwks(document: bytes) -> tuple[list[SigningKey], list[str]]:
         raise UsageError(f'no JWKS document: its "keys" are a list of at most {KEYS_MAX}')
     keys: dict[str, SigningKey] = {}
     problems = []
+    unread = set()
     for number, one in enumerate(given):
         try:
             key = read_key(one)
         except UsageError as error:
             problems.append(f"keys.{number}: {error}")
+            if isinstance(one, dict) and isinstance(kid := one.get("kid"), str):
+                unread.add(kid)
             continue
         if keys.setdefault(key.name, key) is not key:
             problems.append(f"keys.{number}: another key before it has the same kid")
-    return list(keys.values()), problems
+    return Jwks(list(keys.values()), problems, frozenset(unread))
 
 
 def read_key(given: object) -> SigningKey:

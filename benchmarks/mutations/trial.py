@@ -121,7 +121,7 @@ class Trial:
 
     def _run(self) -> None:
         cast = self._cast
-        keys, _ = read_jwks(orjson.dumps(cast.signers.jwks()))
+        keys, *_ = read_jwks(orjson.dumps(cast.signers.jwks()))
         announced = [(BEGIN_MS - DAY_MS, _announced(key)) for key in keys]
         self._decided = [decided(*one) for one in sorted((*announced, *cast.decided), key=lambda one: one[0])]
         if lost := [left_out for sent in self._decided if (left_out := take(sent, self._history, SECRET)) is not None]:

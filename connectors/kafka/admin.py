@@ -62,8 +62,8 @@ class TopicConfig(NamedTuple):
     records. `keeps_all`: whether no record is ever removed, by its age, by what there is, or for a newer one."""
 
     most_bytes: int = UNKNOWN_BYTES
-    stamped_by_log: bool = True
-    keeps_all: bool = True
+    stamped_by_log: bool = False
+    keeps_all: bool = False
 
 
 def ask_configs(options: KafkaOptions, topics: Iterable[str]) -> dict[str, TopicConfig]:
@@ -79,7 +79,13 @@ def _config(topic: str, future: Any) -> TopicConfig:
         found = future.result()
     except KafkaException as error:
         why = error.args[0].str()
-        _log.warning("%s: its configuration is unknown (%s): records are kept to %d bytes", topic, why, UNKNOWN_BYTES)
+        _log.warning(
+            "%s: its configuration is unknown (%s): records are kept to %d bytes, and times are taken for producers'; "
+            "grant the right to describe it",
+            topic,
+            why,
+            UNKNOWN_BYTES,
+        )
         return TopicConfig()
     most_bytes = min(int(found["max.message.bytes"].value), MOST_BYTES)
     stamped_by_log = found["message.timestamp.type"].value == "LogAppendTime"

@@ -73,7 +73,7 @@ def api_key(key: ApiKeyText, tenant_id: str = "acme", **more: Any) -> Control:
 
 def signing_keys() -> list[SigningKey]:
     """One of each algorithm: `r`, `e`, and `o`."""
-    keys, _ = read_jwks(orjson.dumps({"keys": [rsa_jwk(kid="r"), ec_jwk(kid="e")]}))
+    keys = read_jwks(orjson.dumps({"keys": [rsa_jwk(kid="r"), ec_jwk(kid="e")]})).keys
     return [*keys, SigningKey.of_secret(SECRET, "o")]
 
 

@@ -48,7 +48,7 @@ def test_a_long_header_is_looked_through_once(piece: bytes) -> None:
 
 
 def test_a_jwks_document_gives_public_keys_and_secrets() -> None:
-    keys, problems = read_jwks(document(rsa_jwk(kid="r"), ec_jwk(kid="e", use="sig"), oct_jwk(kid="o"), ec_jwk()))
+    keys, problems, _ = read_jwks(document(rsa_jwk(kid="r"), ec_jwk(kid="e", use="sig"), oct_jwk(kid="o"), ec_jwk()))
     assert problems == []
     assert [(key.name, key.algorithm) for key in keys[:3]] == [("r", "RS256"), ("e", "ES256"), ("o", "HS256")]
     assert keys[3].name == keys[3].fingerprint == keys[1].fingerprint
@@ -60,7 +60,7 @@ def test_a_jwks_document_gives_public_keys_and_secrets() -> None:
 def test_of_a_private_key_nothing_private_is_taken() -> None:
     """Somebody gives us the file that the issuer signs with."""
     private = [jwt.algorithms.RSAAlgorithm.to_jwk(RSA_KEY), jwt.algorithms.ECAlgorithm.to_jwk(EC_KEY)]
-    keys, problems = read_jwks(document(*map(json.loads, private)))
+    keys, problems, _ = read_jwks(document(*map(json.loads, private)))
     assert problems == []
     assert [key.jwk and sorted(key.jwk) for key in keys] == [["e", "kty", "n"], ["crv", "kty", "x", "y"]]
 
@@ -84,14 +84,14 @@ def test_of_a_private_key_nothing_private_is_taken() -> None:
     ],
 )
 def test_a_key_that_tokens_cannot_be_signed_with_is_left_out(key: Any, problem: str) -> None:
-    keys, problems = read_jwks(document(key, ec_jwk(kid="good")))
+    keys, problems, _ = read_jwks(document(key, ec_jwk(kid="good")))
     assert [one.name for one in keys] == ["good"]
     assert len(problems) == 1
     assert problem in problems[0]
 
 
 def test_of_two_keys_of_one_kid_the_first_counts() -> None:
-    keys, problems = read_jwks(document(ec_jwk(kid="same"), rsa_jwk(kid="same")))
+    keys, problems, _ = read_jwks(document(ec_jwk(kid="same"), rsa_jwk(kid="same")))
     assert [key.algorithm for key in keys] == ["ES256"]
     assert problems == ["keys.1: another key before it has the same kid"]
 

@@ -207,6 +207,15 @@ def test_keys_that_cannot_be_used_are_named_once(log: Log, tmp_path: Path, caplo
     assert log.news() == [("one", False)]
 
 
+def test_a_key_that_is_there_and_cannot_be_read_is_not_gone(log: Log, tmp_path: Path) -> None:
+    one, two = rs256("one"), rs256("two")
+    keys, _ = watch(log, write(tmp_path, one, two))
+    keys.begin()
+    write(tmp_path, one | {"n": "a typing error"}, two)
+    keys.look()
+    assert log.news() == [("one", False), ("two", False)]
+
+
 def test_what_could_not_be_sent_is_sent_at_the_next_look(log: Log, tmp_path: Path) -> None:
     keys, _ = watch(log, write(tmp_path, rs256("one")))
     log.fails = True

@@ -22,7 +22,7 @@ def test_a_file_gives_public_keys_and_secrets(tmp_path: Path) -> None:
     path = tmp_path / "jwks.json"
     path.write_bytes(document(rs256(), es256(), oct_key(), rs256("short", 1024), {"kty": "OKP", "kid": "ed"}))
     source = open_jwks(str(path))
-    keys, problems = source.read()
+    keys, problems, _ = source.read()
     assert [(key.name, key.algorithm, key.secret is not None) for key in keys] == [
         ("r1", "RS256", False),
         ("e1", "ES256", False),
@@ -53,7 +53,7 @@ def test_a_file_that_is_none_is_told(tmp_path: Path, content: bytes | None, said
 def test_an_address_gives_public_keys_alone(server: JwksServer) -> None:
     server.body = document(rs256(), oct_key(), es256())
     source = open_jwks(server.url)
-    keys, problems = source.read()
+    keys, problems, _ = source.read()
     assert [key.name for key in keys] == ["r1", "e1"]
     assert (problems, source.is_remote) == (["o1: a secret is no secret at an address"], True)
 
