@@ -13,6 +13,7 @@ from recallflow.errors import DecryptionFailed, StateError, UsageError
 from recallflow.events import PRODUCTION
 from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
+from recallflow.operators import outbox
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.at_rest import AtRest
@@ -83,7 +84,7 @@ def search(who: Sought, folders: Sequence[Path], at_rest: AtRest, patience: Pati
 
 
 def _known(folder: Path, who: Sought, at_rest: AtRest) -> Known:
-    """Tells by its key whose a record of the folder is, and opens what is sealed with the directory's key."""
+    """Tells whose a record of the folder is, and opens what is sealed with the directory's key."""
     try:
         keyring = Keyring(describe(folder).secret.opened(folder, at_rest.master_key))
     except StateError:  # no state directory, or another master key's: whatever is in it may be the person's
@@ -98,7 +99,15 @@ def _known(folder: Path, who: Sought, at_rest: AtRest) -> Known:
         except DecryptionFailed:
             return value
 
-    return Known(lambda key: key.startswith(keys.OWNERS) and keys.split(key)[0] not in own, opened)
+    def is_others(key: bytes, value: bytes) -> bool:
+        owner = None
+        if key.startswith(keys.OWNERS):
+            owner, *_ = keys.split(key)
+        elif key.startswith(keys.OUTBOX):
+            owner = outbox.owner_of(value.removeprefix(key))  # which a log has before it
+        return owner is not None and owner not in own
+
+    return Known(is_others, opened)
 
 
 def _of_nobody(pieces: Pieces) -> set[int]:

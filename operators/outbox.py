@@ -56,6 +56,12 @@ def read(partition: Partition, record: Record) -> list[Kept]:
     return [_decode_one(fields, record) for fields in encoded]
 
 
+def owner_of(entry: bytes) -> bytes | None:
+    """The key of the owner that a stored entry goes with, if it goes with one."""
+    whose = entry[_WHOSE]
+    return None if b'"' in whose else bytes.fromhex(whose.decode())
+
+
 def of_owners(partition: Partition, owners: Iterable[bytes]) -> Values:
     """What to delete: the outputs of these owners. All that is not delivered is looked at: as much as comes in between
     a few snapshots."""

@@ -19,10 +19,10 @@ Numbers = set[int]  # of pieces
 
 
 class Known(NamedTuple):
-    """What is known of a database's records: whether the record of a key is another person's; and its value, opened
-    where it is sealed with what outlives the person."""
+    """What is known of a database's records: whether one is another person's, by its key and its opened value; and its
+    value, opened where it is sealed with what outlives the person."""
 
-    is_others: Callable[[bytes], bool] = lambda _: False
+    is_others: Callable[[bytes, bytes], bool] = lambda _, __: False
     opened: Callable[[bytes, bytes], bytes] = lambda _, value: value
 
 
@@ -110,7 +110,8 @@ def _batched(records: Records, known: Known) -> Iterator[tuple[bool, list[bytes]
     while batch := [*islice(records, RECORDS_AT_ONCE)]:
         by_whose: dict[bool, list[bytes]] = {}
         for key, value in batch:
-            by_whose.setdefault(known.is_others(key), []).append(known.opened(key, value))
+            opened = known.opened(key, value)
+            by_whose.setdefault(known.is_others(key, opened), []).append(opened)
         yield from by_whose.items()
 
 

@@ -20,6 +20,7 @@ _NOT_THEIRS = frozenset(("type", "environment", "tenant_id", "layer", "role", "k
                          "links", "valid_from", "valid_to", "until", "timestamp"))  # fmt: skip
 _OURS = NODE_KINDS | {"evidence", "relation", "archived", "same_as", "similar_to", "supersedes", "contradicts"}
 _NAMED = frozenset(("metadata", "properties"))
+_POSITION = re.compile(r"[\w.-]+:\d+:\d+")  # in a log, and what is called after it: others' begin with it
 _WORD = re.compile(rf"\S{{1,{PIECE_BYTES}}}\s*")
 
 
@@ -61,7 +62,7 @@ def _texts_of(value: Any, *, named: bool = False) -> Iterator[str]:
     """Every text in a record, in whatever depth, but for what is no word of the person's. `named`: whether names of
     fields are."""
     match value:
-        case str() if value not in _OURS:
+        case str() if value not in _OURS and _POSITION.fullmatch(value) is None:
             yield value
         case dict():
             for name, one in value.items():

@@ -10,6 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
+from recallflow.flows.settings import Settings
+from recallflow.owner import state_partition
 from recallflow.state.directory import StateDirectory
 from recallflow.state.verify import verify
 
@@ -50,6 +52,20 @@ def test_a_person_is_gone_from_a_directory_and_nothing_is_left_in_its_files(live
     assert memories(cli, lived, ANN) == []
     assert memories(cli, lived, BOB) == ["Bob keeps bees, and reads novels of the nineteenth century"]
     assert verify(lived).problems == []
+
+
+def test_what_others_put_out_and_where_it_stood_in_its_log_proves_nothing(cli: Cli, tmp_path: Path) -> None:
+    """Ann's first event stands where those of Bob seem to, and Bob forgot a memory that has an id of Ann's."""
+    apart = state_partition("acme", ANN, Settings().partitions)
+    bob = next(name for n in range(99) if state_partition("acme", name := f"bob {n}", Settings().partitions) != apart)
+    forget = {"type": "memory.forget", "tenant_id": "acme", "user_id": bob, "memory_id": "shared-id-1", "receipt": True}
+    lines = [told(ANN, "Ann rows", id="shared-id-1", receipt=True), told(ANN, "Ann sails", receipt=True)]
+    lines += [told(bob, f"Bob is number {n}", receipt=True) for n in range(20)]
+    lines += [told(bob, "Bob rows", id="shared-id-1", receipt=True), orjson.dumps(forget)]
+    assert cli("pipe", "--state-dir", tmp_path / "s", stdin=b"\n".join(lines)).returncode == 0
+    cli("export", "acme", ANN, "--state-dir", tmp_path / "s", "--out", tmp_path / "ann.jsonl")
+    done = cli("erase", "acme", ANN, "--verify", "--export", tmp_path / "ann.jsonl", "--state-dir", tmp_path / "s")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
 def test_the_command_waits_until_files_are_clean(lived: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,7 @@ def test_words_of_the_person_are_looked_for_and_not_those_of_the_engine() -> Non
         {
             "type": "memory",
             "id": "memory-id-1",
+            "position": "memory.events:0:15",
             "tenant_id": "tenant of all",
             "content": "I keep bees on the roof, and honey in the cellar",
             "created_at": "2024-03-01T10:00:00Z",
@@ -172,9 +173,9 @@ def test_what_others_have_too_proves_nothing(tmp_path: Path) -> None:
         db.put(b"others", b"a common saying")
         db.put(b"theirs", b"a common saying, and " + PIECE)
         db.flush()
-    found = searched(tmp_path, b"a common saying", PIECE, known=Known(lambda key: key == b"others"))
+    found = searched(tmp_path, b"a common saying", PIECE, known=Known(lambda key, _: key == b"others"))
     assert [*found.values()] == [1]
-    assert [*searched(tmp_path, b"a common saying", known=Known(lambda key: key == b"others")).values()] == []
+    assert [*searched(tmp_path, b"a common saying", known=Known(lambda key, _: key == b"others")).values()] == []
 
 
 def test_of_a_table_that_cannot_be_read_the_bytes_are_searched_and_it_is_said(tmp_path: Path) -> None:
