@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from recallflow.audit import AuditRecord
+from recallflow.credentials import looks_like_one
 from recallflow.errors import InvalidRecord
 from recallflow.events import PRODUCTION, UserErase
 from recallflow.fields import Identifier, format_time
@@ -58,7 +59,7 @@ def _about(item: Item) -> dict[str, Any]:
         about: dict[str, Any] = {name: _id(raw.get(name)) for name in names}
         if about["environment"] is None and about["tenant_id"] is not None and about["type"] != "user.erase":
             about["environment"] = PRODUCTION
-        return about | ({} if item.query_id is None else {"id": item.query_id})
+        return about | ({} if item.query_id is None else {"id": _id(item.query_id)})
     event = item.query if isinstance(item, Ask) else item.event
     environment = event.environment if isinstance(event, UserErase) else item.owner.environment
     return {
@@ -71,11 +72,12 @@ def _about(item: Item) -> dict[str, Any]:
 
 
 def _id(value: object) -> str | None:
-    """An id as events may have it; None for anything else."""
+    """An id as events may have it; None for anything else, and for a credential that somebody put in its place."""
     try:
-        return _IDS.validate_python(value)
+        name = _IDS.validate_python(value)
     except ValidationError:
         return None
+    return None if looks_like_one(name.encode()) else name
 
 
 def _memories(response: Response) -> int:

@@ -20,10 +20,10 @@ from recallflow.fields import format_time
 from recallflow.operators.api_keys import ApiKeys
 from recallflow.operators.decode import refused
 from recallflow.operators.events import Ask, Item, Refused
-from recallflow.operators.grant import refusal
+from recallflow.operators.grant import Grant, refusal
 from recallflow.operators.guard import twice
 from recallflow.operators.tokens import Issuer, Tokens
-from recallflow.records import Principal, Record, Refusal
+from recallflow.records import Record, Refusal
 
 STEP = "authorise"
 KEY_KINDS = ("api_key", "token_key")
@@ -67,10 +67,12 @@ class Authoriser:
             return item._replace(record=bare)
         event: Event = item.query if isinstance(item, Ask) else item.event
         try:
-            principal = twice(STEP, record.position, self._principal, record, event)
+            grant, end_user = twice(STEP, record.position, self._grant, record, event)
+            bare = bare._replace(principal=grant.principal)
+            twice(STEP, record.position, grant.check, event, end_user)
         except InvalidRecord as error:
             return refused(bare, Refusal(STEP, error.code, *error.fields[0]))
-        return item._replace(record=bare._replace(principal=principal))
+        return item._replace(record=bare)
 
     def describe(self) -> str:
         """Which records are judged, for the log."""
@@ -118,19 +120,17 @@ class Authoriser:
         began_ms = self._began_ms()
         return began_ms is not None and append_ms >= began_ms
 
-    def _principal(self, record: Record, event: Event) -> Principal:
-        """Who sent a record, as the credentials in its headers say. Raises InvalidRecord."""
+    def _grant(self, record: Record, event: Event) -> tuple[Grant, str | None]:
+        """What the credentials in a record's headers allow, and for whom it was sent, where that was said. Raises
+        InvalidRecord."""
         given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
         if given.token is not None and given.key is not None:
             raise refusal("unauthenticated", "", f"both {TOKEN_HEADER} and {KEY_HEADER} are given: leave one out")
         if given.token is not None:
-            grant = self._tokens.grant(given.token, record.append_ms, at_ms)
-        elif given.key is not None:
-            grant = self._api_keys.grant(given.key, event.tenant_id, at_ms)
-        else:
-            raise refusal("unauthenticated", "", f"no credentials: send the header {TOKEN_HEADER} or {KEY_HEADER}")
-        grant.check(event, given.end_user)
-        return grant.principal
+            return self._tokens.grant(given.token, record.append_ms, at_ms), given.end_user
+        if given.key is not None:
+            return self._api_keys.grant(given.key, event.tenant_id, at_ms), given.end_user
+        raise refusal("unauthenticated", "", f"no credentials: send the header {TOKEN_HEADER} or {KEY_HEADER}")
 
 
 class _Given(NamedTuple):

@@ -7,7 +7,8 @@ import secrets
 from typing import NamedTuple, Self
 
 TOKEN_HEADER, KEY_HEADER, USER_HEADER = "authorization", "x-api-key", "x-end-user-id"
-CREDENTIAL_HEADERS = frozenset((TOKEN_HEADER, KEY_HEADER, "proxy-authorization", "cookie"))  # in any case of letters
+# In any case of letters.
+CREDENTIAL_HEADERS = frozenset((TOKEN_HEADER, KEY_HEADER, "proxy-authorization", "cookie", "set-cookie"))
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -66,5 +67,12 @@ def without_credentials(headers: Headers) -> Headers:
 
 
 def _is_credential(name: str, value: bytes | None) -> bool:
-    """By its name, or, where somebody misspelt that, by its value."""
-    return name.lower() in CREDENTIAL_HEADERS or (value is not None and _SHAPE.search(value) is not None)
+    """By its name, or, where somebody misspelt that, or took the credential for it, by what it looks like."""
+    if name.strip().lower() in CREDENTIAL_HEADERS or looks_like_one(name.encode()):
+        return True
+    return value is not None and looks_like_one(value)
+
+
+def looks_like_one(data: bytes) -> bool:
+    """Whether an API key or a JWT stands anywhere in bytes."""
+    return _SHAPE.search(data) is not None

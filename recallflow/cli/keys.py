@@ -75,8 +75,11 @@ def run_revoke(options: argparse.Namespace) -> int:
 
 def run_list(options: argparse.Namespace) -> int:
     with closing(control_table(config(options))) as table:
-        for key in _keys(table.history, options.tenant):
-            print(key.line())
+        found = _keys(table.history, options.tenant)
+    for key in found:
+        print(key.line())
+    if not found:
+        print(f"recallflow: tenant {options.tenant} has no keys", file=sys.stderr)
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from recallflow.credentials import ApiKeyText
 from recallflow.flows.embedded import Processed
 from recallflow.operators.audit import NUMBER
 from recallflow.outputs import Audited, Output
@@ -111,6 +112,13 @@ def test_of_what_is_no_event_only_that_is_recorded_which_it_says(harness: Harnes
     assert (record["type"], record["tenant_id"], record["user_id"]) == ("recall", None, None)
     assert (record["id"], record["code"]) == ("queries:0:0", "invalid_event")
     assert audits(harness.run(MEMORIES, memory(0, content=None))) == []  # nobody asked, and nobody was kept out
+
+
+@pytest.mark.parametrize("field", ["tenant_id", "user_id", "environment", "id"])
+def test_a_credential_in_an_ids_place_is_not_recorded(harness: Harness, field: str) -> None:
+    key = ApiKeyText.new().text()
+    (record,) = audits(harness.run(QUERIES, ANN | {"type": "recall", "query": QUESTION, field: key}, refusal=UNKNOWN))
+    assert key not in str(record)
 
 
 def test_an_erasure_is_recorded(harness: Harness) -> None:

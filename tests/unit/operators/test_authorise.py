@@ -432,6 +432,7 @@ def test_what_credentials_are_for(
 def test_a_token_of_another_tenant_is_forbidden(senders: Senders) -> None:
     item = senders.judge(bearer(token()), TENANT_OF_ANOTHER)
     assert verdict(item) == "forbidden"
+    assert item.record.principal == Principal("service"), "who tries is known, for the access record"
     assert "acme" not in problem(item)
     for tenant_id in ("*", "acme ", "Acme", "acme/ann"):
         assert verdict(senders.judge(bearer(token(tenant_id=tenant_id)))) in ("forbidden", "unauthenticated")
@@ -450,7 +451,8 @@ def test_no_credentials_stay_in_headers(mode: str, event: Any) -> None:
     senders = Senders(mode)
     key = senders.key()
     secrets = [
-        *with_key(key), ("AUTHORIZATION", b"x"), ("Proxy-Authorization", b"x"), ("cookie", b"x"), ("X-Api-Key", None)
+        *with_key(key), ("AUTHORIZATION", b"x"), ("Proxy-Authorization", b"x"), ("cookie", b"x"), ("X-Api-Key", None),
+        ("Set-Cookie", b"x"), ("cookie ", b"x"), (key.text(), b"1"), (f"Bearer {token()}", None),
     ]  # fmt: skip
     item = senders.judge((("a", b"1"), *secrets, ("b", None)), event)
     assert item.record.headers == (("a", b"1"), ("b", None))
