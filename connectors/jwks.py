@@ -99,8 +99,8 @@ class JwksAddress:
                     break
         given = _keys(bytes(document))
         public, secrets = ([key for key in given.keys if (key.secret is None) is so] for so in (True, False))
-        told = [f"{key.name}: a secret is no secret at an address" for key in secrets]
-        found = given._replace(keys=public, problems=[*given.problems, *told])
+        refusals = [f"{key.name}: a secret is no secret at an address" for key in secrets]
+        found = given._replace(keys=public, problems=[*given.problems, *refusals])
         tag = response.headers.get("ETag", "")
         self._latest = (tag, found) if tag and tag.isascii() else None  # another one could not be sent back
         return found
