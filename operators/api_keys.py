@@ -9,8 +9,8 @@ from recallflow.operators.grant import Grant, refusal
 
 KIND = "api_key"
 UNKNOWN = (
-    "no API key of this tenant: check both, wait a second with one that was just made, or ask the tenant's operator for a "
-    "new one (recallflow keys create)"
+    "no API key of this tenant: check both, wait a second with one that was just made, or ask its operator for a new "
+    "key (recallflow keys create)"
 )
 # In place of a key that there is not: to look for it takes as long as for one that there is.
 _NO_SALT, _NO_HASH = "0" * 32, "0" * 64

@@ -26,6 +26,11 @@ def signed(secret: str | None, key: bytes, value: bytes) -> tuple[tuple[str, byt
     return () if secret is None else ((SIGNATURE, _signature(secret, key, value)),)
 
 
+def bears_signature(headers: Iterable[tuple[str, bytes | None]] | None) -> bool:
+    """Whether a record says that it is signed."""
+    return any(name == SIGNATURE for name, _ in headers or ())
+
+
 def is_signed(
     secret: str, key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]] | None
 ) -> bool:

@@ -18,7 +18,7 @@ from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord
 from recallflow.parsing import parse_control
-from recallflow.signatures import is_signed
+from recallflow.signatures import bears_signature, is_signed
 
 POLL_S = 0.1
 AHEAD_MS = 300_000  # a signed decision may be so far ahead of its append time: clocks differ
@@ -48,6 +48,7 @@ class ControlTable:
         decisions must be signed with, if any. Raises SourceError."""
         self.history = History() if history is None else history
         self.left_out: Counter[str] = Counter()  # events that do not count, by reason
+        self._newest = -1, False  # when the newest record was appended, and whether it bears a signature
         self._secret = secret
         self._error: Exception | None = None
         self._topic = topic
@@ -66,6 +67,10 @@ class ControlTable:
         self._partitions = len(begins)
         self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-control")
         self._thread.start()
+
+    def signs(self) -> bool:
+        """Whether who decided last signed that, with whatever secret."""
+        return self._newest[1]
 
     def failure(self) -> Exception | None:
         """Why the topic cannot be read on: what is decided from here on would go unseen."""
@@ -95,6 +100,7 @@ class ControlTable:
         message: Any = self._reader.read(POLL_S)
         if message is None:
             return
+        self._newest = max(self._newest, (time_ms(message), bears_signature(headers_of(message))))
         if (left_out := take(message, self.history, self._secret)) is not None:
             self.left_out[left_out.reason] += 1
             place = f"{self._topic}:{message.partition()}:{message.offset()}"

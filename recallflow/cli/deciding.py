@@ -12,6 +12,7 @@ from recallflow.client import RecallClient
 from recallflow.client.scope import Scope
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.decisions import History
+from recallflow.errors import UsageError
 from recallflow.flows.config import Config
 from recallflow.records import Position
 
@@ -33,7 +34,9 @@ def decide(options: argparse.Namespace, said: str, event_type: str, fields: Mapp
         _append(options.control, options.tenant, event_type, given)
         print(f"{said}: appended to {options.control}")
         return 0
-    with client(config(options), options.tenant) as opened:
+    where = config(options)
+    check_signing(where)
+    with client(where, options.tenant) as opened:
         position = send(opened, given)
     print(f"{said}: {position}")
     return 0
@@ -74,3 +77,15 @@ def client(where: Config, tenant_id: str, environment: str = "prod") -> RecallCl
 def control_table(where: Config) -> ControlTable:
     """What stands in the control topic, to be closed."""
     return ControlTable(where.kafka, where.topics.control, secret=where.auth.control_secret)
+
+
+def check_signing(where: Config) -> None:
+    """Raises UsageError where decisions are signed, and the one to be sent would not be: it would count for nothing."""
+    if where.auth.control_secret is not None:
+        return
+    with closing(control_table(where)) as table:
+        if table.signs():
+            raise UsageError(
+                f"decisions in {where.topics.control} are signed, and this one would not be: give auth.control_secret "
+                "(RECALLFLOW_AUTH_CONTROL_SECRET)"
+            )

@@ -5,7 +5,7 @@ import sys
 from contextlib import closing
 from typing import NamedTuple, cast
 
-from recallflow.cli.deciding import add_reasons, client, control_table
+from recallflow.cli.deciding import add_reasons, check_signing, client, control_table
 from recallflow.cli.options import add_kafka, config
 from recallflow.control import SETTLED_MS, ApiKey
 from recallflow.decisions import History
@@ -47,7 +47,9 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 def run_create(options: argparse.Namespace) -> int:
     scopes = {name: getattr(options, name) for name in SCOPES}
-    with client(config(options), options.tenant) as opened:
+    where = config(options)
+    check_signing(where)
+    with client(where, options.tenant) as opened:
         made = opened.create_key(**scopes, by=options.by, why=options.why)
     print(made.text)
     # Beside it, so that what is piped on is the key alone.
@@ -60,6 +62,7 @@ def run_create(options: argparse.Namespace) -> int:
 
 def run_revoke(options: argparse.Namespace) -> int:
     where = config(options)
+    check_signing(where)
     with closing(control_table(where)) as table:
         found = [key for key in _keys(table.history, options.tenant) if key.event.name == options.name]
     if not found:  # what was given may be the key itself

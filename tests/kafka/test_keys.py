@@ -224,6 +224,20 @@ def test_forged_and_replayed_decisions_decide_nothing(
         # Who reads without the secret believes what stands there.
         monkeypatch.delenv("RECALLFLOW_AUTH_CONTROL_SECRET")
         assert forged.name in command("keys", "list", "acme", *control).stdout
+        # And decides nothing: nobody would know.
+        before = len(read_topic(deployment.broker, deployment.topics.control))
+        decisions = [
+            ("keys", "create", "acme"),
+            ("keys", "revoke", "acme", second.split("_")[1]),
+            ("quota", "set", "acme", "events_per_s", "9"),
+            ("categories", "remove", "acme", "habits"),
+            ("graph", "rollout", "acme", "off", "--by", "kim", "--why", "a trial"),
+        ]
+        for words in decisions:
+            refused = command(*words, *control)
+            assert (refused.returncode, refused.stdout) == (2, "")
+            assert "are signed, and this one would not be: give auth.control_secret" in refused.stderr
+        assert len(read_topic(deployment.broker, deployment.topics.control)) == before
     (errors,) = deployment.errors
     assert errors.count("is not signed with auth.control_secret") == 2
     assert errors.count("is older than what holds") == 1
