@@ -78,9 +78,14 @@ class _Erasing:
         # A directory without Kafka: of any other, the engine erases what Kafka brings it.
         self._apart = next((one for one in named if Begin.read(one) is None), None)
         self._verifies = options.verify or options.verify_only
-        self._folders = [*named, *options.checkpoints, *options.also]
+        # The settings name the engine's directory, which may be on another machine.
+        there = self._config.state_dir
+        searched = named if there is None or not there.is_dir() else [there]
+        self._folders = [*searched, *options.checkpoints, *options.also]
         if self._verifies and not self._folders:
             raise UsageError("--verify: nothing to search; give --state-dir, --checkpoint or --also")
+        if self._verifies and (missing := [one for one in self._folders if not one.is_dir()]):
+            raise UsageError(f"--verify: there is no folder {missing[0]}")
         if options.compact_kafka and (self._environments or self._apart is not None):
             raise UsageError("--compact-kafka: tombstones are for all environments of a user at once, on Kafka")
         if options.compact_kafka and "/" in options.tenant + options.user:

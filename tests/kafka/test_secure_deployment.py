@@ -1,7 +1,9 @@
 """One deployment with all that protects it: credentials, signed decisions, encryption, a quota and an access record. A
-client works with it, others try to, it is killed, and a person is erased, also from what it reads anew."""
+client works with it, others try to, it is killed, and a person is erased by command, also from what it reads anew."""
 
 import base64
+import json
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,7 +15,6 @@ import pytest
 
 from benchmarks.broker import Cluster
 from recallflow.client import QueryFailed, QueryTimeout, RecallClient
-from recallflow.events import UserErase
 from recallflow.flows.topics import Topics
 from recallflow.responses import Response
 from tests.kafka.harness import Deployment, Names, own_topics, read_topic, until, watched
@@ -21,9 +22,10 @@ from tests.kafka.harness import Deployment, Names, own_topics, read_topic, until
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 CONTROL_SECRET = "what decisions are signed with, and nobody else has"
+ANN = "ann.of.green.gables@example.com"  # long enough to be told from chance in a file
 SAID = [f"{word} {number} is what Ann likes" for number, word in enumerate(("walnut", "lantern", "harbour"))]
 BOBS = "violin is what Bob plays"
-WORDS = ("walnut", "lantern", "harbour", "violin", "likes")
+WORDS = ("walnut", "lantern", "harbour", "violin", "likes", ANN)
 ALLOWED = 4  # memories of a user
 
 
@@ -40,6 +42,10 @@ class Secure:
         done = self.command(*words, "--config", self.config)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def give(self, api_key: str) -> None:
+        """Our own commands send it from now on."""
+        self.config.write_text(self.config.read_text().replace("[auth]", f'[auth]\napi_key = "{api_key}"'))
 
     def client(self, tenant_id: str, api_key: str | None = None) -> RecallClient:
         topics = self.engine.topics
@@ -146,9 +152,9 @@ def refused(client: RecallClient, user_id: str) -> str:
 
 
 def test_a_deployment_that_is_protected_as_a_whole(secure: Secure, tmp_path: Path) -> None:
-    key, anns_key, strangers_key = (
+    key, anns_key, strangers_key, operators_key = (
         secure.run("keys", "create", *words).strip()
-        for words in (("acme",), ("acme", "--end-user", "ann"), ("globex",))
+        for words in (("acme",), ("acme", "--end-user", ANN), ("globex",), ("*",))
     )
     secure.run("quota", "set", "acme", "memories_per_user", str(ALLOWED))
     with (
@@ -159,44 +165,57 @@ def test_a_deployment_that_is_protected_as_a_whole(secure: Secure, tmp_path: Pat
         secure.client("globex", strangers_key) as globex,
     ):
         with secure.running():
-            assert answered(acme, "ann") == []
+            assert answered(acme, ANN) == []
             for text in SAID:
-                acme.remember("ann", text)
+                acme.remember(ANN, text)
             acme.remember("bob", BOBS)
             # Others try. What they write comes before what is asked for below.
-            assert (refused(stranger, "ann"), refused(nobody, "ann"), refused(ann, "bob")) == (
+            assert (refused(stranger, ANN), refused(nobody, ANN), refused(ann, "bob")) == (
                 "unauthenticated",
                 "unauthenticated",
                 "forbidden",
             )
-            for other, user in ((stranger, "ann"), (nobody, "ann"), (ann, "bob")):
+            for other, user in ((stranger, ANN), (nobody, ANN), (ann, "bob")):
                 other.remember(user, "something that is not theirs to say")
-            extra = [acme.remember("ann", f"extra {number}") for number in range(3)]
-            assert contents(acme.recall("ann", "What?", k=50, after=extra[-1])) == ["extra 0", *sorted(SAID)]
-            assert contents(globex.recall("ann", "What is it?")) == []
-            assert answered(ann, "ann") == ["extra 0", *sorted(SAID)]
+            extra = [acme.remember(ANN, f"extra {number}") for number in range(3)]
+            assert contents(acme.recall(ANN, "What?", k=50, after=extra[-1])) == ["extra 0", *sorted(SAID)]
+            assert contents(globex.recall(ANN, "What is it?")) == []
+            assert answered(ann, ANN) == ["extra 0", *sorted(SAID)]
             until(lambda: len(secure.codes()) >= 8)
             assert sorted(secure.codes()) == [*["forbidden"] * 2, *["over_quota"] * 2, *["unauthenticated"] * 4]
         # Killed: nothing that anybody said can be read on disk, and all of it is there after a start.
         assert found_words(tmp_path / "s") == []
         with secure.running():
-            assert answered(acme, "ann") == ["extra 0", *sorted(SAID)]
+            assert answered(acme, ANN) == ["extra 0", *sorted(SAID)]
             assert answered(acme, "bob") == [BOBS]
-            erased = acme.send(UserErase(type="user.erase", tenant_id="acme", user_id="ann", environment="prod"))
-            assert contents(acme.recall("ann", "What?", k=50, after=erased)) == []
+            nobodys = secure.command("erase", "acme", ANN, "--config", secure.config)
+            assert (nobodys.returncode, nobodys.stdout) == (1, "")
+            assert "the erasure was refused: unauthenticated" in nobodys.stderr
+            assert answered(ann, ANN) == ["extra 0", *sorted(SAID)]
+            secure.give(operators_key)
+            said = secure.run("erase", "acme", ANN, "--verify", "--timeout-s", "25")
+            assert f"user {ANN} of tenant acme is erased" in said
+            assert re.search(rf"^  {re.escape(str(secure.engine.topics.audit))}: [1-9]\d* records, ", said, re.M)
+            assert said.endswith("nothing was found\n")
+            assert answered(acme, ANN) == []
+        # Killed once more: nothing that the person said, and no name, is in the directory, nor is it told.
+        assert secure.run("erase", "acme", ANN, "--verify-only").endswith("nothing was found\n")
+        told_of = secure.run("export", "acme", ANN, "--state-dir", tmp_path / "s").splitlines()
+        assert [json.loads(one)["type"] for one in told_of] == ["erased"]
         # The whole log is read again, into a directory that knows nothing of what was.
         secure.run("state", "rebuild", "--state-dir", tmp_path / "s")
+        assert secure.run("erase", "acme", ANN, "--verify-only").endswith("nothing was found\n")
         with secure.running():
-            told = acme.remember("ann", "lighthouse")
-            until(lambda: shows_only(["lighthouse"], acme.recall("ann", "What?", k=50, after=told)))
+            told = acme.remember(ANN, "lighthouse")
+            until(lambda: shows_only(["lighthouse"], acme.recall(ANN, "What?", k=50, after=told)))
             assert answered(acme, "bob") == [BOBS]
-            assert refused(stranger, "ann") == "unauthenticated"
+            assert refused(stranger, ANN) == "unauthenticated"
     audited = [one.value() for one in read_topic(secure.engine.broker, str(secure.engine.topics.audit))]
     assert len(audited) >= 9
-    for word in WORDS:
+    for word in set(WORDS) - {ANN}:
         assert not any(word.encode() in one for one in audited)
     written = secure.written()
-    for secret in (key, anns_key, strangers_key):
+    for secret in (key, anns_key, strangers_key, operators_key):
         assert secret.rpartition("_")[2].encode() not in written
 
 

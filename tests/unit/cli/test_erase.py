@@ -121,6 +121,8 @@ def test_an_encrypted_directory_is_erased_and_searched(cli: Cli, tmp_path: Path,
 def test_options_that_do_not_go_together_are_told(lived: Path, cli: Cli) -> None:
     nothing = cli("erase", "acme", ANN, "--verify")
     assert (nothing.returncode, "nothing to search" in nothing.stderr) == (2, True)
+    nowhere = cli("erase", "acme", ANN, "--verify", "--state-dir", lived, "--also", lived / "nowhere")
+    assert (nowhere.returncode, f"there is no folder {lived / 'nowhere'}" in nowhere.stderr) == (2, True)
     apart = cli("erase", "acme", ANN, "--compact-kafka", "--state-dir", lived)
     assert (apart.returncode, "--compact-kafka" in apart.stderr) == (2, True)
     slash = cli("erase", "acme", "a/nn", "--compact-kafka")
