@@ -14,23 +14,34 @@ from recallflow.flows.embedded import process
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.export import export
 from recallflow.flows.settings import MINUTE_MS, Settings
+from recallflow.owner import state_partition
 from recallflow.records import Position
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import Fingerprint, StateDirectory, describe
 from recallflow.state.person import Fields
 
 
-def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> None:
-    """Applies the events to a state directory or a checkpoint, and returns once nothing is left of it on the disk.
-    Raises StateInUse where a process has it open, and RecallflowError where an event is refused."""
+def erase_directory(config: Config, path: Path, events: Sequence[UserErase]) -> bool:
+    """Applies the events to a state directory or a checkpoint, and returns once nothing is left of it on the disk:
+    whether anything had been held. Raises StateInUse where a process has it open, and RecallflowError where an event
+    is refused."""
     settings = _settings_of(config.engine, describe(path).fingerprint)
     lines = [event.model_dump_json(exclude_none=True).encode() for event in events]
     at_rest = open_at_rest(config.encryption)
+    with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
+        held = any(is_known(directory, event) for event in events)
     processed = process(lines, settings, path, models=config.models, at_rest=at_rest)
     if processed.rejected:
         raise RecallflowError(processed.rejected[0]["error"]["message"])
     with StateDirectory.existing(path, CACHE_BYTES, at_rest) as directory:
         directory.finish_cleaning()
+    return held
+
+
+def is_known(directory: StateDirectory, event: UserErase) -> bool:
+    """Whether anything is held on the user whom the event erases, where it does."""
+    number = state_partition(event.tenant_id, event.user_id, directory.fingerprint.partitions)
+    return any(map(event.covers, directory.partition(number).owners_of(event.tenant_id, event.user_id)))
 
 
 def _settings_of(settings: Settings, stored: Fingerprint) -> Settings:

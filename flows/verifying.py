@@ -48,7 +48,7 @@ def sought(tenant_id: str, user_id: str, environments: Sequence[str], records: I
     if not traces.pieces():
         raise UsageError(
             f"nothing that is known of user {user_id} is long enough to be looked for: give --export FILE, what "
-            "recallflow export wrote before"
+            "recallflow export wrote before, or leave out --verify; nothing is erased by this call"
         )
     return Sought(tenant_id, user_id, frozenset(found), traces)
 

@@ -7,7 +7,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from ahocorasick_rs import BytesAhoCorasick
 
 from recallflow.state.database_files import Records, log_records, table_records
 from recallflow.state.traces import forms_of
@@ -32,6 +31,8 @@ class Pieces:
     def __init__(self, pieces: Sequence[bytes]) -> None:
         numbered = {form: number for number, piece in enumerate(pieces) for form in forms_of(piece)}
         self._numbers = [*numbered.values()]
+        from ahocorasick_rs import BytesAhoCorasick  # every command reads this module, and one searches
+
         self._find = BytesAhoCorasick([*numbered]).find_matches_as_indexes
         self._overlap_bytes = max(map(len, numbered), default=1) - 1
 

@@ -128,8 +128,13 @@ class _Erasing:
         if outcome.refused:
             raise RecallflowError(f"{position}: the erasure was refused: {outcome.outcome}: {outcome.detail}")
         where = "" if event.environment is None else f" from {event.environment}"
-        print(f"{position}: user {self._user} of tenant {self._tenant} is erased{where}")
+        print(f"{position}: {self._said(outcome.outcome)}{where}")
         return position
+
+    def _said(self, outcome: str) -> str:
+        """What became of the erasure, in words: a name that was mistyped should not look like one that was known."""
+        user = f"user {self._user} of tenant {self._tenant}"
+        return f"{user} is erased" if outcome == "erased" else f"nothing was held on {user}"
 
     def _events(self, **fields: int) -> list[UserErase]:
         """An event for each environment, or one for all of them."""
@@ -137,8 +142,8 @@ class _Erasing:
         return [UserErase.model_validate(whole | {"environment": one}) for one in self._environments or [None]]
 
     def _erase_folder(self, folder: Path, at_ms: int) -> None:
-        erase_directory(self._config, folder, self._events(timestamp=at_ms))
-        print(f"{folder}: user {self._user} of tenant {self._tenant} is erased")
+        held = erase_directory(self._config, folder, self._events(timestamp=at_ms))
+        print(f"{folder}: {self._said('erased' if held else 'unchanged')}")
 
     def _erase_checkpoint(self, folder: Path, at_ms: int) -> bool:
         """Returns whether it could be done."""

@@ -75,6 +75,12 @@ def test_the_command_waits_until_files_are_clean(lived: Path, cli: Cli, monkeypa
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
+def test_a_name_that_nobody_has_does_not_look_like_one_that_was_known(lived: Path, cli: Cli) -> None:
+    for name, environment in (("ann.of.green.gable@example.com", "staging"), (ANN, "prd")):
+        done = cli("erase", "acme", name, "--environment", environment, "--state-dir", lived)
+        assert (done.returncode, done.stdout) == (0, f"{lived}: nothing was held on user {name} of tenant acme\n")
+
+
 def test_one_environment_can_be_erased_alone(lived: Path, cli: Cli) -> None:
     done = cli("erase", "acme", ANN, "--environment", "staging", "--verify", "--state-dir", lived)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
