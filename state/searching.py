@@ -7,7 +7,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-
 from recallflow.state.database_files import Records, log_records, table_records
 from recallflow.state.traces import forms_of
 
