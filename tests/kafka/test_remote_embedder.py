@@ -149,6 +149,7 @@ def test_a_new_model_begins_with_vectors_that_were_computed_beforehand(
     before = hash_of(tmp_path / "old")
     reembed = ["reembed", "--yes", "--embedder", "openai", "--embedding-model", "e-2", "--embedding-dimension", "64",
                "--embedding-url", llm_server.url, "--memory-topic", platform.topics.memory,
+               "--control-topic", platform.topics.control,
                "--bootstrap-servers", platform.broker.bootstrap_servers]  # fmt: skip
     done = command(*reembed)
     assert done.returncode == 0, done.stderr
