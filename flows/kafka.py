@@ -107,7 +107,7 @@ class KafkaFlow:
             check_control(self.options, self.topics.control)
             token_keys = self._token_keys(deployment, decisions, secrets)
             parts = Closing()
-            running, known = self._running(
+            running, known, stamped = self._running(
                 stack, deployment, directory, authoriser, table, begin, rewind, parts, models, written
             )
             metrics.watch(running, meters)
@@ -122,7 +122,7 @@ class KafkaFlow:
                 written=written,
                 judged=authoriser.asks(),
             )
-            flow = self._flow(running, sink, known, embedder, table.history, models)
+            flow = self._flow(running, sink, known, embedder, table.history, models, stamped)
             stop_on_signals(running.source)
             stack.enter_context(running.watch.running())
             if token_keys is not None:
@@ -169,8 +169,8 @@ class KafkaFlow:
         parts: Closing,
         models: Models | None,
         written: tuple[str, ...],
-    ) -> tuple[Running, KnownTopics]:
-        """The source with all that watches over it, and what is known of the topics."""
+    ) -> tuple[Running, KnownTopics, frozenset[str]]:
+        """The source with all that watches over it, what is known of the topics, and those that the log stamps."""
         ask = TopicAsker(self.options, [*dict.fromkeys((*self.topics.read(), *written))])
         found = ask.first()
         if unknown := [str(skip) for skip in self.skips if skip.partition >= found[skip.topic].partitions]:
@@ -219,7 +219,7 @@ class KafkaFlow:
             authoriser=authoriser,
             table=table,
         )
-        return running, known
+        return running, known, stamped
 
     def _flow(
         self,
@@ -229,6 +229,7 @@ class KafkaFlow:
         embedder: Embedder,
         decisions: History,
         models: Models | None,
+        stamped: frozenset[str],
     ) -> Dataflow:
         replies = {topic: sink.partitions[topic] for topic in (self.topics.responses, *self.topics.replies)}
         rules = self.settings.rules(embedder, self.topics.queries, replies, input_ends=False, decisions=decisions)
@@ -237,7 +238,6 @@ class KafkaFlow:
         router = Router(self.topics, known.partitions, sink.most_bytes, self.config.auth)
         route = routing(router, running.source, running.tally.observe)
         flow = Dataflow(FLOW_ID)
-        stamped = stamped_by_log(self.options, running.source.topics)
         rates = Rates(decisions, self.topics.queries, stamped)
 
         def decoded(record: Record) -> Item:

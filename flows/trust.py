@@ -23,5 +23,5 @@ def known_secrets(auth: AuthSettings) -> dict[str, bytes]:
     keys = [] if auth.secret is None else [SigningKey.of_secret(auth.secret.encode())]
     source = key_source(auth)
     if source is not None and not source.is_remote:
-        keys += source.read()[0]
+        keys += source.read().keys
     return {key.fingerprint: key.secret for key in keys if key.secret is not None}
