@@ -87,7 +87,7 @@ def test_a_tag_that_cannot_be_sent_back_is_not_kept(server: JwksServer) -> None:
         (200, {}, document(), "no key in the answer"),
         (200, {}, document({"kty": "oct", "k": SECRET}), "no key in the answer"),
         (200, {}, b" " * (64 * MOST_BYTES), "more than 1,048,576 bytes"),
-        (200, {"Content-Encoding": "gzip"}, gzip.compress(b" " * (64 * MOST_BYTES)), "no JWKS document"),
+        (200, {"Content-Encoding": "gzip"}, gzip.compress(b" " * (64 * MOST_BYTES), mtime=0), "no JWKS document"),
         (200, {"Content-Length": "100000"}, b"{", "cannot be asked"),
     ],
     ids=lambda value: repr(value)[:20],
