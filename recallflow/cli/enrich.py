@@ -3,7 +3,7 @@
 import argparse
 
 from recallflow.cli.options import EMBEDDING, LLM, STATE, add_kafka
-from recallflow.cli.serve import serve
+from recallflow.cli.until_stopped import run_until_stopped
 from recallflow.flows.enrich import EnrichFlow
 
 TOPICS = ("enrichment", "results", "memory", "control", "receipts", "dead_letters")
@@ -22,4 +22,4 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def run_flow(options: argparse.Namespace) -> int:
-    return serve(options, lambda chosen: EnrichFlow(chosen).run())
+    return run_until_stopped(options, lambda chosen: EnrichFlow(chosen).run())

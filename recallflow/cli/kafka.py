@@ -3,7 +3,7 @@
 import argparse
 
 from recallflow.cli.options import ENGINE, ENRICHMENT, GRAPH, LLM, PACE, RERANK, add_kafka, config
-from recallflow.cli.serve import serve
+from recallflow.cli.until_stopped import run_until_stopped
 from recallflow.connectors.kafka.admin import KEEPS_ALL, create_topics
 from recallflow.errors import UsageError
 from recallflow.flows.config_values import parse_whole
@@ -46,7 +46,9 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def run_flow(options: argparse.Namespace) -> int:
-    return serve(options, lambda chosen: KafkaFlow(chosen).run(), lambda chosen: chosen.engine.check_models())
+    return run_until_stopped(
+        options, lambda chosen: KafkaFlow(chosen).run(), lambda chosen: chosen.engine.check_models()
+    )
 
 
 def run_create(options: argparse.Namespace) -> int:

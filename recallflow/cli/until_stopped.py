@@ -8,7 +8,7 @@ from recallflow.cli.options import config_and_origins
 from recallflow.flows.config import Config, printed
 
 
-def serve(
+def run_until_stopped(
     options: argparse.Namespace, run: Callable[[Config], None], check: Callable[[Config], None] = lambda _: None
 ) -> int:
     """Runs a flow with the chosen settings, or prints them, once `check` found nothing wrong."""

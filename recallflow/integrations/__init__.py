@@ -1,0 +1,1 @@
+"""Adapters to frameworks for agents. Each needs the extra of its name."""

@@ -1,0 +1,50 @@
+"""What a door to recallflow (the HTTP gateway, the MCP server) puts questions and events to: an engine behind Kafka, or
+one in this process."""
+
+from typing import NamedTuple, Protocol
+
+from recallflow.credentials import Headers
+from recallflow.events import MemoryEvent
+from recallflow.queries import QueryEvent
+from recallflow.records import Position
+from recallflow.responses import Receipt, Response
+
+
+class Stored(NamedTuple):
+    """Where an event stands in its log. `receipt`: what became of it, where that was waited for and known in time."""
+
+    position: Position
+    receipt: Receipt | None = None
+
+
+class Service(Protocol):
+    """Everything that is asked and stored goes through here, with the credentials of whoever it is done for: headers
+    as a record has them. Calls are awaited on one event loop, any number at the same time."""
+
+    async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
+        """The response to a query, also one whose status is `error`. An id is made where the query has none; two under
+        way may have the same. Raises QueryTimeout, DeliveryFailed, SourceError, and InvalidRecord for what is too
+        large to be sent."""
+        ...
+
+    async def store(self, event: MemoryEvent, headers: Headers) -> Stored:
+        """Stores an event for good, and does not wait until it is applied. Raises DeliveryFailed and InvalidRecord."""
+        ...
+
+    async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> Stored:
+        """Stores an event and waits until it is applied; no receipt where that is not known in time. Raises
+        InvalidRecord where it was refused, and what `store` does."""
+        ...
+
+    def obstacle(self) -> str:
+        """Why nobody should ask yet, or any more; empty where everything is there."""
+        ...
+
+
+class Admission(Protocol):
+    """Says at once whether credentials allow something, by what is decided now. The engine judges each record again, as
+    of its append time, and that verdict holds."""
+
+    def check(self, event: MemoryEvent | QueryEvent, headers: Headers) -> None:
+        """Raises InvalidRecord (`unauthenticated`, `forbidden`, `over_quota`)."""
+        ...
