@@ -52,6 +52,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(f"left out: needs a Kafka broker; {BOTH_WAYS}"))
         if item.get_closest_marker("shared") and not has_models():
             item.add_marker(pytest.mark.skip("left out: needs real models; set RECALLFLOW_SHARED to their folder"))
+        for marker in item.iter_markers("needs"):
+            if shutil.which(marker.args[0]) is None:
+                item.add_marker(pytest.mark.skip(f"left out: needs {marker.args[0]} on the PATH; .ci/run installs it"))
 
 
 def has_broker() -> bool:
