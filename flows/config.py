@@ -20,6 +20,7 @@ from recallflow.errors import UsageError
 from recallflow.flows.config_values import PARSERS, parse_any, parse_bytes
 from recallflow.flows.model_settings import EmbeddingSettings, EnrichmentSettings, LlmSettings, ModelSettings
 from recallflow.flows.security_settings import AuthSettings, EncryptionSettings
+from recallflow.flows.serve_settings import PORT_MAX, ServeSettings
 from recallflow.flows.settings import Settings, refuse_unless
 from recallflow.flows.topics import Topics
 from recallflow.records import Position
@@ -28,7 +29,6 @@ PREFIX = "RECALLFLOW_"
 FILE_VARIABLE = "RECALLFLOW_CONFIG"
 LOCAL = "localhost:9092"
 LOG_FORMATS = ("text", "json")
-PORT_MAX = 65_535
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Config:
     enrichment: EnrichmentSettings = field(default_factory=EnrichmentSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
+    serve: ServeSettings = field(default_factory=ServeSettings)
 
     def __post_init__(self) -> None:
         _ = self.skips  # what is wrong with them shows here
@@ -111,6 +112,7 @@ SECTIONS: dict[str, type[Any]] = {
     "enrichment": EnrichmentSettings,
     "auth": AuthSettings,
     "encryption": EncryptionSettings,
+    "serve": ServeSettings,
 }
 LIBRDKAFKA = "kafka.librdkafka."  # and the name of any of librdkafka's options
 # Key → type of its value.

@@ -74,6 +74,13 @@ class Authoriser:
             return refused(bare, Refusal(STEP, error.code, *error.fields[0]))
         return item._replace(record=bare)
 
+    def check(self, record: Record, event: Event) -> None:
+        """The verdict alone, for a door that asks before the record is in the log. Raises InvalidRecord
+        (`unauthenticated`, `forbidden`)."""
+        if self._is_judged(record.append_ms):
+            grant, end_user = self._grant(record, event)
+            grant.check(event, end_user)
+
     def describe(self) -> str:
         """Which records are judged, for the log."""
         if self._mode == "required":

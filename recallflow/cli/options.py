@@ -58,6 +58,8 @@ _FLAGS = {
     "run.metrics_host": ("--metrics-host", "HOST", "where"),
     "run.metrics_port": ("--metrics-port", "PORT", "serve /metrics, /livez and /readyz here"),
     "run.log_format": ("--log-format", "FORMAT", f"of the lines on standard error: {', '.join(LOG_FORMATS)}"),
+    "serve.host": ("--host", "HOST", "the address that is listened at"),
+    "serve.port": ("--port", "PORT", "where; 0 takes a free one"),
     "encryption.master_key_file": ("--master-key-file", "FILE", "what the state is encrypted with: 32 bytes in base64"),
     "encryption.kms_key": ("--kms-key", "ID", "the same, with a key of AWS KMS, by id or ARN"),
     "topics.memory": ("--memory-topic", "TOPIC", "memory events"),

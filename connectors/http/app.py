@@ -1,0 +1,23 @@
+"""The gateway's app."""
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from recallflow.connectors.http import errors
+from recallflow.connectors.http.door import Door
+from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.routes import memory, probes
+from recallflow.service import Admission, Service
+
+
+def build_app(service: Service, admission: Admission, limits: Limits, registry: CollectorRegistry) -> FastAPI:
+    """The app that answers for a service. `registry`: what /metrics shows."""
+    # No pages of documentation: theirs load scripts from elsewhere.
+    app = FastAPI(title="recallflow", version=version("recallflow"), docs_url=None, redoc_url=None)
+    errors.add_handlers(app)
+    door = Door(service, admission, limits)
+    app.include_router(probes.routes(service, registry))
+    app.include_router(memory.routes(door))
+    return app

@@ -1,0 +1,54 @@
+"""What comes with a request: its body, within limits, and what its headers and parameters say."""
+
+import asyncio
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from recallflow.connectors.http.errors import JSON, Problem
+from recallflow.connectors.http.limits import Limits
+from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers
+
+_CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER)}
+_DRAINED = 8  # times the limit: so much more is read, and dropped, so that who sends it hears why
+
+
+def credentials_of(request: Request) -> Headers:
+    """The credentials of a request, as a record has them. One that is given twice stays so, and is refused."""
+    return tuple((_CREDENTIALS[name], value) for name, value in request.scope["headers"] if name in _CREDENTIALS)
+
+
+def check_content_type(request: Request, wanted: str = JSON) -> None:
+    """Raises Problem for a body of another type. A page of any site may have a browser send forms and plain texts to
+    this machine, but not JSON."""
+    given = request.headers.get("content-type", "")
+    if given.partition(";")[0].strip().lower() != wanted:
+        raise Problem("unsupported_media_type", f"send content-type: {wanted}")
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """The whole body. Raises Problem for one that is too large, or too slow."""
+    chunks: list[bytes] = []
+    size, most = 0, limits.body_bytes
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > _DRAINED * most:
+        raise _too_large(most)
+    try:
+        async with asyncio.timeout(limits.body_timeout_s):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size <= most:
+                    chunks.append(chunk)
+                elif size > _DRAINED * most:
+                    break
+    except TimeoutError:
+        raise Problem("slow_body", f"the body was not there within {limits.body_timeout_s:g} s") from None
+    except ClientDisconnect:
+        raise Problem("slow_body", "the client left before its body was there") from None
+    if size > most:
+        raise _too_large(most)
+    return b"".join(chunks)
+
+
+def _too_large(most: int) -> Problem:
+    return Problem("too_large", f"over {most} bytes; split it, or store a reference")

@@ -1,0 +1,81 @@
+"""What routes do with a request, once they know what it asks for: judge, ask or store, and answer."""
+
+from typing import cast
+
+import orjson
+from fastapi import Request
+from fastapi.responses import Response
+
+from recallflow.connectors.http.bodies import check_content_type, credentials_of, read_body
+from recallflow.connectors.http.errors import JSON, Problem, headers_of, status_of
+from recallflow.connectors.http.limits import Limits
+from recallflow.errors import QueryTimeout
+from recallflow.events import MemoryEvent
+from recallflow.parsing import QUERY_TYPES, parse
+from recallflow.queries import QueryEvent
+from recallflow.service import Admission, Service, Stored
+
+ACCEPTED = 202
+
+
+class Door:
+    """A service with who may come in, and within which limits."""
+
+    def __init__(self, service: Service, admission: Admission, limits: Limits) -> None:
+        self.service, self.admission, self.limits = service, admission, limits
+
+    async def body(self, request: Request) -> bytes:
+        """The JSON that came with a request. Raises Problem."""
+        check_content_type(request)
+        return await read_body(request, self.limits)
+
+    async def ask(self, request: Request, query: QueryEvent) -> Response:
+        """The answer to a query, for whoever the request is of. Raises RecallflowError."""
+        headers = credentials_of(request)
+        self.admission.check(query, headers)
+        try:
+            response = await self.service.ask(query, headers, self.limits.timeout_s)
+        except QueryTimeout as error:
+            if obstacle := self.service.obstacle():
+                raise Problem("unavailable", f"no answer in time: {obstacle}") from error
+            raise
+        content = response.model_dump_json(exclude_unset=True).encode()
+        if response.error is None:
+            return Response(content, media_type=JSON)
+        code = response.error.code
+        return Response(content, status_of(code), headers_of(code), JSON)
+
+    async def store(self, request: Request, event: MemoryEvent, *, waits: bool) -> Response:
+        """Where an event was stored; with `waits` what became of it, too. Raises RecallflowError."""
+        headers = credentials_of(request)
+        self.admission.check(event, headers)
+        if waits:
+            stored = await self.service.apply(event, headers, self.limits.timeout_s)
+        else:
+            stored = await self.service.store(event, headers)
+        return Response(orjson.dumps(shown(stored)), ACCEPTED, media_type=JSON)
+
+
+def shown(stored: Stored) -> dict[str, object]:
+    """What a client is told of an event that was stored."""
+    receipt = {} if stored.receipt is None else {"receipt": stored.receipt.model_dump(exclude_none=True)}
+    return {"position": str(stored.position), "applied": stored.receipt is not None, **receipt}
+
+
+def parse_query(body: bytes) -> QueryEvent:
+    """Raises InvalidRecord for what is no query, and Problem for an event of memory."""
+    event = parse(body)
+    if event.type not in QUERY_TYPES:  # type: ignore[attr-defined]
+        raise Problem("invalid_event", "stores, and asks nothing: POST /memory/events takes it", "type")
+    query = cast(QueryEvent, event)
+    if query.reply_to is not None:
+        raise Problem("invalid_event", "the answer comes back here: leave it out", "reply_to")
+    return query
+
+
+def parse_event(body: bytes) -> MemoryEvent:
+    """Raises InvalidRecord for what is no event of memory, and Problem for a query."""
+    event = parse(body)
+    if event.type in QUERY_TYPES:  # type: ignore[attr-defined]
+        raise Problem("invalid_event", "asks, and stores nothing: POST /memory/query takes it", "type")
+    return cast(MemoryEvent, event)

@@ -1,0 +1,108 @@
+"""What a request gets that cannot be done: `{"error": {code, message, fields}}`, under the status of its code."""
+
+import logging
+from typing import cast
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from recallflow.errors import (
+    DeliveryFailed,
+    InvalidRecord,
+    QueryTimeout,
+    RecallflowError,
+    SourceError,
+    UsageError,
+)
+from recallflow.responses import ErrorBody, FieldError
+
+JSON = "application/json"
+RETRY_AFTER_S = 1  # rates are counted by the second
+STATUSES = {
+    "invalid_json": 400,
+    "invalid_event": 400,
+    "unknown_type": 400,
+    "wrong_dimension": 400,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "deadline": 408,
+    "slow_body": 408,
+    "id_conflict": 409,
+    "skipped": 409,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "too_many_requests": 429,
+    "over_quota": 429,
+    "internal_error": 500,
+    "unreadable": 500,
+    "unavailable": 503,
+}
+_HEADERS = {
+    "unauthenticated": {"www-authenticate": "Bearer"},
+    "over_quota": {"retry-after": str(RETRY_AFTER_S)},
+    "too_many_requests": {"retry-after": str(RETRY_AFTER_S)},
+    "unavailable": {"retry-after": str(RETRY_AFTER_S)},
+    "slow_body": {"connection": "close"},
+}
+_OF_STATUS = {404: "not_found", 405: "method_not_allowed"}  # what the router finds by itself
+
+_log = logging.getLogger(__name__)
+
+
+class Problem(RecallflowError):
+    """A request that this gateway cannot do, whatever the engine would say."""
+
+    def __init__(self, code: str, message: str, field: str = "") -> None:
+        fields = [FieldError(field=field, problem=message)] if field else []
+        self.body = ErrorBody(code=code, message=f"{field}: {message}" if field else message, fields=fields)
+        super().__init__(code, message)
+
+
+def body_of(error: RecallflowError) -> ErrorBody:
+    """What a client is told of an error."""
+    match error:
+        case Problem():
+            return error.body
+        case InvalidRecord():
+            return ErrorBody.of(error)
+        case QueryTimeout():
+            return ErrorBody(code="deadline", message=str(error))
+        case DeliveryFailed() | SourceError() | UsageError():
+            return ErrorBody(code="unavailable", message=str(error))
+    _log.error("a request failed: %s", type(error).__name__)
+    return ErrorBody(code="internal_error", message="the gateway failed; its log says more")
+
+
+def status_of(code: str) -> int:
+    """The HTTP status of an error's code. One that is not known is the engine's own, and newer than this gateway."""
+    return STATUSES.get(code, 500)
+
+
+def headers_of(code: str) -> dict[str, str]:
+    """The HTTP headers that go with an error."""
+    return _HEADERS.get(code, {})
+
+
+def refusal(body: ErrorBody) -> Response:
+    """The HTTP response of an error."""
+    content = orjson.dumps({"error": body.model_dump(exclude={"truncated"})})
+    return Response(content, status_of(body.code), headers_of(body.code), JSON)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Has every error answered in our form."""
+
+    async def answer(_: Request, error: Exception) -> Response:
+        return refusal(body_of(cast(RecallflowError, error)))
+
+    async def answer_routing(_: Request, error: Exception) -> Response:
+        found = cast(HTTPException, error)
+        code = _OF_STATUS.get(found.status_code, "invalid_event")
+        return refusal(ErrorBody(code=code, message=f"{found.detail}; GET /openapi.json names what there is"))
+
+    app.add_exception_handler(RecallflowError, answer)
+    app.add_exception_handler(HTTPException, answer_routing)

@@ -1,0 +1,16 @@
+"""How much, and for how long, one request may take."""
+
+from dataclasses import dataclass
+
+from recallflow import limits
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`timeout_s`: until a query is answered, or an event applied. `body_timeout_s`: until a body is there.
+    `concurrency`: requests that are under way at once. `body_bytes`: of one event, or one line of a batch."""
+
+    timeout_s: float = 10.0
+    body_timeout_s: float = 10.0
+    concurrency: int = 512
+    body_bytes: int = limits.RECORD_BYTES

@@ -1,0 +1,1 @@
+"""What there is to ask the gateway for, one file per idea."""

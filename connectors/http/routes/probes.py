@@ -1,0 +1,28 @@
+"""GET /livez, /readyz and /metrics: what a supervisor and Prometheus ask."""
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from recallflow.service import Service
+
+
+def routes(service: Service, registry: CollectorRegistry) -> APIRouter:
+    """The routes, for a service and the numbers that are kept of it."""
+    router = APIRouter()
+
+    @router.get("/livez", response_class=PlainTextResponse)
+    async def livez() -> Response:
+        return PlainTextResponse("alive\n")
+
+    @router.get("/readyz", response_class=PlainTextResponse)
+    async def readyz() -> Response:
+        if reason := service.obstacle():
+            return PlainTextResponse(f"not ready: {reason}\n", 503)
+        return PlainTextResponse("ready\n")
+
+    @router.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return router

@@ -1,0 +1,152 @@
+"""POST /memory/query and POST /memory/events, over real HTTP."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, OverQuota, QueryTimeout
+from recallflow.responses import ErrorBody, Response
+from tests.gateway.serving import Engine, Everybody, gateway
+
+ANN = {"tenant_id": "acme", "user_id": "ann"}
+QUERY = {"type": "recall", **ANN, "query": "what can't Ann eat?"}
+EVENT = {"type": "memory", **ANN, "content": "Ann is allergic to peanuts"}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture(scope="module")
+def everybody() -> Everybody:
+    return Everybody()
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine, everybody: Everybody) -> Iterator[httpx.Client]:
+    with gateway(engine, everybody) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def as_new(engine: Engine, everybody: Everybody) -> None:
+    engine.__init__()  # type: ignore[misc]
+    everybody.__init__()  # type: ignore[misc]
+
+
+def test_an_answer_comes_as_the_engine_gave_it(engine: Engine, client: httpx.Client) -> None:
+    engine.answer = lambda query: Response(query_id=query.id or "", status="ok", memories=[])
+    answered = client.post("/memory/query", json=QUERY | {"id": "q1"})
+    assert answered.status_code == 200
+    assert answered.headers["content-type"] == "application/json"
+    assert answered.json() == {"query_id": "q1", "status": "ok", "memories": []}
+
+
+def test_every_wrong_field_is_told_at_once(client: httpx.Client) -> None:
+    answered = client.post("/memory/query", json=QUERY | {"k": "many", "mode": "best", "user_id": ""})
+    assert answered.status_code == 400
+    error = answered.json()["error"]
+    assert error["code"] == "invalid_event"
+    assert {one["field"] for one in error["fields"]} == {"k", "mode", "user_id"}
+    assert all(one["problem"] for one in error["fields"])
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("not_found", 404), ("unauthenticated", 401), ("forbidden", 403), ("over_quota", 429), ("too_large", 413)],
+)
+def test_an_error_of_the_engine_has_the_status_of_its_code(
+    engine: Engine, client: httpx.Client, code: str, status: int
+) -> None:
+    engine.answer = lambda _: Response(query_id="q", status="error", error=ErrorBody(code=code, message="why"))
+    answered = client.post("/memory/query", json=QUERY)
+    assert answered.status_code == status
+    assert answered.json()["error"] == {"code": code, "message": "why"}
+    assert ("retry-after" in answered.headers) == (status == 429)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (QueryTimeout("q", 10, None), 408, "deadline"),
+        (DeliveryFailed("memory.events is away"), 503, "unavailable"),
+        (OverQuota("events_per_s", "too many"), 429, "over_quota"),
+        (InvalidRecord("id_conflict", [FieldProblem("id", "taken")]), 409, "id_conflict"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_goes_wrong_has_a_status_of_its_own(
+    engine: Engine, client: httpx.Client, error: Exception, status: int, code: str
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    engine.refuse = fail
+    answered = client.post("/memory/query", json=QUERY)
+    assert (answered.status_code, answered.json()["error"]["code"]) == (status, code)
+
+
+def test_an_event_is_accepted_with_its_position(engine: Engine, client: httpx.Client) -> None:
+    answered = client.post("/memory/events", json=EVENT)
+    assert answered.status_code == 202
+    assert answered.json() == {"position": "memory:0:0", "applied": False}
+    assert [event.user_id for event, _ in engine.stored] == ["ann"]
+
+
+def test_who_waits_is_told_what_became_of_an_event(engine: Engine, client: httpx.Client) -> None:
+    answered = client.post("/memory/events?wait=applied", json=EVENT).json()
+    assert answered["applied"] is True
+    assert answered["receipt"]["outcome"] == "created"
+    engine.receipt = None
+    assert client.post("/memory/events?wait=applied", json=EVENT).json()["applied"] is False
+
+
+@pytest.mark.parametrize(("path", "body"), [("/memory/query", EVENT), ("/memory/events", QUERY)])
+def test_what_belongs_elsewhere_is_told_where(client: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    answered = client.post(path, json=body)
+    assert answered.status_code == 400
+    assert "/memory/" in answered.json()["error"]["fields"][0]["problem"]
+
+
+def test_credentials_go_on_as_headers_of_a_record_and_nothing_else_does(engine: Engine, client: httpx.Client) -> None:
+    given = {"Authorization": "Bearer a.b.c", "X-API-Key": "rfk", "X-End-User-Id": "ann", "Cookie": "c=1"}
+    client.post("/memory/events", json=EVENT, headers=given)
+    assert engine.stored[0][1] == (("authorization", b"Bearer a.b.c"), ("x-api-key", b"rfk"), ("x-end-user-id", b"ann"))
+
+
+@pytest.mark.parametrize(("code", "status"), [("unauthenticated", 401), ("forbidden", 403)])
+def test_who_may_not_come_in_is_told_so_before_anything_is_asked(
+    engine: Engine, everybody: Everybody, client: httpx.Client, code: Any, status: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise InvalidRecord(code, [FieldProblem("", "no")])
+
+    everybody.refuse = refuse
+    for path, body in (("/memory/query", QUERY), ("/memory/events", EVENT)):
+        answered = client.post(path, json=body)
+        assert answered.status_code == status
+        assert ("www-authenticate" in answered.headers) == (status == 401)
+    assert (engine.asked, engine.stored) == ([], [])
+
+
+def test_only_json_is_taken(client: httpx.Client) -> None:
+    answered = client.post("/memory/events", content=b"{}", headers={"content-type": "text/plain"})
+    assert (answered.status_code, answered.json()["error"]["code"]) == (415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(("path", "status"), [("/nowhere", 404), ("/memory/query", 405)])
+def test_a_path_that_is_none_is_refused_in_the_same_form(client: httpx.Client, path: str, status: int) -> None:
+    answered = client.get(path)
+    assert answered.status_code == status
+    assert answered.json()["error"]["message"]
+
+
+def test_probes_tell_what_a_supervisor_asks(engine: Engine, client: httpx.Client) -> None:
+    assert (client.get("/livez").text, client.get("/readyz").text) == ("alive\n", "ready\n")
+    engine.in_the_way = "Kafka is away"
+    refused = client.get("/readyz")
+    assert (refused.status_code, refused.text) == (503, "not ready: Kafka is away\n")
+    assert client.get("/livez").status_code == 200
