@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.client.core import Core, Topics
+from recallflow.client.core import Core, Topics, checked_replies
 from recallflow.client.credentials import Credentials, Token
 from recallflow.client.scope import Scope
 from recallflow.client.sendable import checked_text
@@ -37,6 +37,8 @@ class _Face:
         token: Token | None = None,
         end_user: str | None = None,
         control_secret: str | None = None,
+        reply_topic: str | None = None,
+        reply_partition: int | None = None,
     ) -> None:
         """`options`: any of librdkafka's (`security.protocol`, `sasl.*`, `ssl.*`, …). `timeout_s`: for a record to be
         acknowledged, and for a response to come. Does not wait for Kafka. Raises UsageError and InvalidRecord for
@@ -44,13 +46,19 @@ class _Face:
 
         Where the engine asks for credentials: `api_key`, or `token`, a JWT or a function that gives one, asked before
         each record. `end_user`: the one user that everything is done for. `control_secret`: what decisions are signed
-        with, where the engine believes signed ones only."""
+        with, where the engine believes signed ones only.
+
+        `reply_topic`: where answers go in place of the response topic, one that the engine's settings let be named;
+        then only one partition is read, `reply_partition` or any. A refusal of credentials is not told there: such a
+        query runs out of time."""
         checked_text("bootstrap_servers", bootstrap_servers)
         if not isinstance(options, Mapping):
             raise UsageError(f"options must map librdkafka's names to values, not {options!r}")
         topics = Topics(memory_topic, query_topic, response_topic, control_topic)
         kafka, scope = KafkaOptions(bootstrap_servers, options), Scope(tenant_id, environment)
-        self._core = Core(kafka, scope, topics, timeout_s, Credentials(api_key, token, end_user), control_secret)
+        credentials = Credentials(api_key, token, end_user)
+        replies = checked_replies(reply_topic, reply_partition)
+        self._core = Core(kafka, scope, topics, timeout_s, credentials, control_secret, replies)
 
 
 def _waited(call: Callable[Concatenate[Core, P], "Future[T]"]) -> Callable[Concatenate["RecallClient", P], T]:

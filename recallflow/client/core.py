@@ -3,33 +3,28 @@
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any, NamedTuple, Self, cast
 
-from confluent_kafka import KafkaError, KafkaException, Producer
-
+from recallflow.brokers.exchange import Exchange
 from recallflow.brokers.options import KafkaOptions
-from recallflow.brokers.trouble import log_outage
+from recallflow.brokers.reader import Inbox
 from recallflow.client.credentials import Credentials, Headers
 from recallflow.client.outstanding import Outstanding, Pending, new_future
-from recallflow.client.responses import POLL_S, Responses, reason_of
 from recallflow.client.scope import AnyEvent, Scope
 from recallflow.client.sendable import checked_text, checked_wait
 from recallflow.control import ApiKey, Control, RolloutMode
 from recallflow.credentials import ApiKeyText, hash_of, new_salt
-from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, UsageError
+from recallflow.errors import DeliveryFailed, InvalidRecord, UsageError
 from recallflow.events import ContentPart
 from recallflow.fields import Role
-from recallflow.limits import RECORD_BYTES
 from recallflow.parsing import QUERY_TYPES
 from recallflow.queries import Mode, QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Response
 from recallflow.signatures import check_secret, signed
-
-TRIMMINGS_BYTES = 4_096  # a record's key, headers and batch, beyond its value
 
 
 class Topics(NamedTuple):
@@ -37,6 +32,21 @@ class Topics(NamedTuple):
     queries: str
     responses: str
     control: str
+
+    def checked(self) -> Self:
+        """The same. Raises UsageError for what is no topic."""
+        for name, topic in self._asdict().items():
+            checked_text(f"the {name} topic", topic)
+        return self
+
+
+def checked_replies(topic: object, partition: object) -> Inbox | None:
+    """Where answers go in place of the response topic, if anywhere. Raises UsageError for what is no place."""
+    if topic is None and partition is None:
+        return None
+    if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool) or partition < 0):
+        raise UsageError(f"reply_partition must be a whole number from 0 on, not {partition!r}")
+    return Inbox(checked_text("reply_topic", topic), True, partition)
 
 
 class NewKey(NamedTuple):
@@ -62,31 +72,19 @@ class Core:
         timeout_s: float,
         credentials: Credentials,
         control_secret: str | None,
+        replies: Inbox | None = None,
     ) -> None:
+        """`replies`: where answers are to go in place of the response topic."""
         checked_wait("timeout_s", timeout_s)
         check_secret("control_secret", control_secret)
-        for name, topic in topics._asdict().items():
-            checked_text(f"the {name} topic", topic)
-        self._scope, self._topics = scope, topics
+        self._scope, self._topics = scope, topics.checked()
         self._credentials, self._control_secret = credentials, control_secret
         self._decided_ms = 0
-        self._servers, self._timeout_s = kafka.bootstrap_servers, timeout_s
-        self._trouble: str | None = None
-        self._outstanding = Outstanding()
-        self._sending = threading.Lock()
-        self._stopping = threading.Event()
+        self._deciding = threading.Lock()
+        self._timeout_s = timeout_s
         scope.event("user.stats", "anyone", {})  # a wrong scope fails here, and not at the first call
-        # An outcome within the client's own time: librdkafka would otherwise go on trying for five minutes.
-        bounded = {"delivery.timeout.ms": round(timeout_s * 1000), "error_cb": self._on_error}
-        # The bound is the engine's, and then the topic's own: not librdkafka's, which is below both.
-        largest = {"message.max.bytes": RECORD_BYTES + TRIMMINGS_BYTES}
-        try:
-            self._producer = Producer(largest | bounded | kafka.producer())
-            self._responses = Responses(kafka, topics.responses, self._outstanding)
-        except KafkaException as error:
-            raise UsageError(f"Kafka options: {reason_of(error)}") from error
-        self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-deliveries")
-        self._thread.start()
+        self._outstanding = Outstanding()
+        self._exchange = Exchange(kafka, [replies or Inbox(topics.responses)], self._outstanding, timeout_s)
 
     # ------------------------------------------------------------------ memory events
 
@@ -198,7 +196,7 @@ class Core:
     def ask(self, query: QueryEvent, *, timeout_s: float | None = None) -> "Future[Response]":
         """Any query event of this tenant and environment (`MemoryGet`, `EpisodesList`, …) → its response. An id is
         made where it has none. Waits and raises as `recall` does."""
-        asked = self._scope.built(query)
+        asked = cast(QueryEvent, self._scope.built(query))
         if asked.type not in QUERY_TYPES:
             raise UsageError(f"{query.type} asks nothing: use send()")
         if query.reply_to is not None:
@@ -208,22 +206,27 @@ class Core:
         asked = asked.model_copy(update={"id": query_id})
         headers = self._credentials.headers(asked.user_id)
         pending = Pending(query_id, asked.owner.record_key, wait_s, time.monotonic() + wait_s)
-        with self._open():
+        with self._exchange.open():
             self._outstanding.add(pending)
-        self._responses.ready.add_done_callback(lambda _: self._put(asked, pending, headers))
+        self._exchange.ready.add_done_callback(lambda _: self._put(asked, pending, headers))
         return pending.future
 
-    def _put(self, query: AnyEvent, pending: Pending, headers: Headers) -> None:
+    def _put(self, query: QueryEvent, pending: Pending, headers: Headers) -> None:
         """Sends a query, unless its time was up before responses could be read."""
 
-        def delivered(sent: "Future[Position]") -> None:
-            error = sent.exception()
+        def fail(error: BaseException | None) -> None:
             if error is not None and self._outstanding.pop(pending.key, pending.query_id) is not None:
                 pending.future.set_exception(error)
 
+        if (reply_to := self._exchange.reply_to) is not None:
+            query = query.model_copy(update={"reply_to": reply_to})
         if time.monotonic() < pending.deadline_s:
-            with suppress(UsageError):  # closed meanwhile: close() is what fails the query then
-                self._send(query, headers).add_done_callback(delivered)
+            try:
+                self._send(query, headers).add_done_callback(lambda sent: fail(sent.exception()))
+            except InvalidRecord as error:  # too large
+                fail(error)
+            except UsageError:  # closed meanwhile: close() is what fails the query then
+                pass
 
     def _ask(
         self, event_type: str, user_id: str, fields: Mapping[str, Any], timeout_s: float | None
@@ -307,7 +310,7 @@ class Core:
     def _decision(self, event_type: str, fields: Mapping[str, Any]) -> Control:
         for name in {"by", "why"} & fields.keys():
             checked_text(name, fields[name])
-        with self._sending:  # each is newer than the one before it: who replays the latter changes nothing
+        with self._deciding:  # each is newer than the one before it: who replays the latter changes nothing
             self._decided_ms = max(time.time_ns() // 1_000_000, self._decided_ms + 1)
             return self._scope.decision(event_type, {**fields, "timestamp": self._decided_ms})
 
@@ -321,14 +324,6 @@ class Core:
         event = self._scope.event(event_type, user_id, fields)
         return self._send(event, self._credentials.headers(event.user_id))
 
-    @contextmanager
-    def _open(self) -> Iterator[None]:
-        """What begins in here, close() sees to its end. Raises UsageError once the client is closed."""
-        with self._sending:
-            if self._stopping.is_set():
-                raise UsageError("the client is closed")
-            yield
-
     def _send(self, event: AnyEvent, headers: Headers) -> "Future[Position]":
         topic = self._topics.queries if event.type in QUERY_TYPES else self._topics.memory
         value = event.model_dump_json(exclude_unset=True).encode()
@@ -336,63 +331,20 @@ class Core:
 
     def _produce(self, topic: str, value: bytes, key: bytes, headers: Headers) -> "Future[Position]":
         sent: Future[Position] = new_future()
-
-        def delivered(error: KafkaError | None, message: Any) -> None:
-            if error is not None:
-                sent.set_exception(self._undelivered(topic, error))
-            elif message.offset() < 0:  # Kafka knows the retry as a copy, and not of which record
-                sent.set_exception(DeliveryFailed(f"{topic}: stored, but Kafka does not say where"))
-            else:
-                self._trouble = None
-                sent.set_result(Position(topic, message.partition(), message.offset()))
-
-        if len(value) > RECORD_BYTES:
-            problem = f"over {RECORD_BYTES} bytes; split it, or store a reference"
-            raise InvalidRecord("too_large", [FieldProblem("", problem)])
-        try:
-            with self._open():
-                self._producer.produce(topic, value, key, on_delivery=delivered, headers=[*headers])
-        except BufferError:
-            sent.set_exception(DeliveryFailed(f"{topic}: too many records are underway: await some; this one is not"))
-        except KafkaException as error:
-            sent.set_exception(self._undelivered(topic, error.args[0]))
+        self._exchange.send(topic, value, key, headers, partial(_resolve, sent))
         return sent
-
-    def _undelivered(self, topic: str, error: KafkaError) -> DeliveryFailed:
-        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            return DeliveryFailed(f"{topic} takes no record of this size: split it, or raise its max.message.bytes")
-        trouble = f" ({self._trouble})" if self._trouble else ""
-        return DeliveryFailed(
-            f"{topic} at {self._servers}: {error.str()}{trouble}; is Kafka reachable, and is there such a topic "
-            "(recallflow topics create)?"
-        )
-
-    # ------------------------------------------------------------------ threads
-
-    def _run(self) -> None:
-        """Serves delivery reports, and fails queries whose time is up."""
-        while not self._stopping.is_set():
-            self._producer.poll(POLL_S)
-            trouble = self._responses.trouble or self._trouble
-            for pending in self._outstanding.pop_due(time.monotonic()):
-                pending.future.set_exception(QueryTimeout(pending.query_id, pending.timeout_s, trouble))
-
-    def _on_error(self, error: KafkaError) -> None:
-        self._trouble = error.str()
-        log_outage(error)
 
     def close(self) -> None:
         """Sees every record sent so far to its end, and fails queries that are still open with UsageError. Blocks for
         at most about `timeout_s`. A second call does nothing."""
-        with self._sending:
-            if self._stopping.is_set():
-                return
-            self._stopping.set()
-        self._thread.join()
-        self._producer.flush()  # ends by itself: every record has its delivery timeout
-        del self._producer  # ends librdkafka's threads now: its callbacks refer to us, and we to it
-        self._responses.stop()
-        self._outstanding.fail_all(UsageError("the client was closed before a response came"))
+        self._exchange.close()
+
+
+def _resolve(sent: "Future[Position]", outcome: Position | DeliveryFailed) -> None:
+    if isinstance(outcome, DeliveryFailed):
+        sent.set_exception(outcome)
+    else:
+        sent.set_result(outcome)
 
 
 def _named(memory_id: object) -> str:

@@ -1,12 +1,18 @@
 """Queries that were asked and not answered yet."""
 
+import logging
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from recallflow.errors import UsageError
-from recallflow.responses import Response
+from pydantic import ValidationError
+
+from recallflow.errors import QueryFailed, QueryTimeout, UsageError
+from recallflow.responses import ErrorBody, Response
+
+_log = logging.getLogger(__name__)
 
 
 def new_future() -> "Future[Any]":
@@ -46,10 +52,6 @@ class Outstanding:
                 raise UsageError(f"query id {pending.query_id!r} is underway; give each query its own")
             queries[pending.query_id] = pending
 
-    def awaits(self, key: bytes) -> bool:
-        with self._lock:
-            return key in self._by_key
-
     def pop(self, key: bytes, query_id: str) -> Pending | None:
         with self._lock:
             queries = self._by_key.get(key, {})
@@ -58,12 +60,40 @@ class Outstanding:
                 del self._by_key[key]
             return pending
 
-    def pop_due(self, now_s: float) -> list[Pending]:
+    # ------------------------------------------------------------------ what the exchange calls
+
+    def receive(self, message: Any) -> None:
+        """A message of the response topic."""
+        key: bytes = message.key() or b""
+        with self._lock:
+            if key not in self._by_key:
+                return
+        try:
+            response = Response.model_validate_json(message.value() or b"")
+        except ValidationError as error:
+            # Not the error itself: it quotes what it found, and that may be a memory.
+            wrong = error.error_count()
+            _log.warning("%s holds something that is no response: %d fields are wrong", message.topic(), wrong)
+            return
+        pending = self.pop(key, response.query_id)
+        if pending is None:
+            return
+        if response.status == "error":
+            reason = response.error or ErrorBody(code="unknown", message="the response names no reason")
+            pending.future.set_exception(QueryFailed(pending.query_id, reason))
+        else:
+            pending.future.set_result(response)
+
+    def fail_due(self, trouble: str | None) -> None:
+        for pending in self._pop_due(time.monotonic()):
+            pending.future.set_exception(QueryTimeout(pending.query_id, pending.timeout_s, trouble))
+
+    def fail_all(self, error: Exception) -> None:
+        for pending in self._pop_due(float("inf")):
+            pending.future.set_exception(error)
+
+    def _pop_due(self, now_s: float) -> list[Pending]:
         """All whose time is up, or everything at `now_s` = ∞."""
         with self._lock:
             due = [p for queries in self._by_key.values() for p in queries.values() if p.deadline_s <= now_s]
         return [p for p in due if self.pop(p.key, p.query_id) is not None]
-
-    def fail_all(self, error: Exception) -> None:
-        for pending in self.pop_due(float("inf")):
-            pending.future.set_exception(error)

@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import HOST, Cluster, free_ports, retry
 from benchmarks.kafka_flow import create, own_topics, running_flow
-from recallflow import EpisodesList, MemoryGet, Position, Response
+from recallflow import EpisodesList, InvalidRecord, MemoryGet, Position, Response
 from recallflow.client import AsyncRecallClient, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient
 from recallflow.flows.topics import Topics
 from recallflow.graphs import GraphReport
@@ -145,6 +145,11 @@ def test_an_error_response_is_raised_with_what_is_wrong(client: RecallClient, us
     with pytest.raises(QueryFailed, match=r"query q-2: not_found: .*nowhere") as raised:
         client.ask(query)
     assert (raised.value.query_id, raised.value.error.code) == ("q-2", "not_found")
+
+
+def test_a_query_that_is_too_large_is_refused_at_once(client: RecallClient, user: str) -> None:
+    with pytest.raises(InvalidRecord, match="over 1048576 bytes"):
+        client.recall(user, "x" * 2**20)
 
 
 def test_what_is_not_applied_in_time_is_a_degraded_answer(client: RecallClient, user: str) -> None:

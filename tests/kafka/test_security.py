@@ -59,7 +59,7 @@ def test_with_the_password_a_memory_is_remembered_and_recalled(
     assert made.returncode == 0, made.stderr
     engine = start("run", "--state-dir", tmp_path / "s", *chosen)
     named = {"memory_topic": topics.memory, "query_topic": topics.queries, "response_topic": topics.responses}
-    with RecallClient(guarded, "acme", options=login(PASSWORD), timeout_s=30.0, **named) as client:
+    with RecallClient(guarded, "acme", options=login(PASSWORD), timeout_s=30.0, **named) as client:  # type: ignore[arg-type]
         position = client.remember("ann", "The bicycle is in the cellar.")
         for _ in range(ATTEMPTS):
             assert engine.poll() is None, engine.communicate()[1]
