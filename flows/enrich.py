@@ -144,7 +144,7 @@ class EnrichFlow:
         source.progress.gave(topics.enrichment, len(self._pending()))
         watch.call(known.check, table.grow, source.grow)
         tally = EnrichmentTally()
-        running = EnrichmentRunning(source, tally, deployment, watch, connection, models, table)
+        running = EnrichmentRunning(self.state_dir, source, tally, deployment, watch, connection, models, table)
         return running, known
 
     def _pending(self) -> list[Position]:

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import get_args
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -17,6 +17,7 @@ from recallflow.connectors.kafka.watch import Watch
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode
 from recallflow.flows.enrich_models import EnrichmentModels
+from recallflow.flows.machine_metrics import disk_metrics, presence, registry_of
 from recallflow.flows.metrics import counter, gauge, input_metrics, left_out_metric, obstacle_of
 from recallflow.flows.model_metrics import model_metrics
 from recallflow.llm import Spent
@@ -72,6 +73,7 @@ class EnrichmentTally:
 class EnrichmentRunning:
     """The parts of a flow that its metrics are read from."""
 
+    state_dir: Path
     source: KafkaSource
     tally: EnrichmentTally
     deployment: Deployment
@@ -82,12 +84,11 @@ class EnrichmentRunning:
 
 
 class EnrichmentMetrics(Collector):
-    """Reads the numbers of a flow when somebody asks for them. There are none before `watch`."""
+    """Reads the numbers of a flow when somebody asks for them. There are few before `watch`."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
         self._running: EnrichmentRunning | None = None
+        self.registry = registry_of(self)
 
     def watch(self, running: EnrichmentRunning) -> None:
         self._running = running
@@ -100,7 +101,9 @@ class EnrichmentMetrics(Collector):
         return obstacle_of(running.source, running.connection, running.deployment)
 
     def collect(self) -> Iterator[Metric]:
+        yield from presence(self.obstacle())
         if (running := self._running) is not None:
+            yield from disk_metrics(running.state_dir)
             yield from input_metrics(running.source)
             yield from _results(running.tally)
             yield from model_metrics(running.models.meters)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import get_args
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -20,6 +19,7 @@ from recallflow.connectors.llm import Meter
 from recallflow.control import QUOTAS
 from recallflow.errors import ErrorCode
 from recallflow.events import DERIVED_TYPES
+from recallflow.flows.machine_metrics import disk_metrics, presence, registry_of
 from recallflow.flows.model_metrics import model_metrics
 from recallflow.flows.tally import BOUNDS_S, Tally
 from recallflow.operators.authorise import JUDGED_BY, Authoriser
@@ -49,14 +49,13 @@ class Running:
 
 
 class Metrics(Collector):
-    """Reads the numbers of a flow when somebody asks for them. There are none before `watch`."""
+    """Reads the numbers of a flow when somebody asks for them. There are few before `watch`."""
 
     def __init__(self, serve_while_catching_up: bool = False) -> None:
         self._serve_while_catching_up = serve_while_catching_up
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
         self._running: Running | None = None
         self._meters: Sequence[Meter] = ()
+        self.registry = registry_of(self)
 
     def watch(self, running: Running, meters: Sequence[Meter] = ()) -> None:
         """`meters`: of models whose calls cost."""
@@ -73,6 +72,7 @@ class Metrics(Collector):
         return f"catching up, {behind}" if behind and not self._serve_while_catching_up else ""
 
     def collect(self) -> Iterator[Metric]:
+        yield from presence(self.obstacle())
         if self._running is not None:
             yield from _outputs(self._running.tally)
             yield from input_metrics(self._running.source)
@@ -107,6 +107,9 @@ class Metrics(Collector):
             uncleaned = self._running.directory.uncleaned
             yield gauge("erasures_pending", "Erased users of whom files may still hold something", uncleaned)
             yield gauge("hot_cache_bytes", "Bytes of owners in memory", self._running.directory.hot_bytes)
+            limit = self._running.directory.hot_limit_bytes
+            yield gauge("hot_cache_limit_bytes", "Bytes of owners that may stay in memory", limit)
+            yield from disk_metrics(self._running.directory.path)
             yield from model_metrics(self._meters)
 
 
@@ -126,6 +129,8 @@ def _outputs(tally: Tally) -> Iterator[Metric]:
     yield counter("dead_letters", "Refused records", "code", tally.dead_letters, get_args(ErrorCode))
     yield counter("over_quota_records", "Records past a tenant's quota", "quota", tally.over_quota, QUOTAS)
     yield counter("responses", "Responses", "status", tally.responses, STATUSES)
+    errors = tally.response_errors
+    yield counter("response_errors", "Responses of the status error", "code", errors, get_args(ErrorCode))
     yield counter("response_warnings", "Warnings in responses", "code", tally.warnings, WARNINGS)
     counts = list(accumulate(tally.processed))
     yield HistogramMetricFamily(
@@ -169,6 +174,8 @@ def input_metrics(source: KafkaSource) -> Iterator[Metric]:
     yield waiting
     retried = sum(reader.retried for reader in readers)
     yield CounterMetricFamily("recallflow_retried_reads", "Reads that Kafka failed and that were tried again", retried)
+    snapshot_s = source.progress.oldest_snapshot_s()
+    yield gauge("snapshot_timestamp_seconds", "When the part that is the furthest behind had its snapshot", snapshot_s)
 
 
 def counter(name: str, help_text: str, label: str, counts: Mapping[str, int], known: Iterable[str]) -> Metric:
@@ -180,6 +187,6 @@ def counter(name: str, help_text: str, label: str, counts: Mapping[str, int], kn
     return family
 
 
-def gauge(name: str, help_text: str, value: int) -> Metric:
+def gauge(name: str, help_text: str, value: float) -> Metric:
     """One without a label."""
     return GaugeMetricFamily(f"recallflow_{name}", help_text, value)

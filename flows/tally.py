@@ -30,6 +30,7 @@ class Tally:
         self.over_quota: Counter[str] = Counter()  # by the name of the quota
         self.requested: Counter[str] = Counter()  # of the enrichment flow, by task
         self.responses: Counter[str] = Counter()  # by status
+        self.response_errors: Counter[str] = Counter()  # by error code
         self.warnings: Counter[str] = Counter()  # by code
         self.processed = [0] * (len(BOUNDS_S) + 1)  # responses by time: at most each bound, and beyond
         self.processed_s = 0.0
@@ -67,6 +68,8 @@ class Tally:
 
     def _observe_response(self, response: Response) -> None:
         self.responses[response.status] += 1
+        if response.error is not None:
+            self.response_errors[response.error.code] += 1
         for warning in response.warnings:
             self.warnings[warning.code] += 1
         if response.processing_time_ms is not None:

@@ -188,6 +188,11 @@ class StateDirectory:
         """Bytes of hot owners, over all workers."""
         return sum(owners.total_bytes for owners in [*self._hot.values()])
 
+    @property
+    def hot_limit_bytes(self) -> int:
+        """How many bytes of hot owners may stay: each worker has as much."""
+        return self._cache_bytes * max(1, len(self._hot))
+
     def close(self) -> None:
         self._disk.shutdown()
         for partition in self._partitions.values():

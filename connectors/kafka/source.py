@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -43,6 +44,8 @@ class Progress:
     def __init__(self) -> None:
         self.given: Counter[str] = Counter()
         self.through: Counter[str] = Counter()
+        self._began_s = time.time()
+        self._snapshots_s: dict[str, float] = {}  # by part, the time of its last one
         # One count lost between two workers would be in flight for ever.
         self._counting = threading.Lock()
 
@@ -57,6 +60,14 @@ class Progress:
     def in_flight(self) -> int:
         with self._counting:
             return self.given.total() - self.through.total()
+
+    def snapped(self, part: str) -> None:
+        """A part is asked for a snapshot: all of the epoch before is through."""
+        self._snapshots_s[part] = time.time()
+
+    def oldest_snapshot_s(self) -> float:
+        """When the part that is the furthest behind had its last one; until there is any, when this began."""
+        return min([*self._snapshots_s.values()], default=self._began_s)
 
 
 class KafkaSource(FixedPartitionedSource[Record, Offsets]):
@@ -307,6 +318,7 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         return AT_ONCE
 
     def snapshot(self) -> Offsets:
+        self._source.progress.snapped(self._name)
         lanes = (*self._queries, *self._memories)
         return Offsets({lane.source: lane.place() for lane in lanes})
 

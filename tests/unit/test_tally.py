@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import Mock
@@ -70,13 +71,16 @@ def test_outputs_count_by_what_they_are(tally: Tally) -> None:
         "status": "degraded",
         "warnings": [Warn(code="stale_read", detail="late")],
     }
-    for output in (answer(100, processing_time_ms=2.0), answer(101, **slow), receipt(1), letter(MEMORIES, 2)):
+    wrong: dict[str, Any] = {"status": "error", "error": {"code": "not_found", "message": "there is none"}}
+    outputs = (answer(100, processing_time_ms=2.0), answer(101, **slow), answer(102, **wrong), receipt(1))
+    for output in (*outputs, letter(MEMORIES, 2)):
         tally.observe(output)
     for tasks in (("extract", "facts"), ("facts",)):
         tally.observe(Requested(Position(MEMORIES, 0, 3), 10, b"acme/ann", b"{}", tasks))
-    assert tally.outputs == {"response": 2, "receipt": 1, "dead_letter": 1, "request": 2}
+    assert tally.outputs == {"response": 3, "receipt": 1, "dead_letter": 1, "request": 2}
     assert tally.requested == {"extract": 1, "facts": 2}
-    assert tally.responses == {"ok": 1, "degraded": 1}
+    assert tally.responses == {"ok": 1, "degraded": 1, "error": 1}
+    assert tally.response_errors == {"not_found": 1}
     assert tally.warnings == {"stale_read": 1}
     assert tally.dead_letters == {"invalid_json": 1}
 
@@ -116,15 +120,17 @@ def running(tally: Tally, tmp_path: Path) -> Running:
 
 
 def shown(metrics: Metrics | EnrichmentMetrics) -> dict[str, float]:
-    """Every sample by its name and labels."""
+    """Every sample of ours by its name and labels."""
     text = generate_latest(metrics.registry).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    samples = [sample for sample in samples if sample.name.startswith("recallflow_")]
     return {f"{one.name}{dict(sorted(one.labels.items())) or ''}": one.value for one in samples}
 
 
 def test_metrics_show_what_was_counted(running: Running) -> None:
     metrics = Metrics()
-    assert (shown(metrics), metrics.obstacle()) == ({}, "starting")
+    known = {"recallflow_ready": 0, f"recallflow_build_info{{'version': '{version('recallflow')}'}}": 1}
+    assert (shown(metrics), metrics.obstacle()) == (known, "starting")
     metrics.watch(running)
     running.source.progress.gave(MEMORIES, 5)
     running.source.progress.done(MEMORIES, 2)
@@ -145,6 +151,8 @@ def test_metrics_show_what_was_counted(running: Running) -> None:
         "recallflow_response_processing_seconds_bucket{'le': '+Inf'}": 2,
         "recallflow_response_processing_seconds_sum": 0.072,
         "recallflow_hot_cache_bytes": 0,
+        "recallflow_hot_cache_limit_bytes": 512 * 1024 * 1024,
+        "recallflow_recovery_store_bytes": 0,
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected)
 
@@ -156,6 +164,7 @@ def test_every_counter_is_there_before_anything_is_counted(running: Running) -> 
     found = shown(metrics)
     expected = [f"recallflow_responses_total{{'status': '{status}'}}" for status in ("ok", "degraded", "error")]
     expected += [f"recallflow_response_warnings_total{{'code': '{code}'}}" for code in WARNINGS]
+    expected += [f"recallflow_response_errors_total{{'code': '{code}'}}" for code in get_args(ErrorCode)]
     expected += [f"recallflow_dead_letters_total{{'code': '{code}'}}" for code in get_args(ErrorCode)]
     expected += [f"recallflow_enrichment_tasks_total{{'task': '{task}'}}" for task in TASKS]
     expected += [f"recallflow_records_total{{'topic': '{topic}'}}" for topic in (MEMORIES, QUERIES)]
@@ -182,13 +191,28 @@ def test_readiness_names_what_is_in_the_way(running: Running, monkeypatch: pytes
     running.source.catch_up.aim({f"{MEMORIES}:0": 3})
     running.source.catch_up.begin(f"{MEMORIES}:0", 1)
     assert (metrics.obstacle(), early.obstacle()) == ("catching up, 2 records of memory to go", "")
-    assert shown(metrics)["recallflow_catching_up_records"] == 2
+    assert (shown(metrics)["recallflow_catching_up_records"], shown(metrics)["recallflow_ready"]) == (2, 0)
+    assert shown(early)["recallflow_ready"] == 1
     running.source.catch_up.gave(f"{MEMORIES}:0", [1, 2], 3)
     running.source.catch_up.done(f"{MEMORIES}:0", (1, 2))
     assert (metrics.obstacle(), early.obstacle()) == ("", "")
+    assert shown(metrics)["recallflow_ready"] == 1
     running.connection.connected = False
     assert (metrics.obstacle(), early.obstacle()) == ("Kafka is away", "Kafka is away")
     assert shown(metrics)["recallflow_connected"] == 0
+
+
+def test_the_oldest_snapshot_shows_the_part_that_stands_still(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics, progress = Metrics(), running.source.progress
+    metrics.watch(running)
+    for at_s, part in ((10.0, "0"), (11.0, "1"), (12.5, "1")):
+        monkeypatch.setattr("time.time", lambda at_s=at_s: at_s)
+        progress.snapped(part)
+    assert shown(metrics)["recallflow_snapshot_timestamp_seconds"] == 10.0
+    progress.snapped("0")
+    assert shown(metrics)["recallflow_snapshot_timestamp_seconds"] == 12.5
 
 
 def test_the_documentation_lists_every_metric(running: Running) -> None:
@@ -210,7 +234,14 @@ def enriching(running: Running) -> EnrichmentRunning:
     models = EnrichmentModels(None, Mock(spec=EmbeddingService), [Meter("judge")], Thresholds(), History())
     source, tally = running.source, EnrichmentTally()
     return EnrichmentRunning(
-        source, tally, running.deployment, running.watch, running.connection, models, running.table
+        running.directory.path,
+        source,
+        tally,
+        running.deployment,
+        running.watch,
+        running.connection,
+        models,
+        running.table,
     )
 
 
