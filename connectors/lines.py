@@ -109,7 +109,7 @@ class LineSource(FixedPartitionedSource[Record, Offsets]):
         """`open_feed(offset)` gives the lines from that offset on; `floor` is the lowest offset to begin at;
         `clock_ms` stamps the records. After a line that `ends_turn`, none is taken before its outputs are handed over:
         what an answer changes (a verdict on the graph) holds for the next line, however many come at once."""
-        self._topic = topic
+        self.topic = topic
         self._open_feed = open_feed
         self._floor = floor
         self._clock_ms = clock_ms
@@ -122,11 +122,11 @@ class LineSource(FixedPartitionedSource[Record, Offsets]):
 
     def build_part(self, step_id: str, for_part: str, resume_state: Offsets | None) -> "LinePart":  # noqa: ARG002
         resumed = resume_state or Offsets()
-        self.first_offset = max(resumed.get(self._topic, 0), self._floor)
+        self.first_offset = max(resumed.get(self.topic, 0), self._floor)
         self.delivered = self.first_offset
         feed = Turns(self._open_feed(self.first_offset), self._ends_turn)
-        offsets = Offsets({**resumed, self._topic: self.first_offset})
-        return LinePart(self._topic, feed, self._clock_ms, offsets, lambda: self.delivered)
+        offsets = Offsets({**resumed, self.topic: self.first_offset})
+        return LinePart(self.topic, feed, self._clock_ms, offsets, lambda: self.delivered)
 
 
 class Turns:
@@ -214,7 +214,7 @@ class InOrder(StatefulSinkPartition[Delivered | Done, None]):
         for output in values:
             if isinstance(output, Done):
                 self._done.update(output.offsets)
-            else:
+            elif output.position.topic == self._source.topic:  # else what an earlier run of another feed had waiting
                 self._outputs[output.position.offset].append(output)
         if self._next is None:
             self._next = self._source.first_offset

@@ -14,10 +14,13 @@ from typing import Any
 import orjson
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
+from bytewax.inputs import FixedPartitionedSource
+from bytewax.outputs import FixedPartitionedSink
 from bytewax.recovery import InconsistentPartitionsError, MissingPartitionsError, NoPartitionsError, RecoveryConfig
 from bytewax.run import cli_main
 from threadpoolctl import threadpool_limits
 
+from recallflow.connectors.calls import Calls, CallSink, CallSource
 from recallflow.connectors.lines import Delivered, Delivery, Feed, IteratorFeed, LineSink, LineSource
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
@@ -32,8 +35,13 @@ from recallflow.flows.recovery import recovery_store
 from recallflow.flows.settings import Settings
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.answers.models import Models
+from recallflow.operators.async_call import Completion, WithCompletions
+from recallflow.operators.decode import decode
+from recallflow.operators.events import Item
+from recallflow.operators.rules import Rules
 from recallflow.outputs import Answer, Audited, DeadLetter, Done, Output, Receipted, Requested, Verdict
 from recallflow.parsing import ends_turn
+from recallflow.records import Record
 from recallflow.responses import ErrorBody
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import StateDirectory
@@ -145,22 +153,50 @@ class Embedded:
         """
         floor = 0 if rewinds else self._next_offset(f"{topic}:0")
         source = LineSource(topic, open_feed, floor, clock_ms, ends_turn)
-        flow = Dataflow(LINES_FLOW_ID)
         rules = self.settings.rules(self.embedder, decisions=self.decisions)
+        flow = Dataflow(LINES_FLOW_ID)
+        self._run(flow, source, LineSink(source, deliver), rules, workers=workers)
+
+    def serve(self, calls: Calls, judge: Callable[[Record], Item], observe: Callable[[Output], None]) -> None:
+        """Runs the dataflow for callers in this process until they end it. `judge`: a record → a valid event of
+        somebody who may send it, or a refusal; `observe` is shown all that comes out."""
+        floors = {topic: self._next_offset(f"{topic}:0") for topic in calls.topics}
+        source = CallSource(calls, floors)
+        rules = self.settings.rules(self.embedder, calls.queries, input_ends=False, decisions=self.decisions)
+        read = source if self.asked is None else WithCompletions(source, self.asked.runtime.completions)
+        flow = Dataflow(LINES_FLOW_ID)
+        self._run(flow, read, CallSink(calls), rules, judge=judge, observe=observe)
+
+    def _run(
+        self,
+        flow: Dataflow,
+        source: FixedPartitionedSource[Record, Any] | FixedPartitionedSource[Record | Completion, Any],
+        sink: FixedPartitionedSink[Delivered | Done, None],
+        rules: Rules,
+        *,
+        judge: Callable[[Record], Item] = decode,
+        observe: Callable[[Output], None] = lambda _: None,
+        workers: int = 1,
+    ) -> None:
         ahead = None if self.ahead is None else self.ahead.embed
-        outputs = build(flow, source, self.directory, self.embedder, rules, models=self.asked, ahead=ahead)
-        to_deliver = op.flat_map_batch("decide", outputs, partial(_decide, rules.decisions))
-        op.output("outputs", to_deliver, LineSink(source, deliver))
+        outputs = build(
+            flow, source, self.directory, self.embedder, rules, decode=judge, models=self.asked, ahead=ahead
+        )
+        to_deliver = op.flat_map_batch("decide", outputs, partial(_decide, rules.decisions, observe))
+        op.output("outputs", to_deliver, sink)
         run_dataflow(flow, self.settings, workers, self.recovery)
 
     def _next_offset(self, source: str) -> int:
         return 1 + max(partition.applied.get(source, -1) for partition in self.directory.partitions())
 
 
-def _decide(decisions: History, batch: list[tuple[str, Output]]) -> Iterator[tuple[str, Delivered | Done]]:
+def _decide(
+    decisions: History, observe: Callable[[Output], None], batch: list[tuple[str, Output]]
+) -> Iterator[tuple[str, Delivered | Done]]:
     """Verdicts hold at once, as there is no log for them to come back through; requests are not wanted, as nobody would
     read them, nor is a record of who asked; all else goes on."""
     for key, output in batch:
+        observe(output)
         if isinstance(output, Verdict):
             decisions.add(output.at_ms, output.event)
         elif not isinstance(output, Requested | Audited):

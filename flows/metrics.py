@@ -74,7 +74,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from presence(self.obstacle())
         if self._running is not None:
-            yield from _outputs(self._running.tally)
+            yield from output_metrics(self._running.tally)
             yield from input_metrics(self._running.source)
             added = self._running.watch.added
             yield counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
@@ -100,17 +100,20 @@ class Metrics(Collector):
                 JUDGED_BY,
             )
             yield left_out_metric(self._running.table)
-            held = self._running.directory.counts
-            yield _unfit(self._running.directory.unfit)
-            yield gauge("owners", "Users whose memory is held", held.owners)
-            yield gauge("memories", "Current memories held", held.memories)
-            uncleaned = self._running.directory.uncleaned
-            yield gauge("erasures_pending", "Erased users of whom files may still hold something", uncleaned)
-            yield gauge("hot_cache_bytes", "Bytes of owners in memory", self._running.directory.hot_bytes)
-            limit = self._running.directory.hot_limit_bytes
-            yield gauge("hot_cache_limit_bytes", "Bytes of owners that may stay in memory", limit)
-            yield from disk_metrics(self._running.directory.path)
+            yield from state_metrics(self._running.directory)
             yield from model_metrics(self._meters)
+
+
+def state_metrics(directory: StateDirectory) -> Iterator[Metric]:
+    """What is held, and what had no effect on it."""
+    held = directory.counts
+    yield _unfit(directory.unfit)
+    yield gauge("owners", "Users whose memory is held", held.owners)
+    yield gauge("memories", "Current memories held", held.memories)
+    yield gauge("erasures_pending", "Erased users of whom files may still hold something", directory.uncleaned)
+    yield gauge("hot_cache_bytes", "Bytes of owners in memory", directory.hot_bytes)
+    yield gauge("hot_cache_limit_bytes", "Bytes of owners that may stay in memory", directory.hot_limit_bytes)
+    yield from disk_metrics(directory.path)
 
 
 def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:
@@ -123,7 +126,8 @@ def _unfit(counts: Mapping[tuple[str, str], int]) -> Metric:
     return family
 
 
-def _outputs(tally: Tally) -> Iterator[Metric]:
+def output_metrics(tally: Tally) -> Iterator[Metric]:
+    """What came out."""
     yield counter("outputs", "Records handed to the output topics", "kind", tally.outputs, KINDS)
     yield counter("enrichment_tasks", "Tasks handed to the enrichment flow", "task", tally.requested, TASKS)
     yield counter("dead_letters", "Refused records", "code", tally.dead_letters, get_args(ErrorCode))

@@ -1,0 +1,173 @@
+"""The engine for callers in this process: the dataflow on a thread of its own, over a state directory."""
+
+import asyncio
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import cast
+
+from recallflow.connectors.calls import Calls
+from recallflow.control import SETTLED_MS, TokenKey
+from recallflow.credentials import Headers
+from recallflow.decisions import History
+from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, SourceError
+from recallflow.events import MemoryEvent
+from recallflow.flows.config import Config
+from recallflow.flows.embedded import Embedded
+from recallflow.flows.encryption import open_at_rest
+from recallflow.flows.local_metrics import LocalMetrics
+from recallflow.flows.security_settings import AuthSettings
+from recallflow.flows.token_keys import TokenKeys, key_source
+from recallflow.flows.trust import trust_of
+from recallflow.limits import RECORD_BYTES
+from recallflow.operators.authorise import Authoriser, Trust
+from recallflow.operators.decode import decode
+from recallflow.operators.events import Item
+from recallflow.operators.quotas import Rates
+from recallflow.outputs import Answer, DeadLetter
+from recallflow.queries import QueryEvent
+from recallflow.records import Record
+from recallflow.responses import Receipt, Response
+from recallflow.service import Stored
+
+EVENTS, QUERIES = "local", "local.queries"  # the two logs, as positions name them
+UNDER_WAY_MAX = 256  # events, and as many questions; others wait until one is through
+CLOSING_S = 20.0
+
+_log = logging.getLogger(__name__)
+
+
+class LocalService:
+    """An engine in this process. An event is acknowledged once it is applied: nothing else keeps it over a kill."""
+
+    def __init__(self, calls: Calls, trust: Trust, metrics: LocalMetrics) -> None:
+        """`trust`: who is believed, for whoever judges callers beforehand."""
+        self.trust = trust
+        self.metrics = metrics
+        self._calls = calls
+        self._events, self._queries = asyncio.Semaphore(UNDER_WAY_MAX), asyncio.Semaphore(UNDER_WAY_MAX)
+
+    async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
+        query_id = query.id or uuid.uuid4().hex
+        value = _encoded(query.model_copy(update={"id": query_id}))
+        try:
+            async with asyncio.timeout(timeout_s), self._queries:
+                with self._calls.put(QUERIES, value, headers) as call:
+                    answer = cast(Answer, await asyncio.wrap_future(call.outcome))
+        except TimeoutError:
+            raise QueryTimeout(query_id, timeout_s, self.obstacle() or None) from None
+        return Response.model_validate_json(answer.body)
+
+    async def store(self, event: MemoryEvent, headers: Headers) -> Stored:
+        return await self._applied(event, headers)
+
+    async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> Stored:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._applied(event, headers)
+        except TimeoutError:
+            raise DeliveryFailed(f"it was not applied within {timeout_s:g} s: it may still be") from None
+
+    async def _applied(self, event: MemoryEvent, headers: Headers) -> Stored:
+        """Where an event stands, once it is applied. Raises InvalidRecord where it was refused."""
+        value = _encoded(event.model_copy(update={"receipt": True}))
+        try:
+            async with self._events:
+                with self._calls.put(EVENTS, value, headers) as call:
+                    outcome = await asyncio.wrap_future(call.outcome)
+        except SourceError as error:
+            raise DeliveryFailed(f"{error}; the event may have been stored") from error
+        if isinstance(outcome, DeadLetter):
+            raise outcome.error
+        return Stored(call.record.position, Receipt.model_validate_json(outcome.body))
+
+    def obstacle(self) -> str:
+        return self._calls.obstacle
+
+
+@contextmanager
+def open_local(config: Config, decisions: History) -> Iterator[LocalService]:
+    """The engine over `config.state_dir`, or one that is gone afterwards, on a thread of its own. `decisions`: what
+    operators decided. In the end no call is taken any more, and those under way are seen to their end. Raises what a
+    start can fail with."""
+    with ExitStack() as stack:
+        at_rest = open_at_rest(config.encryption)
+        opened = Embedded.open(config.engine, config.state_dir, decisions, config.models, at_rest)
+        embedded = stack.enter_context(opened)
+        trust = stack.enter_context(_trust(config.auth, decisions))
+        wake = None if embedded.asked is None else embedded.asked.runtime.completions.wake
+        calls = Calls(EVENTS, QUERIES, wake)
+        authoriser, rates = Authoriser(decisions, trust), Rates(decisions, "", (EVENTS, QUERIES))
+        metrics = LocalMetrics(calls, embedded.directory, authoriser)
+        stack.enter_context(_running(embedded, calls, authoriser, rates, metrics))
+        _log.warning(authoriser.describe())
+        yield LocalService(calls, trust, metrics)
+
+
+@contextmanager
+def _running(
+    embedded: Embedded, calls: Calls, authoriser: Authoriser, rates: Rates, metrics: LocalMetrics
+) -> Iterator[None]:
+    """Runs the dataflow on a thread. Raises what it ended with before it took anything."""
+    failures: list[BaseException] = []
+
+    def judge(record: Record) -> Item:
+        return rates.judge(authoriser.authorise(decode(record)))
+
+    def run() -> None:
+        try:
+            embedded.serve(calls, judge, metrics.tally.observe)
+        except BaseException as error:  # noqa: BLE001 - whoever calls is told
+            failures.append(error)
+            calls.fail(f"the engine has stopped: {error}")
+            _log.error("the engine has stopped: %s", error)
+        else:
+            calls.fail("the engine has stopped")
+
+    thread = threading.Thread(target=run, name="recallflow-dataflow", daemon=True)
+    thread.start()
+    calls.await_begin()
+    if failures:
+        thread.join()
+        raise failures[0]
+    try:
+        yield
+    finally:
+        calls.end("the engine is stopping", CLOSING_S)
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+@contextmanager
+def _trust(auth: AuthSettings, decisions: History) -> Iterator[Trust]:
+    """Who is believed. Keys that tokens are signed with hold from when they are read on, and at once: no record was
+    judged without them."""
+    secrets: dict[str, bytes] = {}
+    trust = trust_of(auth, secrets)
+    if auth.mode == "off" or (auth.jwks is None and auth.secret is None):
+        yield trust
+        return
+
+    def announce(events: Sequence[TokenKey]) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        for event in events:
+            decisions.add(now_ms - SETTLED_MS, event)
+
+    token_keys = TokenKeys(auth, key_source(auth), decisions, secrets, announce)
+    token_keys.begin()
+    with token_keys.running():
+        yield trust
+
+
+def _encoded(event: MemoryEvent | QueryEvent) -> bytes:
+    """Raises InvalidRecord (`too_large`)."""
+    value = event.model_dump_json(exclude_unset=True).encode()
+    if len(value) > RECORD_BYTES:
+        raise InvalidRecord(
+            "too_large", [FieldProblem("", f"over {RECORD_BYTES} bytes; split it, or store a reference")]
+        )
+    return value

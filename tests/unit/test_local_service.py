@@ -1,0 +1,310 @@
+"""The engine in this process: calls of many at once, credentials, an engine that dies, and what a close waits for."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from recallflow.connectors.calls import Calls
+from recallflow.credentials import ApiKeyText, Headers
+from recallflow.decisions import History
+from recallflow.errors import (
+    DeliveryFailed,
+    InvalidRecord,
+    QueryTimeout,
+    SettingsMismatch,
+    SourceError,
+    StateBehind,
+    StorageError,
+)
+from recallflow.flows import local
+from recallflow.flows.config import Config
+from recallflow.flows.embedded import process
+from recallflow.flows.local import EVENTS, LocalService, open_local
+from recallflow.flows.security_settings import AuthSettings
+from recallflow.flows.settings import Settings
+from recallflow.parsing import parse
+from recallflow.state.directory import StateDirectory
+from tests.unit.senders import SECRET, api_key, bearer, token, with_key
+
+T = TypeVar("T")
+
+ANN = {"tenant_id": "acme", "user_id": "ann"}
+SETTINGS = Settings(partitions=2)
+ENDLESS = f"{EVENTS}:0:999999"
+LONG_S = 60.0
+
+
+def config(tmp_path: Path, **chosen: Any) -> Config:
+    return Config(state_dir=tmp_path / "state", engine=SETTINGS, **chosen)
+
+
+def with_service(config: Config, use: Callable[[LocalService], Awaitable[T]], decisions: History | None = None) -> T:
+    """What callers make of an engine that is there for them alone."""
+
+    async def used(service: LocalService) -> T:
+        return await use(service)
+
+    with open_local(config, decisions or History()) as service:
+        return asyncio.run(used(service))
+
+
+def memory(**fields: Any) -> Any:
+    return parse(orjson.dumps({"type": "memory", "content": "The ferry leaves at nine"} | ANN | fields))
+
+
+def recall(**fields: Any) -> Any:
+    return parse(orjson.dumps({"type": "recall", "query": "When does the ferry leave?"} | ANN | fields))
+
+
+def update(memory_id: str) -> Any:
+    return parse(orjson.dumps({"type": "memory.update", "memory_id": memory_id, "content": "Other words"} | ANN))
+
+
+def get(memory_id: str) -> Any:
+    return parse(orjson.dumps({"type": "memory.get", "memory_id": memory_id} | ANN))
+
+
+def test_what_is_stored_is_found_and_there_after_a_restart(tmp_path: Path) -> None:
+    async def tell(service: LocalService) -> list[str]:
+        assert service.obstacle() == ""
+        stored = await service.store(memory(id="m"), ())
+        applied = await service.apply(memory(content="Porto is rainy"), (), LONG_S)
+        assert applied.receipt is not None
+        assert (applied.receipt.outcome, applied.receipt.memory_id) == ("created", str(applied.position))
+        asked = await service.ask(recall(id="q", wait_for=str(applied.position)), (), LONG_S)
+        assert (asked.query_id, asked.status) == ("q", "ok")
+        assert str(stored.position) == "local:0:0"
+        return [one.id for one in asked.memories or ()]
+
+    async def look(service: LocalService) -> tuple[str, str]:
+        again = await service.store(memory(content="The kettle is broken"), ())
+        found = await service.ask(get("m"), (), LONG_S)
+        assert found.versions is not None
+        return str(again.position), found.versions[0]["content"]
+
+    assert with_service(config(tmp_path), tell) == ["m", "local:0:1"]
+    assert with_service(config(tmp_path), look) == ("local:0:2", "The ferry leaves at nine")
+
+
+def test_what_is_refused_says_every_field_and_others_go_on(tmp_path: Path) -> None:
+    async def tell(service: LocalService) -> None:
+        await service.store(memory(id="m"), ())
+        with pytest.raises(InvalidRecord) as conflict:
+            await service.store(memory(id="m", content="Other words"), ())
+        assert conflict.value.code == "id_conflict"
+        with pytest.raises(InvalidRecord) as missing:
+            await service.apply(update("none"), (), LONG_S)
+        assert missing.value.code == "not_found"
+        with pytest.raises(InvalidRecord) as large:
+            await service.store(memory(content="x" * 1_100_000), ())
+        assert large.value.code == "too_large"
+        failed = await service.ask(get("none"), (), LONG_S)
+        assert (failed.status, failed.error and failed.error.code) == ("error", "not_found")
+
+    with_service(config(tmp_path), tell)
+
+
+def test_two_hundred_at_once_each_get_their_own(tmp_path: Path) -> None:
+    async def talk(service: LocalService, number: int) -> tuple[str, list[str]]:
+        owner = {"user_id": f"u{number}"}
+        await service.store(memory(id=f"m{number}", **owner), ())
+        found = await service.ask(recall(id="the same of all", **owner), (), LONG_S)
+        return found.query_id, [one.id for one in found.memories or ()]
+
+    async def talk_all(service: LocalService) -> list[tuple[str, list[str]]]:
+        return await asyncio.gather(*(talk(service, number) for number in range(200)))
+
+    found = with_service(config(tmp_path), talk_all)
+    assert found == [("the same of all", [f"m{number}"]) for number in range(200)]
+
+
+def test_more_than_may_be_under_way_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "UNDER_WAY_MAX", 4)
+    most = 0
+    put = Calls.put
+
+    def counted(self: Calls, topic: str, value: bytes, headers: Headers) -> Any:
+        nonlocal most
+        most = max(most, len(self._waiting))
+        return put(self, topic, value, headers)
+
+    monkeypatch.setattr(Calls, "put", counted)
+
+    async def tell(service: LocalService) -> int:
+        stored = await asyncio.gather(*(service.store(memory(id=f"m{number}"), ()) for number in range(50)))
+        return len({one.position for one in stored})
+
+    assert with_service(config(tmp_path), tell) == 50
+    assert most == 3
+
+
+def test_a_question_that_waits_holds_nobody_up_and_its_time_ends(tmp_path: Path) -> None:
+    async def talk(service: LocalService) -> None:
+        waiting = asyncio.create_task(service.ask(recall(wait_for=ENDLESS, wait_timeout_ms=60_000), (), LONG_S))
+        await asyncio.sleep(0)
+        await service.store(memory(id="m"), ())
+        found = await service.ask(recall(), (), LONG_S)
+        assert [one.id for one in found.memories or ()] == ["m"]
+        assert not waiting.done()
+        with pytest.raises(QueryTimeout):
+            await service.ask(recall(wait_for=ENDLESS, wait_timeout_ms=60_000), (), 0.01)
+        stale = await service.ask(recall(wait_for=ENDLESS, wait_timeout_ms=1), (), LONG_S)
+        assert [warning.code for warning in stale.warnings] == ["stale_read"]
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+
+    with_service(config(tmp_path), talk)
+
+
+def test_an_answer_that_waited_over_a_restart_is_nobody_else_s(tmp_path: Path) -> None:
+    """A question is left behind in the snapshot: its answer is neither a line's, nor another caller's."""
+
+    async def leave(service: LocalService) -> None:
+        await service.store(memory(id="m"), ())
+        with pytest.raises(QueryTimeout):
+            await service.ask(recall(id="left", wait_for=ENDLESS, wait_timeout_ms=60_000), (), 0.05)
+        await service.store(memory(id="n"), ())
+
+    async def ask(service: LocalService) -> str:
+        return (
+            await service.ask(recall(id="mine", wait_for=f"{EVENTS}:0:2", wait_timeout_ms=60_000), (), 0.2)
+        ).query_id
+
+    with_service(config(tmp_path), leave)
+    with pytest.raises(QueryTimeout):  # only its own answer will do
+        with_service(config(tmp_path), ask)
+    lines = [orjson.dumps(ANN | {"type": "recall", "id": "line", "query": "The ferry?"})]
+    processed = process(lines, SETTINGS, tmp_path / "state")
+    assert [one["query_id"] for one in processed.responses] == ["line"]
+
+
+def test_credentials_are_judged_and_limit_projects(tmp_path: Path) -> None:
+    decisions, mine, all_of_it = History(), ApiKeyText.new(), ApiKeyText.new()
+    decisions.add(0, api_key(mine, projects=["p"]))
+    decisions.add(0, api_key(all_of_it))
+    decisions.add(0, api_key(ApiKeyText.new(), tenant_id="other"))
+
+    async def talk(service: LocalService) -> None:
+        await service.store(memory(id="p", project_id="p"), with_key(mine))
+        await service.store(memory(id="q", project_id="q"), with_key(all_of_it))
+        with pytest.raises(InvalidRecord) as stranger:
+            await service.store(memory(id="s"), ())
+        assert stranger.value.code == "unauthenticated"
+        with pytest.raises(InvalidRecord) as other_project:
+            await service.store(memory(id="r", project_id="q"), with_key(mine))
+        assert other_project.value.code == "forbidden"
+        for headers, found in ((with_key(mine), {"p"}), (with_key(all_of_it), {"p", "q"})):
+            answer = await service.ask(recall(), headers, LONG_S)
+            assert {one.id for one in answer.memories or ()} == found
+        refused = await service.ask(recall(), with_key(ApiKeyText.new()), LONG_S)
+        assert (refused.status, refused.error and refused.error.code) == ("error", "unauthenticated")
+
+    with_service(config(tmp_path), talk, decisions)
+
+
+def test_tokens_hold_from_the_start_on_and_only_signed_ones(tmp_path: Path) -> None:
+    expires_s = int(time.time()) + 3_600
+
+    async def talk(service: LocalService) -> None:
+        signed = token(SECRET.decode(), "HS256", None, exp=expires_s)
+        await service.store(memory(id="m"), bearer(signed))
+        answer = await service.ask(recall(), bearer(signed), LONG_S)
+        assert [one.id for one in answer.memories or ()] == ["m"]
+        forged = token("another secret of thirty-two bytes, or more", "HS256", None, exp=expires_s)
+        with pytest.raises(InvalidRecord) as refused:
+            await service.store(memory(id="n"), bearer(forged))
+        assert refused.value.code == "unauthenticated"
+        assert forged not in str(refused.value)
+
+    with_service(config(tmp_path, auth=AuthSettings(mode="required", secret=SECRET.decode())), talk)
+
+
+def test_an_engine_that_dies_fails_every_call_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "the disk is gone: put it back"
+
+    async def talk(service: LocalService) -> None:
+        await service.store(memory(id="m"), ())
+
+        def fail(_: StateDirectory) -> None:
+            raise StorageError(reason)
+
+        monkeypatch.setattr(StateDirectory, "sync", fail)
+        waiting = service.ask(recall(wait_for=ENDLESS, wait_timeout_ms=60_000), (), LONG_S)
+        with pytest.raises(SourceError, match=reason):
+            await waiting
+        assert service.obstacle() == f"the engine has stopped: {reason}"
+        with pytest.raises(DeliveryFailed, match=reason):
+            await service.store(memory(id="n"), ())
+        with pytest.raises(SourceError, match=reason):
+            await service.ask(recall(), (), LONG_S)
+
+    with pytest.raises(StorageError, match=reason):
+        with_service(config(tmp_path), talk)
+
+
+def test_a_start_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def tell(service: LocalService) -> None:
+        await service.store(memory(id="m"), ())
+
+    with_service(config(tmp_path), tell)
+    with (
+        pytest.raises(SettingsMismatch),
+        open_local(Config(state_dir=tmp_path / "state", engine=Settings(partitions=3)), History()),
+    ):
+        pass
+    behind = StateBehind("events would be missing")
+
+    def refuse(*_: Any) -> None:
+        raise behind
+
+    monkeypatch.setattr(Calls, "begin", refuse)  # on the dataflow's thread
+    with pytest.raises(StateBehind), open_local(config(tmp_path), History()):
+        pass
+
+
+def test_a_close_sees_what_is_under_way_to_its_end(tmp_path: Path) -> None:
+    async def tell(service: LocalService, number: int) -> None:
+        await service.store(memory(id=f"m{number}"), ())
+
+    async def close_meanwhile() -> None:
+        opened = open_local(config(tmp_path), History())
+        service = opened.__enter__()
+        told = [asyncio.create_task(tell(service, number)) for number in range(100)]
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(asyncio.to_thread(opened.__exit__, None, None, None))
+        await asyncio.gather(*told)
+        await closing
+        assert service.obstacle() == "the engine is stopping"
+        with pytest.raises(DeliveryFailed, match="the engine is stopping"):
+            await service.store(memory(id="late"), ())
+
+    asyncio.run(close_meanwhile())
+
+
+def test_its_numbers_are_those_of_an_engine(tmp_path: Path) -> None:
+    async def talk(service: LocalService) -> str:
+        registry = CollectorRegistry()
+        registry.register(service.metrics)
+        await service.store(memory(id="m"), ())
+        await service.ask(recall(), (), LONG_S)
+        with suppress(InvalidRecord):
+            await service.store(memory(id="m", content="Other words"), ())
+        return generate_latest(registry).decode()
+
+    shown = with_service(config(tmp_path), talk).splitlines()
+    for line in (
+        'recallflow_records_total{topic="local"} 2.0',
+        'recallflow_records_total{topic="local.queries"} 1.0',
+        'recallflow_responses_total{status="ok"} 1.0',
+        'recallflow_dead_letters_total{code="id_conflict"} 1.0',
+        "recallflow_memories 1.0",
+    ):
+        assert line in shown
