@@ -1,10 +1,15 @@
-"""The JSON Schemas in docs/ are the models'."""
+"""The JSON Schemas and the AsyncAPI document in docs/ are the models'."""
 
+import re
 from pathlib import Path
 
 import orjson
 import pytest
 
+from recallflow.asyncapi import asyncapi
+from recallflow.flows.topics import Topics
+from recallflow.parsing import parse
+from recallflow.responses import Receipt
 from recallflow.schema import schemas
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
@@ -18,3 +23,28 @@ def test_the_documented_schema_is_the_models(name: str) -> None:
 
 def test_there_is_no_schema_without_a_model() -> None:
     assert {path.stem for path in FOLDER.glob("*.json")} == set(schemas())
+
+
+def test_the_documented_asyncapi_is_the_models() -> None:
+    documented = orjson.loads((FOLDER.parent / "asyncapi.json").read_bytes())
+    assert documented == asyncapi(), "recallflow schema asyncapi > docs/asyncapi.json"
+
+
+def test_the_examples_are_events_and_the_topics_are_those_of_the_settings() -> None:
+    document = asyncapi()
+    for message in document["components"]["messages"].values():
+        for example in message.get("examples", []):
+            payload = example["payload"]
+            read = Receipt.model_validate if "outcome" in payload else lambda given: parse(orjson.dumps(given))
+            read(payload)
+    assert {channel["address"] for channel in document["channels"].values()} == {
+        *Topics().read(), *Topics(audit="audit.log").outputs(), *Topics().enrichment_written(), Topics().enrichment
+    }  # fmt: skip
+
+
+def test_nothing_refers_to_what_is_not_there() -> None:
+    document = asyncapi()
+    for place in re.findall(rb'"\$ref":"#/([^"]+)"', orjson.dumps(document)):
+        found = document
+        for name in place.decode().split("/"):
+            found = found[name]
