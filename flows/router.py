@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+import orjson
+
 from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
 from recallflow.connectors.kafka.partitions import part_name, partition_of
@@ -143,7 +145,9 @@ def error_headers(output: DeadLetter, missing: dict[str, str]) -> Headers:
         "error.source": str(output.position),
         "error.time": str(output.record.append_ms),
     }
-    return tuple((name, value.encode()) for name, value in (why | missing).items())
+    fields = orjson.dumps([[problem.field, problem.problem] for problem in output.error.fields])
+    named = {"error.fields": fields.decode()} if len(fields) <= DETAIL_BYTES else {}
+    return tuple((name, value.encode()) for name, value in (why | named | missing).items())
 
 
 def _own_headers(headers: Headers | None, most_bytes: int) -> tuple[Headers, dict[str, str]]:

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
+
+import orjson
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import ask_configs
@@ -10,6 +12,7 @@ from recallflow.connectors.kafka.messages import Headers, headers_of
 from recallflow.connectors.kafka.patience import Patience
 from recallflow.connectors.kafka.sender import Sender
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
+from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
 from recallflow.records import Position
 
 ERROR_PREFIX = "error."
@@ -20,8 +23,8 @@ DELIVERY_S = 30.0
 @dataclass(frozen=True, slots=True)
 class Letter:
     """One dead letter: where it stands, where the refused record stood (`source`), what that was (a tombstone has no
-    value), and why it was refused. `headers` are the record's own. `error`: code, detail, step, source, time, and what
-    is missing of the record."""
+    value), and why it was refused. `headers` are the record's own. `error`: code, detail, fields, step, source, time,
+    and what is missing of the record."""
 
     position: Position
     source: Position
@@ -48,6 +51,15 @@ class Letter:
             return None
         position = Position(message.topic(), message.partition(), message.offset())
         return cls(position, source, message.key(), message.value(), headers[:begin], error)
+
+    @property
+    def refusal(self) -> InvalidRecord:
+        """Why the record was refused, field by field where that is said."""
+        try:
+            fields = [FieldProblem(*named) for named in orjson.loads(self.error["fields"])]
+        except (KeyError, ValueError, TypeError):
+            fields = [FieldProblem("", self.error["detail"])]
+        return InvalidRecord(cast(ErrorCode, self.error["code"]), fields)
 
     @property
     def missing(self) -> list[str]:

@@ -90,6 +90,7 @@ def test_a_dead_letter_holds_the_record_as_it_was_and_then_why() -> None:
     assert dict(outgoing.headers[3:]) == {
         "error.code": b"invalid_event",
         "error.detail": b"content: is blank",
+        "error.fields": b'[["content","is blank"]]',
         "error.step": b"decode",
         "error.source": b"query.events:0:7",
         "error.time": b"5",

@@ -1,0 +1,169 @@
+"""A service whose engine is behind Kafka, for any tenant: one producer, and one reader of what the engine puts out."""
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import ValidationError
+
+from recallflow.brokers.exchange import Delivered, Exchange
+from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.reader import Inbox
+from recallflow.connectors.kafka.dead_letters import Letter
+from recallflow.connectors.kafka.landing import Landing
+from recallflow.connectors.kafka.outcomes import Expected, Outcomes
+from recallflow.credentials import Headers
+from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, SourceError
+from recallflow.events import MemoryEvent
+from recallflow.queries import QueryEvent
+from recallflow.records import Position
+from recallflow.responses import ErrorBody, Receipt, Response
+from recallflow.service import Stored
+
+M = TypeVar("M", Response, Receipt)
+Output = asyncio.Future[Any]
+
+
+class ServiceTopics(NamedTuple):
+    """What is written, and what is read. `replies`: where answers go in place of the response topic, if anywhere."""
+
+    memory: str
+    queries: str
+    responses: str
+    receipts: str
+    dead_letters: str
+    replies: Inbox | None = None
+
+
+class KafkaService:
+    """The Service of an engine behind Kafka. It is made anywhere, and then used on one event loop."""
+
+    def __init__(self, options: KafkaOptions, topics: ServiceTopics, delivery_timeout_s: float) -> None:
+        """Does not wait for Kafka: `obstacle` tells. Raises UsageError where librdkafka does not take the options."""
+        self._topics = topics
+        self._landing = Landing()
+        self._outcomes = Outcomes()
+        # Dead letters tell of queries too: what is refused for its credentials has its answer in the response topic,
+        # wherever it was to go.
+        answers = topics.replies or Inbox(topics.responses)
+        inboxes = [answers, Inbox(topics.receipts), Inbox(topics.dead_letters)]
+        self._exchange = Exchange(options, inboxes, self._outcomes, delivery_timeout_s)
+
+    async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
+        if query.reply_to is not None:
+            raise InvalidRecord("invalid_event", [FieldProblem("reply_to", "the answer comes here: leave it out")])
+        query_id = query.id or uuid.uuid4().hex
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._until_ready()
+                wire = {"id": query_id, "reply_to": self._exchange.reply_to}
+                asked = query.model_copy(update={name: value for name, value in wire.items() if value is not None})
+                with self._expected(asked) as (expected, output):
+                    self._send(self._topics.queries, asked, headers, partial(self._place, expected))
+                    return _response(query_id, await output)
+        except TimeoutError:
+            raise QueryTimeout(query_id, timeout_s, self._exchange.trouble) from None
+
+    async def store(self, event: MemoryEvent, headers: Headers) -> Stored:
+        position = asyncio.get_running_loop().create_future()
+        self._send(self._topics.memory, event, headers, partial(self._landing.put, position))
+        return Stored(await position)
+
+    async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> Stored:
+        ends_s = asyncio.get_running_loop().time() + timeout_s
+        with suppress(TimeoutError):  # stored it is all the same
+            async with asyncio.timeout_at(ends_s):
+                await self._until_ready()
+        noted = event.model_copy(update={"receipt": True})
+        position = asyncio.get_running_loop().create_future()
+        with self._expected(noted) as (expected, output):
+
+            def delivered(found: Position | DeliveryFailed) -> None:
+                self._place(expected, found)
+                self._landing.put(position, found)
+
+            self._send(self._topics.memory, noted, headers, delivered)
+            stored = Stored(await position)
+            try:
+                async with asyncio.timeout_at(ends_s):
+                    return stored._replace(receipt=_receipt(await output))
+            except (TimeoutError, SourceError):
+                return stored
+
+    def obstacle(self) -> str:
+        if not self._exchange.ready.done():
+            trouble = self._exchange.trouble
+            return f"Kafka has not answered yet{f': {trouble}' if trouble else ''}"
+        return "" if self._exchange.away is None else f"Kafka is away: {self._exchange.away}"
+
+    def close(self) -> None:
+        """Sees what was sent to its end. Blocks for at most about the delivery timeout, and is called once nobody waits
+        for anything any more."""
+        self._exchange.close()
+
+    async def _until_ready(self) -> None:
+        """Returns once answers are read: what is asked before could miss its own."""
+        if self._exchange.ready.done():
+            return
+        ready = asyncio.get_running_loop().create_future()
+        self._exchange.ready.add_done_callback(lambda _: self._landing.put(ready, None))
+        await ready
+
+    # ------------------------------------------------------------------ one record and its outcome
+
+    @contextmanager
+    def _expected(self, event: MemoryEvent | QueryEvent) -> Iterator[tuple[Expected, Output]]:
+        """Has an eye on the outputs of the record that an event becomes, while the block lasts."""
+        output = asyncio.get_running_loop().create_future()
+        expected = Expected(event.owner.record_key, partial(self._landing.put, output))
+        self._outcomes.expect(expected)
+        try:
+            yield expected, output
+        finally:
+            self._outcomes.drop(expected)
+            if not output.cancel() and not output.cancelled():
+                output.exception()  # asked for, as asyncio logs an error that nobody asked for
+
+    def _place(self, expected: Expected, found: Position | DeliveryFailed) -> None:
+        """Where the record stands is known, or that it may not have come to stand anywhere."""
+        if isinstance(found, Position):
+            self._outcomes.place(expected, found)
+        else:
+            expected.receive(found)
+
+    def _send(self, topic: str, event: MemoryEvent | QueryEvent, headers: Headers, delivered: Delivered) -> None:
+        value = event.model_dump_json(exclude_unset=True).encode()
+        self._exchange.send(topic, value, event.owner.record_key, headers, delivered)
+
+
+# ---------------------------------------------------------------------- outputs
+
+
+def _response(query_id: str, output: Any) -> Response:
+    """An output of a query as its response. Raises SourceError for what is none."""
+    if (refusal := _refusal(output)) is not None:
+        return Response(query_id=query_id, status="error", error=ErrorBody.of(refusal))
+    return _read(Response, output)
+
+
+def _receipt(output: Any) -> Receipt:
+    """An output of an event as its receipt. Raises InvalidRecord where the event was refused, and SourceError."""
+    if (refusal := _refusal(output)) is not None:
+        raise refusal
+    return _read(Receipt, output)
+
+
+def _refusal(output: Any) -> InvalidRecord | None:
+    letter = Letter.of(output)
+    return None if letter is None else letter.refusal
+
+
+def _read(model: type[M], output: Any) -> M:
+    try:
+        return model.model_validate_json(output.value() or b"")
+    except ValidationError:  # not the error itself: it quotes what it found, and that may be a memory
+        problem = f"{output.topic()} holds something that is no {model.__name__.lower()}"
+        raise SourceError(f"{problem}: is the engine of another version?") from None
