@@ -11,6 +11,7 @@ from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
 from recallflow.connectors.kafka.partitions import part_name, partition_of
 from recallflow.credentials import without_credentials
+from recallflow.errors import InvalidRecord
 from recallflow.flows.security_settings import AuthSettings
 from recallflow.flows.topics import Topics
 from recallflow.operators.answers import fit
@@ -141,13 +142,20 @@ def error_headers(output: DeadLetter, missing: dict[str, str]) -> Headers:
     why = {
         "error.code": output.error.code,
         "error.detail": str(output.error).encode()[:DETAIL_BYTES].decode(errors="ignore"),
+        "error.fields": _fields(output.error),
         "error.step": output.step,
         "error.source": str(output.position),
         "error.time": str(output.record.append_ms),
     }
-    fields = orjson.dumps([[problem.field, problem.problem] for problem in output.error.fields])
-    named = {"error.fields": fields.decode()} if len(fields) <= DETAIL_BYTES else {}
-    return tuple((name, value.encode()) for name, value in (why | named | missing).items())
+    return tuple((name, value.encode()) for name, value in (why | missing).items())
+
+
+def _fields(error: InvalidRecord) -> str:
+    """Field and problem of each that is wrong, as JSON: of very many, the first."""
+    named = [(problem.field, problem.problem) for problem in error.fields]
+    while len(text := orjson.dumps(named)) > DETAIL_BYTES:
+        named.pop()
+    return text.decode()
 
 
 def _own_headers(headers: Headers | None, most_bytes: int) -> tuple[Headers, dict[str, str]]:

@@ -59,6 +59,7 @@ IDENTITY = {
 REASON = {
     "error.code": "why the record was refused",
     "error.detail": "every wrong field, for a person",
+    "error.fields": "the same in JSON, a list of [field, problem]; of very many, the first",
     "error.step": "the step that refused it",
     "error.source": "position of the refused record",
     "error.time": "append time of the refused record, in epoch milliseconds",

@@ -55,10 +55,8 @@ class Letter:
     @property
     def refusal(self) -> InvalidRecord:
         """Why the record was refused, field by field where that is said."""
-        try:
-            fields = [FieldProblem(*named) for named in orjson.loads(self.error["fields"])]
-        except (KeyError, ValueError, TypeError):
-            fields = [FieldProblem("", self.error["detail"])]
+        named = orjson.loads(self.error.get("fields", "[]"))  # letters of before have none
+        fields = [FieldProblem(*one) for one in named] or [FieldProblem("", self.error["detail"])]
         return InvalidRecord(cast(ErrorCode, self.error["code"]), fields)
 
     @property

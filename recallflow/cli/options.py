@@ -60,6 +60,8 @@ _FLAGS = {
     "run.log_format": ("--log-format", "FORMAT", f"of the lines on standard error: {', '.join(LOG_FORMATS)}"),
     "serve.host": ("--host", "HOST", "the address that is listened at"),
     "serve.port": ("--port", "PORT", "where; 0 takes a free one"),
+    "serve.reply_topic": ("--reply-topic", "TOPIC", "where answers go, in place of the response topic"),
+    "serve.reply_partition": ("--reply-partition", "N", "of it, which alone is read (default: any)"),
     "encryption.master_key_file": ("--master-key-file", "FILE", "what the state is encrypted with: 32 bytes in base64"),
     "encryption.kms_key": ("--kms-key", "ID", "the same, with a key of AWS KMS, by id or ARN"),
     "topics.memory": ("--memory-topic", "TOPIC", "memory events"),

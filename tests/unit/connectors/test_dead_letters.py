@@ -90,3 +90,12 @@ def test_what_is_not_delivered_is_named_with_topic_and_reason(producer: FakeProd
     producer.fails[b"1"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
     with pytest.raises(SinkError, match=r"^memory\.events: a record was not delivered: .*timed out"):
         send_again(KafkaOptions("nowhere:1"), letters(3))
+
+
+def test_a_letter_tells_why_field_by_field_where_it_says_so() -> None:
+    wrong = ("error.fields", b'[["content","is blank"],["id","is there"]]')
+    of_before, of_now = Letter.of(Message(OURS)), Letter.of(Message([*OURS, wrong]))
+    assert of_before is not None
+    assert of_now is not None
+    assert (of_before.refusal.code, of_before.refusal.fields) == ("invalid_event", (("", "no content"),))
+    assert of_now.refusal.fields == (("content", "is blank"), ("id", "is there"))

@@ -1,0 +1,27 @@
+"""A service before an engine that is reached over Kafka, and what is decided meanwhile."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from recallflow.brokers.reader import Inbox
+from recallflow.connectors.kafka.control import ControlTable
+from recallflow.connectors.kafka.service import KafkaService, ServiceTopics
+from recallflow.decisions import History
+from recallflow.flows.config import Config
+from recallflow.flows.serving import SWITCH_S
+
+
+@contextmanager
+def open_behind_kafka(config: Config, decisions: History) -> Iterator[KafkaService]:
+    """The service, once all that was decided up to now is in `decisions`, which goes on growing. Raises SourceError
+    where Kafka cannot be reached, refuses us, or has no such topics."""
+    topics, chosen = config.topics, config.serve
+    replies = Inbox(chosen.reply_topic, True, chosen.reply_partition) if chosen.reply_topic is not None else None
+    named = ServiceTopics(
+        topics.memory, topics.queries, topics.responses, topics.receipts, topics.dead_letters, replies
+    )
+    sys.setswitchinterval(SWITCH_S)
+    table = ControlTable(config.kafka, topics.control, history=decisions, secret=config.auth.control_secret)
+    with closing(table), closing(KafkaService(config.kafka, named, chosen.timeout_s)) as service:
+        yield service
