@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from recallflow.errors import RerankerError, UsageError
+from recallflow.tracing import model_call
 
 AT_ONCE = 8  # requests
 MOST_BYTES = 1024 * 1024  # of a response
@@ -35,7 +36,8 @@ class HttpReranker:
         self._threads = ThreadPoolExecutor(AT_ONCE, "recallflow-rerank")
 
     async def score(self, question: str, texts: Sequence[str]) -> Sequence[float]:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, question, texts)
+        with model_call("rerank", self.name):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, question, texts)
 
     def _ask(self, question: str, texts: Sequence[str]) -> Sequence[float]:
         document = {"model": self.name, "query": question, "documents": [*texts], "top_n": len(texts)}

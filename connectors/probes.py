@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 from urllib.parse import urlsplit
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
 from recallflow.errors import UsageError
 
@@ -45,6 +46,12 @@ class Probes:
         self.close()
 
 
+def exposition(registry: CollectorRegistry, accept: str) -> tuple[str, bytes]:
+    """Content type and body of /metrics. Whoever accepts OpenMetrics is given it: exemplars are in nothing else."""
+    encode, content_type = choose_encoder(accept)
+    return content_type, encode(registry)
+
+
 def _handler(registry: CollectorRegistry, obstacle: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = IDLE_S
@@ -52,7 +59,7 @@ def _handler(registry: CollectorRegistry, obstacle: Callable[[], str]) -> type[B
         def do_GET(self) -> None:
             match urlsplit(self.path).path:
                 case "/metrics":
-                    self._answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry))
+                    self._answer(HTTPStatus.OK, *exposition(registry, self.headers.get("Accept", "")))
                 case "/livez":
                     self._answer(HTTPStatus.OK, TEXT, b"alive\n")
                 case "/readyz" if reason := obstacle():

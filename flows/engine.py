@@ -1,5 +1,6 @@
 """The main dataflow: one stream of tagged events up to the state, on any source and sink."""
 
+import time
 from collections.abc import Callable, Sequence
 
 from bytewax import operators as op
@@ -12,6 +13,7 @@ from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.token_counters import load_tiktoken
 from recallflow.embedder import Embedder
 from recallflow.flows.cycles import look_for_cycles
+from recallflow.flows.journeys import Journeys
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
@@ -44,6 +46,7 @@ def build(
     behind: Callable[[], str] = lambda: "",
     models: Models | None = None,
     ahead: Callable[[Sequence[Item]], list[Item]] | None = None,
+    journeys: Journeys | None = None,
 ) -> KeyedStream[Output]:
     """decode → prepare → state partition; what comes out goes to whatever sink the caller has.
 
@@ -51,15 +54,21 @@ def build(
 
     `decode`: for a caller that looks at what comes in. `behind`: what answers do not know yet. `models`: those
     asked about questions; where the input does not end, `source` emits their completions among the records. `ahead`:
-    what is to be done with prepared items before they are applied.
+    what is to be done with prepared items before they are applied. `journeys`: those of the records, which end where
+    the caller hands outputs on.
     """
 
     def prepared(read: list[Record | Completion]) -> list[tuple[str, Batch | Completion]]:
         look_for_cycles()  # hardly anything of the batch before is left
+        began_s = time.perf_counter()
         finished = [one for one in read if isinstance(one, Completion)]
         events = [decode(one) for one in read if not isinstance(one, Completion)]
         items = prepare(embedder, events)
-        batches = by_partition(ahead(items) if ahead else items, directory.fingerprint.partitions)
+        if ahead is not None:
+            items = ahead(items)
+        if journeys is not None:
+            journeys.begin(items, began_s)
+        batches = by_partition(items, directory.fingerprint.partitions)
         return [*((one.key, one) for one in finished), *batches]
 
     batches = op.flat_map_batch("prepare", op.input("records", flow, source), prepared)

@@ -28,6 +28,7 @@ from recallflow.flows.enrich_begin import begin_enrichment, is_answered, read_ag
 from recallflow.flows.enrich_metrics import EnrichmentMetrics, EnrichmentRunning, EnrichmentTally
 from recallflow.flows.enrich_models import EnrichmentModels, open_models
 from recallflow.flows.enrich_steps import FLOW_ID, Reader, UnderWay, build
+from recallflow.flows.journeys import Journeys
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.recovery import committed, has_store, recovery_store
 from recallflow.flows.repeats import check_results
@@ -42,6 +43,7 @@ from recallflow.flows.serving import (
     source_ends,
     stop_on_signals,
 )
+from recallflow.flows.stages import Stages
 from recallflow.operators.async_call import Completions, Runtime
 from recallflow.records import Position
 from recallflow.state.directory import DESCRIPTION
@@ -144,7 +146,10 @@ class EnrichFlow:
         source.progress.gave(topics.enrichment, len(self._pending()))
         watch.call(known.check, table.grow, source.grow)
         tally = EnrichmentTally()
-        running = EnrichmentRunning(self.state_dir, source, tally, deployment, watch, connection, models, table)
+        journeys = Journeys(Stages((topics.enrichment, topics.results)))
+        running = EnrichmentRunning(
+            self.state_dir, source, tally, deployment, watch, connection, models, table, journeys
+        )
         return running, known
 
     def _pending(self) -> list[Position]:
@@ -170,13 +175,15 @@ class EnrichFlow:
         inputs, written = running.source.topics, self.topics.enrichment_written()
         stopping = running.source.stopping
         sink = sink_of(self.config.kafka, begin, known, deployment, stopping, parts, inputs=inputs, written=written)
-        router = Router(self.topics, known.partitions, sink.most_bytes, self.config.auth)
-        reader = Reader(self.topics.enrichment, partial(is_answered, begin.answered))
+        journeys = running.journeys
+        router = Router(self.topics, known.partitions, sink.most_bytes, self.config.auth, journeys.headers)
+        reader = Reader(self.topics.enrichment, partial(is_answered, begin.answered), journeys)
         flow = Dataflow(FLOW_ID)
         resumed = read_again(self.config.kafka, self._pending())
         outputs = build(
             flow, running.source, runtime, models.enrich, self.config.enrichment, reader, running.tally, resumed
         )
-        routed: Any = op.flat_map_batch("route", outputs, routing(router, running.source, running.tally.observe))
+        route = routing(router, running.source, running.tally.observe, journeys)
+        routed: Any = op.flat_map_batch("route", outputs, route)
         op.output("records", routed, sink)
         return flow

@@ -17,6 +17,7 @@ from recallflow.connectors.kafka.watch import Watch
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode
 from recallflow.flows.enrich_models import EnrichmentModels
+from recallflow.flows.journeys import Journeys
 from recallflow.flows.machine_metrics import disk_metrics, presence, registry_of
 from recallflow.flows.metrics import counter, gauge, input_metrics, left_out_metric, obstacle_of
 from recallflow.flows.model_metrics import model_metrics
@@ -81,6 +82,7 @@ class EnrichmentRunning:
     connection: Connection
     models: EnrichmentModels
     table: ControlTable
+    journeys: Journeys
 
 
 class EnrichmentMetrics(Collector):
@@ -105,6 +107,7 @@ class EnrichmentMetrics(Collector):
         if (running := self._running) is not None:
             yield from disk_metrics(running.state_dir)
             yield from input_metrics(running.source)
+            yield from running.journeys.stages.collect()
             yield from _results(running.tally)
             yield from model_metrics(running.models.meters)
             yield left_out_metric(running.table)

@@ -9,6 +9,7 @@ twice, and what is in a topic is the same however often it is read.
 
 import hashlib
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.flows.cycles import look_for_cycles
 from recallflow.flows.enrich_metrics import EnrichmentTally
+from recallflow.flows.journeys import Journeys
 from recallflow.flows.model_settings import EnrichmentSettings
 from recallflow.operators.async_call import Completed, Failed, Runtime, async_call, async_input, batched
 from recallflow.operators.enrichment.results import Asked, unanswered
@@ -80,7 +82,8 @@ def build(
             return []
         asked = [_asked(record) for record in records]
         try:
-            results = await enrich(asked, records[-1].append_ms)
+            with reader.journeys.within(asked[0].position):
+                results = await enrich(asked, records[-1].append_ms)
             _check_all_answered(asked, results)
         except Exception as error:
             report(ASK, asked[0].position, error)
@@ -104,20 +107,27 @@ class Request(NamedTuple):
     key: str
 
 
+class _Taken(NamedTuple):
+    record: Record
+
+
 Item = Request | tuple[EnrichmentOutput, ...]
 
 
 class Reader:
     """Records → requests to be asked, and what comes of all others at once."""
 
-    def __init__(self, request_topic: str, answered: Callable[[Position], bool]) -> None:
-        """`answered`: whether a request has a result since before the state directory began."""
+    def __init__(self, request_topic: str, answered: Callable[[Position], bool], journeys: Journeys) -> None:
+        """`answered`: whether a request has a result since before the state directory began. `journeys`: those of the
+        records, which end where outputs are handed on."""
+        self.journeys = journeys
         self._request_topic = request_topic
         self._answered = answered
         self._secret = secrets.token_bytes(32)  # with another process' one, keys of snapshots tell nothing
 
     def __call__(self, records: list[Record]) -> Iterator[Item]:
         look_for_cycles()  # hardly anything of the batch before is left
+        self.journeys.begin(map(_Taken, records), time.perf_counter())
         for record in records:
             yield self._read(record)
 

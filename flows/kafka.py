@@ -33,6 +33,7 @@ from recallflow.flows.embedded import run_dataflow
 from recallflow.flows.embedding import open_embedder
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.engine import FLOW_ID, build
+from recallflow.flows.journeys import Journeys
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.metrics import Metrics, Running
 from recallflow.flows.question_models import SPENDING, open_question_models
@@ -50,6 +51,7 @@ from recallflow.flows.serving import (
     source_ends,
     stop_on_signals,
 )
+from recallflow.flows.stages import Stages
 from recallflow.flows.tally import Tally
 from recallflow.flows.token_keys import TokenKeys, key_source
 from recallflow.flows.topics import check_control, judged_by_senders, stamped_by_log
@@ -97,8 +99,9 @@ class KafkaFlow:
             secret = self.config.auth.control_secret
             read = ControlTable(self.options, self.topics.control, history=decisions, secret=secret)
             table = stack.enter_context(closing(read))
+            journeys = Journeys(Stages((self.topics.memory, self.topics.queries)), waits=self.topics.queries)
             opened = open_question_models(
-                self.settings, self.models, embedder, table.history, self.state_dir / SPENDING
+                self.settings, self.models, embedder, table.history, self.state_dir / SPENDING, journeys.within
             )
             models, meters = stack.enter_context(opened)
             begin, recovery = self._begin(written)
@@ -108,7 +111,7 @@ class KafkaFlow:
             token_keys = self._token_keys(deployment, decisions, secrets)
             parts = Closing()
             running, known, stamped = self._running(
-                stack, deployment, directory, authoriser, table, begin, rewind, parts, models, written
+                stack, deployment, directory, authoriser, table, begin, rewind, parts, models, written, journeys
             )
             metrics.watch(running, meters)
             sink = sink_of(
@@ -169,6 +172,7 @@ class KafkaFlow:
         parts: Closing,
         models: Models | None,
         written: tuple[str, ...],
+        journeys: Journeys,
     ) -> tuple[Running, KnownTopics, frozenset[str]]:
         """The source with all that watches over it, what is known of the topics, and those that the log stamps."""
         ask = TopicAsker(self.options, [*dict.fromkeys((*self.topics.read(), *written))])
@@ -207,7 +211,7 @@ class KafkaFlow:
         stack.callback(source.close)
         misplaced.learn(found)
         watch.call(known.check, table.grow, source.grow, misplaced.learn)
-        tally = Tally(self.topics.queries, source.first_offsets, source.given_before)
+        tally = Tally(self.topics.queries, source.first_offsets, source.given_before, journeys.trace_id)
         running = Running(
             source=source,
             directory=directory,
@@ -218,6 +222,7 @@ class KafkaFlow:
             misplaced=misplaced,
             authoriser=authoriser,
             table=table,
+            journeys=journeys,
         )
         return running, known, stamped
 
@@ -235,8 +240,9 @@ class KafkaFlow:
         rules = self.settings.rules(embedder, self.topics.queries, replies, input_ends=False, decisions=decisions)
         rules = replace(rules, skips=self.skips, wanted=self.enrichment.wanted(embedder))
         rules = replace(rules, audited=self.topics.audit is not None)
-        router = Router(self.topics, known.partitions, sink.most_bytes, self.config.auth)
-        route = routing(router, running.source, running.tally.observe)
+        journeys = running.journeys
+        router = Router(self.topics, known.partitions, sink.most_bytes, self.config.auth, journeys.headers)
+        route = routing(router, running.source, running.tally.observe, journeys)
         flow = Dataflow(FLOW_ID)
         rates = Rates(decisions, self.topics.queries, stamped)
 
@@ -248,7 +254,17 @@ class KafkaFlow:
 
         behind = running.source.catch_up.describe
         source = running.source if models is None else WithCompletions(running.source, models.runtime.completions)
-        outputs = build(flow, source, running.directory, embedder, rules, decode=decoded, behind=behind, models=models)
+        outputs = build(
+            flow,
+            source,
+            running.directory,
+            embedder,
+            rules,
+            decode=decoded,
+            behind=behind,
+            models=models,
+            journeys=journeys,
+        )
         op.output("outputs", op.flat_map_batch("route", outputs, route), sink)
         return flow
 

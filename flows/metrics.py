@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -19,9 +18,10 @@ from recallflow.connectors.llm import Meter
 from recallflow.control import QUOTAS
 from recallflow.errors import ErrorCode
 from recallflow.events import DERIVED_TYPES
+from recallflow.flows.journeys import Journeys
 from recallflow.flows.machine_metrics import disk_metrics, presence, registry_of
 from recallflow.flows.model_metrics import model_metrics
-from recallflow.flows.tally import BOUNDS_S, Tally
+from recallflow.flows.tally import Tally
 from recallflow.operators.authorise import JUDGED_BY, Authoriser
 from recallflow.operators.enrichment.requests import TASKS
 from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
@@ -46,6 +46,7 @@ class Running:
     misplaced: Misplaced
     authoriser: Authoriser
     table: ControlTable
+    journeys: Journeys
 
 
 class Metrics(Collector):
@@ -76,6 +77,7 @@ class Metrics(Collector):
         if self._running is not None:
             yield from output_metrics(self._running.tally)
             yield from input_metrics(self._running.source)
+            yield from self._running.journeys.stages.collect()
             added = self._running.watch.added
             yield counter("added_partitions", "Partitions added to topics since the start", "topic", added, added)
             yield gauge("waiting_queries", "Queries set aside in this run", self._running.tally.waiting)
@@ -136,13 +138,11 @@ def output_metrics(tally: Tally) -> Iterator[Metric]:
     errors = tally.response_errors
     yield counter("response_errors", "Responses of the status error", "code", errors, get_args(ErrorCode))
     yield counter("response_warnings", "Warnings in responses", "code", tally.warnings, WARNINGS)
-    counts = list(accumulate(tally.processed))
-    yield HistogramMetricFamily(
-        "recallflow_response_processing_seconds",
-        "Time the engine took for a response, without Kafka",
-        buckets=[*zip(map(str, (*BOUNDS_S, "+Inf")), counts, strict=True)],
-        sum_value=tally.processed_s,
+    processed = HistogramMetricFamily(
+        "recallflow_response_processing_seconds", "Time the engine took for a response, without Kafka"
     )
+    tally.processed.add_to(processed)
+    yield processed
 
 
 def obstacle_of(source: KafkaSource, connection: Connection, deployment: Deployment) -> str:

@@ -47,13 +47,16 @@ class Router:
         partitions: Callable[[str, Position], int],
         most_bytes: Mapping[str, int],
         auth: AuthSettings = NO_AUTH,
+        traced: Callable[[Position], Headers] = lambda _: (),
     ) -> None:
         """`partitions`: how many of a topic are used for what comes of the record at a position. `most_bytes`: topic →
-        how large a record it takes. `auth`: what events are sent with, and decisions signed."""
+        how large a record it takes. `auth`: what events are sent with, and decisions signed. `traced`: headers that
+        what comes of the record at a position goes on with; a dead letter keeps the record's own."""
         self._topics = topics
         self._auth = auth
         self._partitions = partitions
         self._most_bytes = most_bytes
+        self._traced = traced
 
     def fitted(self, output: Output) -> Output:
         """The output as it will be sent: an answer larger than its topic takes is shortened, and so is a request."""
@@ -69,28 +72,28 @@ class Router:
         match output:
             case Answer():
                 topic = self._topic_of(output)
-                outgoing = _outgoing(output, output.key, output.body)
+                outgoing = self._outgoing(output, output.key, output.body)
                 outgoing = replace(outgoing, instead=partial(self._failed, output))
             case Receipted():
-                topic, outgoing = self._topics.receipts, _outgoing(output, output.key, output.body)
+                topic, outgoing = self._topics.receipts, self._outgoing(output, output.key, output.body)
             case Requested():
-                topic, outgoing = self._topics.enrichment, _outgoing(output, output.key, output.body)
+                topic, outgoing = self._topics.enrichment, self._outgoing(output, output.key, output.body)
             case DeadLetter():
                 topic = self._topics.dead_letters
                 outgoing = letter(output, self._most_bytes[topic])
             case Verdict():
                 signature = signed(self._auth.control_secret, output.key, output.body)
-                topic, outgoing = self._topics.control, _outgoing(output, output.key, output.body, signature)
+                topic, outgoing = self._topics.control, self._outgoing(output, output.key, output.body, signature)
             case Audited():
-                topic, outgoing = str(self._topics.audit), _outgoing(output, output.key, output.body)
+                topic, outgoing = str(self._topics.audit), self._outgoing(output, output.key, output.body)
             case Enriched():
-                topic, outgoing = self._topics.results, _outgoing(output, output.key, output.body)
-                bare = _outgoing(output, output.key, output.bare)
+                topic, outgoing = self._topics.results, self._outgoing(output, output.key, output.body)
+                bare = self._outgoing(output, output.key, output.bare)
                 fits = len(output.body) <= outgoing.room_bytes(self._most_bytes[topic])
                 outgoing = replace(outgoing, instead=lambda _: bare) if fits else bare
             case Derived():
                 topic = self._topics.memory
-                outgoing = _outgoing(output, output.key, output.body, self._auth.credentials)
+                outgoing = self._outgoing(output, output.key, output.body, self._auth.credentials)
         return part_name(topic, self._partition(topic, output)), outgoing
 
     def _partition(self, topic: str, output: Routed) -> int:
@@ -107,12 +110,15 @@ class Router:
         return self._topics.responses if output.reply_to is None else output.reply_to.topic
 
     def _room_bytes(self, output: Answer | Requested) -> int:
-        return _outgoing(output, output.key, b"").room_bytes(self._most_bytes[self._topic_of(output)])
+        return self._outgoing(output, output.key, b"").room_bytes(self._most_bytes[self._topic_of(output)])
 
     def _failed(self, answer: Answer, reason: str) -> Outgoing:
         """What stands in for an answer that the brokers refuse."""
         error = fit.failed(answer, f"the answer could not be sent: {reason}", self._room_bytes(answer))
-        return _outgoing(answer, answer.key, error.body)
+        return self._outgoing(answer, answer.key, error.body)
+
+    def _outgoing(self, output: Routed, key: bytes, value: bytes, headers: Headers = ()) -> Outgoing:
+        return _outgoing(output, key, value, (*headers, *self._traced(output.position)))
 
 
 def letter(output: DeadLetter, most_bytes: int) -> Outgoing:

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import StateInUse
 from recallflow.flows.begin import Begin
 from recallflow.flows.config import Config
+from recallflow.flows.journeys import Journeys
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.router import Router
 from recallflow.flows.topics import ask_sizes
 from recallflow.outputs import Done
+from recallflow.records import Position
 from recallflow.state.directory import hold
 
 # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
@@ -88,19 +91,27 @@ def sink_of(
 
 
 def routing(
-    router: Router, source: KafkaSource, observe: Callable[[Any], None]
+    router: Router, source: KafkaSource, observe: Callable[[Any], None], journeys: Journeys
 ) -> Callable[[list[tuple[str, Any]]], Iterable[tuple[str, Outgoing]]]:
-    """The step from outputs to the records to send; it says to the source what is through."""
+    """The step from outputs to the records to send; it says to the source what is through, and ends the records'
+    journeys."""
 
     def route(batch: list[tuple[str, Any]]) -> Iterable[tuple[str, Outgoing]]:
+        late: list[Position] = []
         for _, made in batch:
             output = router.fitted(made)
             observe(output)
             if isinstance(output, Done):
-                source.progress.done(output.source.rpartition(":")[0], len(output.offsets))
+                topic, _, partition = output.source.rpartition(":")
+                source.progress.done(topic, len(output.offsets))
                 source.catch_up.done(output.source, output.offsets)
+                journeys.done(Position(topic, int(partition), offset) for offset in output.offsets)
             else:
-                yield router.route(output)
+                if journeys.is_late(output.position):
+                    late.append(output.position)
+                part, outgoing = router.route(output)
+                yield part, replace(outgoing, delivered=journeys.handed(output))
+        journeys.end_late(late)
 
     return route
 

@@ -16,7 +16,7 @@ Identity = tuple[bytes, bytes]
 @dataclass(slots=True, frozen=True)
 class Outgoing:
     """One record to deliver. `source` and `number` are its identity. `instead` makes what stands in for it where the
-    brokers refuse it, given why."""
+    brokers refuse it, given why. `delivered` is told when the log took it in (epoch ms)."""
 
     source: str
     number: int
@@ -24,6 +24,7 @@ class Outgoing:
     value: bytes | None
     headers: Headers = ()
     instead: "Callable[[str], Outgoing] | None" = None
+    delivered: Callable[[int], None] | None = None
 
     @property
     def identity(self) -> Identity:

@@ -59,16 +59,16 @@ class Sender:
         *,
         partition: int = ANY_PARTITION,
         headers: Headers = (),
-        delivered: Callable[[int], None] = lambda _: None,
+        delivered: Callable[[Any], None] = lambda _: None,
         refused: Callable[[str], None] | None = None,
     ) -> None:
-        """Hands one record to librdkafka, waiting while its queue is full. `delivered` is called with the record's
-        offset. `refused` is called with the reason where the brokers do not take this very record; without it, that is
-        an error as any other. Raises SinkError where an earlier record failed."""
+        """Hands one record to librdkafka, waiting while its queue is full. `delivered` is called with the record as a
+        message. `refused` is called with the reason where the brokers do not take this very record; without it, that
+        is an error as any other. Raises SinkError where an earlier record failed."""
 
         def report(error: KafkaError | None, message: Any) -> None:
             if error is None:
-                delivered(message.offset())
+                delivered(message)
             elif refused is not None and error.code() in _REFUSALS:
                 refused(error.str())
             else:

@@ -21,7 +21,7 @@ from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 from recallflow.brokers.options import KafkaOptions
 from recallflow.checked import Checked
 from recallflow.connectors.kafka.closing import Closing
-from recallflow.connectors.kafka.messages import headers_of
+from recallflow.connectors.kafka.messages import headers_of, time_ms
 from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER, Identity, Outgoing
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.patience import OUTAGE_S, Patience
@@ -120,13 +120,19 @@ class OutputSender(Sender):
 
     def deliver(self, topic: str, partition: int, outgoing: Outgoing, delivered: Callable[[int], None]) -> None:
         """Hands over one output. Raises SinkError where an earlier one failed."""
+
+        def taken_in(message: Any) -> None:
+            delivered(message.offset())
+            if outgoing.delivered is not None:
+                outgoing.delivered(time_ms(message))
+
         self.send(
             topic,
             outgoing.value,
             outgoing.key,
             partition=partition,
             headers=outgoing.all_headers,
-            delivered=delivered,
+            delivered=taken_in,
             refused=lambda why: self._refused.append(_Refused(topic, partition, outgoing, delivered, why)),
         )
 

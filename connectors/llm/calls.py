@@ -12,6 +12,7 @@ from recallflow.connectors.llm.meter import Meter
 from recallflow.connectors.llm.policy import Policy
 from recallflow.errors import EmbedderError, ModelError
 from recallflow.llm import Completion, Embedded, Spent, Task
+from recallflow.tracing import model_call
 
 Answer = TypeVar("Answer", Completion, Embedded)
 
@@ -36,6 +37,21 @@ class Calls:
         self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
     ) -> tuple[Answer, Spent]:
         """What an attempt gives, and what all attempts cost. `tokens`: about what one will. Raises ModelError."""
+        with model_call("embeddings" if task == "embed" else "chat", self.meter.model) as span:
+            answer, spent = await self._counted(tenant_id, task, tokens, attempt)
+            span.set_attributes(
+                {
+                    "gen_ai.usage.input_tokens": spent.prompt_tokens,
+                    "gen_ai.usage.output_tokens": spent.completion_tokens,
+                    "recallflow.task": task,
+                    "recallflow.attempts": spent.calls,
+                }
+            )
+            return answer, spent
+
+    async def _counted(
+        self, tenant_id: str, task: Task, tokens: int, attempt: Callable[[], Awaitable[Answer]]
+    ) -> tuple[Answer, Spent]:
         try:
             self._check_capacity()
             reserved = self._budget.reserve(tenant_id, tokens)

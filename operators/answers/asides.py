@@ -57,7 +57,7 @@ class Asides:
         """Has all that is wanted asked, and finds meanwhile what can be found; returns the number that the completion
         will name."""
         number = next(numbers)
-        job = Job(question.ask.owner.tenant_id, wanted)
+        job = Job(question.ask.owner.tenant_id, wanted, question.ask.record.position)
         call = Call(job, self._models.ask, Completion(self._models.step, self._key, number))
         began_s = self._timer()
         self._models.runtime.submit([call])

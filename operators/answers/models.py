@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from recallflow.embedder import NO_FLOATS, Matrix
@@ -20,6 +21,7 @@ from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.async_call.logic import numbers
 from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.said import Ended, Kind, LlmStep, ModelStep, Wanted
+from recallflow.records import Position
 from recallflow.reranker import Reranker
 
 AT_ONCE = 100  # questions
@@ -38,10 +40,11 @@ class Within(NamedTuple, Generic[T]):
 
 
 class Job(NamedTuple):
-    """What is asked of models about one question."""
+    """What is asked of models about one question, which stands at a position."""
 
     tenant_id: str
     wanted: Wanted
+    position: Position
 
 
 class Answers(NamedTuple):
@@ -61,8 +64,11 @@ class Models:
         embeddings: Within[EmbeddingService] | None = None,
         reranker: Within[Reranker] | None = None,
         now_s: Callable[[], float] = time.monotonic,
+        around: Callable[[Position], AbstractContextManager[object]] = lambda _: nullcontext(),
     ) -> None:
-        """`now_s`: seconds from any start, for what a call took, and how long a reranker is left alone."""
+        """`now_s`: seconds from any start, for what a call took, and how long a reranker is left alone. `around`: in
+        what the calls for the question at a position are made."""
+        self._around = around
         self.step = next(numbers)
         self._language, self._embeddings, self._now_s = language, embeddings, now_s
         self._reranker = None if reranker is None else Within(Scorer(reranker.model, now_s), reranker.timeout_s)
@@ -98,12 +104,15 @@ class Models:
         self._under_way += 1
         try:
             wanted = job.wanted
-            steps = [self._complete(job.tenant_id, step, prompt) for step, prompt in wanted.prompts.items()]
-            embedding, scoring = (
-                self._embed(job.tenant_id, wanted.texts),
-                self._score(wanted.question, wanted.candidates),
-            )
-            completed, (embedded, vectors), scored = await asyncio.gather(asyncio.gather(*steps), embedding, scoring)
+            with self._around(job.position):
+                steps = [self._complete(job.tenant_id, step, prompt) for step, prompt in wanted.prompts.items()]
+                embedding, scoring = (
+                    self._embed(job.tenant_id, wanted.texts),
+                    self._score(wanted.question, wanted.candidates),
+                )
+                completed, (embedded, vectors), scored = await asyncio.gather(
+                    asyncio.gather(*steps), embedding, scoring
+                )
         finally:
             self._under_way -= 1
         ended: dict[ModelStep, Ended] = dict(zip(wanted.prompts, completed, strict=True))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from recallflow.cli.log import set_up
 from recallflow.cli.options import config_and_origins
+from recallflow.cli.tracing import exported_spans
 from recallflow.flows.config import Config, printed
 
 
@@ -19,5 +20,6 @@ def run_until_stopped(
         print(printed(chosen, origins))
         return 0
     set_up(chosen.run.log_format)
-    run(chosen)
+    with exported_spans(options.command):
+        run(chosen)
     return 0

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, ApiKeyText
 from recallflow.errors import UsageError
+from recallflow.tracing import trace_headers
 
 Headers = tuple[tuple[str, bytes | None], ...]
 Token = str | Callable[[], str]
@@ -29,12 +30,13 @@ class Credentials:
         return "Credentials(…)"
 
     def headers(self, user_id: str) -> Headers:
-        """Those of a record about a user. Raises UsageError where that is not the one that the client is for."""
+        """Those of a record about a user, with the span that is current as its parent. Raises UsageError where the user
+        is not the one that the client is for."""
         if self._end_user is not None and user_id != self._end_user:
             raise UsageError(f"user_id is {user_id!r}, and this client is for {self._end_user!r}")
         user = () if self._end_user is None else ((USER_HEADER, user_id.encode()),)
         key = () if self._api_key is None else ((KEY_HEADER, self._api_key.encode()),)
-        return (*key, *self._token_header(), *user)
+        return (*key, *self._token_header(), *user, *trace_headers())
 
     def _token_header(self) -> Headers:
         if self._token is None:

@@ -6,6 +6,8 @@ import orjson
 import pytest
 
 from recallflow.flows.enrich_steps import Reader
+from recallflow.flows.journeys import Journeys
+from recallflow.flows.stages import Stages
 from recallflow.outputs import DeadLetter, Derived, Done
 from recallflow.records import Position, Record
 
@@ -20,7 +22,9 @@ def result(**events: Any) -> Record:
 
 
 def read(record: Record) -> list[type]:
-    (outputs,) = Reader("enrichment.requests", lambda _: False)([record])
+    (outputs,) = Reader(
+        "enrichment.requests", lambda _: False, Journeys(Stages(("enrichment.requests", "enrichment.results")))
+    )([record])
     assert isinstance(outputs, tuple)
     return [type(output) for output in outputs]
 

@@ -27,8 +27,10 @@ from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.events import DERIVED_TYPES
 from recallflow.flows.enrich_metrics import EnrichmentMetrics, EnrichmentRunning, EnrichmentTally
 from recallflow.flows.enrich_models import EnrichmentModels
+from recallflow.flows.journeys import Journeys
 from recallflow.flows.metrics import Metrics, Running
 from recallflow.flows.settings import Settings
+from recallflow.flows.stages import Stages
 from recallflow.flows.tally import Tally
 from recallflow.llm import EmbeddingService
 from recallflow.operators.authorise import Authoriser, Trust
@@ -116,6 +118,7 @@ def running(tally: Tally, tmp_path: Path) -> Running:
         misplaced=Misplaced(),
         authoriser=Authoriser(History(), Trust()),
         table=Mock(spec=ControlTable, left_out=Counter()),
+        journeys=Journeys(Stages((MEMORIES, QUERIES)), waits=QUERIES),
     )
 
 
@@ -242,6 +245,7 @@ def enriching(running: Running) -> EnrichmentRunning:
         running.connection,
         models,
         running.table,
+        running.journeys,
     )
 
 

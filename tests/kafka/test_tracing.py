@@ -1,0 +1,176 @@
+"""Traces on a real broker: from a client's span through the engine, models and the enrichment flow, and out again, as
+a collector has them over real OTLP."""
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from opentelemetry import context, trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from benchmarks.broker import Cluster, free_ports
+from recallflow.client import RecallClient
+from recallflow.flows.topics import Topics
+from recallflow.queries import UserStats
+from tests.kafka.harness import GIVE_UP_S, Names, read_topic, until, watched
+from tests.kafka.test_remote_embedder import FLAGS, NAMES, SCRIPT
+from tests.llm_server import LlmServer
+from tests.otlp_server import OtlpServer
+
+MARK = "aubergine"  # in every text of the story
+CONSUMER, CLIENT = 5, 3
+OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+
+
+class Deployment:
+    """A main flow and an enrichment flow in processes of their own, that send spans to a collector."""
+
+    def __init__(self, broker: Cluster, topics: Topics, folder: Path, llm: LlmServer, collector: OtlpServer) -> None:
+        self.broker, self.topics, self._folder, self._llm = broker, topics, folder, llm
+        self.settings = collector.environment
+        (self.port,) = free_ports(1)
+        self.logs: list[str] = []
+
+    @contextlib.contextmanager
+    def running(self, flow: str, *more: str) -> Iterator[None]:
+        named = [word for name in FLAGS[flow] for word in (NAMES[name], getattr(self.topics, name))]
+        where = ["--state-dir", str(self._folder / flow), "--epoch-ms", "50",
+                 "--bootstrap-servers", self.broker.bootstrap_servers]  # fmt: skip
+        service = ["--embedding-model", "e-1", "--embedding-dimension", "64", "--embedding-url", self._llm.url]
+        own = ["--embedder", "openai", "--metrics-port", str(self.port)] if flow == "run" else []
+        command = [sys.executable, "-c", SCRIPT, flow, *own, *service, *where, *named, *more]
+        environment = os.environ | {"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"} | self.settings
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+        with watched(process):
+            try:
+                yield
+            finally:
+                process.send_signal(signal.SIGTERM)
+                self.logs.append(process.communicate()[1].decode())
+            assert process.returncode == 0, self.logs[-1]
+
+    def client(self) -> RecallClient:
+        return RecallClient(
+            self.broker.bootstrap_servers,
+            "acme",
+            memory_topic=self.topics.memory,
+            query_topic=self.topics.queries,
+            response_topic=self.topics.responses,
+            control_topic=self.topics.control,
+            timeout_s=GIVE_UP_S,
+        )
+
+    def until_ready(self) -> None:
+        def ready() -> bool:
+            with contextlib.suppress(OSError):
+                return bool(urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5).status == 200)
+            return False
+
+        until(ready)
+
+    def metrics(self) -> str:
+        asked = urllib.request.Request(f"http://127.0.0.1:{self.port}/metrics", headers={"Accept": OPENMETRICS})
+        with urllib.request.urlopen(asked, timeout=5) as response:
+            assert response.headers["Content-Type"].startswith("application/openmetrics-text")
+            return str(response.read().decode())
+
+
+@pytest.fixture
+def collector() -> Iterator[OtlpServer]:
+    with OtlpServer() as server:
+        yield server
+
+
+@pytest.fixture
+def deployment(
+    broker: Cluster, topics: Names, tmp_path: Path, llm_server: LlmServer, collector: OtlpServer
+) -> Deployment:
+    named = {name: topics(getattr(Topics, name)) for name in NAMES}
+    broker.create_topics(dict.fromkeys(named.values(), 2))
+    return Deployment(broker, Topics(replies=(), **named), tmp_path, llm_server, collector)
+
+
+@contextlib.contextmanager
+def a_trace(*, sampled: bool = True) -> Iterator[str]:
+    """A span of somebody else's is the current one; gives its trace's id."""
+    flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
+    parent = SpanContext(secrets.randbits(128) | 1, secrets.randbits(64) | 1, is_remote=True, trace_flags=flags)
+    token = context.attach(trace.set_span_in_context(NonRecordingSpan(parent)))
+    try:
+        yield f"{parent.trace_id:032x}"
+    finally:
+        context.detach(token)
+
+
+def test_a_trace_goes_from_the_client_through_engine_models_and_enrichment_and_out_with_the_response(
+    deployment: Deployment, collector: OtlpServer
+) -> None:
+    with deployment.running("run"), deployment.running("enrich"), deployment.client() as client:
+        deployment.until_ready()
+        with a_trace() as stored:
+            at = client.remember("ann", f"The {MARK} is in the {MARK} box", id=f"{MARK}-1", tags=[MARK])
+        with a_trace() as asked:
+            answer = client.recall("ann", f"Where is the {MARK}?", after=at)
+        with a_trace(sampled=False):
+            client.recall("ann", f"And the other {MARK}?")
+        client.ask(UserStats(type="user.stats", tenant_id="acme", user_id="ann"))  # of no trace
+        spans = collector.wait_for("search_memory", "create_memory", "upsert_memory")
+        until(lambda: len(read_topic(deployment.broker, deployment.topics.responses)) >= 3)
+        metrics = deployment.metrics()
+    assert [memory.id for memory in answer.memories or ()] == [f"{MARK}-1"]
+    spans = collector.spans
+    write = {span.name: span for span in spans if span.trace_id == stored}
+    assert {*write} == {
+        "create_memory",
+        f"process {deployment.topics.enrichment}",
+        "embeddings e-1",
+        f"process {deployment.topics.results}",
+        "upsert_memory",
+    }
+    chain = ["create_memory", f"process {deployment.topics.enrichment}", f"process {deployment.topics.results}",
+             "upsert_memory"]  # fmt: skip
+    for parent, child in pairwise(chain):
+        assert write[child].parent_id == write[parent].span_id, child
+    assert write["embeddings e-1"].parent_id == write[chain[1]].span_id
+    assert (write["embeddings e-1"].service, write["embeddings e-1"].kind) == ("recallflow-enrich", CLIENT)
+
+    read = {span.name: span for span in spans if span.trace_id == asked}
+    search, call = read.pop("search_memory"), read.pop("embeddings e-1")
+    assert not read
+    assert (search.name, search.service, search.kind) == ("search_memory", "recallflow-run", CONSUMER)
+    assert call.parent_id == search.span_id
+    about = search.attributes
+    assert about["gen_ai.operation.name"] == "search_memory"
+    assert about["gen_ai.memory.record.count"] == 1
+    assert (about["recallflow.event.type"], about["recallflow.tenant.id"]) == ("recall", "acme")
+    assert about["messaging.destination.name"] == deployment.topics.queries
+    assert search.nanoseconds > call.nanoseconds > 0
+    roots = [span for span in spans if span.name == "search_memory" and not span.parent_id]
+    assert [span.attributes["recallflow.event.type"] for span in roots] == ["user.stats"]
+    assert len([span for span in spans if span.name == "search_memory"]) == 2  # that of no sample is nowhere
+
+    headers = [dict(message.headers()) for message in read_topic(deployment.broker, deployment.topics.responses)]
+    parents = [found["traceparent"].decode() for found in headers]
+    assert f"00-{asked}-{search.span_id}-01" in parents
+    assert len([parent for parent in parents if parent.endswith("-00")]) == 1
+
+    assert not any(MARK.encode() in body.lower() for body in collector.bodies)
+    assert not any(MARK in log for log in deployment.logs)
+    families = text_string_to_metric_families(metrics)  # type: ignore[no-untyped-call]
+    samples = [one for family in families for one in family.samples]
+    told = {
+        (one.labels["stage"], one.exemplar.labels["trace_id"])
+        for one in samples
+        if one.name == "recallflow_stage_seconds_bucket" and one.exemplar
+    }
+    assert {stage for stage, _ in told} >= {"queue", "prepare", "state", "wait", "deliver", "total"}
+    assert {trace_id for _, trace_id in told} <= {span.trace_id for span in spans}
