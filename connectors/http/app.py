@@ -5,10 +5,11 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-from recallflow.connectors.http import errors
+from recallflow.connectors.http import errors, openapi
 from recallflow.connectors.http.door import Door
+from recallflow.connectors.http.gate import Gate, Traffic
 from recallflow.connectors.http.limits import Limits
-from recallflow.connectors.http.routes import memory, probes
+from recallflow.connectors.http.routes import graph, memories, memory, probes
 from recallflow.service import Admission, Service
 
 
@@ -19,5 +20,8 @@ def build_app(service: Service, admission: Admission, limits: Limits, registry: 
     errors.add_handlers(app)
     door = Door(service, admission, limits)
     app.include_router(probes.routes(service, registry))
-    app.include_router(memory.routes(door))
+    for module in (memory, memories, graph):
+        app.include_router(module.routes(door))
+    app.add_middleware(Gate, limits=limits, traffic=Traffic(registry))
+    openapi.describe(app)
     return app

@@ -1,13 +1,17 @@
 """What comes with a request: its body, within limits, and what its headers and parameters say."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from recallflow.connectors.http.errors import JSON, Problem
 from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.parameters import as_json
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers
+from recallflow.parsing import unmarked
 
 _CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER)}
 _DRAINED = 8  # times the limit: so much more is read, and dropped, so that who sends it hears why
@@ -52,3 +56,13 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 def _too_large(most: int) -> Problem:
     return Problem("too_large", f"over {most} bytes; split it, or store a reference")
+
+
+def with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
+    """The object that a body is, with more fields before its own. One that both have is then refused as given twice. A
+    body that is no object stays as it is, and is refused for that."""
+    inner = unmarked(body).strip()
+    if not inner.startswith(b"{"):
+        return body
+    inner = inner[1:].lstrip()
+    return as_json(fields)[:-1] + (b"" if inner.startswith(b"}") else b",") + inner

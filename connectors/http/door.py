@@ -16,6 +16,7 @@ from recallflow.queries import QueryEvent
 from recallflow.service import Admission, Service, Stored
 
 ACCEPTED = 202
+_WAITS = {None: False, "stored": False, "applied": True}
 
 
 class Door:
@@ -79,3 +80,11 @@ def parse_event(body: bytes) -> MemoryEvent:
     if event.type in QUERY_TYPES:  # type: ignore[attr-defined]
         raise Problem("invalid_event", "asks, and stores nothing: POST /memory/query takes it", "type")
     return cast(MemoryEvent, event)
+
+
+def waits(request: Request) -> bool:
+    """Whether a request is to be answered only once its event is applied. Raises Problem."""
+    wait = request.query_params.get("wait")
+    if wait not in _WAITS:
+        raise Problem("invalid_event", "give stored or applied", "wait")
+    return _WAITS[wait]

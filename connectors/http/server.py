@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import uvicorn
 from fastapi import FastAPI
 
+from recallflow.connectors.http.connection import Connection
 from recallflow.errors import UsageError
 
 _BACKLOG = 2_048
@@ -24,7 +25,7 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http="httptools",
+            http=Connection,
             ws="none",
             log_config=None,
             access_log=False,

@@ -1,0 +1,151 @@
+"""Events by the million in one request: a line in, a line out, in their order.
+
+What is under way is bounded, in lines and in bytes: no more is read than can be stored, and than whoever sends takes
+results of."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+import orjson
+from fastapi import Request
+from fastapi.responses import Response
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from recallflow.connectors.http.bodies import credentials_of
+from recallflow.connectors.http.door import Door, parse_event, shown
+from recallflow.connectors.http.errors import Problem, body_of
+from recallflow.credentials import Headers
+from recallflow.errors import RecallflowError
+
+LINES_UNDER_WAY = 1_024
+BYTES_UNDER_WAY = 4 * 1024 * 1024
+
+
+class Results(Response):
+    """The results of a batch, as they come. Starlette's own response of that kind looks out for a client that leaves by
+    reading on, and would eat the lines that are still to come."""
+
+    def __init__(self, door: Door, request: Request, media_type: str) -> None:
+        super().__init__(media_type=media_type)
+        del self.headers["content-length"]
+        self._door, self._request = door, request
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for ready in results(self._door, self._request):
+            await send({"type": "http.response.body", "body": ready, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Stored(NamedTuple):
+    size: int
+    result: "asyncio.Task[bytes]"
+
+
+class _UnderWay:
+    """Lines that are being stored, in their order. Who adds one waits while there are too many, or too large ones."""
+
+    def __init__(self) -> None:
+        self._lines: asyncio.Queue[_Stored | None] = asyncio.Queue()
+        self._bytes = 0
+        self._room = asyncio.Event()
+
+    async def add(self, size: int, result: "asyncio.Task[bytes]") -> None:
+        self._lines.put_nowait(_Stored(size, result))
+        self._bytes += size
+        while self._lines.qsize() >= LINES_UNDER_WAY or self._bytes >= BYTES_UNDER_WAY:
+            self._room.clear()
+            await self._room.wait()
+
+    def end(self) -> None:
+        self._lines.put_nowait(None)
+
+    async def ready(self) -> bytes | None:
+        """The next results, once the first of them is there; None after the last."""
+        found: list[bytes] = []
+        while (one := await self._lines.get()) is not None:
+            found.append(await one.result)
+            self._bytes -= one.size
+            self._room.set()
+            if self._lines.empty() or len(found) >= LINES_UNDER_WAY:
+                return b"".join(found)
+        if found:
+            self.end()
+        return b"".join(found) or None
+
+
+async def results(door: Door, request: Request) -> AsyncIterator[bytes]:
+    """The result of each line, as lines; those that are ready go together."""
+    under_way = _UnderWay()
+    reading = asyncio.create_task(_read(door, request, under_way))
+    try:
+        while (ready := await under_way.ready()) is not None:
+            yield ready
+        await reading
+    finally:
+        reading.cancel()
+
+
+async def _read(door: Door, request: Request, under_way: _UnderWay) -> None:
+    """Has every line stored. Whoever sends may be gone before the end: what is stored by then stays."""
+    credentials = credentials_of(request)
+    number = 0
+    try:
+        async for line in lines(request, door.limits.body_bytes, door.limits.body_timeout_s):
+            number += 1
+            size = 0 if isinstance(line, Problem) else len(line)
+            await under_way.add(size, asyncio.create_task(_result(door, number, line, credentials)))
+    finally:
+        under_way.end()
+
+
+async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[bytes | Problem]:
+    """The lines of a body that are not blank, and a Problem in place of one that is too long. One that does not come in
+    time is the last, a Problem too."""
+    stream, loop = request.stream(), asyncio.get_running_loop()
+    held, size, due_s = list[bytes](), 0, loop.time() + within_s
+    while True:
+        try:
+            async with asyncio.timeout_at(due_s):
+                chunk = await anext(stream, None)
+        except TimeoutError:
+            yield Problem("slow_body", f"no line came within {within_s:g} s: send what is left anew")
+            return
+        except ClientDisconnect:
+            return
+        *ends, rest = [b"", b""] if chunk is None else chunk.split(b"\n")  # a last line needs no end
+        for end in ends:
+            size += len(end)
+            line = b"".join([*held, end]) if size <= most else _too_long(most)
+            if isinstance(line, Problem) or line.strip():
+                yield line
+            held, size = [], 0
+        if chunk is None:
+            return
+        if ends:
+            due_s = loop.time() + within_s
+        size += len(rest)
+        if size <= most:
+            held.append(rest)
+        else:
+            held.clear()
+
+
+async def _result(door: Door, number: int, line: bytes | Problem, credentials: Headers) -> bytes:
+    """What became of one line, as a line."""
+    try:
+        if isinstance(line, Problem):
+            raise line
+        event = parse_event(line)
+        door.admission.check(event, credentials)
+        said = shown(await door.service.store(event, credentials))
+        said.pop("applied")
+    except RecallflowError as error:
+        said = {"error": body_of(error).model_dump(exclude={"truncated"})}
+    return orjson.dumps({"line": number, **said}) + b"\n"
+
+
+def _too_long(most: int) -> Problem:
+    return Problem("too_large", f"over {most} bytes; split it, or store a reference")

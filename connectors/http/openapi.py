@@ -1,0 +1,157 @@
+"""The description of the gateway's API (OpenAPI 3.1). Schemas are those of our models, also what the topics carry."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import TypeAdapter
+from pydantic.json_schema import JsonSchemaMode
+
+from recallflow.connectors.http.errors import JSON, STATUSES
+from recallflow.connectors.http.parameters import Parameter, Parameters
+from recallflow.events import MemoryEvent, MemoryFields
+from recallflow.queries import QueryEvent
+from recallflow.responses import ErrorBody, Receipt, Response
+
+LINES = "application/x-ndjson"
+_REFERENCE = "#/components/schemas/{model}"
+_MODE: JsonSchemaMode = "validation"
+_UNIONS: dict[str, TypeAdapter[Any]] = {"MemoryEvent": TypeAdapter(MemoryEvent), "QueryEvent": TypeAdapter(QueryEvent)}
+_MODELS: dict[str, TypeAdapter[Any]] = {
+    "Response": TypeAdapter(Response),
+    "Receipt": TypeAdapter(Receipt),
+    "ErrorBody": TypeAdapter(ErrorBody),
+    "MemoryFields": TypeAdapter(MemoryFields),
+}
+_OWN = {
+    "Error": {
+        "type": "object",
+        "description": "Why a request could not be done, every wrong field at once. Of a query, with its answer's "
+        "other fields.",
+        "properties": {"error": {"$ref": "#/components/schemas/ErrorBody"}},
+        "required": ["error"],
+        "examples": [
+            {
+                "error": {
+                    "code": "invalid_event",
+                    "message": "query: is blank",
+                    "fields": [{"field": "query", "problem": "is blank"}],
+                }
+            }
+        ],
+    },
+    "Accepted": {
+        "type": "object",
+        "description": "An event that is stored. `position`: where it stands in its log, which is what `wait_for` "
+        "takes, and its memory's id where it brings none. `applied`: whether it is known to be; then the receipt says "
+        "what became of it.",
+        "properties": {
+            "position": {"type": "string"},
+            "applied": {"type": "boolean"},
+            "receipt": {"$ref": "#/components/schemas/Receipt"},
+        },
+        "required": ["position", "applied"],
+        "examples": [{"position": "memory.events:3:1042", "applied": False}],
+    },
+}
+_ALWAYS = (400, 401, 403, 408, 429, 500, 503)  # what may go wrong with any request
+_REFUSALS = {
+    400: "something is wrong with it: every wrong field at once",
+    401: "no credentials, or none that hold",
+    403: "the credentials are not for this",
+    404: "there is no such memory",
+    408: "it took too long",
+    409: "the id was used for other content",
+    413: "it is too large",
+    415: "its body is of another type",
+    429: "too many at once, or over a tenant's quota: after `Retry-After` seconds there may be room",
+    500: "a defect of ours, or memories whose key is lost",
+    503: "Kafka, or the engine, is away",
+}
+_WAIT = {
+    "name": "wait",
+    "in": "query",
+    "required": False,
+    "description": "`applied`: answer once the event is applied, with its receipt, or after the time limit",
+    "schema": {"enum": ["stored", "applied"], "default": "stored"},
+}
+
+
+def operation(
+    summary: str,
+    *,
+    parameters: Parameters | None = None,
+    waits: bool = False,
+    body: Mapping[str, Any] | None = None,
+    status: int = 200,
+    answer: str = "Response",
+    refusals: Sequence[int] = (),
+) -> dict[str, Any]:
+    """What a route says of itself, beside its path. `body`: what it takes, by content type. `refusals`: statuses that
+    not every route has."""
+    listed = [] if parameters is None else [_parameter("path", one) for one in parameters.in_path]
+    listed += [] if parameters is None else [_parameter("query", one) for one in parameters.all.values()]
+    why = {*_ALWAYS, *refusals} | (set() if body is None else {413, 415})
+    described: dict[str, Any] = {"summary": summary, "responses": _responses(status, answer, sorted(why))}
+    if waits:
+        listed.append(_WAIT)
+    if listed:
+        described["parameters"] = listed
+    if body is not None:
+        described["requestBody"] = {"required": True, "content": body}
+    return described
+
+
+def json_body(schema: Mapping[str, Any], **examples: Mapping[str, Any]) -> dict[str, Any]:
+    """A body of JSON, with examples by name."""
+    named = {name: {"value": value} for name, value in examples.items()}
+    return {JSON: {"schema": schema, "examples": named}}
+
+
+def reference(name: str) -> dict[str, str]:
+    """Where the schema of a name is."""
+    return {"$ref": _REFERENCE.format(model=name)}
+
+
+def _parameter(where: str, one: Parameter) -> dict[str, Any]:
+    schema = {"type": "array", "items": one.schema} if one.often else one.schema
+    return {"name": one.name, "in": where, "required": one.required, "schema": schema}
+
+
+def _responses(status: int, answer: str, refusals: Sequence[int]) -> dict[str, Any]:
+    done = {"description": "done" if status == 200 else "stored", "content": {JSON: {"schema": reference(answer)}}}
+    error = {JSON: {"schema": reference("Error")}}
+    return {str(status): done} | {str(one): {"description": _REFUSALS[one], "content": error} for one in refusals}
+
+
+def describe(app: FastAPI) -> None:
+    """Has /openapi.json say what our models say."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    codes = ", ".join(f"`{code}` {status}" for code, status in STATUSES.items())
+    text = f"Memory for chat platforms. Errors by their code, with the status of each: {codes}."
+    document = get_openapi(title=app.title, version=app.version, description=text, routes=app.routes)
+    components = document.setdefault("components", {})
+    components["schemas"] = components.get("schemas", {}) | _schemas()
+    components["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+        "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    }
+    document["security"] = [{}, {"token": []}, {"key": []}]
+    return document
+
+
+def _schemas() -> dict[str, Any]:
+    adapters: dict[str, TypeAdapter[Any]] = {**_UNIONS, **_MODELS}
+    inputs = [(name, _MODE, adapter) for name, adapter in adapters.items()]
+    found, shared = TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)
+    return {**shared["$defs"], **{name: found[name, _MODE] for name in _UNIONS}, **_OWN}

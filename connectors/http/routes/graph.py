@@ -1,0 +1,53 @@
+"""/graph/…: what the graph is made of, what it adds to an answer, and whether it may."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from recallflow.connectors.http.bodies import with_fields
+from recallflow.connectors.http.door import Door, parse_query
+from recallflow.connectors.http.errors import Problem
+from recallflow.connectors.http.openapi import json_body, operation, reference
+from recallflow.connectors.http.parameters import Parameters
+from recallflow.connectors.http.routes.memory import ANN
+from recallflow.parsing import raw_query
+from recallflow.queries import GraphExplore, GraphStatus, GraphTrace
+
+_STATUS, _TRACE, _EXPLORE = Parameters(GraphStatus), Parameters(GraphTrace), Parameters(GraphExplore)
+_TRACED = json_body(reference("GraphTrace"), trace={"type": "graph.trace", **ANN, "query": "What can't Ann eat?"})
+_EXPLORED = json_body(reference("GraphExplore"), around={"type": "graph.explore", **ANN, "nodes": ["Ann"], "hops": 2})
+
+
+def routes(door: Door) -> APIRouter:
+    """The routes, for a service."""
+    router = APIRouter()
+
+    @router.get("/graph/status", openapi_extra=operation("The graph in numbers, and its rollout", parameters=_STATUS))
+    async def status(request: Request) -> Response:
+        return await door.ask(request, parse_query(_STATUS.event(request)))
+
+    @router.get("/graph/trace", openapi_extra=operation("What the graph adds to an answer", parameters=_TRACE))
+    async def trace(request: Request) -> Response:
+        return await door.ask(request, parse_query(_TRACE.event(request)))
+
+    @router.post("/graph/trace", openapi_extra=operation("The same, with any filters", body=_TRACED))
+    async def post_trace(request: Request) -> Response:
+        return await _ask_typed(door, request, _TRACE.type)
+
+    @router.get("/graph/explore", openapi_extra=operation("A part of the graph", parameters=_EXPLORE))
+    async def explore(request: Request) -> Response:
+        return await door.ask(request, parse_query(_EXPLORE.event(request)))
+
+    @router.post("/graph/explore", openapi_extra=operation("The same, of many nodes", body=_EXPLORED))
+    async def post_explore(request: Request) -> Response:
+        return await _ask_typed(door, request, _EXPLORE.type)
+
+    return router
+
+
+async def _ask_typed(door: Door, request: Request, kind: str) -> Response:
+    """Asks a query of one type, which its body need not name."""
+    body = await door.body(request)
+    query = parse_query(body if raw_query(body) else with_fields(body, {"type": kind}))
+    if query.type != kind:
+        raise Problem("invalid_event", f"give {kind}, or leave it out; POST /memory/query takes any", "type")
+    return await door.ask(request, query)

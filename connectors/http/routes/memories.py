@@ -1,0 +1,57 @@
+"""/memories and /episodes: a user's memories as things that have an address."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from recallflow.connectors.http.bodies import with_fields
+from recallflow.connectors.http.door import Door, parse_event, parse_query, waits
+from recallflow.connectors.http.openapi import json_body, operation, reference
+from recallflow.connectors.http.parameters import Parameters
+from recallflow.events import Event, MemoryForget, MemoryUpdate
+from recallflow.queries import EpisodesList, MemoryGet, MemoryHistory
+
+_ID = ("memory_id",)
+_GET, _HISTORY = Parameters(MemoryGet, in_path=_ID), Parameters(MemoryHistory, in_path=_ID)
+_UPDATE, _FORGET = (
+    Parameters(model, only=Event.model_fields, in_path=_ID, also=("wait",)) for model in (MemoryUpdate, MemoryForget)
+)
+_EPISODES = Parameters(EpisodesList)
+_CHANGES = json_body(reference("MemoryFields"), change={"content": "Ann is allergic to nuts.", "tags": ["health"]})
+_FOUND = (404,)
+
+
+def routes(door: Door) -> APIRouter:
+    """The routes, for a service. What is found by its id has no slash in it; of others POST /memory/query asks."""
+    router = APIRouter()
+    one = "/memories/{memory_id}"
+
+    @router.get(one, openapi_extra=operation("One memory", parameters=_GET, refusals=_FOUND))
+    async def get(request: Request) -> Response:
+        return await door.ask(request, parse_query(_GET.event(request, **request.path_params)))
+
+    @router.get(f"{one}/history", openapi_extra=operation("Its versions", parameters=_HISTORY, refusals=_FOUND))
+    async def history(request: Request) -> Response:
+        return await door.ask(request, parse_query(_HISTORY.event(request, **request.path_params)))
+
+    changed = operation("Change it", parameters=_UPDATE, waits=True, body=_CHANGES, status=202, answer="Accepted",
+                        refusals=(404, 409))  # fmt: skip
+
+    @router.patch(one, status_code=202, openapi_extra=changed)
+    async def update(request: Request) -> Response:
+        scope, waiting = _UPDATE.fields(request, **request.path_params), waits(request)
+        event = parse_event(with_fields(await door.body(request), scope))
+        return await door.store(request, event, waits=waiting)
+
+    forgotten = operation("Forget it, for good", parameters=_FORGET, waits=True, status=202, answer="Accepted",
+                          refusals=(404, 409))  # fmt: skip
+
+    @router.delete(one, status_code=202, openapi_extra=forgotten)
+    async def forget(request: Request) -> Response:
+        waiting = waits(request)
+        return await door.store(request, parse_event(_FORGET.event(request, **request.path_params)), waits=waiting)
+
+    @router.get("/episodes", openapi_extra=operation("Episodes, the newest first", parameters=_EPISODES))
+    async def episodes(request: Request) -> Response:
+        return await door.ask(request, parse_query(_EPISODES.event(request)))
+
+    return router
