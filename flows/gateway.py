@@ -1,10 +1,10 @@
 """The gateway: an HTTP server before an engine behind Kafka, or before one in this process."""
 
 import logging
-import time
 from ipaddress import ip_address
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
 
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.limits import Limits
@@ -12,14 +12,15 @@ from recallflow.connectors.http.server import listen, serve
 from recallflow.credentials import Headers
 from recallflow.decisions import History
 from recallflow.events import Event
+from recallflow.flows.behind_kafka import open_behind_kafka
 from recallflow.flows.config import Config
-from recallflow.flows.serve_settings import ServeSettings
+from recallflow.flows.gateway_metrics import GatewayMetrics
+from recallflow.flows.local import open_local
+from recallflow.flows.machine_metrics import registry_of
+from recallflow.flows.rollouts import TenantRollouts, record_now, to_file, to_topic
 from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.operators.authorise import Authoriser
-from recallflow.records import Position, Record
 from recallflow.service import Service
-
-_NOWHERE = Position("gateway", 0, 0)  # a record that is not in its log yet
 
 _log = logging.getLogger(__name__)
 
@@ -31,18 +32,37 @@ class Present:
         self._authoriser = authoriser
 
     def check(self, event: Event, headers: Headers) -> None:
-        """Raises InvalidRecord (`unauthenticated`, `forbidden`)."""
-        now_ms = time.time_ns() // 1_000_000
-        self._authoriser.check(Record(_NOWHERE, b"", now_ms, headers=headers), event)
+        self._authoriser.check(record_now(headers), event)
 
 
-def run_gateway(config: Config, service: Service, decisions: History) -> None:
-    """Serves until SIGTERM or SIGINT: requests under way are answered, and the service is left to who opened it."""
-    chosen = config.serve
+def serve_kafka(config: Config) -> None:
+    """Serves for an engine behind Kafka until SIGTERM or SIGINT, and answers what is under way. Raises SourceError
+    where decisions cannot be read."""
+    decisions = History()
+    # What is wrong with the secrets shows before anything is connected to.
     authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
-    app = build_app(service, Present(authoriser), limits_of(chosen), CollectorRegistry())
-    with listen(chosen.host, chosen.port) as listening:
+    keep = to_topic(config.kafka, config.topics.control, config.auth.control_secret)
+    with open_behind_kafka(config, decisions) as service:
         _log.warning(authoriser.describe())
+        rollouts = TenantRollouts(authoriser, decisions, keep)
+        _serve(config, service, authoriser, rollouts, GatewayMetrics(service))
+
+
+def serve_local(config: Config, decisions: History, control: Path | None) -> None:
+    """Serves for an engine in this process, likewise. `control`: the file of decisions, if there is one."""
+    with open_local(config, decisions) as service:
+        authoriser = Authoriser(decisions, service.trust)
+        rollouts = TenantRollouts(authoriser, decisions, to_file(control, decisions))
+        _serve(config, service, authoriser, rollouts, service.metrics)
+
+
+def _serve(
+    config: Config, service: Service, authoriser: Authoriser, rollouts: TenantRollouts, metrics: Collector
+) -> None:
+    chosen = config.serve
+    limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
+    app = build_app(service, Present(authoriser), rollouts, limits, registry_of(metrics))
+    with listen(chosen.host, chosen.port) as listening:
         if not authoriser.asks() and not is_loopback(chosen.host):
             _log.warning(
                 "%s can be reached from elsewhere, and nobody needs credentials: whoever reaches it reads and changes "
@@ -50,11 +70,6 @@ def run_gateway(config: Config, service: Service, decisions: History) -> None:
                 chosen.host,
             )
         serve(app, listening, chosen.stop_timeout_s)
-
-
-def limits_of(chosen: ServeSettings) -> Limits:
-    """What one request may take, out of the settings."""
-    return Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
 
 
 def is_loopback(host: str) -> bool:

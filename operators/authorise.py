@@ -67,7 +67,7 @@ class Authoriser:
             return item._replace(record=bare)
         event: Event = item.query if isinstance(item, Ask) else item.event
         try:
-            grant, end_user = twice(STEP, record.position, self._grant, record, event)
+            grant, end_user = twice(STEP, record.position, self._grant, record, event.tenant_id)
             bare = bare._replace(principal=grant.principal)
             twice(STEP, record.position, grant.check, event, end_user)
         except InvalidRecord as error:
@@ -78,8 +78,18 @@ class Authoriser:
         """The verdict alone, for a door that asks before the record is in the log. Raises InvalidRecord
         (`unauthenticated`, `forbidden`)."""
         if self._is_judged(record.append_ms):
-            grant, end_user = self._grant(record, event)
+            grant, end_user = self._grant(record, event.tenant_id)
             grant.check(event, end_user)
+
+    def check_tenant(self, record: Record, tenant_id: str, *, decides: bool) -> str | None:
+        """Whether a record's sender may see what was decided about a whole tenant, or `decides` anew. Gives the
+        sender's name; None where nobody is asked for credentials. Raises InvalidRecord (`unauthenticated`,
+        `forbidden`)."""
+        if not self._is_judged(record.append_ms):
+            return None
+        grant, end_user = self._grant(record, tenant_id)
+        grant.check_tenant(tenant_id, end_user, decides=decides)
+        return grant.name
 
     def describe(self) -> str:
         """Which records are judged, for the log."""
@@ -127,16 +137,16 @@ class Authoriser:
         began_ms = self._began_ms()
         return began_ms is not None and append_ms >= began_ms
 
-    def _grant(self, record: Record, event: Event) -> tuple[Grant, str | None]:
-        """What the credentials in a record's headers allow, and for whom it was sent, where that was said. Raises
-        InvalidRecord."""
+    def _grant(self, record: Record, tenant_id: str) -> tuple[Grant, str | None]:
+        """What the credentials in a record's headers allow with memories of a tenant, and for whom it was sent, where
+        that was said. Raises InvalidRecord."""
         given, at_ms = _read(record.headers), record.append_ms - SETTLED_MS
         if given.token is not None and given.key is not None:
             raise refusal("unauthenticated", "", f"both {TOKEN_HEADER} and {KEY_HEADER} are given: leave one out")
         if given.token is not None:
             return self._tokens.grant(given.token, record.append_ms, at_ms), given.end_user
         if given.key is not None:
-            return self._api_keys.grant(given.key, event.tenant_id, at_ms), given.end_user
+            return self._api_keys.grant(given.key, tenant_id, at_ms), given.end_user
         raise refusal("unauthenticated", "", f"no credentials: send the header {TOKEN_HEADER} or {KEY_HEADER}")
 
 

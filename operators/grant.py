@@ -29,6 +29,16 @@ class Grant(NamedTuple):
         if end_user is not None and end_user != event.user_id:
             raise refusal("forbidden", "user_id", "x-end-user-id names another user: send each event for its own")
 
+    def check_tenant(self, tenant_id: str, end_user: str | None, *, decides: bool) -> None:
+        """Raises InvalidRecord (`forbidden`) where the credentials do not let their holder see what was decided about a
+        whole tenant, or, with `decides`, decide it anew: that takes a key for any tenant."""
+        if self.tenant_id not in (None, tenant_id):
+            raise refusal("forbidden", "tenant_id", "the credentials are for another tenant")
+        if (self.projects, self.environments, self.end_users, end_user) != (None, None, None, None):
+            raise refusal("forbidden", "", "the credentials are for a part of the tenant only, and this is about all")
+        if decides and self.tenant_id is not None:
+            raise refusal("forbidden", "", "who decides has a key for any tenant (recallflow keys create '*')")
+
     @property
     def principal(self) -> Principal:
         """Who sends, for what comes after the verdict."""

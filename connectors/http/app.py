@@ -6,14 +6,17 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http import errors, openapi
+from recallflow.connectors.http.deciding import Rollouts
 from recallflow.connectors.http.door import Door
 from recallflow.connectors.http.gate import Gate, Traffic
 from recallflow.connectors.http.limits import Limits
-from recallflow.connectors.http.routes import graph, memories, memory, probes
+from recallflow.connectors.http.routes import graph, memories, memory, probes, rollout
 from recallflow.service import Admission, Service
 
 
-def build_app(service: Service, admission: Admission, limits: Limits, registry: CollectorRegistry) -> FastAPI:
+def build_app(
+    service: Service, admission: Admission, rollouts: Rollouts, limits: Limits, registry: CollectorRegistry
+) -> FastAPI:
     """The app that answers for a service. `registry`: what /metrics shows."""
     # No pages of documentation: theirs load scripts from elsewhere.
     app = FastAPI(title="recallflow", version=version("recallflow"), docs_url=None, redoc_url=None)
@@ -22,6 +25,7 @@ def build_app(service: Service, admission: Admission, limits: Limits, registry: 
     app.include_router(probes.routes(service, registry))
     for module in (memory, memories, graph):
         app.include_router(module.routes(door))
+    app.include_router(rollout.routes(door, rollouts))
     app.add_middleware(Gate, limits=limits, traffic=Traffic(registry))
     openapi.describe(app)
     return app

@@ -143,7 +143,7 @@ async def _result(door: Door, number: int, line: bytes | Problem, credentials: H
         said = shown(await door.service.store(event, credentials))
         said.pop("applied")
     except RecallflowError as error:
-        said = {"error": body_of(error).model_dump(exclude={"truncated"})}
+        said = {"error": body_of(error).model_dump(exclude_unset=True)}
     return orjson.dumps({"line": number, **said}) + b"\n"
 
 

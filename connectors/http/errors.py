@@ -13,6 +13,7 @@ from recallflow.errors import (
     InvalidRecord,
     QueryTimeout,
     RecallflowError,
+    SinkError,
     SourceError,
     UsageError,
 )
@@ -71,7 +72,7 @@ def body_of(error: RecallflowError) -> ErrorBody:
             return ErrorBody.of(error)
         case QueryTimeout():
             return ErrorBody(code="deadline", message=str(error))
-        case DeliveryFailed() | SourceError() | UsageError():
+        case DeliveryFailed() | SourceError() | SinkError() | UsageError():
             return ErrorBody(code="unavailable", message=str(error))
     _log.error("a request failed: %s", type(error).__name__)
     return ErrorBody(code="internal_error", message="the gateway failed; its log says more")
@@ -89,7 +90,7 @@ def headers_of(code: str) -> dict[str, str]:
 
 def refusal(body: ErrorBody) -> Response:
     """The HTTP response of an error."""
-    content = orjson.dumps({"error": body.model_dump(exclude={"truncated"})})
+    content = orjson.dumps({"error": body.model_dump(exclude_unset=True)})
     return Response(content, status_of(body.code), headers_of(body.code), JSON)
 
 

@@ -8,6 +8,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
+from recallflow.connectors.http.deciding import RolloutShown
 from recallflow.connectors.http.errors import JSON, STATUSES
 from recallflow.connectors.http.parameters import Parameter, Parameters
 from recallflow.events import MemoryEvent, MemoryFields
@@ -23,6 +24,7 @@ _MODELS: dict[str, TypeAdapter[Any]] = {
     "Receipt": TypeAdapter(Receipt),
     "ErrorBody": TypeAdapter(ErrorBody),
     "MemoryFields": TypeAdapter(MemoryFields),
+    "RolloutShown": TypeAdapter(RolloutShown),
 }
 _OWN = {
     "Error": {
@@ -40,6 +42,17 @@ _OWN = {
                 }
             }
         ],
+    },
+    "RolloutDecision": {
+        "type": "object",
+        "description": "What is to become of what the graph adds to a tenant's answers; `by` whom and `why` are kept.",
+        "properties": {
+            "tenant_id": {"type": "string", "minLength": 1, "maxLength": 128},
+            "mode": {"enum": ["off", "shadow", "canary"]},
+            "by": {"type": "string", "minLength": 1, "maxLength": 512},
+            "why": {"type": "string", "minLength": 1, "maxLength": 20_000},
+        },
+        "required": ["tenant_id", "mode", "by", "why"],
     },
     "Accepted": {
         "type": "object",

@@ -7,10 +7,10 @@ from recallflow.cli.ending import end_on_signals, end_process
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code. The commands `run` and `enrich` end the process instead, unless
-    `arguments` are given: then the process has other things to do."""
+    """Runs one command and returns its exit code. The commands `run`, `enrich` and `serve` end the process
+    instead, unless `arguments` are given: then the process has other things to do."""
     named = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    runs = arguments is None and named in ("run", "enrich")
+    runs = arguments is None and named in ("run", "enrich", "serve")
     if runs:
         end_on_signals()
     from recallflow.cli.commands import perform  # this import may take seconds, and a signal may come meanwhile

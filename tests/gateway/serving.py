@@ -10,8 +10,10 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http.app import build_app
+from recallflow.connectors.http.deciding import RolloutShown
 from recallflow.connectors.http.limits import Limits
 from recallflow.connectors.http.server import Server, address, listen
+from recallflow.control import Rollout
 from recallflow.credentials import Headers
 from recallflow.events import Event, MemoryEvent
 from recallflow.queries import QueryEvent
@@ -68,6 +70,19 @@ class Everybody:
         self.refuse(event, headers)
 
 
+class Undecided:
+    """Rollouts of which nobody decided anything; notes what is decided."""
+
+    def __init__(self) -> None:
+        self.decided: list[Rollout] = []
+
+    def state(self, tenant_id: str, headers: Headers) -> RolloutShown:  # noqa: ARG002
+        return RolloutShown(tenant_id=tenant_id, mode="off", since=None, by=None, why=None, gate=None)
+
+    async def decide(self, rollout: Rollout, headers: Headers, timeout_s: float) -> None:  # noqa: ARG002
+        self.decided.append(rollout)
+
+
 @contextmanager
 def served(app: FastAPI) -> Iterator[str]:
     """Serves an app on a thread; gives its address."""
@@ -85,6 +100,6 @@ def served(app: FastAPI) -> Iterator[str]:
 @contextmanager
 def gateway(engine: Engine, admission: Everybody | None = None, limits: Limits | None = None) -> Iterator[httpx.Client]:
     """A client of a gateway before an engine."""
-    app = build_app(engine, admission or Everybody(), limits or Limits(), CollectorRegistry())
+    app = build_app(engine, admission or Everybody(), Undecided(), limits or Limits(), CollectorRegistry())
     with served(app) as url, httpx.Client(base_url=url, timeout=30) as client:
         yield client

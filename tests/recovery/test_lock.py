@@ -32,6 +32,7 @@ NOBODY = "127.0.0.1:1"  # the directory is asked for before any broker
 COMMANDS: dict[str, tuple[str, ...]] = {
     "run": ("run", "--bootstrap-servers", NOBODY, "--state-dir"),
     "enrich": ("enrich", "--bootstrap-servers", NOBODY, "--state-dir"),
+    "serve": ("serve", "--port", "0", "--state-dir"),
     "pipe": ("pipe", "--state-dir"),
     "remember": ("remember", "tea", "--state-dir"),
     "ask": ("ask", "tea?", "--state-dir"),
