@@ -1,0 +1,187 @@
+"""Gateways in processes of their own, and people who ask them: each sees by a secret whether an answer is theirs."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.error import URLError
+
+import aiohttp
+import orjson
+
+from benchmarks.broker import HOST, Cluster, free_ports, retry
+from benchmarks.kafka_flow import READY_S, TENANT
+from benchmarks.kafka_load import produce, until_applied
+from recallflow.flows.topics import Topics
+
+COMMAND = "import sys; from recallflow.cli import main; sys.exit(main())"
+FACTS = 10  # a person's memories
+ANSWER_S = 30.0
+AGAIN_S = 0.05  # a gateway that is gone is asked again after so long
+JSON = {"content-type": "application/json"}
+
+
+# ---------------------------------------------------------------------- gateways
+
+
+class Gateway:
+    """`recallflow serve`, always at the same address."""
+
+    def __init__(self, cluster: Cluster, topics: Topics, *flags: str) -> None:
+        port = free_ports(None)[0]
+        self.url = f"http://{HOST}:{port}"
+        named = {
+            "--memory-topic": topics.memory,
+            "--query-topic": topics.queries,
+            "--control-topic": topics.control,
+            "--response-topic": topics.responses,
+            "--receipt-topic": topics.receipts,
+            "--dead-letter-topic": topics.dead_letters,
+            "--bootstrap-servers": cluster.bootstrap_servers,
+            "--host": HOST,
+            "--port": str(port),
+        }
+        self._words = ["serve", *(word for pair in named.items() for word in pair), *flags]
+
+    @contextmanager
+    def running(self, log: Path | None = None) -> Iterator["subprocess.Popen[bytes]"]:
+        """The process, once it is ready. RuntimeError where it is not within READY_S. `log`: gets what it says."""
+        with (log or Path(os.devnull)).open("ab") as said:
+            command = [sys.executable, "-c", COMMAND, *self._words]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=said)
+            try:
+                self._await(process)
+                yield process
+            finally:
+                process.kill()
+                process.wait()
+
+    def _await(self, process: "subprocess.Popen[bytes]") -> None:
+        def is_ready() -> bool:
+            if process.poll() is not None:
+                raise RuntimeError(f"the gateway has ended by itself, with exit code {process.returncode}")
+            with suppress(URLError, ConnectionError):
+                urllib.request.urlopen(f"{self.url}/readyz").close()  # an error for any status but 2xx
+                return True
+            return False
+
+        if not retry(is_ready, time.monotonic() + READY_S):
+            raise RuntimeError(f"the gateway was not ready within {READY_S:.0f} s")
+
+
+# ---------------------------------------------------------------------- people
+
+
+class Person(NamedTuple):
+    """A user, and a word that stands in each of this user's memories and in nobody else's."""
+
+    user: str
+    secret: str
+
+    def events(self) -> Iterator[bytes]:
+        for number in range(FACTS):
+            said = {"content": f"Code {number} of {self.user} is {self.secret}", "kind": "fact", "id": f"m{number}"}
+            yield orjson.dumps({"type": "memory", "tenant_id": TENANT, "user_id": self.user} | said)
+
+    def query(self, query_id: str) -> bytes:
+        asked = {"query": "What is my code?", "k": 3, "id": query_id}
+        return orjson.dumps({"type": "recall", "tenant_id": TENANT, "user_id": self.user} | asked)
+
+
+def people(cluster: Cluster, topics: Topics, count: int) -> list[Person]:
+    """So many, whose memories are applied."""
+    every = [Person(f"user{number}", uuid.uuid4().hex) for number in range(count)]
+    last = produce(cluster, topics.memory, (event for person in every for event in person.events()))
+    until_applied(cluster, topics, last)
+    return every
+
+
+@dataclass
+class Tally:
+    """What people got. `lost`: questions without an answer; `crossed`: answers to somebody else's."""
+
+    times_ms: list[float] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    crossed: list[str] = field(default_factory=list)
+    retried: int = 0
+
+    def judge(self, person: Person, query_id: str, status: int, body: bytes) -> None:
+        answer: Any = orjson.loads(body)
+        if status != 200:
+            self.lost.append(f"{person.user} {query_id}: {status} {answer['error']['code']}")
+            return
+        found = [memory["content"] for memory in answer["memories"]]
+        if answer["query_id"] != query_id or not found or not all(person.secret in content for content in found):
+            self.crossed.append(f"{person.user} {query_id}: {answer['query_id']} {found}")
+
+
+async def ask(
+    session: aiohttp.ClientSession, url: str, person: Person, query_id: str, tally: Tally, *, again: bool = False
+) -> None:
+    """One question. `again`: it is asked anew while the gateway is gone."""
+    body, until_s = person.query(query_id), time.monotonic() + ANSWER_S
+    while True:
+        try:
+            async with session.post(f"{url}/memory/query", data=body, headers=JSON) as response:
+                tally.judge(person, query_id, response.status, await response.read())
+                return
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if not again or time.monotonic() > until_s:
+                tally.lost.append(f"{person.user} {query_id}: {type(error).__name__}")
+                return
+            tally.retried += 1
+            await asyncio.sleep(AGAIN_S)
+
+
+async def crowd(
+    urls: Sequence[str], every: Sequence[Person], goes_on: Callable[[], bool], *, again: bool = False
+) -> Tally:
+    """Everybody asks, each on a connection of their own and as soon as the last answer is there, while `goes_on()`.
+    All use the same ids."""
+    tally = Tally()
+
+    async def one(number: int, person: Person) -> None:
+        url, asked = urls[number % len(urls)], 0
+        async with connection() as session:
+            while goes_on():
+                began_s = time.perf_counter()
+                await ask(session, url, person, f"q{asked}", tally, again=again)
+                tally.times_ms.append((time.perf_counter() - began_s) * 1000)
+                asked += 1
+
+    await asyncio.gather(*(one(number, person) for number, person in enumerate(every)))
+    return tally
+
+
+async def paced(url: str, every: Sequence[Person], per_s: int, count: int) -> Tally:
+    """Everybody in turn asks, `per_s` questions a second in all. A time counts from when its question was due."""
+    tally, loop = Tally(), asyncio.get_running_loop()
+    sessions = [connection() for _ in every]
+    times_ms = [0.0] * count
+
+    async def one(number: int, due_s: float) -> None:
+        await asyncio.sleep(due_s - loop.time())
+        place = number % len(every)
+        await ask(sessions[place], url, every[place], f"q{number}", tally)
+        times_ms[number] = (loop.time() - due_s) * 1000
+
+    began_s = loop.time() + 0.5
+    try:
+        await asyncio.gather(*(one(number, began_s + number / per_s) for number in range(count)))
+    finally:
+        await asyncio.gather(*(session.close() for session in sessions))
+    tally.times_ms = times_ms
+    return tally
+
+
+def connection() -> aiohttp.ClientSession:
+    """One connection of one client, which is kept open."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), timeout=aiohttp.ClientTimeout(total=ANSWER_S))
