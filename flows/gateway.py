@@ -63,13 +63,18 @@ def _serve(
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
     app = build_app(service, Present(authoriser), rollouts, limits, registry_of(metrics))
     with listen(chosen.host, chosen.port) as listening:
-        if not authoriser.asks() and not is_loopback(chosen.host):
-            _log.warning(
-                "%s can be reached from elsewhere, and nobody needs credentials: whoever reaches it reads and changes "
-                "every memory. Make a key (recallflow keys create), or listen at 127.0.0.1",
-                chosen.host,
-            )
+        warn_where_open(chosen.host, authoriser)
         serve(app, listening, chosen.stop_timeout_s)
+
+
+def warn_where_open(host: str, authoriser: Authoriser) -> None:
+    """Says in the log where strangers could come in."""
+    if not authoriser.asks() and not is_loopback(host):
+        _log.warning(
+            "%s can be reached from elsewhere, and nobody needs credentials: whoever reaches it reads and changes "
+            "every memory. Make a key (recallflow keys create), or listen at 127.0.0.1",
+            host,
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "enrich": ("enrich", "--bootstrap-servers", NOBODY, "--state-dir"),
     "serve": ("serve", "--port", "0", "--state-dir"),
     "pipe": ("pipe", "--state-dir"),
+    "mcp": ("mcp", "--state-dir"),
     "remember": ("remember", "tea", "--state-dir"),
     "ask": ("ask", "tea?", "--state-dir"),
     "replay": ("replay", "LOG", "--embedded", "--state-dir"),

@@ -1,0 +1,78 @@
+"""The MCP server: tools of a language model before an engine behind Kafka, or before one in this process."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from recallflow.connectors.http.server import listen, serve
+from recallflow.connectors.mcp.caller import Caller, Place
+from recallflow.connectors.mcp.http import build_http, caller_in
+from recallflow.connectors.mcp.perform import Performer
+from recallflow.connectors.mcp.server import build_server, serve_stdio
+from recallflow.credentials import USER_HEADER
+from recallflow.decisions import History
+from recallflow.errors import UsageError
+from recallflow.flows.behind_kafka import open_behind_kafka
+from recallflow.flows.config import Config
+from recallflow.flows.gateway import Present, warn_where_open
+from recallflow.flows.local import open_local
+from recallflow.flows.trust import known_secrets, trust_of
+from recallflow.operators.authorise import Authoriser
+from recallflow.service import Service
+
+
+class Behind(NamedTuple):
+    """What the server stands before, and who judges callers by what is decided now."""
+
+    service: Service
+    authoriser: Authoriser
+
+
+class Address(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """Reads `HOST:PORT`. Raises UsageError."""
+        host, colon, port = text.rpartition(":")
+        if not (colon and host and port.isdecimal()):
+            raise UsageError(f"--http {text}: give HOST:PORT, such as 127.0.0.1:8081")
+        return cls(host.strip("[]"), int(port))
+
+
+@contextmanager
+def embedded(config: Config, decisions: History) -> Iterator[Behind]:
+    """An engine in this process. `decisions`: what tenants' operators decided."""
+    with open_local(config, decisions) as service:
+        yield Behind(service, Authoriser(decisions, service.trust))
+
+
+@contextmanager
+def behind_kafka(config: Config) -> Iterator[Behind]:
+    """An engine behind Kafka."""
+    decisions = History()
+    authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
+    with open_behind_kafka(config, decisions) as service:
+        yield Behind(service, authoriser)
+
+
+def serve_user(config: Config, behind: Behind, place: Place, user_id: str) -> None:
+    """Serves one user on standard input and output, until the input ends. The credentials are those of the settings."""
+    caller = Caller(place, user_id, (*config.auth.credentials, (USER_HEADER, user_id.encode())))
+    performer = Performer(behind.service, Present(behind.authoriser), config.serve.timeout_s)
+    asyncio.run(serve_stdio(build_server(performer, lambda _: caller)))
+
+
+def serve_http(config: Config, behind: Behind, place: Place, at: Address) -> None:
+    """Serves over HTTP, until SIGTERM or SIGINT. Each request brings credentials, and names its user."""
+    admission = Present(behind.authoriser)
+    server = build_server(Performer(behind.service, admission, config.serve.timeout_s), partial(caller_in, place))
+    app: Any = build_http(server, place, admission, at.host)
+    with listen(*at) as listening:
+        warn_where_open(at.host, behind.authoriser)
+        serve(app, listening, config.serve.stop_timeout_s)
