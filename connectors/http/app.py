@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http import errors, openapi
@@ -11,7 +12,11 @@ from recallflow.connectors.http.door import Door
 from recallflow.connectors.http.gate import Gate, Traffic
 from recallflow.connectors.http.limits import Limits
 from recallflow.connectors.http.routes import graph, memories, memory, probes, rollout
+from recallflow.connectors.http.tracing import Traced
 from recallflow.service import Admission, Service
+
+# FastAPI's own spans have URLs with all parameters, and what exceptions say: questions, and whose they are.
+UNTOLD: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}
 
 
 def build_app(
@@ -19,7 +24,7 @@ def build_app(
 ) -> FastAPI:
     """The app that answers for a service. `registry`: what /metrics shows."""
     # No pages of documentation: theirs load scripts from elsewhere.
-    app = FastAPI(title="recallflow", version=version("recallflow"), docs_url=None, redoc_url=None)
+    app = FastAPI(title="recallflow", version=version("recallflow"), docs_url=None, redoc_url=None, telemetry=UNTOLD)
     errors.add_handlers(app)
     door = Door(service, admission, limits)
     app.include_router(probes.routes(service, registry))
@@ -27,5 +32,6 @@ def build_app(
         app.include_router(module.routes(door))
     app.include_router(rollout.routes(door, rollouts))
     app.add_middleware(Gate, limits=limits, traffic=Traffic(registry))
+    app.add_middleware(Traced)  # around the gate: a refusal is traced as well
     openapi.describe(app)
     return app

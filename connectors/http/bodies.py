@@ -12,14 +12,17 @@ from recallflow.connectors.http.limits import Limits
 from recallflow.connectors.http.parameters import as_json
 from recallflow.credentials import KEY_HEADER, TOKEN_HEADER, USER_HEADER, Headers
 from recallflow.parsing import unmarked
+from recallflow.tracing import trace_headers
 
 _CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER)}
 _DRAINED = 8  # times the limit: so much more is read, and dropped, so that who sends it hears why
 
 
 def credentials_of(request: Request) -> Headers:
-    """The credentials of a request, as a record has them. One that is given twice stays so, and is refused."""
-    return tuple((_CREDENTIALS[name], value) for name, value in request.scope["headers"] if name in _CREDENTIALS)
+    """The credentials of a request, as a record has them, and its place in a trace. A credential that is given twice
+    stays so, and is refused."""
+    given = ((_CREDENTIALS[name], value) for name, value in request.scope["headers"] if name in _CREDENTIALS)
+    return (*given, *trace_headers())
 
 
 def check_content_type(request: Request, wanted: str = JSON) -> None:

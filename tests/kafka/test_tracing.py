@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
 import pytest
 from opentelemetry import context, trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
@@ -27,7 +28,8 @@ from tests.llm_server import LlmServer
 from tests.otlp_server import OtlpServer
 
 MARK = "aubergine"  # in every text of the story
-CONSUMER, CLIENT = 5, 3
+SERVER, CLIENT, CONSUMER = 2, 3, 5
+NAMED = FLAGS | {"serve": FLAGS["run"][:6]}
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
 
@@ -37,17 +39,20 @@ class Deployment:
     def __init__(self, broker: Cluster, topics: Topics, folder: Path, llm: LlmServer, collector: OtlpServer) -> None:
         self.broker, self.topics, self._folder, self._llm = broker, topics, folder, llm
         self.settings = collector.environment
-        (self.port,) = free_ports(1)
+        self.port, self.http_port = free_ports(None, more=1)
         self.logs: list[str] = []
 
     @contextlib.contextmanager
-    def running(self, flow: str, *more: str) -> Iterator[None]:
-        named = [word for name in FLAGS[flow] for word in (NAMES[name], getattr(self.topics, name))]
-        where = ["--state-dir", str(self._folder / flow), "--epoch-ms", "50",
-                 "--bootstrap-servers", self.broker.bootstrap_servers]  # fmt: skip
+    def running(self, flow: str) -> Iterator[None]:
+        named = [word for name in NAMED[flow] for word in (NAMES[name], getattr(self.topics, name))]
+        state = ["--state-dir", str(self._folder / flow), "--epoch-ms", "50"]
+        where = [*(state if flow != "serve" else []), "--bootstrap-servers", self.broker.bootstrap_servers]
         service = ["--embedding-model", "e-1", "--embedding-dimension", "64", "--embedding-url", self._llm.url]
-        own = ["--embedder", "openai", "--metrics-port", str(self.port)] if flow == "run" else []
-        command = [sys.executable, "-c", SCRIPT, flow, *own, *service, *where, *named, *more]
+        own = {
+            "run": ["--embedder", "openai", "--metrics-port", str(self.port)],
+            "serve": ["--port", str(self.http_port)],
+        }
+        command = [sys.executable, "-c", SCRIPT, flow, *own.get(flow, ()), *service, *where, *named]
         environment = os.environ | {"RECALLFLOW_ENRICHMENT_BATCH_WAIT_MS": "0"} | self.settings
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
         with watched(process):
@@ -69,10 +74,11 @@ class Deployment:
             timeout_s=GIVE_UP_S,
         )
 
-    def until_ready(self) -> None:
+    def until_ready(self, port: int = 0) -> None:
         def ready() -> bool:
             with contextlib.suppress(OSError):
-                return bool(urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5).status == 200)
+                url = f"http://127.0.0.1:{port or self.port}/readyz"
+                return bool(urllib.request.urlopen(url, timeout=5).status == 200)
             return False
 
         until(ready)
@@ -174,3 +180,34 @@ def test_a_trace_goes_from_the_client_through_engine_models_and_enrichment_and_o
     }
     assert {stage for stage, _ in told} >= {"queue", "prepare", "state", "wait", "deliver", "total"}
     assert {trace_id for _, trace_id in told} <= {span.trace_id for span in spans}
+
+
+def test_a_request_to_the_gateway_is_one_trace_from_http_to_the_engine_and_back(
+    deployment: Deployment, collector: OtlpServer
+) -> None:
+    trace_id, span_id = f"{secrets.randbits(128) | 1:032x}", f"{secrets.randbits(64) | 1:016x}"
+    parent = {"traceparent": f"00-{trace_id}-{span_id}-01"}
+    event = {"type": "memory", "tenant_id": "acme", "user_id": "ann", "content": f"The {MARK} is here"}
+    query = {"type": "recall", "tenant_id": "acme", "user_id": "ann", "query": f"Where is the {MARK}?"}
+    with deployment.running("run"), deployment.running("serve"):
+        deployment.until_ready()
+        deployment.until_ready(deployment.http_port)
+        with httpx.Client(base_url=f"http://127.0.0.1:{deployment.http_port}", timeout=GIVE_UP_S) as client:
+            stored = client.post("/memory/events", params={"wait": "applied"}, json=event, headers=parent)
+            assert (stored.status_code, stored.json()["applied"]) == (202, True), stored.text
+            answered = client.post("/memory/query", json=query, headers=parent)
+            assert (answered.status_code, len(answered.json()["memories"])) == (200, 1), answered.text
+            assert client.get(f"/{MARK}", params={"query": MARK}, headers=parent).status_code == 404
+        collector.wait_for("search_memory", "create_memory", "POST /memory/query", "POST /memory/events")
+    spans = {span.name: span for span in collector.spans if span.trace_id == trace_id}
+    asked, search = spans["POST /memory/query"], spans["search_memory"]
+    sent, create = spans["POST /memory/events"], spans["create_memory"]
+    assert asked.parent_id == sent.parent_id == span_id
+    assert (search.parent_id, create.parent_id) == (asked.span_id, sent.span_id)
+    assert (asked.service, asked.kind, search.service) == ("recallflow-serve", SERVER, "recallflow-run")
+    assert asked.attributes["http.response.status_code"] == 200
+    assert answered.headers["traceparent"] == f"00-{trace_id}-{asked.span_id}-01"
+    out = [dict(one.headers())["traceparent"] for one in read_topic(deployment.broker, deployment.topics.responses)]
+    assert out == [f"00-{trace_id}-{search.span_id}-01".encode()]
+    assert not any(MARK.encode() in body.lower() for body in collector.bodies)
+    assert not any(MARK in log for log in deployment.logs)

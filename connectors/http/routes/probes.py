@@ -1,9 +1,10 @@
 """GET /livez, /readyz and /metrics: what a supervisor and Prometheus ask."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
+from recallflow.connectors.probes import exposition
 from recallflow.service import Service
 
 
@@ -22,7 +23,8 @@ def routes(service: Service, registry: CollectorRegistry) -> APIRouter:
         return PlainTextResponse("ready\n")
 
     @router.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    async def metrics(request: Request) -> Response:
+        content_type, body = exposition(registry, request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
 
     return router
