@@ -83,6 +83,8 @@ def _id(value: object) -> str | None:
 def _memories(response: Response) -> int:
     """How many memories are told of, in whatever part of a response."""
     ids = {one.id for one in response.memories or ()} | {one["id"] for one in response.versions or ()}
+    if response.memory_page is not None:
+        ids |= {one.id for one in response.memory_page.memories}
     if response.context is not None:
         ids |= {one.id for one in response.context.relevant_items}
     if response.subgraph is not None:

@@ -98,7 +98,8 @@ class ExploredNode(Cuttable):
     """A node; of a memory the key is its id, as `memory:…` where that begins like another node's key. `expanded`:
     whether what lies behind it was loaded; a bound, or its being archived, keeps it closed. `hops`: the
     fewest from the nodes asked for. `centrality`: its closeness to all others of the subgraph, 0 to 1 (they are its
-    neighbours). `aliases`: other names of an entity."""
+    neighbours). `aliases`: other names of an entity. On pages of the
+    whole, `hops` and `centrality` are 0."""
 
     key: str
     kind: str
@@ -153,13 +154,15 @@ class ExploredMemory(Cuttable):
 
 
 class Subgraph(Cuttable):
-    """What lies within some hops of the nodes asked for. `caps`: bounds that were reached."""
+    """What lies within some hops of the nodes asked for, or a page of the whole graph. `caps`: bounds that were
+    reached. `after`: where the page ends, for the next one; null where it is the last."""
 
     nodes: list[ExploredNode]
     edges: list[ExploredEdge]
     links: list[ExploredLink]
     memories: list[ExploredMemory]
     caps: dict[str, Any]
+    after: str | None = None
 
 
 class Evidence(Cuttable):

@@ -28,6 +28,8 @@ FILTER_MEMBERS_MAX, FILTER_PAST_MEMBERS_MAX = 50_000, 1_000
 URNS_MAX = 50
 WHOLE_EPISODES_MAX = 200  # memories of an answer in whole episodes
 FACT_ENTITIES_MAX = 20  # of one `graph.facts`
+CURSOR_CHARACTERS = 256  # of `after`, where a page ends
+PAGE_BYTES = 512 * 1024  # of the memories of a page, unless the first has more
 POSITIONS_MAX = 100  # that a question waits for
 USERS_MAX = 10_000  # that an API key may act for; projects and environments too
 

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from recallflow import limits
+from recallflow.cursors import AfterMemory, AfterPart
 from recallflow.events import Event
 from recallflow.fields import AS_WHOLE, INT32_MAX, Identifier, Layer, Name, NonEmpty, Role, Share, Timestamp
 from recallflow.parts import Part, check_all, nearest, no_such
@@ -266,6 +267,18 @@ class MemoryHistory(Event):
     reply_to: ReplyTo | None = None
 
 
+class MemoriesList(Event):
+    """Asks for the user's memories, newest first, page by page: `after` is where the page before ended. Also for those
+    that recall leaves out, which are marked."""
+
+    type: Literal["memories.list"]
+    filters: Conditions = Filters()
+    limit: Annotated[int, Field(ge=1, le=1_000), AS_WHOLE] = 100
+    after: AfterMemory | None = None
+    as_of: AsOf | None = None
+    reply_to: ReplyTo | None = None
+
+
 class EpisodesList(Event):
     """Asks for the user's episodes, newest first; `session_id` narrows to one session."""
 
@@ -296,13 +309,25 @@ class GraphTrace(Event):
 
 class GraphExplore(Event):
     """Asks for a bounded subgraph: what lies within `hops` of `nodes`, each a memory's id, a node's
-    key, a URN or an entity's name; without any, of the newest memories."""
+    key, a URN or an entity's name; without any, of the newest memories. Or, page by page, for the `whole` graph:
+    `after` is where the page before ended."""
 
     type: Literal["graph.explore"]
+    whole: bool = False
     nodes: Annotated[list[Name], Field(max_length=20)] = []
     hops: Hops = 1
+    limit: Annotated[int, Field(ge=1, le=500), AS_WHOLE] = 200
+    after: AfterPart | None = None
     as_of: AsOf | None = None
     reply_to: ReplyTo | None = None
+
+    @field_validator("nodes", "hops", "limit", "after")
+    @classmethod
+    def _of_one_way(cls, given: T, info: ValidationInfo) -> T:
+        around = info.field_name in ("nodes", "hops")
+        if info.data.get("whole") is around and given:
+            raise ValueError("is not of the whole graph: leave it out" if around else "is of pages: give whole too")
+        return given
 
 
 class GraphFacts(Event):
@@ -330,6 +355,7 @@ QueryEvent = Annotated[
     Recall
     | MemoryGet
     | MemoryHistory
+    | MemoriesList
     | EpisodesList
     | GraphStatus
     | GraphTrace

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from recallflow.errors import InvalidRecord
 from recallflow.fields import Cuttable, Model
-from recallflow.graphs import ExploredEdge, Facts, GraphReport, Subgraph, Trace
+from recallflow.graphs import ExploredEdge, Facts, GraphReport, Mark, Subgraph, Trace
 
 # Of an event that was made from memories and does not fit them any more, or of one that is edited over and over; of a
 # vector of a model that is not in use; and of an event that is no later than its user's erasure.
@@ -189,6 +189,42 @@ class RecalledMemory(Cuttable):
     question: str | None = None
 
 
+class ListedMemory(Cuttable):
+    """A memory as it stands, in the version of the moment asked about. `marks`: why recall leaves it out."""
+
+    id: str
+    version: int
+    content: str
+    summary: str | None
+    kind: str
+    layer: str
+    category: str | None
+    role: str | None
+    name: str | None
+    tags: list[str]
+    topics: list[str]
+    entities: list[dict[str, Any]]
+    session_id: str | None
+    project_id: str | None
+    episode_id: str | None
+    created_at: str
+    updated_at: str
+    importance: float
+    confidence: float
+    metadata: dict[str, Any] | None
+    derived_from: dict[str, Any] | None
+    marks: list[Mark]
+
+
+class MemoryPage(Model):
+    """A page of a user's memories, newest first by event time. `total`: how many the list has at this moment, on all
+    pages; `after`: where the page ends, for the next one; null where it is the last."""
+
+    memories: list[ListedMemory]
+    total: int
+    after: str | None
+
+
 class ContextItem(Cuttable):
     """One memory of a context, in the version said. `score` is null for a rule that is in because it is one, not by its
     rank. `excerpt`: its `content` is the passage at these characters of the text, as there was no room for the whole;
@@ -267,6 +303,7 @@ class Response(Model):
     query_id: str
     status: Literal["ok", "degraded", "error"]
     memories: list[RecalledMemory] | None = None
+    memory_page: MemoryPage | None = None
     answerable: float | None = None
     versions: list[dict[str, Any]] | None = None
     edges: list[ExploredEdge] | None = None

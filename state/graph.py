@@ -235,7 +235,82 @@ class OwnerGraph:
                 if (edge.source, edge.target) not in pairs:
                     yield edge
 
+    # ------------------------------------------------------------------ part by part
+
+    @property
+    def mark(self) -> bytes:
+        """Four bytes that tell the order of `edges_behind` from that of another store."""
+        return self._partition.keyring.name(self._owner, "")[:4]
+
+    def edges_behind(self, behind: bytes) -> Iterator[tuple[bytes, Edge | NodeKey | None]]:
+        """The names of all edges but those between similar memories, in an order that stays, from behind one on; with
+        each the edge, once for both directions of a symmetric type, or the node whose names it joins. None: it is not
+        there, or comes with another name."""
+        for name in self._edge_names(behind):
+            yield name, self._edge_of_things(name)
+
+    def similar(self, seq: int) -> list[Edge]:
+        """A memory's edges to similar ones, without those that somebody stated."""
+        links = self.links(seq)
+        if not links:
+            return []
+        key, _ = links[0]
+        return [edge for edge in self._similar(key, seq) if not self._is_stated(edge)]
+
+    def described(self, key: NodeKey) -> Node | None:
+        """A node that is known to be there."""
+        return OwnerGraph.node(self, key)
+
     # ------------------------------------------------------------------ parts
+
+    def _edge_names(self, behind: bytes) -> Iterator[bytes]:
+        return self._names_behind(keys.EDGE, behind)
+
+    def _names_behind(self, table: bytes, behind: bytes) -> Iterator[bytes]:
+        """The names of the edges that a table is about, each once for each of its records."""
+        prefix = keys.table(self._owner, table)
+        first = keys.after(prefix + behind) if behind else prefix
+        return (
+            key[len(prefix) :][: keys.NAME_BYTES] for key, _ in self._partition.scan_range(first, keys.after(prefix))
+        )
+
+    def _edge_called(self, name: bytes) -> tuple[int, Edge] | None:
+        """The number of an edge, and the edge, as it is stored."""
+        stored = self._partition.get(keys.edge(self._owner, name))
+        if stored is None:
+            return None
+        row = EdgeRow.decode(stored)
+        return row.number, edge_of(row, row.source)
+
+    def _edge_of_things(self, name: bytes) -> Edge | NodeKey | None:
+        """The edge between what the ends of a stored one stand for, or that one thing. Where several are one edge, the
+        first name has it."""
+        found = self._edge_called(name)
+        if found is None:
+            return None
+        edge = self._between_things(found[1])
+        if edge is None:
+            return self._called(found[1].source)
+        if not self._is_shared(edge):
+            return edge
+        ends = [edge[:2], edge[1::-1]] if edge.type in SYMMETRIC else [edge[:2]]
+        unions = self.unions()
+        pairs = ((one, other) for a, b in ends for one in unions.names(a) for other in unions.names(b))
+        names = {self._name_between(*pair, edge.type) for pair in pairs}
+        alike = {one: row for one in names if (row := self._edge_called(one)) is not None}
+        if name != min(alike):
+            return None
+        newest = sorted(alike.values(), key=lambda one: -one[0])
+        merged = _merged([one for _, one in newest])
+        return merged._replace(source=edge.source, target=edge.target)
+
+    def _is_stated(self, edge: Edge) -> bool:
+        """Whether somebody stated an edge that is worked out, in either direction."""
+        ends = ((edge.source, edge.target), (edge.target, edge.source))
+        return any(self._edge_called(self._name_between(*pair, edge.type)) is not None for pair in ends)
+
+    def _name_between(self, source: NodeKey, target: NodeKey, kind: str) -> bytes:
+        return self._partition.keyring.edge(self._owner, self.name(source), self.name(target), kind)
 
     def _standing(self, _seq: int, by: Iterable[Superseded]) -> list[Superseded]:
         """Of what is and was known of by what a memory is superseded, what is so."""

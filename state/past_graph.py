@@ -9,7 +9,7 @@ nothing is left.
 
 import heapq
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -249,7 +249,18 @@ class PastGraph(OwnerGraph):
     def _between(self, source: NodeKey, target: NodeKey, kind: str) -> Iterator[EdgeRow]:
         """The edge from one node to another as it was then, if it was there, the one of now before those that are
         gone."""
-        name = self._partition.keyring.edge(self._owner, self.name(source), self.name(target), kind)
+        return self._rows_of(self._name_between(source, target, kind))
+
+    def _edge_names(self, behind: bytes) -> Iterator[bytes]:
+        there, gone = (self._names_behind(table, behind) for table in (keys.EDGE, keys.PAST_EDGE))
+        return (name for name, _ in groupby(heapq.merge(there, gone)))
+
+    def _edge_called(self, name: bytes) -> tuple[int, Edge] | None:
+        found = ((row.number, edge_of(row, row.source)) for row in self._rows_of(name))
+        return next((one for one in found if self._happened(one[1])), None)
+
+    def _rows_of(self, name: bytes) -> Iterator[EdgeRow]:
+        """An edge as it was then, if it was there, the one of now before those that are gone."""
         stored = self._partition.get(keys.edge(self._owner, name))
         row = None if stored is None else EdgeRow.decode(stored)
         rows = [row if row is not None and row.added_ms <= self._known_ms else None]

@@ -11,9 +11,10 @@ from recallflow.embedder import Embedder
 from recallflow.errors import DecryptionFailed, ModelError
 from recallflow.graphs import Facts, Trace
 from recallflow.operators import projects, redaction
-from recallflow.operators.answers import lookups
+from recallflow.operators.answers import listing, lookups
 from recallflow.operators.answers.models import Answers
 from recallflow.operators.events import Ask, Request
+from recallflow.operators.graph import whole
 from recallflow.operators.graph.explore import explore, explored_edge
 from recallflow.operators.graph.facts import FactSearch
 from recallflow.operators.graph.rollout import Expansions
@@ -42,6 +43,7 @@ from recallflow.queries import (
     GraphFacts,
     GraphStatus,
     GraphTrace,
+    MemoriesList,
     MemoryGet,
     MemoryHistory,
     Recall,
@@ -170,6 +172,11 @@ class Answerer:
                 history = lookups.versions(query_id, every, ask.projects)
                 edges = self._graph(ask).edges(NodeKey(query.memory_id, memory=True), HISTORY_EDGES)
                 return history.model_copy(update={"edges": [explored_edge(edge, now_ms) for edge in edges]})
+            case MemoriesList():
+                moment = Moment.of(query, now_ms, ask.projects)
+                index, graph = self._engine.at(hot, moment)
+                page = listing.memories(hot, index, graph, partial(self._rows, hot, index), query, moment)
+                return page.model_copy(update={"query_id": query_id})
             case EpisodesList():
                 index = self._index(ask)
                 rows = partial(self._rows, hot, index)
@@ -185,7 +192,10 @@ class Answerer:
                 moment = Moment.of(query, now_ms, ask.projects)
                 index, graph = self._engine.at(hot, moment)
                 rows = partial(self._rows, hot, index)
-                subgraph = explore(graph, index, rows, query.nodes, query.hops, moment)
+                if query.whole:
+                    subgraph = whole.page(hot, index, graph, rows, query, moment)
+                else:
+                    subgraph = explore(graph, index, rows, query.nodes, query.hops, moment)
                 return Response(query_id=query_id, status="ok", subgraph=subgraph)
             case GraphFacts():
                 return Response(query_id=query_id, status="ok", graph_facts=self._facts(query, ask, said))

@@ -27,9 +27,10 @@ _LESS = {  # part of an answer → what a query asks for less of it with
     "memories": "a lower k",
     "context": "a lower max_tokens",
     "episodes": "a lower limit",
+    "memory_page": "a lower limit",
     "graph_facts": "a lower limit",
     "graph_trace": "a lower k or traversal_depth",
-    "subgraph": "lower hops or fewer nodes",
+    "subgraph": "lower hops, fewer nodes or a lower limit",
 }
 _MARK_BYTES = len(f',"{TRUNCATED}":true')
 

@@ -50,7 +50,9 @@ def explore(
         edges=edges,
         links=links,
         memories=[
-            _memory(row, _marks(graph, row, now_ms, hidden)) for row in rows([*slots.values()]) if row is not None
+            explored_memory(row, memory_marks(graph, row, now_ms, hidden))
+            for row in rows([*slots.values()])
+            if row is not None
         ],
         caps=asdict(around.caps),
     )
@@ -125,7 +127,7 @@ def explored_edge(edge: Edge, now_ms: int) -> ExploredEdge:
     )
 
 
-def _marks(graph: OwnerGraph, row: MemoryRow, now_ms: int, hidden: set[int]) -> list[Mark]:
+def memory_marks(graph: OwnerGraph, row: MemoryRow, now_ms: int, hidden: set[int]) -> list[Mark]:
     """Why a memory does not count at a time (epoch ms), where it does not."""
     found: list[Mark] = ["archived"] if graph.is_archived(NodeKey(row.id, memory=True)) else []
     if row.valid_from_ms is not None and now_ms < row.valid_from_ms:
@@ -137,7 +139,8 @@ def _marks(graph: OwnerGraph, row: MemoryRow, now_ms: int, hidden: set[int]) -> 
     return found
 
 
-def _memory(row: MemoryRow, found: list[Mark]) -> ExploredMemory:
+def explored_memory(row: MemoryRow, found: list[Mark]) -> ExploredMemory:
+    """A memory as a page shows it."""
     return ExploredMemory(
         id=row.id,
         key=str(NodeKey(row.id, memory=True)),

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from recallflow.operators.episodes import end, join, opening
 from recallflow.operators.events import Ask
 from recallflow.owner import Owner
-from recallflow.queries import EpisodesList, GraphExplore, GraphFacts, GraphTrace, Recall, UserStats
+from recallflow.queries import EpisodesList, GraphExplore, GraphFacts, GraphTrace, MemoriesList, Recall, UserStats
 from recallflow.state import keys
 from recallflow.state.graph import OwnerGraph
 from recallflow.state.hot_owner import HotOwner, with_changes
@@ -29,7 +29,8 @@ from recallflow.state.scoped_index import ScopedIndex
 AT_ONCE = 4_000  # records of one step: on a busy core well below 100 ms
 SCOPES_KEPT = 2  # indexes of an owner's projects, each for senders who may read nothing else
 
-OfMoment = Recall | GraphTrace | GraphExplore | GraphFacts  # queries that may be about another moment than now
+# Queries that may be about another moment than now.
+OfMoment = Recall | MemoriesList | GraphTrace | GraphExplore | GraphFacts
 OfIndex = OfMoment | EpisodesList | UserStats  # queries that are answered out of an index
 
 T = TypeVar("T")

@@ -18,6 +18,7 @@ from recallflow.queries import (
     WEIGHTS,
     Decay,
     GraphTrace,
+    MemoriesList,
     Mode,
     QueryEvent,
     Recall,
@@ -78,7 +79,7 @@ def unread(query: QueryEvent) -> list[Warn]:
         similar = nearest(name, type(query).model_fields)
         asks = f"; did you mean {similar}?" if similar else ""
         warnings.append(Warn(code="unknown_field", detail=f"{name} is not read{asks}"))
-    if query.project_id is not None and not isinstance(query, Recall | GraphTrace):
+    if query.project_id is not None and not isinstance(query, Recall | GraphTrace | MemoriesList):
         detail = f"project_id is not read: {query.type} is about all projects"
         warnings.append(Warn(code="unknown_field", detail=detail))
     return warnings

@@ -172,6 +172,14 @@ class Core:
             asked["wait_for"] = _positions(after)
         return self._ask("recall", user_id, asked | fields, timeout_s)
 
+    def memories(
+        self, /, user_id: str, *, after: str | None = None, timeout_s: float | None = None, **fields: Any
+    ) -> "Future[Response]":
+        """Asks for all memories of a user, newest first, a page at a time: `memory_page` of the response, whose `after`
+        is that of the next call. `fields`: any other of a `memories.list` event (`filters`, `limit`, `as_of`). Waits
+        and raises as `recall` does."""
+        return self._ask("memories.list", user_id, fields | ({} if after is None else {"after": after}), timeout_s)
+
     def facts(
         self, /, user_id: str, query: str | None = None, *, timeout_s: float | None = None, **fields: Any
     ) -> "Future[Response]":

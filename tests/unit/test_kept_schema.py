@@ -17,6 +17,7 @@ SCHEMAS = schemas()
 PARSERS = {"memory-event": parse, "query-event": parse, "control-event": parse_control}
 # Beside what the schemas require, an event says something: the least of it; and a field may belong to a mode.
 SAID: dict[str, dict[str, Any]] = {
+    "graph.explore.limit": {"whole": True},
     "memory.forget": {"memory_id": "m"},
     "memory.update": {"summary": "s"},
     "graph.archive": {"entities": ["m"]},

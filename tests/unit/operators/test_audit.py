@@ -75,6 +75,7 @@ def test_an_answer_is_recorded_with_who_asked_and_how_much_it_told(harness: Harn
         ({"type": "recall", "query": QUESTION, "k": 1, "max_tokens": 1_000}, 2),
         ({"type": "user.stats"}, 0),
         ({"type": "episodes.list"}, 0),
+        ({"type": "memories.list"}, 2),
     ],
 )
 def test_every_kind_of_query_is_counted(harness: Harness, question: Event, memories: int) -> None:

@@ -96,8 +96,8 @@ def lose_key(engine: Harness, owner: Owner) -> dict[bytes, bytes]:
     return whole
 
 
-KINDS = ("recall", "memory.get", "memory.history", "episodes.list", "user.stats", "graph.status", "graph.trace",
-         "graph.explore", "graph.facts")  # fmt: skip
+KINDS = ("recall", "memories.list", "memory.get", "memory.history", "episodes.list", "user.stats", "graph.status",
+         "graph.trace", "graph.explore", "graph.facts")  # fmt: skip
 
 
 def every_question(make_event: MakeEvent, user: str) -> list[dict[str, Any]]:
@@ -120,7 +120,9 @@ def test_who_has_lost_its_key_is_answered_that_nothing_can_be_opened(filled: Har
     for response in found:
         assert response["status"] == "degraded", response
         assert [warning["code"] for warning in response["warnings"]] == ["decryption_failed"]
-        assert not any(response.get(field) for field in ("memories", "versions", "episodes", "stats", "graph_facts"))
+        assert not any(
+            response.get(field) for field in ("memories", "versions", "memory_page", "episodes", "stats", "graph_facts")
+        )
     assert found[0]["memories"] == []
     assert answers(ask(filled, make_event, "bo"))[0]["status"] == "ok"
     overwrite(filled, whole)

@@ -138,6 +138,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "recall": {"query": "walnut", "max_tokens": 500},
     "memory.get": {"memory_id": "m1"},
     "memory.history": {"memory_id": "m1"},
+    "memories.list": {},
     "episodes.list": {},
     "graph.status": {},
     "graph.trace": {"query": "walnut"},
@@ -145,8 +146,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "graph.facts": {},
     "user.stats": {},
 }
-LESS = {"recall": {"k", "max_tokens"}, "episodes.list": {"limit"}, "graph.facts": {"limit"},
-        "graph.trace": {"k", "traversal_depth"}, "graph.explore": {"hops", "nodes"}}  # fmt: skip
+LESS = {"memories.list": {"limit"}, "recall": {"k", "max_tokens"}, "episodes.list": {"limit"}, "graph.facts": {"limit"},
+        "graph.trace": {"k", "traversal_depth"}, "graph.explore": {"hops", "nodes", "limit"}}  # fmt: skip
 
 
 def test_what_to_ask_less_of_are_fields_of_the_query(tmp_path: Path, make_event: Callable[..., dict[str, Any]]) -> None:
