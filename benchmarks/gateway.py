@@ -11,7 +11,8 @@ consumer reads: the difference is what the gateway and HTTP add. A time counts f
 import argparse
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,12 @@ PER_S = 100
 ROUNDS = 3
 
 
-def run(work: "Coroutine[Any, Any, Tally]") -> Tally:
+def run(asking: Callable[[Tally], Coroutine[Any, Any, None]]) -> Tally:
+    """What came of questions that are asked on an event loop."""
+    tally = Tally()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work)
+        runner.run(asking(tally))
+    return tally
 
 
 def measure(cluster: Cluster, seconds: int) -> dict[str, Any]:
@@ -45,12 +49,12 @@ def measure(cluster: Cluster, seconds: int) -> dict[str, Any]:
         every = people(cluster, topics, PEOPLE)
         asked = [orjson.dumps(orjson.loads(person.query("")) | {"id": None}) for person in every]
         ends_s = time.monotonic() + seconds / ROUNDS
-        tallies = [run(crowd([gateway.url], every, lambda: time.monotonic() < ends_s))]
+        tallies = [run(lambda tally: crowd([gateway.url], every, lambda: time.monotonic() < ends_s, tally))]
         way = Way("direct", topics.queries, topics.responses)
         for _ in range(ROUNDS):
             timed = kafka_load.ask(cluster, way, asked, PER_S, lambda number: number < count)
             direct += [one.whole_ms for one in timed]
-            tallies.append(run(paced(gateway.url, every, PER_S, WARM_UP + count)))
+            tallies.append(run(partial(paced, gateway.url, every, PER_S, WARM_UP + count)))
             over_http += tallies[-1].times_ms[WARM_UP:]
     at_once = percentiles(tallies[0].times_ms)
     figures = {"direct_ms": percentiles(direct), "gateway_ms": percentiles(over_http)}

@@ -142,11 +142,10 @@ async def ask(
 
 
 async def crowd(
-    urls: Sequence[str], every: Sequence[Person], goes_on: Callable[[], bool], *, again: bool = False
-) -> Tally:
+    urls: Sequence[str], every: Sequence[Person], goes_on: Callable[[], bool], tally: Tally, *, again: bool = False
+) -> None:
     """Everybody asks, each on a connection of their own and as soon as the last answer is there, while `goes_on()`.
     All use the same ids."""
-    tally = Tally()
 
     async def one(number: int, person: Person) -> None:
         url, asked = urls[number % len(urls)], 0
@@ -158,12 +157,11 @@ async def crowd(
                 asked += 1
 
     await asyncio.gather(*(one(number, person) for number, person in enumerate(every)))
-    return tally
 
 
-async def paced(url: str, every: Sequence[Person], per_s: int, count: int) -> Tally:
+async def paced(url: str, every: Sequence[Person], per_s: int, count: int, tally: Tally) -> None:
     """Everybody in turn asks, `per_s` questions a second in all. A time counts from when its question was due."""
-    tally, loop = Tally(), asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     sessions = [connection() for _ in every]
     times_ms = [0.0] * count
 
@@ -179,7 +177,6 @@ async def paced(url: str, every: Sequence[Person], per_s: int, count: int) -> Ta
     finally:
         await asyncio.gather(*(session.close() for session in sessions))
     tally.times_ms = times_ms
-    return tally
 
 
 def connection() -> aiohttp.ClientSession:

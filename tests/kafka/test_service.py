@@ -81,6 +81,10 @@ def recall(user: str, query: str, **more: Any) -> Recall:
     return Recall(type="recall", tenant_id="acme", user_id=user, query=query, **more)
 
 
+def get(user: str, memory_id: str, query_id: str) -> MemoryGet:
+    return MemoryGet(type="memory.get", tenant_id="acme", user_id=user, memory_id=memory_id, id=query_id)
+
+
 def contents(response: Response) -> list[str]:
     return [memory.content for memory in response.memories or []]
 
@@ -113,11 +117,7 @@ def test_queries_of_one_id_that_are_under_way_at_once_do_not_cross(service: Kafk
     async def asked() -> list[Response]:
         for number in range(USERS):
             await service.apply(memory(user, "x", id=f"m{number}"), OURS, WAIT_S)
-        gets = (
-            MemoryGet(type="memory.get", tenant_id="acme", user_id=user, id="q", memory_id=f"m{number}")
-            for number in range(USERS)
-        )
-        return await together(*(service.ask(get, OURS, WAIT_S) for get in gets))
+        return await together(*(service.ask(get(user, f"m{number}", "q"), OURS, WAIT_S) for number in range(USERS)))
 
     answers = asyncio.run(asked())
     assert [answer.query_id for answer in answers] == ["q"] * USERS
@@ -185,21 +185,22 @@ def test_what_is_too_large_is_refused_and_the_answers_place_is_ours(service: Kaf
 def test_two_services_on_one_reply_partition_have_each_their_own_answers(
     broker: Cluster, topics: Topics, user: str
 ) -> None:
+    """They ask about the same users, under the same ids, at the same time."""
     inbox = Inbox(topics.replies[0], one=True, partition=1)
+    users = [f"{user}-{number}" for number in range(USERS)]
 
-    async def pair(service: KafkaService, name: str) -> list[str]:
-        await service.apply(memory(name, f"the code is {name}"), OURS, WAIT_S)
-        answers = [await service.ask(recall(name, "code", id=str(number)), OURS, WAIT_S) for number in range(ROUNDS)]
-        return [text for answer in answers for text in contents(answer)]
+    async def asked(service: KafkaService, name: str, memory_id: str) -> list[tuple[str, str]]:
+        await service.apply(memory(name, "x", id=memory_id), OURS, WAIT_S)
+        answers = await together(*(service.ask(get(name, memory_id, str(n)), OURS, WAIT_S) for n in range(ROUNDS)))
+        return [(answer.query_id, (answer.versions or [{}])[0]["id"]) for answer in answers]
 
-    async def pairs(*services: KafkaService) -> None:
-        names = [f"{user}-{number}" for number in range(USERS)]
-        calls = (pair(service, f"{name}-{index}") for name in names for index, service in enumerate(services))
-        expected = [[f"the code is {name}-{index}"] * ROUNDS for name in names for index in range(len(services))]
-        assert await together(*calls) == expected
+    async def both(*services: KafkaService) -> None:
+        calls = [(service, name, f"{name}-{place}") for name in users for place, service in enumerate(services)]
+        expected = [[(str(number), memory_id) for number in range(ROUNDS)] for _, _, memory_id in calls]
+        assert await together(*(asked(*call) for call in calls)) == expected
 
     with closing(service_of(broker, topics, inbox)) as one, closing(service_of(broker, topics, inbox)) as other:
-        asyncio.run(pairs(one, other))
+        asyncio.run(both(one, other))
     replies = [message for message in read_topic(broker, topics.replies[0]) if user.encode() in message.key()]
     assert (len(replies), {message.partition() for message in replies}) == (2 * USERS * ROUNDS, {1})
 

@@ -1,0 +1,111 @@
+"""Each record's outcome finds whoever waits for it, in whatever order news of it come."""
+
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.connectors.kafka.outcomes import EARLY_MOST, Expected, Outcomes
+from recallflow.connectors.kafka.outgoing import SOURCE_HEADER
+from recallflow.records import Position
+
+KEYS = (b"acme/ann", b"acme/bob")
+OURS, OTHERS = 4, 3
+
+
+class Output(NamedTuple):
+    """An output of the engine's, of a record at a position; the sender of that gave it a header of the same name."""
+
+    of: bytes
+    position: Position
+
+    def key(self) -> bytes:
+        return self.of
+
+    def headers(self) -> Any:
+        return [(SOURCE_HEADER, b"forged"), (SOURCE_HEADER, str(self.position).encode())]
+
+
+def at(number: int) -> Position:
+    return Position("query.events", 0, number)
+
+
+class Caller:
+    """Somebody who sends a record and waits for its outcome."""
+
+    def __init__(self, outcomes: Outcomes, number: int) -> None:
+        self.key, self.position = KEYS[number % len(KEYS)], at(number)
+        self.got: list[object] = []
+        self.expected = Expected(self.key, self.got.append)
+        self._outcomes = outcomes
+        outcomes.expect(self.expected)
+
+    @property
+    def output(self) -> Output:
+        return Output(self.key, self.position)
+
+    def place(self) -> None:
+        self._outcomes.place(self.expected, self.position)
+
+    def drop(self) -> None:
+        self._outcomes.drop(self.expected)
+
+
+@given(st.permutations([*range(2 * OURS + OTHERS)]))
+def test_news_may_come_in_any_order(order: list[int]) -> None:
+    outcomes = Outcomes()
+    callers = [Caller(outcomes, number) for number in range(OURS)]
+    outputs = [*(caller.output for caller in callers), *(Output(KEYS[0], at(100 + n)) for n in range(OTHERS))]
+    for step in order:
+        if step < OURS:
+            callers[step].place()
+        else:
+            outcomes.receive(outputs[step - OURS])
+    assert [caller.got for caller in callers] == [[caller.output] for caller in callers]
+    for caller in callers:
+        caller.drop()
+    assert outcomes._by_key == {}
+
+
+@given(st.permutations([*range(4)]))
+def test_who_waits_no_more_gets_nothing_and_leaves_nothing(order: list[int]) -> None:
+    outcomes = Outcomes()
+    gone, there = Caller(outcomes, 0), Caller(outcomes, 2)
+    gone.drop()
+    steps = [gone.place, lambda: outcomes.receive(gone.output), there.place, lambda: outcomes.receive(there.output)]
+    for step in order:
+        steps[step]()
+    assert (gone.got, there.got) == ([], [there.output])
+    there.drop()
+    assert outcomes._by_key == {}
+
+
+def test_outputs_that_may_be_ours_are_kept_up_to_a_bound_the_newest() -> None:
+    outcomes = Outcomes()
+    caller = Caller(outcomes, 0)
+    for number in range(10 * EARLY_MOST):
+        outcomes.receive(Output(caller.key, at(1_000 + number)))
+    outcomes.receive(caller.output)
+    [of_key] = outcomes._by_key.values()
+    assert len(of_key.early) == EARLY_MOST
+    caller.place()
+    assert caller.got == [caller.output]
+
+
+def test_nothing_is_kept_that_nobody_waits_for() -> None:
+    outcomes = Outcomes()
+    outcomes.receive(Output(KEYS[0], at(1)))
+    assert outcomes._by_key == {}
+
+
+@pytest.mark.parametrize("placed", [True, False])
+def test_what_cannot_be_read_any_more_fails_what_stands_in_its_topic(placed: bool) -> None:
+    outcomes, error = Outcomes(), RuntimeError("gone")
+    caller = Caller(outcomes, 0)
+    if placed:
+        caller.place()
+    outcomes.fail_all(error)
+    assert caller.got == ([error] if placed else [])
+    caller.drop()
+    assert outcomes._by_key == {}
