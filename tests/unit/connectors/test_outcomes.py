@@ -1,5 +1,6 @@
 """Each record's outcome finds whoever waits for it, in whatever order news of it come."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -73,7 +74,12 @@ def test_who_waits_no_more_gets_nothing_and_leaves_nothing(order: list[int]) -> 
     outcomes = Outcomes()
     gone, there = Caller(outcomes, 0), Caller(outcomes, 2)
     gone.drop()
-    steps = [gone.place, lambda: outcomes.receive(gone.output), there.place, lambda: outcomes.receive(there.output)]
+    steps: list[Callable[[], None]] = [
+        gone.place,
+        lambda: outcomes.receive(gone.output),
+        there.place,
+        lambda: outcomes.receive(there.output),
+    ]
     for step in order:
         steps[step]()
     assert (gone.got, there.got) == ([], [there.output])
