@@ -2,18 +2,18 @@
 
 import asyncio
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from recallflow.brokers.exchange import Delivered, Exchange
+from recallflow.brokers.exchange import Exchange
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.reader import Inbox
 from recallflow.connectors.kafka.dead_letters import Letter
-from recallflow.connectors.kafka.landing import Landing
+from recallflow.connectors.kafka.landing import Landing, resolve
 from recallflow.connectors.kafka.outcomes import Expected, Outcomes
 from recallflow.credentials import Headers
 from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, SourceError
@@ -50,7 +50,7 @@ class KafkaService:
         # wherever it was to go.
         answers = topics.replies or Inbox(topics.responses)
         inboxes = [answers, Inbox(topics.receipts), Inbox(topics.dead_letters)]
-        self._exchange = Exchange(options, inboxes, self._outcomes, delivery_timeout_s)
+        self._exchange = Exchange(options, inboxes, delivery_timeout_s, self._received, self._failed)
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
         if query.reply_to is not None:
@@ -68,8 +68,8 @@ class KafkaService:
             raise QueryTimeout(query_id, timeout_s, self._exchange.trouble) from None
 
     async def store(self, event: MemoryEvent, headers: Headers) -> Stored:
-        position = asyncio.get_running_loop().create_future()
-        self._send(self._topics.memory, event, headers, partial(self._landing.put, position))
+        position = self._landing.attach().create_future()
+        self._send(self._topics.memory, event, headers, partial(resolve, position))
         return Stored(await position)
 
     async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> Stored:
@@ -78,12 +78,12 @@ class KafkaService:
             async with asyncio.timeout_at(ends_s):
                 await self._until_ready()
         noted = event.model_copy(update={"receipt": True})
-        position = asyncio.get_running_loop().create_future()
         with self._expected(noted) as (expected, output):
+            position = asyncio.get_running_loop().create_future()
 
             def delivered(found: Position | DeliveryFailed) -> None:
                 self._place(expected, found)
-                self._landing.put(position, found)
+                resolve(position, found)
 
             self._send(self._topics.memory, noted, headers, delivered)
             stored = Stored(await position)
@@ -108,8 +108,8 @@ class KafkaService:
         """Returns once answers are read: what is asked before could miss its own."""
         if self._exchange.ready.done():
             return
-        ready = asyncio.get_running_loop().create_future()
-        self._exchange.ready.add_done_callback(lambda _: self._landing.put(ready, None))
+        ready = self._landing.attach().create_future()
+        self._exchange.ready.add_done_callback(lambda _: self._landing.call(resolve, ready, None))
         await ready
 
     # ------------------------------------------------------------------ one record and its outcome
@@ -117,8 +117,8 @@ class KafkaService:
     @contextmanager
     def _expected(self, event: MemoryEvent | QueryEvent) -> Iterator[tuple[Expected, Output]]:
         """Has an eye on the outputs of the record that an event becomes, while the block lasts."""
-        output = asyncio.get_running_loop().create_future()
-        expected = Expected(event.owner.record_key, partial(self._landing.put, output))
+        output = self._landing.attach().create_future()
+        expected = Expected(event.owner.record_key, partial(resolve, output))
         self._outcomes.expect(expected)
         try:
             yield expected, output
@@ -134,9 +134,25 @@ class KafkaService:
         else:
             expected.receive(found)
 
-    def _send(self, topic: str, event: MemoryEvent | QueryEvent, headers: Headers, delivered: Delivered) -> None:
+    def _send(
+        self,
+        topic: str,
+        event: MemoryEvent | QueryEvent,
+        headers: Headers,
+        delivered: Callable[[Position | DeliveryFailed], None],
+    ) -> None:
+        """`delivered` is called on the event loop. Raises InvalidRecord."""
         value = event.model_dump_json(exclude_unset=True).encode()
-        self._exchange.send(topic, value, event.owner.record_key, headers, delivered)
+        self._exchange.send(topic, value, event.owner.record_key, headers, partial(self._landing.call, delivered))
+
+    # ------------------------------------------------------------------ on the exchange's threads
+
+    def _received(self, message: Any) -> None:
+        if self._outcomes.looks_for(message.key() or b""):
+            self._landing.call(self._outcomes.receive, message)
+
+    def _failed(self, error: Exception) -> None:
+        self._landing.call(self._outcomes.fail_all, error)
 
 
 # ---------------------------------------------------------------------- outputs

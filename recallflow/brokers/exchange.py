@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -21,22 +21,6 @@ TRIMMINGS_BYTES = 4_096  # a record's key, headers and batch, beyond its value
 Delivered = Callable[[Position | DeliveryFailed], None]
 
 
-class Waiting(Protocol):
-    """What somebody waits for. Called on the threads of the exchange."""
-
-    def receive(self, message: Any) -> None:
-        """A message of an inbox, perhaps one that nobody waits for."""
-        ...
-
-    def fail_due(self, trouble: str | None) -> None:
-        """Fails what did not come in time; called again and again. `trouble`: what Kafka last complained of."""
-        ...
-
-    def fail_all(self, error: Exception) -> None:
-        """Fails whatever is waited for."""
-        ...
-
-
 class Exchange:
     """One producer and one reader, each with a thread. Thread-safe."""
 
@@ -44,13 +28,16 @@ class Exchange:
         self,
         kafka: KafkaOptions,
         inboxes: Sequence[Inbox],
-        waiting: Waiting,
         delivery_timeout_s: float,
+        receive: Callable[[Any], None],
+        fail: Callable[[Exception], None],
+        look: Callable[[], None] = lambda: None,
     ) -> None:
-        """`inboxes`: what is read; the first is where answers come. Does not wait for Kafka. Raises UsageError where
-        librdkafka does not take the options."""
+        """`inboxes`: what is read; the first is where answers come. `receive` is given each message of them, `fail` why
+        no more can be read, `look` is called again and again; all on threads of ours. Does not wait for Kafka. Raises
+        UsageError where librdkafka does not take the options."""
         self._servers = kafka.bootstrap_servers
-        self._replies, self._waiting = inboxes[0], waiting
+        self._replies, self._fail, self._look = inboxes[0], fail, look
         self._trouble: str | None = None
         self._sending = threading.Lock()
         self._stopping = threading.Event()
@@ -60,7 +47,7 @@ class Exchange:
         largest = {"message.max.bytes": RECORD_BYTES + TRIMMINGS_BYTES}
         try:
             self._producer = Producer(largest | bounded | kafka.producer())
-            self._reader = Reader(kafka, inboxes, waiting.receive, waiting.fail_all)
+            self._reader = Reader(kafka, inboxes, receive, fail)
         except KafkaException as error:
             raise UsageError(f"Kafka options: {reason_of(error)}") from error
         self.ready = self._reader.ready
@@ -126,10 +113,10 @@ class Exchange:
         )
 
     def _run(self) -> None:
-        """Serves delivery reports, and fails what did not come in time."""
+        """Serves delivery reports."""
         while not self._stopping.is_set():
             self._producer.poll(POLL_S)
-            self._waiting.fail_due(self.trouble)
+            self._look()
 
     def _on_error(self, error: KafkaError) -> None:
         self._trouble = error.str()
@@ -146,4 +133,4 @@ class Exchange:
         self._producer.flush()  # ends by itself: every record has its delivery timeout
         del self._producer  # ends librdkafka's threads now: its callbacks refer to us, and we to it
         self._reader.stop()
-        self._waiting.fail_all(UsageError("the client was closed before a response came"))
+        self._fail(UsageError("the client was closed before a response came"))

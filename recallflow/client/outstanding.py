@@ -85,6 +85,7 @@ class Outstanding:
             pending.future.set_result(response)
 
     def fail_due(self, trouble: str | None) -> None:
+        """Fails what has no response in time. `trouble`: what Kafka last complained of."""
         for pending in self._pop_due(time.monotonic()):
             pending.future.set_exception(QueryTimeout(pending.query_id, pending.timeout_s, trouble))
 
