@@ -1,0 +1,29 @@
+"""A write that is over once it is applied: what reads after it, in any process, sees it."""
+
+from types import MappingProxyType
+from typing import Any
+
+from recallflow.errors import QueryTimeout
+from recallflow.integrations.client import AsyncClient, Client
+from recallflow.records import Position
+from recallflow.responses import Response
+
+WAIT_MS = 60_000  # longer than clients wait by themselves
+# A recall that finds nothing, and so counts as no use of a memory.
+_NOTHING = MappingProxyType[str, Any]({"k": 1, "mode": "recency", "filters": {"session_ids": ["-"]}, "explain": False})
+
+
+def wait(client: Client, user_id: str, position: Position) -> None:
+    """Returns once the write at a position is applied. Raises QueryTimeout where that is not known in time: the write
+    is stored all the same."""
+    _check(client.recall(user_id, "-", **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
+
+
+async def await_applied(client: AsyncClient, user_id: str, position: Position) -> None:
+    """The same, awaited."""
+    _check(await client.recall(user_id, "-", **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
+
+
+def _check(response: Response) -> None:
+    if any(warning.code == "stale_read" for warning in response.warnings):
+        raise QueryTimeout(response.query_id, WAIT_MS / 1_000, "a write before it is not applied yet")

@@ -1,0 +1,54 @@
+"""LangChain: a retriever over what is remembered of a user.
+
+    retriever = RecallRetriever(client=client, user_id="ann", k=4)
+    chain = {"context": retriever, "question": RunnablePassthrough()} | prompt | model
+
+Further fields of a `recall` are given once, as `fields`, or with a call: `retriever.invoke(question, after=position)`.
+Where the user is known only when the chain runs, LangChain's own `configurable_fields` makes `user_id` a part of its
+configuration.
+"""
+
+from functools import partial
+from typing import Any
+
+from pydantic import SkipValidation
+
+from recallflow.integrations.client import Client
+from recallflow.integrations.extras import extra
+from recallflow.responses import RecalledMemory
+
+with extra("langchain"):
+    from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.runnables import run_in_executor
+
+
+class RecallRetriever(BaseRetriever):
+    """Gives the `k` memories of a user that answer a question best (as many as the engine gives by itself, where it is
+    left out), each as a document: its text, its id, and as metadata what the engine says of it. `fields`: any other of
+    a `recall`."""
+
+    client: SkipValidation[Client]
+    user_id: str
+    k: int | None = None
+    fields: dict[str, Any] = {}
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **fields: Any
+    ) -> list[Document]:
+        del run_manager  # its events are LangChain's own to send
+        number = {} if self.k is None else {"k": self.k}
+        response = self.client.recall(self.user_id, query, **(number | self.fields | fields))
+        return [_document(memory) for memory in response.memories or []]
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **fields: Any
+    ) -> list[Document]:
+        asked = partial(self._get_relevant_documents, query, run_manager=run_manager.get_sync(), **fields)
+        return await run_in_executor(None, asked)
+
+
+def _document(memory: RecalledMemory) -> Document:
+    said = memory.model_dump(mode="json", exclude={"id", "content", "why", "explanation"}, exclude_none=True)
+    return Document(id=memory.id, page_content=memory.content, metadata=said)

@@ -1,0 +1,67 @@
+"""LlamaIndex: a memory block, the long-term part of its `Memory`.
+
+    memory = Memory.from_defaults(session_id="s1", memory_blocks=[RecallMemoryBlock(client=client, user_id="ann")])
+
+Messages for which the chat history has no room come to the block: it stores them as they stand, with their session.
+Before each answer it recalls what helps with the last messages, of whatever session.
+"""
+
+from typing import Any
+
+from pydantic import Field, SkipValidation
+
+from recallflow.fields import Role
+from recallflow.integrations.applied import await_applied
+from recallflow.integrations.client import AsyncClient
+from recallflow.integrations.extras import extra
+from recallflow.records import Position
+
+with extra("llama-index"):
+    from llama_index.core.base.llms.types import ChatMessage, MessageRole
+    from llama_index.core.memory import BaseMemoryBlock
+
+_ROLES: dict[MessageRole, Role] = {
+    MessageRole.SYSTEM: "system",
+    MessageRole.DEVELOPER: "developer",
+    MessageRole.USER: "user",
+    MessageRole.ASSISTANT: "assistant",
+    MessageRole.FUNCTION: "function",
+    MessageRole.TOOL: "tool",
+    MessageRole.CHATBOT: "assistant",
+    MessageRole.MODEL: "assistant",
+}
+
+
+class RecallMemoryBlock(BaseMemoryBlock[str]):
+    """Gives, one in a line, the memories of a user that help with the last `asked_with` messages: at most `k`. Messages
+    without a text, as those that only call tools, are neither asked with nor stored. `fields`: any other of a
+    `recall`."""
+
+    name: str = "long_term_memory"
+    client: SkipValidation[AsyncClient] = Field(exclude=True, repr=False)
+    user_id: str
+    k: int = 5
+    asked_with: int = Field(default=1, ge=1)
+    fields: dict[str, Any] = {}
+
+    async def _aget(self, messages: list[ChatMessage] | None = None, **_: Any) -> str:
+        texts = [text for message in messages or [] if (text := _text(message))]
+        if not texts:
+            return ""
+        query = "\n".join(texts[-self.asked_with :])
+        response = await self.client.recall(self.user_id, query, k=self.k, **self.fields)
+        return "\n".join(memory.content for memory in response.memories or [])
+
+    async def _aput(self, messages: list[ChatMessage]) -> None:
+        position: Position | None = None
+        for message in messages:
+            if text := _text(message):
+                session_id = message.additional_kwargs.get("session_id")
+                role = _ROLES[message.role]
+                position = await self.client.message(self.user_id, text, role=role, session_id=session_id)
+        if position is not None:
+            await await_applied(self.client, self.user_id, position)
+
+
+def _text(message: ChatMessage) -> str:
+    return (message.content or "").strip()

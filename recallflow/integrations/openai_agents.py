@@ -1,0 +1,101 @@
+"""OpenAI Agents SDK: a session whose items are messages in a user's memory.
+
+    session = RecallSession("s1", client, "ann")
+    await Runner.run(agent, "I am allergic to peanuts", session=session)
+
+Each item is a message of the session: what it says is remembered, and recalled in other sessions of the user too. An
+item comes back as it went in. What is added or taken out is so once the call returns, for whoever reads after it.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from recallflow.fields import Role
+from recallflow.integrations.applied import await_applied
+from recallflow.integrations.client import AsyncClient
+from recallflow.integrations.extras import extra
+from recallflow.integrations.pages import PAGE, end_of, listed_whole
+from recallflow.records import Position
+from recallflow.responses import ListedMemory
+
+with extra("openai-agents"):
+    from agents import SessionSettings, TResponseInputItem
+
+ITEM = "openai_agents.item"  # of metadata: the item as JSON, where role and text are not all of it
+_ROLES: dict[str, Role] = {"function_call_output": "tool"}  # of items that name none; others come from the assistant
+
+
+class RecallSession:
+    """The SDK's `Session` over one session of a user's memory."""
+
+    def __init__(
+        self, session_id: str, client: AsyncClient, user_id: str, session_settings: SessionSettings | None = None
+    ) -> None:
+        self.session_id = session_id
+        self.session_settings: SessionSettings | None = session_settings
+        self._client = client
+        self._user_id = user_id
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """The session's items in their order: all, or the latest `limit`."""
+        settings = self.session_settings
+        most = settings.limit if limit is None and settings is not None else limit
+        return [_item(row) for row in reversed(await self._rows(most))]
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Adds the items one after the other: where one cannot be stored, those before it are."""
+        position: Position | None = None
+        for item in items:
+            said = _message(cast("Mapping[str, Any]", item))
+            text = said.pop("content")
+            position = await self._client.message(self._user_id, text, session_id=self.session_id, **said)
+        if position is not None:
+            await await_applied(self._client, self._user_id, position)
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Takes the latest item out of the session, and out of the memory for good."""
+        for row in await self._rows(1):
+            await await_applied(self._client, self._user_id, await self._client.forget(self._user_id, row.id))
+            return _item(row)
+        return None
+
+    async def clear_session(self) -> None:
+        """Forgets everything of the session, for good: facts that were found in it too."""
+        forgotten = await self._client.forget(self._user_id, where={"session_id": self.session_id})
+        await await_applied(self._client, self._user_id, forgotten)
+
+    async def _rows(self, limit: int | None) -> list[ListedMemory]:
+        """Messages of the session, the newest first: all, or so many."""
+        rows: list[ListedMemory] = []
+        end: str | None = None
+        while limit is None or len(rows) < limit:
+            most = PAGE if limit is None else min(PAGE, limit - len(rows))
+            filters = {"session_ids": [self.session_id], "kinds": ["message"]}
+            page = await self._client.memories(self._user_id, filters=filters, limit=most, after=end)
+            rows += listed_whole(page)
+            if (end := end_of(page)) is None:
+                break
+        return rows
+
+
+def _message(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a message that is this item."""
+    role = item.get("role") or _ROLES.get(item.get("type", ""), "assistant")
+    said = {"role": role, "content": _text(item.get("content") or item.get("output"))}
+    return said if item == said else said | {"metadata": {ITEM: json.dumps(item, ensure_ascii=False)}}
+
+
+def _item(row: ListedMemory) -> TResponseInputItem:
+    kept = (row.metadata or {}).get(ITEM)
+    item = {"role": row.role, "content": row.content} if kept is None else json.loads(kept)
+    return cast("TResponseInputItem", item)
+
+
+def _text(said: object) -> str | None:
+    """What an item says in words: a text, or those of its parts; the engine does not know other parts of it."""
+    if isinstance(said, str):
+        return said
+    parts = said if isinstance(said, list) else []
+    texts = [part.get("text") or part.get("refusal") for part in parts if isinstance(part, Mapping)]
+    return "\n".join(text for text in texts if isinstance(text, str)) or None

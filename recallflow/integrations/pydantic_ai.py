@@ -1,0 +1,79 @@
+"""pydantic-ai: tools with which a model searches, adds to and forgets from a user's memory.
+
+    agent = Agent(model, deps_type=User, toolsets=[memory_toolset(client, lambda user: user.id)])
+
+Whose memory it is comes from the run's dependencies; the model has no say in it.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from recallflow.errors import InvalidRecord
+from recallflow.integrations.applied import await_applied
+from recallflow.integrations.client import AsyncClient
+from recallflow.integrations.extras import extra
+
+with extra("pydantic-ai"):
+    from pydantic_ai import FunctionToolset, ModelRetry, RunContext
+
+D = TypeVar("D")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A memory as the model sees it."""
+
+    id: str
+    content: str
+    created_at: str
+
+
+def memory_toolset(client: AsyncClient, user_of: Callable[[D], str], *, k: int = 5) -> FunctionToolset[D]:
+    """Three tools over the memory of the user whose id `user_of` takes from the run's dependencies. `k`: how many
+    memories a search gives at most."""
+
+    async def search_memory(context: RunContext[D], query: str) -> list[Found]:
+        """Searches what is remembered of the user; the best memories come first.
+
+        Args:
+            query: What to look for: a question or some words.
+        """
+        user_id = user_of(context.deps)
+        with _told_to_the_model():
+            response = await client.recall(user_id, query, k=k)
+        return [Found(id=one.id, content=one.content, created_at=one.created_at) for one in response.memories or []]
+
+    async def add_memory(context: RunContext[D], content: str) -> str:
+        """Remembers something about the user for later conversations.
+
+        Args:
+            content: What to remember: a sentence that can be understood by itself.
+        """
+        user_id = user_of(context.deps)
+        with _told_to_the_model():
+            await await_applied(client, user_id, await client.remember(user_id, content))
+        return "stored"
+
+    async def forget_memory(context: RunContext[D], memory_id: str) -> str:
+        """Forgets a memory of the user, for good.
+
+        Args:
+            memory_id: The id of the memory, as search_memory gave it.
+        """
+        user_id = user_of(context.deps)
+        with _told_to_the_model():
+            await await_applied(client, user_id, await client.forget(user_id, memory_id))
+        return "nothing is remembered under this id any more"
+
+    return FunctionToolset([search_memory, add_memory, forget_memory])
+
+
+@contextmanager
+def _told_to_the_model() -> Iterator[None]:
+    """What is wrong with the arguments of a tool is for the model to put right."""
+    try:
+        yield
+    except InvalidRecord as error:
+        raise ModelRetry(str(error)) from error
