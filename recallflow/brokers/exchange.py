@@ -31,13 +31,13 @@ class Exchange:
         delivery_timeout_s: float,
         receive: Callable[[Any], None],
         fail: Callable[[Exception], None],
-        look: Callable[[], None] = lambda: None,
+        fail_due: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         """`inboxes`: what is read; the first is where answers come. `receive` is given each message of them, `fail` why
-        no more can be read, `look` is called again and again; all on threads of ours. Does not wait for Kafka. Raises
-        UsageError where librdkafka does not take the options."""
+        no more can be read, and `fail_due`, again and again, what Kafka last complained of; all on threads of ours.
+        Does not wait for Kafka. Raises UsageError where librdkafka does not take the options."""
         self._servers = kafka.bootstrap_servers
-        self._replies, self._fail, self._look = inboxes[0], fail, look
+        self._replies, self._fail, self._fail_due = inboxes[0], fail, fail_due
         self._trouble: str | None = None
         self._sending = threading.Lock()
         self._stopping = threading.Event()
@@ -113,10 +113,10 @@ class Exchange:
         )
 
     def _run(self) -> None:
-        """Serves delivery reports."""
+        """Serves delivery reports, and has what did not come in time failed."""
         while not self._stopping.is_set():
             self._producer.poll(POLL_S)
-            self._look()
+            self._fail_due(self.trouble)
 
     def _on_error(self, error: KafkaError) -> None:
         self._trouble = error.str()

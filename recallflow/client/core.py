@@ -85,7 +85,7 @@ class Core:
         scope.event("user.stats", "anyone", {})  # a wrong scope fails here, and not at the first call
         self._outstanding = Outstanding()
         inboxes, waiting = [replies or Inbox(topics.responses)], self._outstanding
-        self._exchange = Exchange(kafka, inboxes, timeout_s, waiting.receive, waiting.fail_all, self._fail_due)
+        self._exchange = Exchange(kafka, inboxes, timeout_s, waiting.receive, waiting.fail_all, waiting.fail_due)
 
     # ------------------------------------------------------------------ memory events
 
@@ -342,9 +342,6 @@ class Core:
         sent: Future[Position] = new_future()
         self._exchange.send(topic, value, key, headers, partial(_resolve, sent))
         return sent
-
-    def _fail_due(self) -> None:
-        self._outstanding.fail_due(self._exchange.trouble)
 
     def close(self) -> None:
         """Sees every record sent so far to its end, and fails queries that are still open with UsageError. Blocks for
