@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from recallflow.connectors.http.connection import Connection
 from recallflow.errors import UsageError
 
+KEEP_ALIVE_S = 75  # a proxy that keeps connections for a minute must not find one closed under a request
 _BACKLOG = 2_048
 
 _log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=stop_timeout_s,  # type: ignore[arg-type] # any number of seconds will do
         )
         super().__init__(config)

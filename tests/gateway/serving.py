@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 from fastapi import FastAPI
@@ -15,7 +16,14 @@ from recallflow.connectors.http.limits import Limits
 from recallflow.connectors.http.server import Server, address, listen
 from recallflow.control import Rollout
 from recallflow.credentials import Headers
+from recallflow.decisions import History
 from recallflow.events import Event, MemoryEvent
+from recallflow.flows.config import Config
+from recallflow.flows.gateway import Present
+from recallflow.flows.local import open_local
+from recallflow.flows.machine_metrics import registry_of
+from recallflow.flows.rollouts import TenantRollouts, to_file
+from recallflow.operators.authorise import Authoriser
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
 from recallflow.responses import Receipt, Response
@@ -39,22 +47,26 @@ class Engine:
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:  # noqa: ARG002
         self.asked.append((query, headers))
-        self.under_way += 1
-        try:
-            while not self.release.is_set():
-                await asyncio.sleep(0.001)
-        finally:
-            self.under_way -= 1
+        await self._released()
         self.refuse(query)
         return self.answer(query)
 
     async def store(self, event: MemoryEvent, headers: Headers) -> Stored:
+        await self._released()
         self.refuse(event)
         self.stored.append((event, headers))
         return Stored(Position("memory", 0, len(self.stored) - 1))
 
     async def apply(self, event: MemoryEvent, headers: Headers, timeout_s: float) -> Stored:  # noqa: ARG002
         return Stored((await self.store(event, headers)).position, self.receipt)
+
+    async def _released(self) -> None:
+        self.under_way += 1
+        try:
+            while not self.release.is_set():
+                await asyncio.sleep(0.01)
+        finally:
+            self.under_way -= 1
 
     def obstacle(self) -> str:
         return self.in_the_way
@@ -103,3 +115,16 @@ def gateway(engine: Engine, admission: Everybody | None = None, limits: Limits |
     app = build_app(engine, admission or Everybody(), Undecided(), limits or Limits(), CollectorRegistry())
     with served(app) as url, httpx.Client(base_url=url, timeout=30) as client:
         yield client
+
+
+@contextmanager
+def real_gateway(config: Config, control: Path, decisions: History | None = None) -> Iterator[str]:
+    """The address of a gateway with an engine of its own, as `recallflow serve --state-dir` has it. `control`: the file
+    of decisions."""
+    history = History() if decisions is None else decisions
+    with open_local(config, history) as service:
+        authoriser = Authoriser(history, service.trust)
+        rollouts = TenantRollouts(authoriser, history, to_file(control, history))
+        app = build_app(service, Present(authoriser), rollouts, Limits(), registry_of(service.metrics))
+        with served(app) as url:
+            yield url

@@ -12,6 +12,7 @@ from recallflow.connectors.http.routes.memory import ANN
 from recallflow.parsing import raw_query
 from recallflow.queries import GraphExplore, GraphStatus, GraphTrace
 
+_FOUND = (404,)  # where nothing is called by a name that is asked for
 _STATUS, _TRACE, _EXPLORE = Parameters(GraphStatus), Parameters(GraphTrace), Parameters(GraphExplore)
 _TRACED = json_body(reference("GraphTrace"), trace={"type": "graph.trace", **ANN, "query": "What can't Ann eat?"})
 _EXPLORED = json_body(reference("GraphExplore"), around={"type": "graph.explore", **ANN, "nodes": ["Ann"], "hops": 2})
@@ -33,11 +34,11 @@ def routes(door: Door) -> APIRouter:
     async def post_trace(request: Request) -> Response:
         return await _ask_typed(door, request, _TRACE.type)
 
-    @router.get("/graph/explore", openapi_extra=operation("A part of the graph", parameters=_EXPLORE))
+    @router.get("/graph/explore", openapi_extra=operation("A part of the graph", parameters=_EXPLORE, refusals=_FOUND))
     async def explore(request: Request) -> Response:
         return await door.ask(request, parse_query(_EXPLORE.event(request)))
 
-    @router.post("/graph/explore", openapi_extra=operation("The same, of many nodes", body=_EXPLORED))
+    @router.post("/graph/explore", openapi_extra=operation("The same, of many nodes", body=_EXPLORED, refusals=_FOUND))
     async def post_explore(request: Request) -> Response:
         return await _ask_typed(door, request, _EXPLORE.type)
 

@@ -8,14 +8,14 @@ from recallflow.connectors.http.door import Door, parse_event, parse_query, wait
 from recallflow.connectors.http.openapi import json_body, operation, reference
 from recallflow.connectors.http.parameters import Parameters
 from recallflow.events import Event, MemoryForget, MemoryUpdate
-from recallflow.queries import EpisodesList, MemoryGet, MemoryHistory
+from recallflow.queries import EpisodesList, MemoriesList, MemoryGet, MemoryHistory
 
 _ID = ("memory_id",)
 _GET, _HISTORY = Parameters(MemoryGet, in_path=_ID), Parameters(MemoryHistory, in_path=_ID)
 _UPDATE, _FORGET = (
     Parameters(model, only=Event.model_fields, in_path=_ID, also=("wait",)) for model in (MemoryUpdate, MemoryForget)
 )
-_EPISODES = Parameters(EpisodesList)
+_EPISODES, _LIST = Parameters(EpisodesList), Parameters(MemoriesList)
 _CHANGES = json_body(reference("MemoryFields"), change={"content": "Ann is allergic to nuts.", "tags": ["health"]})
 _FOUND = (404,)
 
@@ -24,6 +24,10 @@ def routes(door: Door) -> APIRouter:
     """The routes, for a service. What is found by its id has no slash in it; of others POST /memory/query asks."""
     router = APIRouter()
     one = "/memories/{memory_id}"
+
+    @router.get("/memories", openapi_extra=operation("Memories, the newest first", parameters=_LIST))
+    async def memories(request: Request) -> Response:
+        return await door.ask(request, parse_query(_LIST.event(request)))
 
     @router.get(one, openapi_extra=operation("One memory", parameters=_GET, refusals=_FOUND))
     async def get(request: Request) -> Response:

@@ -1,0 +1,152 @@
+"""POST /memory/events/batch: a line in, a line out, however many there are."""
+
+import asyncio
+import http.client
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import httpx
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.types import Message
+
+from recallflow.connectors.http.app import build_app
+from recallflow.connectors.http.batch import BYTES_UNDER_WAY, LINES_UNDER_WAY
+from recallflow.connectors.http.limits import Limits
+from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.events import Event
+from tests.gateway.serving import Engine, Everybody, Undecided, gateway
+
+LINES = {"content-type": "application/x-ndjson"}
+EVENT = {"type": "memory", "tenant_id": "acme", "user_id": "ann"}
+MOST = 4_096
+
+
+def line(content: str) -> bytes:
+    return orjson.dumps(EVENT | {"content": content}) + b"\n"
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture
+def client(engine: Engine) -> Iterator[httpx.Client]:
+    with gateway(engine, limits=Limits(body_bytes=MOST, body_timeout_s=1)) as opened:
+        yield opened
+
+
+def post(client: httpx.Client, body: bytes | Iterator[bytes]) -> list[dict[str, object]]:
+    answered = client.post("/memory/events/batch", content=body, headers=LINES)
+    assert answered.status_code == 200
+    assert answered.headers["content-type"] == LINES["content-type"]
+    return [orjson.loads(one) for one in answered.content.splitlines()]
+
+
+def test_each_line_has_its_result_in_order(engine: Engine, client: httpx.Client) -> None:
+    found = post(client, line("a") + b'{"type": "memory"}\n\n' + line("b") + line("c").rstrip())
+    assert [one["line"] for one in found] == [1, 2, 3, 4]
+    assert ["error" in one for one in found] == [False, True, False, False]
+    assert [event.content for event, _ in engine.stored] == ["a", "b", "c"]  # type: ignore[union-attr]
+
+
+def test_a_line_may_come_in_pieces(engine: Engine, client: httpx.Client) -> None:
+    body = line("ä" * 100) + line("b")
+    post(client, (body[at : at + 7] for at in range(0, len(body), 7)))
+    assert [event.content for event, _ in engine.stored] == ["ä" * 100, "b"]  # type: ignore[union-attr]
+
+
+def test_a_line_that_is_too_long_costs_no_other(engine: Engine, client: httpx.Client) -> None:
+    found = post(client, line("a") + line("x" * 40 * MOST) + line("b") + line("y" * MOST))
+    errors = [one.get("error", {}).get("code") for one in found]  # type: ignore[attr-defined]
+    assert errors == [None, "too_large", None, "too_large"]
+    assert len(engine.stored) == 2
+
+
+def test_what_is_refused_is_told_for_its_line_alone(engine: Engine, client: httpx.Client) -> None:
+    def refuse(event: Event) -> None:
+        if event.user_id == "bob":
+            raise InvalidRecord("forbidden", [FieldProblem("user_id", "no")])
+
+    engine.refuse = refuse
+    found = post(client, line("a") + orjson.dumps(EVENT | {"user_id": "bob", "content": "b"}) + b"\n" + line("c"))
+    assert [one.get("error", {}).get("code") for one in found] == [None, "forbidden", None]  # type: ignore[attr-defined]
+
+
+def test_results_come_while_lines_are_still_sent(client: httpx.Client) -> None:
+    """Who sends one line, reads its result, and only then sends the next is not kept waiting."""
+    address = urlsplit(str(client.base_url))
+    connection = http.client.HTTPConnection(address.netloc, timeout=30)
+    connection.putrequest("POST", "/memory/events/batch")
+    connection.putheader("transfer-encoding", "chunked")
+    connection.putheader("content-type", LINES["content-type"])
+    connection.endheaders()
+    stream = connection.sock.makefile("rb")  # type: ignore[union-attr]
+    for number in (1, 2, 3):
+        sent = line(f"n{number}")
+        connection.send(b"%x\r\n%s\r\n" % (len(sent), sent))
+        while not (read := stream.readline()).startswith(b'{"line"'):
+            assert read
+        assert orjson.loads(read)["line"] == number
+    connection.send(b"0\r\n\r\n")
+    connection.close()
+
+
+def test_lines_that_stop_coming_end_the_batch(engine: Engine, client: httpx.Client) -> None:
+    more = threading.Event()
+
+    def body() -> Iterator[bytes]:
+        yield line("a") + b'{"type": '
+        more.wait(30)
+        yield b"\n"
+
+    with client.stream("POST", "/memory/events/batch", content=body(), headers=LINES) as answered:
+        more.set()
+        assert [orjson.loads(one).get("position") is not None for one in answered.iter_lines()] != []
+    assert len(engine.stored) == 1
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_no_more_is_read_than_can_be_stored(engine: Engine, size: int) -> None:
+    """An engine that takes nothing, a client that sends without end: what is held is bounded, in lines and bytes."""
+    engine.release.clear()
+    app = build_app(engine, Everybody(), Undecided(), Limits(), CollectorRegistry())
+    headers = [(name.encode(), value.encode()) for name, value in LINES.items()]
+    path = "/memory/events/batch"
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b"", "root_path": ""}
+    sent = line("x" * size)
+    reads = 0
+
+    async def receive() -> Message:
+        nonlocal reads
+        reads += 1
+        return {"type": "http.request", "body": sent, "more_body": True}
+
+    async def send(_: Message) -> None:
+        """Nobody reads either."""
+
+    async def run() -> None:
+        answering = asyncio.create_task(app(scope, receive, send))
+        before = -1
+        while before < reads:  # until it stops reading: turns of the loop, whatever time they take
+            before = reads
+            for _ in range(100):
+                await asyncio.sleep(0)
+        answering.cancel()
+        with suppress(asyncio.CancelledError):
+            await answering
+        engine.release.set()
+
+    asyncio.run(run())
+    assert 1 < reads <= LINES_UNDER_WAY + 1
+    assert reads * len(sent) <= BYTES_UNDER_WAY + 2 * len(sent)
+    assert reads in (LINES_UNDER_WAY, BYTES_UNDER_WAY // len(sent) + 1)
+
+
+def test_other_types_are_refused(client: httpx.Client) -> None:
+    answered = client.post("/memory/events/batch", json=[])
+    assert (answered.status_code, answered.json()["error"]["code"]) == (415, "unsupported_media_type")

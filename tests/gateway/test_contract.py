@@ -1,0 +1,69 @@
+"""Our own description of the API, tried against an engine: whatever is sent, nothing fails, and every answer is as the
+description says."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from schemathesis import GenerationMode, SerializationContext
+from schemathesis.checks import not_a_server_error
+from schemathesis.openapi import from_dict
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from recallflow.connectors.http.app import build_app
+from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.openapi import LINES
+from recallflow.flows.config import Config
+from recallflow.flows.settings import Settings
+from tests.gateway.serving import Engine, Everybody, Undecided, real_gateway
+
+DOCUMENT = build_app(Engine(), Everybody(), Undecided(), Limits(), CollectorRegistry()).openapi()
+OPERATIONS = {
+    f"{method.upper()} {path}": operation
+    for path, methods in DOCUMENT["paths"].items()
+    for method, operation in methods.items()
+}
+TRIED = [(name, GenerationMode.POSITIVE) for name in OPERATIONS] + [
+    (name, GenerationMode.NEGATIVE)
+    for name, operation in OPERATIONS.items()
+    if "parameters" in operation or "requestBody" in operation
+]
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+
+@schemathesis.serializer(LINES)
+def as_it_is(_: SerializationContext, value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else json.dumps(value, default=str).encode()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("gateway")
+    config = Config(state_dir=folder / "s", engine=Settings(partitions=1))
+    with real_gateway(config, folder / "control.jsonl") as address:
+        yield address
+
+
+@pytest.mark.parametrize(("name", "mode"), TRIED, ids=[f"{name} {mode.value}" for name, mode in TRIED])
+def test_whatever_is_sent_is_answered_as_described(url: str, name: str, mode: GenerationMode) -> None:
+    method, path = name.split(" ")
+    operation = from_dict(DOCUMENT)[path][method]
+
+    @settings(max_examples=12, suppress_health_check=[*HealthCheck])
+    @given(st.data())
+    def tried(data: st.DataObject) -> None:
+        case = data.draw(operation.as_strategy(generation_mode=mode))
+        case.call_and_validate(base_url=url, session=session, checks=CHECKS)
+
+    with requests.Session() as session:
+        tried()
