@@ -11,6 +11,7 @@ from recallflow.connectors.http.deciding import Rollouts
 from recallflow.connectors.http.door import Door
 from recallflow.connectors.http.gate import Gate, Traffic
 from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.mem0 import routes as mem0
 from recallflow.connectors.http.routes import graph, memories, memory, probes, rollout
 from recallflow.connectors.http.tracing import Traced
 from recallflow.service import Admission, Service
@@ -31,6 +32,7 @@ def build_app(
     for module in (memory, memories, graph):
         app.include_router(module.routes(door))
     app.include_router(rollout.routes(door, rollouts))
+    app.include_router(mem0.routes(door))
     app.add_middleware(Gate, limits=limits, traffic=Traffic(registry))
     app.add_middleware(Traced)  # around the gate: a refusal is traced as well
     openapi.describe(app)

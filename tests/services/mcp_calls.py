@@ -33,9 +33,9 @@ def run(calls: Callable[[], Awaitable[T]]) -> T:
 
 
 @asynccontextmanager
-async def over_stdio(state_dir: Path, *flags: str, errors: Path) -> AsyncIterator[Client]:
+async def over_stdio(*flags: str | Path, errors: Path) -> AsyncIterator[Client]:
     """A client of `recallflow mcp` in a process of its own. `errors`: where its standard error goes."""
-    words = ["-c", COMMAND, "mcp", "--state-dir", str(state_dir), "--partitions", "1", *flags]
+    words = ["-c", COMMAND, "mcp", *map(str, flags)]
     with errors.open("w") as log:
         transport = stdio_client(StdioServerParameters(command=sys.executable, args=words), errlog=log)
         async with Client(transport) as client:

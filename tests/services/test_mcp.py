@@ -34,6 +34,10 @@ KEY, ANNS_KEY = ApiKeyText.new(), ApiKeyText.new()
 LONG_AGO_MS = 60_000
 
 
+def embedded(folder: Path) -> list[str | Path]:
+    return ["--state-dir", folder / "s", "--partitions", "1"]
+
+
 # ── standard input and output ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -44,7 +48,7 @@ def test_the_recorded_session_is_what_happens(tmp_path: Path) -> None:
     assert {tool for tool, _, _ in recorded.calls} == {"search_memory", "add_memory", "forget_memory", "list_episodes"}
 
     async def session() -> None:
-        async with over_stdio(tmp_path / "s", "--user", "ann", errors=tmp_path / "log") as client:
+        async with over_stdio(*embedded(tmp_path), "--user", "ann", errors=tmp_path / "log") as client:
             await recorded.replay(client)
 
     run(session)
@@ -105,7 +109,7 @@ def test_tools_say_what_they_do() -> None:
 
 def test_whose_memory_it_is_the_model_cannot_choose(tmp_path: Path) -> None:
     async def session(user: str) -> list[str]:
-        async with over_stdio(tmp_path / "s", "--user", user, errors=tmp_path / "log") as client:
+        async with over_stdio(*embedded(tmp_path), "--user", user, errors=tmp_path / "log") as client:
             refused = await call(client, "search_memory", query="tea", user_id="ann")
             assert refused.is_error
             assert "user_id: there is no such argument" in text(refused)

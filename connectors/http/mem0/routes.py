@@ -1,0 +1,111 @@
+"""The routes of mem0's REST interface, below /mem0/TENANT: those of its platform, and those of its own server."""
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+
+from recallflow.connectors.http.door import Door
+from recallflow.connectors.http.errors import JSON, Problem, body_of, headers_of, status_of
+from recallflow.connectors.http.mem0 import bodies, operations
+from recallflow.connectors.http.mem0.calls import Calls
+from recallflow.errors import QueryFailed, RecallflowError
+
+# What is below the second one, and nothing we have, would be below the first one too.
+PREFIXES = ("/mem0/{tenant_id}/environments/{environment}", "/mem0/{tenant_id}")
+Operation = Callable[[Calls, Request], Awaitable[Any]]
+
+
+class _Answered(APIRoute):
+    """One whose errors say `detail`, which is what clients of mem0 look at."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except RecallflowError as error:
+                body = error.error if isinstance(error, QueryFailed) else body_of(error)
+                content = {"detail": body.message, "error": body.model_dump(exclude={"truncated"})}
+                return Response(orjson.dumps(content), status_of(body.code), headers_of(body.code), JSON)
+
+        return answered
+
+
+def routes(door: Door) -> APIRouter:
+    """The routes, for a service."""
+    router = APIRouter()
+    for prefix in PREFIXES:
+        router.include_router(_below(prefix, door))
+    return router
+
+
+def _below(prefix: str, door: Door) -> APIRouter:
+    router = APIRouter(prefix=prefix, route_class=_Answered, include_in_schema=False)
+
+    def add(methods_and_paths: str, operation: Operation) -> None:
+        """One operation, under every path that clients ask for it."""
+
+        async def answer(request: Request) -> Response:
+            content = await operation(Calls(door, request), request)
+            return Response(orjson.dumps(content), media_type=JSON)
+
+        for one in methods_and_paths.split(", "):
+            method, path = one.split(" ")
+            router.add_api_route(path, answer, methods=[method])
+
+    async def add_memories(calls: Calls, request: Request) -> Any:
+        return await operations.add(calls, bodies.read(bodies.Add, await door.body(request)))
+
+    async def search(calls: Calls, request: Request) -> Any:
+        return await operations.search(calls, bodies.read(bodies.Search, await door.body(request)))
+
+    async def get_all(calls: Calls, request: Request) -> Any:
+        body = bodies.merged(await door.body(request), request.query_params)
+        return await operations.get_all(calls, bodies.read(bodies.GetAll, body))
+
+    async def list_by_parameters(calls: Calls, request: Request) -> Any:
+        return await operations.get_all(calls, bodies.read_parameters(bodies.GetAll, request.query_params))
+
+    async def delete_all(calls: Calls, request: Request) -> Any:
+        return await operations.delete_all(calls, bodies.read_parameters(bodies.DeleteAll, request.query_params))
+
+    async def get(calls: Calls, request: Request) -> Any:
+        return await operations.get(calls, request.path_params["memory_id"])
+
+    async def update(calls: Calls, request: Request) -> Any:
+        body = bodies.read(bodies.Update, await door.body(request))
+        return await operations.update(calls, request.path_params["memory_id"], body)
+
+    async def delete(calls: Calls, request: Request) -> Any:
+        if request.query_params.get("delete_linked", "false").lower() == "true":
+            raise Problem("invalid_event", "is not supported: delete each memory by its own id", "delete_linked")
+        return await operations.delete(calls, request.path_params["memory_id"])
+
+    async def list_versions(calls: Calls, request: Request) -> Any:
+        return await operations.list_versions(calls, request.path_params["memory_id"])
+
+    async def ping(calls: Calls, _: Request) -> Any:
+        await calls.check_key()
+        return {"status": "ok", "org_id": calls.tenant_id, "project_id": calls.environment, "user_email": None}
+
+    add("GET /v1/ping/", ping)
+    add("POST /v3/memories/add/, POST /v1/memories/, POST /memories", add_memories)
+    add("POST /v3/memories/search/, POST /v2/memories/search/, POST /v1/memories/search/, POST /search", search)
+    add("POST /v3/memories/, POST /v2/memories/", get_all)
+    add("GET /v1/memories/, GET /memories", list_by_parameters)
+    add("DELETE /v1/memories/, DELETE /memories", delete_all)
+    add("GET /v1/memories/{memory_id}/, GET /memories/{memory_id}", get)
+    add("PUT /v1/memories/{memory_id}/, PUT /memories/{memory_id}", update)
+    add("DELETE /v1/memories/{memory_id}/, DELETE /memories/{memory_id}", delete)
+    add("GET /v1/memories/{memory_id}/history/, GET /memories/{memory_id}/history", list_versions)
+
+    @router.api_route("/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+    async def others(rest: str) -> Response:  # noqa: ARG001 whatever it is
+        message = "recallflow has no such part of mem0; docs/services.md says which there are"
+        return Response(orjson.dumps({"detail": message}), 501, media_type=JSON)
+
+    return router
