@@ -68,9 +68,12 @@ class Calls:
     # ------------------------------------------------------------------ callers
 
     @contextmanager
-    def put(self, topic: str, value: bytes, headers: Headers) -> Iterator[Call]:
+    def put(
+        self, topic: str, value: bytes, headers: Headers, placed: Callable[[Position], None] = lambda _: None
+    ) -> Iterator[Call]:
         """Gives a record its place in a log, and has it taken. Within, its outcome can be waited for: a question that
-        nobody waits for any more is not asked. Raises what the dataflow ended with."""
+        nobody waits for any more is not asked. Raises SourceError where the dataflow has ended. `placed`
+        is told the place before the record is taken."""
         with self._lock:
             if self._ended:
                 raise SourceError(self._ended)
@@ -79,6 +82,7 @@ class Calls:
             self._next[topic] += 1
             call = Call(Record(position, value, self._now_ms, headers=headers))
             self._waiting[position] = call
+            placed(position)
             self._queued[topic].append(call)
         self._wake.set()
         try:

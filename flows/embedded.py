@@ -4,7 +4,7 @@ import contextlib
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -155,17 +155,24 @@ class Embedded:
         source = LineSource(topic, open_feed, floor, clock_ms, ends_turn)
         rules = self.settings.rules(self.embedder, decisions=self.decisions)
         flow = Dataflow(LINES_FLOW_ID)
-        self._run(flow, source, LineSink(source, deliver), rules, workers=workers)
+        ahead = None if self.ahead is None else self.ahead.embed
+        self._run(flow, source, LineSink(source, deliver), rules, ahead=ahead, workers=workers)
 
-    def serve(self, calls: Calls, judge: Callable[[Record], Item], observe: Callable[[Output], None]) -> None:
+    def serve(
+        self,
+        calls: Calls,
+        judge: Callable[[Record], Item],
+        observe: Callable[[Output], None],
+        ahead: Callable[[Sequence[Item]], list[Item]] | None = None,
+    ) -> None:
         """Runs the dataflow for callers in this process until they end it. `judge`: a record → a valid event of
-        somebody who may send it, or a refusal; `observe` is shown all that comes out."""
+        somebody who may send it, or a refusal; `observe` is shown all that comes out; `ahead`: as of `build`."""
         floors = {topic: self._next_offset(f"{topic}:0") for topic in calls.topics}
         source = CallSource(calls, floors)
         rules = self.settings.rules(self.embedder, calls.queries, input_ends=False, decisions=self.decisions)
         read = source if self.asked is None else WithCompletions(source, self.asked.runtime.completions)
         flow = Dataflow(LINES_FLOW_ID)
-        self._run(flow, read, CallSink(calls), rules, judge=judge, observe=observe)
+        self._run(flow, read, CallSink(calls), rules, judge=judge, observe=observe, ahead=ahead)
 
     def _run(
         self,
@@ -176,9 +183,9 @@ class Embedded:
         *,
         judge: Callable[[Record], Item] = decode,
         observe: Callable[[Output], None] = lambda _: None,
+        ahead: Callable[[Sequence[Item]], list[Item]] | None = None,
         workers: int = 1,
     ) -> None:
-        ahead = None if self.ahead is None else self.ahead.embed
         outputs = build(
             flow, source, self.directory, self.embedder, rules, decode=judge, models=self.asked, ahead=ahead
         )

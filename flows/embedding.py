@@ -3,6 +3,7 @@
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -14,6 +15,7 @@ from recallflow.decisions import History
 from recallflow.embedder import Embedder, Matrix
 from recallflow.enrichment import text_to_embed
 from recallflow.errors import EmbedderError, ModelError
+from recallflow.events import MemoryEvent
 from recallflow.flows.model_settings import Asker, EmbeddingSettings
 from recallflow.flows.settings import Settings
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService, RemoteEmbedder
@@ -71,15 +73,15 @@ class Ahead:
             if isinstance(item, Write) and (text := _to_embed(item)) is not None:
                 wanted[item.owner.tenant_id].append((at, text))
         for tenant_id, texts in wanted.items():
-            found = self._ask(tenant_id, [text for _, text in texts])
+            found = self._runtime.run(self.ask(tenant_id, [text for _, text in texts]))
             for (at, _), one in zip(texts, found, strict=True):
-                items[at] = _with(items[at], one)
+                items[at] = with_vector(items[at], one)
         return items
 
-    def _ask(self, tenant_id: str, texts: Sequence[str]) -> list[Matrix | str]:
-        """The vector of each text, or the code of what went wrong."""
+    async def ask(self, tenant_id: str, texts: Sequence[str]) -> list[Matrix | str]:
+        """The vector of each text, or the code of what went wrong. Raises EmbedderError as `embed` does."""
         try:
-            return [*self._runtime.run(self._service.embed(tenant_id, texts)).vectors]
+            return [*(await self._service.embed(tenant_id, texts)).vectors]
         except EmbedderError as error:
             if not self._directory.has_vectors():
                 raise EmbedderError(f"{error}; a state directory keeps its size, so begin with a new one") from None
@@ -88,23 +90,34 @@ class Ahead:
             failed = error
         if failed.code in ONE_TO_BLAME and len(texts) > 1:
             half = len(texts) // 2
-            return [*self._ask(tenant_id, texts[:half]), *self._ask(tenant_id, texts[half:])]
+            return [*await self.ask(tenant_id, texts[:half]), *await self.ask(tenant_id, texts[half:])]
         if not self._warned:
             self._warned = True
             _log.warning("memories are stored without vectors, and found by words alone: %s", failed)
         return [failed.code] * len(texts)
 
+    def start(self, tenant_id: str, texts: Sequence[str]) -> "Future[list[Matrix | str]]":
+        """The same, for who does not wait for it on this thread."""
+        return self._runtime.start(self.ask(tenant_id, texts))
+
 
 def _to_embed(write: Write) -> str | None:
     """What the service is to read of an event; None where nothing, or where a vector came with it."""
-    brought = said(write.event)
-    if write.analysis is None or write.analysis.vectors is not None or brought is None:
+    if write.analysis is None or write.analysis.vectors is not None:
+        return None
+    return text_of(write.event)
+
+
+def text_of(event: MemoryEvent) -> str | None:
+    """What a service is to read of an event; None where it brings no text."""
+    brought = said(event)
+    if brought is None:
         return None
     author, text = brought
     return None if not text or text.isspace() else text_to_embed(author, text)
 
 
-def _with(item: Item, found: Matrix | str) -> Item:
+def with_vector(item: Item, found: Matrix | str) -> Item:
     """The item with its vector, or with why it has none."""
     assert isinstance(item, Write)  # noqa: S101 nothing else brings text
     assert item.analysis is not None  # noqa: S101

@@ -7,18 +7,22 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import cast
 
 from recallflow.connectors.calls import Calls
 from recallflow.control import SETTLED_MS, TokenKey
 from recallflow.credentials import Headers
 from recallflow.decisions import History
-from recallflow.errors import DeliveryFailed, FieldProblem, InvalidRecord, QueryTimeout, SourceError
+from recallflow.embedder import Matrix
+from recallflow.errors import DeliveryFailed, EmbedderError, FieldProblem, InvalidRecord, QueryTimeout, SourceError
 from recallflow.events import MemoryEvent
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import Embedded
+from recallflow.flows.embedding_beside import Beside
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.local_metrics import LocalMetrics
+from recallflow.flows.rollouts import record_now
 from recallflow.flows.security_settings import AuthSettings
 from recallflow.flows.token_keys import TokenKeys, key_source
 from recallflow.flows.trust import trust_of
@@ -29,7 +33,7 @@ from recallflow.operators.events import Item
 from recallflow.operators.quotas import Rates
 from recallflow.outputs import Answer, DeadLetter
 from recallflow.queries import QueryEvent
-from recallflow.records import Record
+from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
 from recallflow.service import Stored
 
@@ -43,11 +47,15 @@ _log = logging.getLogger(__name__)
 class LocalService:
     """An engine in this process. An event is acknowledged once it is applied: nothing else keeps it over a kill."""
 
-    def __init__(self, calls: Calls, trust: Trust, metrics: LocalMetrics) -> None:
-        """`trust`: who is believed, for whoever judges callers beforehand."""
+    def __init__(
+        self, calls: Calls, trust: Trust, metrics: LocalMetrics, beside: Beside | None, admit: Authoriser
+    ) -> None:
+        """`trust`: who is believed, for whoever judges callers beforehand. `beside`: where texts are embedded by a
+        service, of those whom it `admit`s: nobody else's cost a call."""
         self.trust = trust
         self.metrics = metrics
         self._calls = calls
+        self._beside, self._admit = beside, admit
         self._events, self._queries = asyncio.Semaphore(UNDER_WAY_MAX), asyncio.Semaphore(UNDER_WAY_MAX)
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
@@ -74,15 +82,33 @@ class LocalService:
     async def _applied(self, event: MemoryEvent, headers: Headers) -> Stored:
         """Where an event stands, once it is applied. Raises InvalidRecord where it was refused."""
         value = _encoded(event.model_copy(update={"receipt": True}))
+        found = await self._embedded(event, headers)  # not among those under way: they wait for the engine alone
         try:
             async with self._events:
-                with self._calls.put(EVENTS, value, headers) as call:
+                with self._calls.put(EVENTS, value, headers, partial(self._keep, found)) as call:
                     outcome = await asyncio.wrap_future(call.outcome)
         except SourceError as error:
             raise DeliveryFailed(f"{error}; the event may have been stored") from error
         if isinstance(outcome, DeadLetter):
             raise outcome.error
         return Stored(call.record.position, Receipt.model_validate_json(outcome.body))
+
+    async def _embedded(self, event: MemoryEvent, headers: Headers) -> Matrix | str | None:
+        """What a service makes of an event's text, if there is one and it should: the engine's own verdict comes."""
+        if self._beside is None:
+            return None
+        try:
+            self._admit.check(record_now(headers), event)
+        except InvalidRecord:
+            return None
+        try:
+            return await self._beside.embed(event)
+        except EmbedderError as error:
+            raise DeliveryFailed(str(error)) from error
+
+    def _keep(self, found: Matrix | str | None, position: Position) -> None:
+        if self._beside is not None and found is not None:
+            self._beside.keep(position, found)
 
     def obstacle(self) -> str:
         return self._calls.obstacle
@@ -99,17 +125,23 @@ def open_local(config: Config, decisions: History) -> Iterator[LocalService]:
         embedded = stack.enter_context(opened)
         trust = stack.enter_context(_trust(config.auth, decisions))
         wake = None if embedded.asked is None else embedded.asked.runtime.completions.wake
+        beside = None if embedded.ahead is None else Beside(embedded.ahead)
         calls = Calls(EVENTS, QUERIES, wake)
         authoriser, rates = Authoriser(decisions, trust), Rates(decisions, "", (EVENTS, QUERIES))
         metrics = LocalMetrics(calls, embedded.directory, authoriser)
-        stack.enter_context(_running(embedded, calls, authoriser, rates, metrics))
+        stack.enter_context(_running(embedded, calls, authoriser, rates, metrics, beside))
         _log.warning(authoriser.describe())
-        yield LocalService(calls, trust, metrics)
+        yield LocalService(calls, trust, metrics, beside, Authoriser(decisions, trust))
 
 
 @contextmanager
 def _running(
-    embedded: Embedded, calls: Calls, authoriser: Authoriser, rates: Rates, metrics: LocalMetrics
+    embedded: Embedded,
+    calls: Calls,
+    authoriser: Authoriser,
+    rates: Rates,
+    metrics: LocalMetrics,
+    beside: Beside | None,
 ) -> Iterator[None]:
     """Runs the dataflow on a thread. Raises what it ended with before it took anything."""
     failures: list[BaseException] = []
@@ -119,7 +151,7 @@ def _running(
 
     def run() -> None:
         try:
-            embedded.serve(calls, judge, metrics.tally.observe)
+            embedded.serve(calls, judge, metrics.tally.observe, None if beside is None else beside.attach)
         except BaseException as error:  # noqa: BLE001 - whoever calls is told
             failures.append(error)
             calls.fail(f"the engine has stopped: {error}")

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, Self, cast
 
@@ -81,7 +82,11 @@ class Runtime:
 
     def run(self, coroutine: Coroutine[Any, Any, W]) -> W:
         """Runs anything on the loop thread, such as the opening or closing of a client, and waits for it."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return self.start(coroutine).result()
+
+    def start(self, coroutine: Coroutine[Any, Any, W]) -> "Future[W]":
+        """The same, without waiting for it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self) -> None:
         """Cancels the calls under way and drops those that wait. The loop goes on for other runtimes."""

@@ -27,10 +27,12 @@ from recallflow.flows import local
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
 from recallflow.flows.local import EVENTS, LocalService, open_local
+from recallflow.flows.model_settings import EmbeddingSettings
 from recallflow.flows.security_settings import AuthSettings
 from recallflow.flows.settings import Settings
 from recallflow.parsing import parse
 from recallflow.state.directory import StateDirectory
+from tests.llm_server import Fault, LlmServer
 from tests.unit.senders import SECRET, api_key, bearer, token, with_key
 
 T = TypeVar("T")
@@ -130,10 +132,10 @@ def test_more_than_may_be_under_way_wait_for_their_turn(tmp_path: Path, monkeypa
     most = 0
     put = Calls.put
 
-    def counted(self: Calls, topic: str, value: bytes, headers: Headers) -> Any:
+    def counted(self: Calls, topic: str, value: bytes, headers: Headers, placed: Any) -> Any:
         nonlocal most
         most = max(most, len(self._waiting))
-        return put(self, topic, value, headers)
+        return put(self, topic, value, headers, placed)
 
     monkeypatch.setattr(Calls, "put", counted)
 
@@ -308,3 +310,50 @@ def test_its_numbers_are_those_of_an_engine(tmp_path: Path) -> None:
         "recallflow_memories 1.0",
     ):
         assert line in shown
+
+
+def test_a_service_that_hangs_over_one_tenant_s_texts_holds_nobody_else_up(
+    tmp_path: Path, llm_server: LlmServer
+) -> None:
+    embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=llm_server.url, attempts=1)
+    settings = Settings(partitions=1, embedder="openai")
+    chosen = Config(state_dir=tmp_path / "state", engine=settings, embedding=embedding)
+
+    async def talk(service: LocalService) -> None:
+        await service.store(memory(id="first"), ())
+        llm_server.fail(Fault("hang", text="slow words"), times=None)
+        hung = asyncio.create_task(service.store(memory(id="slow", content="Some slow words"), ()))
+        await asyncio.to_thread(llm_server.wait_for, lambda now: now.held == 1)
+        other = {"tenant_id": "globex"}
+        stored = [service.store(memory(id=f"m{number}", **other), ()) for number in range(40)]
+        receipts = [one.receipt for one in await asyncio.gather(*stored)]
+        assert {None if one is None else (one.outcome, one.code) for one in receipts} == {("created", None)}
+        found = await service.ask(recall(k=50, **other), (), LONG_S)
+        assert len(found.memories or ()) == 40
+        assert not hung.done()
+        llm_server.heal()
+        llm_server.release()
+        late = (await hung).receipt
+        assert late is not None
+        assert late.outcome == "created"
+        llm_server.fail(Fault("status", text="refused words", status=400))
+        without = (await service.store(memory(id="r", content="Some refused words"), ())).receipt
+        assert without is not None
+        assert without.code is not None
+
+    with_service(chosen, talk)
+    assert len([one for one in llm_server.requests if one.texts]) in range(3, 20)
+
+
+def test_nobody_pays_for_texts_of_strangers(tmp_path: Path, llm_server: LlmServer) -> None:
+    embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=llm_server.url, attempts=1)
+    settings, auth = Settings(partitions=1, embedder="openai"), AuthSettings(mode="required")
+    chosen = Config(state_dir=tmp_path / "state", engine=settings, embedding=embedding, auth=auth)
+
+    async def talk(service: LocalService) -> None:
+        with pytest.raises(InvalidRecord) as refused:
+            await service.store(memory(id="m"), ())
+        assert refused.value.code == "unauthenticated"
+
+    with_service(chosen, talk)
+    assert llm_server.requests == []
