@@ -15,7 +15,6 @@ forgets both.
 """
 
 import asyncio
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 
@@ -44,9 +43,12 @@ with extra("langgraph"):
     from recallflow.integrations.langgraph_items import (
         Filters,
         Namespace,
+        digest_in,
         digest_of,
         fields_of,
         matches,
+        new_id,
+        newest_of_each,
         of_items,
         stored_in,
         within,
@@ -100,15 +102,14 @@ class RecallStore(BaseStore):
         if there:
             position = self._client.update(user_id, there[0], **said)
         else:
-            # An id of a forgotten memory is never free again.
-            memory_id = f"{digest_of(op.namespace, op.key)}-{uuid.uuid4().hex}"
+            memory_id = new_id(op.namespace, op.key)
             position = self._client.remember(user_id, said.pop("content"), id=memory_id, **said)
         wait(self._client, user_id, position)
 
     # ------------------------------------------------------------------ reading
 
     def _newest(self, op: SearchOp) -> list[SearchItem]:
-        rows = self._rows(self._user(op.namespace_prefix), within(op.namespace_prefix, op.filter))
+        rows = newest_of_each(self._rows(self._user(op.namespace_prefix), within(op.namespace_prefix, op.filter)))
         return [SearchItem(**stored_in(row)) for row in islice(rows, op.offset, op.offset + op.limit)]
 
     def _best(self, op: SearchOp) -> list[SearchItem]:
@@ -118,8 +119,9 @@ class RecallStore(BaseStore):
         found = self._client.recall(user_id, op.query or "", k=last, filters=filters, explain=False)
         best = (found.memories or [])[op.offset :]
         # An answer has no metadata; a list has, and the ids tell which items are meant.
-        digests = {memory.id.partition("-")[0] for memory in best}
-        rows = {row.id: row for row in self._rows(user_id, of_items([*digests]))} if digests else {}
+        digests = {digest_in(memory.id) for memory in best}
+        of_best = self._rows(user_id, of_items([*digests])) if digests else iter(())
+        rows = {row.id: row for row in newest_of_each(of_best)}
         scored = [(rows[memory.id], memory.score) for memory in best if memory.id in rows]
         return [SearchItem(**stored_in(row), score=score) for row, score in scored]
 

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +26,25 @@ FIELD = "value.{}"  # each field of the value that a filter may name
 def digest_of(namespace: Namespace, key: str) -> str:
     """What is the same for all memories of one item."""
     return hashlib.sha256(json.dumps([namespace, key]).encode()).hexdigest()[:32]
+
+
+def new_id(namespace: Namespace, key: str) -> str:
+    """The id of a memory that is to be this item: another one each time, as that of a forgotten memory is never free
+    again. It tells the item, as answers have no metadata."""
+    return f"{digest_of(namespace, key)}-{uuid.uuid4().hex}"
+
+
+def digest_in(memory_id: str) -> str:
+    return memory_id.partition("-")[0]
+
+
+def newest_of_each(rows: Iterable[ListedMemory]) -> Iterator[ListedMemory]:
+    """Of each item one memory, the first."""
+    seen = set()
+    for row in rows:
+        if (digest := digest_in(row.id)) not in seen:
+            seen.add(digest)
+            yield row
 
 
 def fields_of(namespace: Namespace, key: str, value: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from recallflow.client import AsyncRecallClient, RecallClient
 from recallflow.errors import UsageError
 from recallflow.integrations.langchain import RecallRetriever
 from recallflow.integrations.langgraph import RecallStore
+from recallflow.integrations.langgraph_items import fields_of, new_id
 from recallflow.integrations.llama_index import RecallMemoryBlock
 from recallflow.integrations.openai_agents import RecallSession
 from recallflow.integrations.pydantic_ai import memory_toolset
@@ -206,6 +207,24 @@ def test_namespaces_of_a_user_are_listed(store: RecallStore, user: str) -> None:
     assert listed(max_depth=2, limit=1, offset=1) == [("c",)]
 
 
+def test_of_an_item_that_two_processes_made_at_once_the_newer_one_is_read_and_both_are_forgotten(
+    client: RecallClient, store: RecallStore, user: str
+) -> None:
+    for text in ("likes tea", "likes green tea"):
+        said = fields_of((user,), "drink", {"text": text}, [])
+        client.remember(user, said["content"], id=new_id((user,), "drink"), metadata=said["metadata"])
+    store.put((user,), "food", {"text": "likes cake"})
+    item = store.get((user,), "drink")
+    assert item is not None
+    assert item.value == {"text": "likes green tea"}
+    assert [found.value["text"] for found in store.search((user,))] == ["likes cake", "likes green tea"]
+    assert [found.key for found in store.search((user,), query="tea", filter={"text": {"$ne": "likes cake"}})] == [
+        "drink"
+    ]
+    store.delete((user,), "drink")
+    assert [store.get((user,), "drink"), len(store.search((user,)))] == [None, 1]
+
+
 def test_operations_in_one_batch_see_each_other_and_an_async_graph_s_too(store: RecallStore, user: str) -> None:
     async def both() -> list[Any]:
         return await store.abatch(
@@ -339,6 +358,17 @@ def test_a_long_session_is_read_in_pages(
             return [[item["content"] for item in await session.get_items(limit)] for limit in (None, 7, 0)]  # type: ignore[typeddict-item]
 
     assert asyncio.run(use()) == [NUMBERS, NUMBERS[3:], []]
+
+
+def test_an_item_that_its_answer_has_no_room_for_is_not_given_in_part(connection: dict[str, Any], user: str) -> None:
+    async def use() -> None:
+        async with AsyncRecallClient(**connection) as client:
+            session = RecallSession("s1", client, user)
+            await session.add_items([{"role": "user", "content": "x" * 1_048_300}])
+            with pytest.raises(UsageError, match="larger than its response topic takes"):
+                await session.get_items()
+
+    asyncio.run(use())
 
 
 # ---------------------------------------------------------------------- LlamaIndex
