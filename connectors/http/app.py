@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from recallflow.connectors.http import errors, openapi
 from recallflow.connectors.http.deciding import Rollouts
 from recallflow.connectors.http.door import Door
+from recallflow.connectors.http.explorer import routes as explorer
 from recallflow.connectors.http.gate import Gate, Traffic
 from recallflow.connectors.http.limits import Limits
 from recallflow.connectors.http.mem0 import routes as mem0
@@ -32,6 +33,7 @@ def build_app(
     for module in (memory, memories, graph):
         app.include_router(module.routes(door))
     app.include_router(rollout.routes(door, rollouts))
+    app.include_router(explorer.routes())
     app.include_router(mem0.routes(door))
     app.add_middleware(Gate, limits=limits, traffic=Traffic(registry))
     app.add_middleware(Traced)  # around the gate: a refusal is traced as well

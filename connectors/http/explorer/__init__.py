@@ -1,0 +1,1 @@
+"""The explorer: a page that shows a person's graph, episodes, and how one question was answered."""

@@ -1,0 +1,45 @@
+// Questions to the gateway that this page came from.
+import { credentials, owner } from "./session.js";
+
+const QUERY = new URL("../memory/query", import.meta.url);
+const ADVICE = {
+  unauthenticated: "Give an API key or a token: open the button with the name at the top.",
+  forbidden: "These credentials are for other tenants, users or projects. Choose whose memories, or other credentials.",
+  not_found: "It may have been forgotten, or was not there yet at the time that is shown.",
+  over_quota: "The tenant asks more than its quota allows. Wait a moment, then try again.",
+  too_many_requests: "The gateway is busy. Wait a moment, then try again.",
+  deadline: "The engine took too long. Try again; ask for less if it happens again.",
+  unavailable: "The engine is not ready: it starts, or Kafka is away. Try again in a moment.",
+  unreachable: "Is recallflow serve running, and the network there?",
+};
+
+/** Why a question was not answered. `advice`: what to do. */
+export class Refusal extends Error {
+  constructor({ code, message, fields = [] }) {
+    super(message);
+    this.code = code;
+    this.fields = fields;
+    this.advice = ADVICE[code] ?? "Correct what is named, then try again.";
+  }
+}
+
+/** The response to a query; raises Refusal. A signal that is given ends it early, with an AbortError. */
+export async function ask(query, signal) {
+  let response, body;
+  try {
+    response = await fetch(QUERY, {
+      method: "POST",
+      headers: { "content-type": "application/json", ...credentials() },
+      body: JSON.stringify({ ...owner(), ...query }),
+      credentials: "omit",
+      referrerPolicy: "no-referrer",
+      signal,
+    });
+    body = await response.json();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refusal({ code: "unreachable", message: "The gateway does not answer." });
+  }
+  if (body.error) throw new Refusal(body.error);
+  return body;
+}

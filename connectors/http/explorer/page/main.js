@@ -1,0 +1,147 @@
+// The page: what each part tells the others.
+import { clear, fail, say } from "./announce.js";
+import { connection } from "./connection.js";
+import { Details } from "./details.js";
+import { byId, el, show } from "./dom.js";
+import { Episodes } from "./episodes.js";
+import { around, pages } from "./explore.js";
+import { FilterForm } from "./filter_form.js";
+import { choose } from "./filters.js";
+import { Graph } from "./graph.js";
+import { Moment } from "./moment.js";
+import { Outline } from "./outline.js";
+import { Question } from "./question.js";
+import { isComplete } from "./session.js";
+import { Stage } from "./stage.js";
+import { openTab, tabs } from "./tabs.js";
+import { follow } from "./theme.js";
+
+const GROWTH = 4; // times the nodes of the picture before: each is laid out anew, so not every page makes one
+
+let graph = new Graph();
+let loading = null;
+let selected = { node: null, edge: null };
+let wanted = null; // numbers of nodes that another view asks to see
+
+const moment = new Moment(() => (question.again(), load()));
+const stage = new Stage(select);
+const details = new Details(select, () => moment.query());
+const outline = new Outline((node) => select({ node, edge: null }));
+const filters = new FilterForm(() => ((wanted = null), refresh()));
+const question = new Question({ asOf: () => moment.query(), name: nameOf, open: openNodes });
+const episodes = new Episodes({ at: () => moment.at, open: openNodes });
+
+follow(() => stage.recolour());
+tabs((name) => name === "episodes" && isComplete() && episodes.open());
+connection(() => {
+  moment.reset();
+  question.reset();
+  episodes.reset();
+  load();
+});
+if (isComplete()) load();
+
+/** Reads the graph of the time that is shown, page by page, and shows each as soon as it is there. */
+async function load() {
+  loading?.abort();
+  const { signal } = (loading = new AbortController());
+  const before = selected.node === null ? null : graph.nodes[selected.node].key;
+  const next = new Graph();
+  say("Loading the graph…");
+  clear();
+  try {
+    let shown = 0;
+    for await (const page of pages(moment.query(), signal)) {
+      next.add(page);
+      if (next.nodes.length < GROWTH * shown) continue;
+      shown = next.nodes.length;
+      take(next, before);
+      say(`${shown.toLocaleString("en")} nodes are loaded…`);
+    }
+    take(next, before);
+    done();
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    say("The graph was not loaded.");
+    fail(error, load);
+  }
+}
+
+function take(next, selectedKey) {
+  graph = next;
+  moment.reach(graph.nodes.flatMap(({ at }) => (at === null ? [] : [at])));
+  filters.show(graph);
+  stage.load(graph);
+  wanted = null;
+  refresh();
+  const node = graph.byKey.get(selectedKey);
+  if (selected.node !== null || selected.edge !== null) select({ node: node ?? null, edge: null });
+}
+
+function done() {
+  say(`${graph.nodes.length.toLocaleString("en")} nodes and ${graph.edges.length.toLocaleString("en")} relations are loaded.`);
+  const empty = byId("graph-empty");
+  empty.hidden = graph.nodes.length > 0;
+  if (moment.at === null) {
+    show(empty, el("h2", {}, "Nothing is remembered yet"), el("p", {}, "Send this user's messages to the gateway, then load the page again:"), el("pre", {}, "POST /memory/events"));
+  } else {
+    show(empty, el("h2", {}, "Nothing was there at this time"), el("p", {}, "Move the slider to a later time, or back to now."));
+  }
+  if (!byId("view-episodes").hidden) episodes.open();
+  document.documentElement.dataset.loaded = String(graph.nodes.length);
+}
+
+/** Shows what filters and the search let through. */
+function refresh() {
+  const shown = choose(graph, filters.chosen);
+  if (wanted) shown.found = shown.nodes.map((isShown, node) => Number(isShown && wanted.has(node)));
+  stage.filter(shown);
+  const listed = outline.show(graph, shown);
+  outline.mark(selected.node);
+  const count = shown.nodes.reduce((sum, one) => sum + one, 0);
+  const total = graph.nodes.length;
+  byId("count").textContent = `${count === total ? "" : `${count.toLocaleString("en")} of `}${total.toLocaleString("en")} nodes`;
+  byId("canvas").setAttribute("aria-label", `Graph of ${count.toLocaleString("en")} nodes`);
+  if (shown.found) say(`${listed.length.toLocaleString("en")} found.`);
+}
+
+function select({ node, edge }) {
+  selected = { node, edge };
+  stage.focus(node, edge);
+  outline.mark(node);
+  if (node !== null) {
+    details.node(graph, node);
+    stage.reveal(node);
+    say(`Selected: ${graph.label(node).slice(0, 100)}`);
+  } else if (edge !== null) {
+    details.edge(graph, edge);
+    say(`Selected the relation ${graph.edges[edge].type}.`);
+  } else {
+    details.nothing();
+  }
+}
+
+function nameOf(key) {
+  const node = graph.byKey.get(key) ?? graph.byKey.get(`memory:${key}`);
+  return node === undefined ? key : graph.label(node);
+}
+
+/** Shows nodes in the graph, by their keys or memories' ids; reads those that are not loaded. */
+async function openNodes(keys) {
+  const numbers = () => keys.flatMap((key) => graph.byKey.get(key) ?? graph.byKey.get(`memory:${key}`) ?? []);
+  if (numbers().length < keys.length) {
+    try {
+      graph.add(await around(keys.slice(0, 20), moment.query()));
+      filters.show(graph);
+      stage.load(graph);
+    } catch (error) {
+      fail(error, () => openNodes(keys));
+    }
+  }
+  openTab("graph");
+  const found = numbers();
+  wanted = found.length > 1 ? new Set(found) : null;
+  refresh();
+  select({ node: found.length === 1 ? found[0] : null, edge: null });
+  (found.length === 1 ? byId("details") : byId("canvas")).focus();
+}

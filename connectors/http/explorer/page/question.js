@@ -1,0 +1,80 @@
+// One question: the form, the answer with its reasons, and what the graph looked at for it.
+import { clear, fail, say } from "./announce.js";
+import { answered } from "./answer.js";
+import { ask } from "./api.js";
+import { byId, el, show } from "./dom.js";
+import { traced } from "./trace.js";
+
+const MODES = ["hybrid", "balanced", "relevance", "recency", "entity_focused", "episode", "decayed", "auto"];
+
+export class Question {
+  /** `host`: { asOf(), name(key), open(keys) }: the time that is shown, what a node is called, and nodes in the graph. */
+  constructor(host) {
+    this.host = host;
+    this.result = el("div", { class: "result" });
+    this.form = el(
+      "form", { class: "ask", on: { submit: (event) => (event.preventDefault(), this.ask()) } },
+      el("label", { class: "grow" }, el("span", { class: "hidden" }, "Question"), el("input", { name: "query", type: "search", required: true, placeholder: "Ask these memories something", autocomplete: "off" })),
+      el("label", {}, "Mode ", el("select", { name: "mode" }, MODES.map((mode) => el("option", { value: mode }, mode.replaceAll("_", " "))))),
+      el("label", {}, "Answers ", el("input", { name: "k", type: "number", min: 1, max: 50, value: 10 })),
+      el("label", {}, "Hops ", el("select", { name: "hops" }, [1, 2, 3].map((hops) => el("option", { value: hops }, String(hops))))),
+      el("button", { class: "main" }, "Ask"),
+    );
+    this.reset();
+    show(byId("view-question"), this.form, this.result);
+  }
+
+  /** Forgets the last answer. */
+  reset() {
+    this.abort?.abort();
+    show(this.result, el("div", { class: "empty" }, el("h2", {}, "Ask something"), el("p", {}, "You see each memory of the answer, why it is there, how its score came about, and which edges of the graph were followed.")));
+  }
+
+  /** Asks again, where there was a question, as another time is shown. */
+  again() {
+    if (this.form.elements.query.value.trim()) this.ask();
+  }
+
+  /** Asks what the form says. */
+  async ask() {
+    const { query, mode, k, hops } = Object.fromEntries(new FormData(this.form));
+    this.abort?.abort();
+    const { signal } = (this.abort = new AbortController());
+    const same = { query, k: Number(k), mode, traversal_depth: Number(hops), ...this.host.asOf() };
+    this.result.setAttribute("aria-busy", "true");
+    say("Asking…");
+    try {
+      const [response, trace] = await Promise.all([
+        ask({ type: "recall", strategy: "hybrid_graph", explain: true, ...same }, signal),
+        ask({ type: "graph.trace", ...same }, signal),
+      ]);
+      clear();
+      this.#show(response, trace.graph_trace);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      say("The question was not answered.");
+      fail(error, () => this.ask());
+    }
+    this.result.removeAttribute("aria-busy");
+  }
+
+  #show({ status, memories, warnings, answerable, processing_time_ms: took, fallback }, trace) {
+    const warned = warnings.filter(({ code }) => code !== "unknown_field");
+    show(
+      this.result,
+      el("h2", { class: "hidden" }, "Answer"),
+      el("p", { class: "summary" }, summary(memories.length, answerable, took)),
+      warned.length ? el("ul", { class: status === "degraded" ? "note" : "hint" }, warned.map(({ code, detail }) => el("li", {}, el("b", {}, code.replaceAll("_", " ")), ` ${detail}`))) : null,
+      memories.length ? el("ol", { class: "cards", "aria-label": "Memories of the answer" }, memories.map((memory) => answered(memory, (id) => this.host.open([id])))) : el("p", { class: "hint" }, "No memory fits. Ask in other words, or look at another time."),
+      traced({ ...trace, fallback: trace.fallback ?? fallback ?? null }, this.host.name, this.host.open),
+    );
+    say(`${memories.length} memories answer the question.`);
+  }
+}
+
+function summary(count, answerable, took) {
+  const parts = [`${count} memories`];
+  if (answerable !== null && answerable !== undefined) parts.push(`an answer is among them with ${Math.round(100 * answerable)} %`);
+  if (took !== null && took !== undefined) parts.push(`${took.toFixed(1)} ms in the engine`);
+  return parts.join(" · ");
+}

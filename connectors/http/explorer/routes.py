@@ -1,0 +1,66 @@
+"""GET /explore: the page, and beside it the files it is made of. What it shows it asks POST /memory/query for, with the
+credentials that its reader gives."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from recallflow.connectors.http.errors import Problem
+from recallflow.connectors.http.explorer.files import PAGE, File, load
+
+# Scripts and styles come from these files alone, none stands within the page, and no text becomes markup: a memory that
+# holds markup is shown as the text that it is, even where a script of ours would forget that.
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self' data:",
+        "worker-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types recallflow-worker",
+    )
+)
+HEADERS: Mapping[str, str] = MappingProxyType(
+    {
+        "content-security-policy": POLICY,
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+        "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "permissions-policy": "camera=(), geolocation=(), microphone=()",
+        "cache-control": "no-cache",  # asked for again with its ETag: a new version is there at once
+    }
+)
+
+
+def routes() -> APIRouter:
+    """The routes. Raises UsageError where the library that draws is not installed."""
+    router = APIRouter(include_in_schema=False)
+    files = load()
+
+    @router.get("/explore")
+    async def page(request: Request) -> Response:
+        return _sent(files[PAGE], request)
+
+    @router.get("/explore/{name:path}")
+    async def file(name: str, request: Request) -> Response:
+        if name not in files:
+            raise Problem("not_found", "the explorer has no such file; GET /explore is its page")
+        return _sent(files[name], request)
+
+    return router
+
+
+def _sent(file: File, request: Request) -> Response:
+    headers = {**HEADERS, "etag": file.etag}
+    if request.headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, headers=headers, media_type=file.media_type)
