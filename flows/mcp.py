@@ -6,6 +6,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from prometheus_client import CollectorRegistry
+
+from recallflow.connectors.http.gate import Gate, Traffic
+from recallflow.connectors.http.limits import Limits
 from recallflow.connectors.http.server import listen, serve
 from recallflow.connectors.mcp.caller import Caller, Place
 from recallflow.connectors.mcp.http import build_http, caller_in
@@ -72,7 +76,9 @@ def serve_http(config: Config, behind: Behind, place: Place, at: Address) -> Non
     """Serves over HTTP, until SIGTERM or SIGINT. Each request brings credentials, and names its user."""
     admission = Present(behind.authoriser)
     server = build_server(Performer(behind.service, admission, config.serve.timeout_s), partial(caller_in, place))
-    app: Any = build_http(server, place, admission, at.host)
+    chosen = config.serve
+    limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)
+    app: Any = Gate(build_http(server, place, admission, at.host), limits, Traffic(CollectorRegistry()))
     with listen(*at) as listening:
         warn_where_open(at.host, behind.authoriser)
-        serve(app, listening, config.serve.stop_timeout_s)
+        serve(app, listening, chosen.stop_timeout_s)

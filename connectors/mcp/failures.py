@@ -5,6 +5,7 @@ import logging
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from recallflow.connectors.http.gate import trace_of
 from recallflow.errors import DeliveryFailed, InvalidRecord, QueryFailed, QueryTimeout, SourceError
 
 _ADVICE = {
@@ -38,7 +39,7 @@ def explain(error: Exception) -> str:
             return f"not_stored: {error} Search for it before you call again: it may be stored all the same."
         case SourceError():
             return f"unavailable: {error}. Tell the user that the memory is not available at present."
-    _log.error("a tool failed: %s", type(error).__name__)
+    _log.error("our own code failed at a tool\n%s", trace_of(error))
     return "internal_error: the memory failed; its log says more. Do not try again with the same arguments."
 
 

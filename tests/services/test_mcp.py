@@ -205,6 +205,13 @@ def test_over_http_who_is_not_let_in_hears_why(address: str, headers: dict[str, 
     assert (refused.status_code, refused.json()["error"]["code"]) == (status, code)
 
 
+def test_over_http_a_user_who_is_named_twice_is_nobody(address: str) -> None:
+    sent = [("x-api-key", KEY.text()), ("x-end-user-id", "ann"), ("x-end-user-id", "bob"), ("accept", "*/*")]
+    refused = httpx2.post(f"{address}/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=sent)
+    assert refused.status_code == 401
+    assert "is given twice" in refused.json()["error"]["message"]
+
+
 def test_over_http_requests_of_other_sites_and_sizes_are_refused(address: str) -> None:
     known = {"x-api-key": KEY.text(), "x-end-user-id": "ann", "accept": "application/json, text/event-stream"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
