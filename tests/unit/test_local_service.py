@@ -172,7 +172,7 @@ def test_an_answer_that_waited_over_a_restart_is_nobody_else_s(tmp_path: Path) -
     async def leave(service: LocalService) -> None:
         await service.store(memory(id="m"), ())
         with pytest.raises(QueryTimeout):
-            await service.ask(recall(id="left", wait_for=ENDLESS, wait_timeout_ms=60_000), (), 0.05)
+            await service.ask(recall(id="left", wait_for="lines:0:0", wait_timeout_ms=60_000), (), 0.05)
         await service.store(memory(id="n"), ())
 
     async def ask(service: LocalService) -> str:
@@ -183,7 +183,8 @@ def test_an_answer_that_waited_over_a_restart_is_nobody_else_s(tmp_path: Path) -
     with_service(config(tmp_path), leave)
     with pytest.raises(QueryTimeout):  # only its own answer will do
         with_service(config(tmp_path), ask)
-    lines = [orjson.dumps(ANN | {"type": "recall", "id": "line", "query": "The ferry?"})]
+    told = {"type": "memory", "id": "of a line", "content": "The ferry is late"}  # what was left waits for it
+    lines = [orjson.dumps(ANN | one) for one in (told, {"type": "recall", "id": "line", "query": "The ferry?"})]
     processed = process(lines, SETTINGS, tmp_path / "state")
     assert [one["query_id"] for one in processed.responses] == ["line"]
 
