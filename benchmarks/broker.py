@@ -93,6 +93,11 @@ share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
 """
 
+AUTHORIZES = """\
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+"""
+
 
 class Cluster:
     """A Kafka that answers at `bootstrap_servers`, started by somebody else."""
@@ -134,13 +139,17 @@ class Cluster:
 class Broker(Cluster):
     """A broker of one's own, from `with` on; data, ports and topics outlive `stop()` and `start()` until it ends."""
 
-    def __init__(self, port: int | None = None, users: Mapping[str, str] | None = None) -> None:
-        """`users`: names and passwords of those who may come in at `guarded_servers` (SASL_PLAINTEXT, PLAIN). A client
-        that is told `wire_port` keeps to it: what listens there passes its bytes on to `wired_port`, or does not."""
+    def __init__(
+        self, port: int | None = None, users: Mapping[str, str] | None = None, *, authorizes: bool = False
+    ) -> None:
+        """`users`: names and passwords of those who may come in at `guarded_servers` (SASL_PLAINTEXT, PLAIN), and with
+        `authorizes` do there what ACLs say. A client that is told `wire_port` keeps to it: what listens there passes
+        its bytes on to `wired_port`, or does not."""
         client_port, self._controller_port, self._guarded_port, self.wire_port, self.wired_port = free_ports(port, 4)
         super().__init__(f"{HOST}:{client_port}")
         self._port = client_port
         self._users = users or {}
+        self._authorizes = authorizes
         self.guarded_servers = f"{HOST}:{self._guarded_port}"
         self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         self._open = ExitStack()
@@ -217,7 +226,8 @@ class Broker(Cluster):
     def _format(self) -> None:
         config = self._directory / "server.properties"
         config.write_text(
-            PROPERTIES.format(
+            (AUTHORIZES if self._authorizes else "")
+            + PROPERTIES.format(
                 host=HOST,
                 port=self._port,
                 guarded_port=self._guarded_port,

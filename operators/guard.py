@@ -57,7 +57,8 @@ def once(
 
 def report(step: str, position: Position, error: Exception, undo: Undo | None = None) -> None:
     """Says in the log where our own code failed."""
-    _log.error("%s: our own code failed in step %s\n%s", position, step, _trace(error))
+    known = {"position": str(position), "code": "internal_error"}
+    _log.error("%s: our own code failed in step %s\n%s", position, step, _trace(error), extra=known)
     if undo is not None:
         undo()
 

@@ -98,7 +98,7 @@ class StateDirectory:
             if not (path / DESCRIPTION).exists():
                 _create(path, fingerprint, at_rest)
             stored = describe(path)
-            _compare(path, stored.fingerprint, fingerprint)
+            check_settings(path, stored.fingerprint, fingerprint)
             directory = cls(path, fingerprint, stored.keyring(path, at_rest), cache_bytes, lock_wait_s)
             directory._lock = lock.pop_all()
         return directory
@@ -305,7 +305,8 @@ def _check_whole(folder: Path) -> None:
         raise StorageError(f"cannot open {folder}: it has lost its CURRENT file; restore a checkpoint")
 
 
-def _compare(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
+def check_settings(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
+    """Raises SettingsMismatch where a directory was made with others than these."""
     differing = [
         f"{name} is {was!r} there and {asdict(given)[name]!r} here"
         for name, was in asdict(stored).items()

@@ -59,6 +59,24 @@ def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
             os.close(held.file)
 
 
+def holder(path: Path) -> str | None:
+    """Who holds a directory; None where nobody does. Nothing is written, and whoever comes meanwhile waits but a
+    moment. Raises StorageError."""
+    try:
+        file = os.open(path / LOCK, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"cannot read {path / LOCK}: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _holder(file)
+    finally:
+        os.close(file)
+    return None
+
+
 def _acquired(path: Path, wait_s: float) -> int:
     try:
         file = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)

@@ -57,6 +57,7 @@ _OURS = frozenset(
     )
 )
 _INSTEAD = {"group.id": "run --deployment", "session.timeout.ms": "run --session-timeout-s"}
+READER_GROUP = "recallflow"  # librdkafka wants one; nothing is ever committed under it
 _SERVERS = frozenset(("bootstrap.servers", "metadata.broker.list"))
 
 
@@ -97,7 +98,7 @@ class KafkaOptions:
         """For a consumer with assigned partitions and offsets: no group, no commits. An offset that is gone is an
         error, never a silent jump."""
         return {
-            "group.id": "recallflow",  # librdkafka wants one; nothing is ever committed under it
+            "group.id": READER_GROUP,
             "socket.nagle.disable": True,
             "fetch.queue.backoff.ms": 2,
             "queued.min.messages": 5_000,

@@ -10,6 +10,7 @@ from recallflow.cli import (
     categories,
     demo,
     dlq,
+    doctor,
     enrich,
     erase,
     graph,
@@ -41,7 +42,7 @@ def commands() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"recallflow {version('recallflow')}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     first = demo, pipe, memory, replay, graph, categories, quota, keys
-    for module in (*first, kafka, enrich, serve, mcp, reembed, dlq, inspect, person, erase, schema):
+    for module in (*first, kafka, enrich, serve, mcp, doctor, reembed, dlq, inspect, person, erase, schema):
         module.add_to(added)
     _add_debug(parser)
     return parser

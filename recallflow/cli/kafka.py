@@ -16,25 +16,17 @@ DEPLOYMENT = ("run.deployment", "run.session_timeout_s", "run.wait", "run.accept
 SHOWN = ("run.metrics_host", "run.metrics_port", "run.serve_while_catching_up", "run.log_format")
 
 
+RUN = (
+    *(*ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", *ENRICHMENT, *PACE),
+    *(*TOPICS, "topics.audit", "topics.replies", *DEPLOYMENT, *SHOWN),
+)
+
+
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     run = commands.add_parser(
         "run", help="the main flow against Kafka", description="Runs the main flow until SIGTERM."
     )
-    add_kafka(
-        run,
-        *ENGINE,
-        *GRAPH,
-        *RERANK,
-        *LLM,
-        "llm.query_timeout_ms",
-        *ENRICHMENT,
-        *PACE,
-        *TOPICS,
-        "topics.audit",
-        "topics.replies",
-        *DEPLOYMENT,
-        *SHOWN,
-    )
+    add_kafka(run, *RUN)
     run.add_argument("--print-config", action="store_true", help="print the settings that hold, and from where")
     run.set_defaults(run=run_flow)
     parser = commands.add_parser("topics", help="topics with sensible settings", description="Topics.")

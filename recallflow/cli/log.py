@@ -5,6 +5,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+from opentelemetry import trace
+
 
 class Lines(logging.Formatter):
     """`2026-01-31T12:00:00.123Z WARNING connectors.kafka.trouble: …`."""
@@ -14,10 +16,15 @@ class Lines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One object a line, a traceback within its `message`."""
+    """One object a line, a traceback within its `message`; with the trace that it was written in, and the position and
+    error code that it is about, where they are known."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {"time": _time(record), "level": record.levelname.lower(), "logger": _name(record)}
+        fields |= {name: record.__dict__[name] for name in ("position", "code") if name in record.__dict__}
+        current = trace.get_current_span().get_span_context()
+        if current.is_valid:
+            fields |= {"trace_id": f"{current.trace_id:032x}", "span_id": f"{current.span_id:016x}"}
         return json.dumps(fields | {"message": super().format(record)}, ensure_ascii=False)
 
 

@@ -117,7 +117,7 @@ def test_every_command_that_opens_a_directory_is_tried() -> None:
                 yield parser.prog.removeprefix("recallflow ")
 
     tried = {" ".join(words[: 1 + (words[0] in ("state", "graph"))]) for words in COMMANDS.values()}
-    assert set(takers(commands())) == tried
+    assert set(takers(commands())) - {"doctor"} == tried  # which says who is there, and looks at the rest
 
 
 def test_the_first_goes_on_after_the_second_was_refused(tmp_path: Path, start: Start, pipe: Pipe) -> None:

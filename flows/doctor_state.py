@@ -1,0 +1,119 @@
+"""What `recallflow doctor` looks at on this machine: the state directory and its disk. Nothing there is written."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from recallflow.embedder import Embedder
+from recallflow.errors import RecallflowError
+from recallflow.flows.begin import Begin
+from recallflow.flows.config import Config
+from recallflow.flows.encryption import open_at_rest
+from recallflow.flows.finding import Finding, fail, ok, warn
+from recallflow.flows.rebuild import check_store
+from recallflow.flows.recovery import check_snapshots
+from recallflow.state.directory import (
+    BEGIN,
+    DESCRIPTION,
+    RECOVERY,
+    check_settings,
+    describe,
+    partition_folder,
+)
+from recallflow.state.lock import holder
+from recallflow.state.looking import uncleaned_owners
+
+FREE_LEAST_BYTES, FREE_GOOD_BYTES = 128 * 1024 * 1024, 2 * 1024 * 1024 * 1024
+FREE_GOOD_SHARE = 0.1
+COPIED_MOST_BYTES = 1024 * 1024 * 1024  # of a recovery store, which is read as a copy
+
+
+def state_findings(config: Config, embedder: Embedder | None) -> Iterator[Finding]:
+    """`embedder`: None where it cannot be loaded, which another finding says."""
+    path = config.state_dir
+    if path is None:
+        yield warn("state directory", "none is named, so that it is not looked at", "name it: --state-dir")
+        return
+    yield _disk(path)
+    if not path.exists():
+        yield _to_be_made(path)
+        return
+    yield from _tried("state directory", lambda: _described(path, config, embedder))
+    used_by = None
+    try:
+        used_by = holder(path)
+    except RecallflowError as error:
+        yield fail("lock", str(error))
+    if used_by is not None:
+        todo = "if that is not the engine, stop it; what it works on is not looked at now"
+        yield warn("lock", f"{path} is in use by {used_by}", todo)
+        return
+    yield ok("lock", "nobody holds it")
+    if (path / DESCRIPTION).exists():
+        yield from _tried("erasures", lambda: _erasures(path))
+    if (path / BEGIN).exists():
+        yield from _tried("recovery store", lambda: _recovery(path))
+
+
+def _tried(check: str, look: Callable[[], Finding]) -> Iterator[Finding]:
+    try:
+        yield look()
+    except RecallflowError as error:
+        yield fail(check, str(error))
+    except OSError as error:
+        yield fail(check, f"cannot be read: {error}", "give this user the right to read it")
+
+
+def _to_be_made(path: Path) -> Finding:
+    parent = next(one for one in (*path.absolute().parents,) if one.exists())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return fail("state directory", f"{path} cannot be made in {parent}", "give this user the right to write there")
+    return ok("state directory", f"{path} is not there yet: a first start makes it")
+
+
+def _described(path: Path, config: Config, embedder: Embedder | None) -> Finding:
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        return fail("state directory", f"{path} cannot be written to", "give this user the right to")
+    if not any(path.iterdir()):
+        return ok("state directory", f"{path} is empty: a first start fills it")
+    stored = describe(path)
+    stored.keyring(path, open_at_rest(config.encryption))
+    if embedder is not None:
+        check_settings(path, stored.fingerprint, config.engine.fingerprint(embedder))
+    encrypted = "" if stored.secret.master_key is None else f", encrypted with {stored.secret.master_key}"
+    return ok("state directory", f"{path}: {stored.fingerprint.partitions} state partitions{encrypted}")
+
+
+def _erasures(path: Path) -> Finding:
+    folders = [partition_folder(path, number) for number in range(describe(path).fingerprint.partitions)]
+    left = sum(uncleaned_owners(folder) for folder in folders if (folder / "CURRENT").exists())
+    if left:
+        todo = "start the engine, which cleans them, or: recallflow erase … --verify"
+        return warn("erasures", f"files may still hold something of {left} erased users", todo)
+    return ok("erasures", "nothing is left to clean")
+
+
+def _recovery(path: Path) -> Finding:
+    check_store(path)
+    Begin.read(path)
+    size_bytes = sum(file.stat().st_size for file in (path / RECOVERY).iterdir())
+    if size_bytes > COPIED_MOST_BYTES:
+        what = f"{size_bytes:,} bytes are too many to be looked through"
+        return warn("recovery store", what, "recallflow state verify")
+    with tempfile.TemporaryDirectory(prefix="recallflow-") as copied:  # to open SQLite's files may change them
+        shutil.copytree(path / RECOVERY, Path(copied) / RECOVERY)
+        check_snapshots(Path(copied))
+    return ok("recovery store", f"{size_bytes:,} bytes, all readable")
+
+
+def _disk(path: Path) -> Finding:
+    there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+    used = shutil.disk_usage(there)
+    what = f"{used.free:,} of {used.total:,} bytes are free at {there}"
+    if used.free < FREE_LEAST_BYTES:
+        return fail("disk", what, "free some: without room the engine stops, and nothing acknowledged is lost")
+    if used.free < min(FREE_GOOD_BYTES, FREE_GOOD_SHARE * used.total):
+        return warn("disk", what, "free some, or move the state directory to a larger disk")
+    return ok("disk", what)

@@ -1,0 +1,33 @@
+"""`recallflow doctor`: whether the deployment that `run` would be started with works, and what to do."""
+
+import argparse
+
+import orjson
+
+from recallflow.cli.kafka import RUN
+from recallflow.cli.options import add_kafka, config
+from recallflow.flows.doctor import examine
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="looks at everything a deployment needs, and says what to do",
+        description="Looks at brokers, topics, rights, clocks, state, disk, models and auth, as `run` with the same "
+        "settings would find them. Changes nothing. Exit code 1 where something fails.",
+    )
+    add_kafka(parser, *RUN)
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each check")
+    parser.set_defaults(run=run_doctor)
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    failed = False
+    for finding in examine(config(options)):
+        failed |= finding.status == "FAIL"
+        if options.json:
+            print(orjson.dumps(finding._asdict()).decode(), flush=True)
+        else:
+            todo = f"\n      → {finding.todo}" if finding.todo else ""
+            print(f"{finding.status:<5} {finding.check}: {finding.what}{todo}", flush=True)
+    return 1 if failed else 0
