@@ -64,16 +64,20 @@ class Gateway:
                 process.kill()
                 process.wait()
 
+    def is_ready(self) -> bool:
+        """What /readyz says."""
+        with suppress(URLError, ConnectionError):  # a status but 2xx is one of these, too
+            urllib.request.urlopen(f"{self.url}/readyz").close()
+            return True
+        return False
+
     def _await(self, process: "subprocess.Popen[bytes]") -> None:
-        def is_ready() -> bool:
+        def has_begun() -> bool:
             if process.poll() is not None:
                 raise RuntimeError(f"the gateway has ended by itself, with exit code {process.returncode}")
-            with suppress(URLError, ConnectionError):
-                urllib.request.urlopen(f"{self.url}/readyz").close()  # an error for any status but 2xx
-                return True
-            return False
+            return self.is_ready()
 
-        if not retry(is_ready, time.monotonic() + READY_S):
+        if not retry(has_begun, time.monotonic() + READY_S):
             raise RuntimeError(f"the gateway was not ready within {READY_S:.0f} s")
 
 

@@ -66,8 +66,10 @@ def test_nothing_is_lost_or_crossed_when_gateways_and_the_broker_are_killed(
             stack.enter_context(gateways[0].running(log))
             more_answers()
             own.stop(hard=True)
+            assert retry(lambda: not gateways[1].is_ready(), time.monotonic() + WAIT_S)
             own.start()
             more_answers()
+            assert retry(gateways[1].is_ready, time.monotonic() + WAIT_S)
         finally:
             over = True
         asked.result()
