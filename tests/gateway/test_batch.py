@@ -85,7 +85,7 @@ def test_results_come_while_lines_are_still_sent(client: httpx.Client) -> None:
     connection.putheader("transfer-encoding", "chunked")
     connection.putheader("content-type", LINES["content-type"])
     connection.endheaders()
-    stream = connection.sock.makefile("rb")  # type: ignore[union-attr]
+    stream = connection.sock.makefile("rb")
     for number in (1, 2, 3):
         sent = line(f"n{number}")
         connection.send(b"%x\r\n%s\r\n" % (len(sent), sent))
