@@ -7,15 +7,24 @@ const MOST = 20;
 
 /** Calls `shown` with [{ id, content, spans, node }], at once with what is loaded, and again with what was asked for. */
 export async function evidenceOf(graph, edge, asOf, shown) {
-  const ids = edge.type === LINK ? [graph.nodes[edge.source].memory?.id].filter(Boolean) : edge.data.evidence.slice(0, MOST);
   const given = edge.data?.properties.evidence;
   const quotes = typeof given === "string" ? [given] : [];
+  const ids = stating(graph, edge, quotes).slice(0, MOST);
   const texts = new Map(ids.map((id) => [id, loaded(graph, id)]));
   const tell = () => shown(ids.map((id) => ({ id, ...read(texts.get(id), quotes, names(graph, edge)) })));
   tell();
   if (edge.type === LINK || !ids.length) return;
   await Promise.all([quote(graph, edge, asOf, quotes), ...ids.filter((id) => !texts.get(id)).map((id) => fetchText(id, texts))]);
   tell();
+}
+
+/** The ids of the memories that state an edge: of a link the one that is linked; where only words are given as evidence,
+ * those of its ends that have them. */
+function stating(graph, edge, quotes) {
+  const ends = [edge.source, edge.target].map((end) => graph.nodes[end].memory).filter(Boolean);
+  if (edge.type === LINK) return ends.slice(0, 1).map(({ id }) => id);
+  if (edge.data.evidence.length) return edge.data.evidence;
+  return ends.filter(({ content }) => found(content, quotes).length).map(({ id }) => id);
 }
 
 function loaded(graph, id) {

@@ -10,6 +10,7 @@ import { choose } from "./filters.js";
 import { Graph } from "./graph.js";
 import { Moment } from "./moment.js";
 import { Outline } from "./outline.js";
+import { typeName } from "./palette.js";
 import { Question } from "./question.js";
 import { isComplete } from "./session.js";
 import { Stage } from "./stage.js";
@@ -115,7 +116,7 @@ function select({ node, edge }) {
     say(`Selected: ${graph.label(node).slice(0, 100)}`);
   } else if (edge !== null) {
     details.edge(graph, edge);
-    say(`Selected the relation ${graph.edges[edge].type}.`);
+    say(`Selected the relation: ${typeName(graph.edges[edge].type)}.`);
   } else {
     details.nothing();
   }

@@ -15,8 +15,8 @@ const AREA = 90; // square pixels of a symbol in the legend
 /** The place of a kind in KINDS; a kind that is not there looks like a condition. */
 export const kindIndex = (kind) => (KINDS.includes(kind) ? KINDS.indexOf(kind) : KINDS.indexOf("condition"));
 
-/** The place of a type among those that have a colour. */
-export const typeIndex = (type) => (TYPES.includes(type) ? TYPES.indexOf(type) : TYPES.indexOf("other"));
+/** The place of a type among those that have a colour. In a trace a link is called `shared_node`. */
+export const typeIndex = (type) => (type === "shared_node" ? TYPES.indexOf(LINK) : TYPES.includes(type) ? TYPES.indexOf(type) : TYPES.indexOf("other"));
 
 /** A kind in words for people. */
 export const kindName = (kind) => NAMES[kind] ?? kind;
