@@ -166,8 +166,9 @@ class Journeys:
         with self._dropping:
             if len(self._late) >= LATE_MOST:
                 dropped = self._late.pop(next(iter(self._late)), None)
-                if dropped is not None and dropped.span is not None:
-                    dropped.span.end()  # a second end does nothing
+                # An event's ended with the event: to end it twice would be a line in the log.
+                if dropped is not None and dropped.span is not None and dropped.span.is_recording():
+                    dropped.span.end()
             self._late[position] = journey
 
     def _end(self, stage: Literal["state", "wait"], position: Position, journey: Journey) -> None:

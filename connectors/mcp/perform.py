@@ -21,6 +21,7 @@ from recallflow.parsing import parse
 from recallflow.queries import QueryEvent
 from recallflow.responses import EpisodeInfo, Receipt, Response
 from recallflow.service import Admission, Service
+from recallflow.tracing import trace_headers
 
 # Field of an event → argument that it is made of, where the two are called differently.
 _ARGUMENTS = {"k": "limit", "filters.session_ids": "session_id", "filters.categories": "category",
@@ -56,7 +57,7 @@ class Performer:
     async def _ask(self, caller: Caller, fields: dict[str, Any]) -> Response:
         query = cast(QueryEvent, _event(caller, fields))
         self._admission.check(query, caller.headers)
-        response = await self._service.ask(query, caller.headers, self._timeout_s)
+        response = await self._service.ask(query, (*caller.headers, *trace_headers()), self._timeout_s)
         if response.error is not None:
             raise QueryFailed(response.query_id, response.error)
         return response
@@ -65,7 +66,7 @@ class Performer:
         """What became of an event, where that is known in time."""
         event = cast(MemoryEvent, _event(caller, fields))
         self._admission.check(event, caller.headers)
-        return (await self._service.apply(event, caller.headers, self._timeout_s)).receipt
+        return (await self._service.apply(event, (*caller.headers, *trace_headers()), self._timeout_s)).receipt
 
 
 def _recall(arguments: SearchArguments) -> dict[str, Any]:

@@ -1,0 +1,60 @@
+"""What is kept of records under way is bounded, and each span ends once."""
+
+import logging
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from recallflow.flows import journeys as module
+from recallflow.flows.journeys import Journeys
+from recallflow.flows.stages import Stages
+from recallflow.operators.decode import decode
+from recallflow.outputs import Receipted
+from recallflow.records import Position, Record
+from recallflow.tracing import TRACE_HEADER
+
+MEMORIES, QUERIES = "memory.events", "query.events"
+PARENT = ((TRACE_HEADER, b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),)
+EVENT = b'{"type":"memory","tenant_id":"acme","user_id":"ann","content":"tea"}'
+QUERY = b'{"type":"recall","tenant_id":"acme","user_id":"ann","query":"tea?"}'
+MOST = 10
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(module, "tracer", provider.get_tracer("test"))
+    monkeypatch.setattr(module, "LATE_MOST", MOST)
+    return exporter
+
+
+@pytest.mark.parametrize(("topic", "value"), [(MEMORIES, EVENT), (QUERIES, QUERY)], ids=["events", "queries"])
+def test_what_waits_is_bounded_and_each_span_ends_once(
+    exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture, topic: str, value: bytes
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    journeys = Journeys(Stages((MEMORIES, QUERIES)), waits=QUERIES)
+    places = [Position(topic, 0, offset) for offset in range(3 * MOST)]
+    journeys.begin([decode(Record(place, value, 0, b"acme/ann", headers=PARENT)) for place in places], 0.0)
+    journeys.done(places)  # without an output
+    assert [journeys.is_late(place) for place in places] == [False] * 2 * MOST + [True] * MOST
+    (_, parent), *_ = journeys.headers(places[-1])
+    assert parent is not None
+    assert parent.startswith(PARENT[0][1][:36])
+    assert journeys.headers(places[0]) == ()
+    journeys.handed(Receipted(places[-1], 0, b"acme/ann", b"{}"))(5)
+    journeys.end_late(places[2 * MOST :])
+    assert not any(journeys.is_late(place) for place in places)
+    assert len(exported.get_finished_spans()) == len(places)
+    assert not caplog.records
+
+
+def test_records_that_are_read_again_to_rebuild_state_are_in_no_trace(exported: InMemorySpanExporter) -> None:
+    journeys, place = Journeys(Stages((MEMORIES, QUERIES)), waits=QUERIES), Position(MEMORIES, 0, 1)
+    journeys.begin([decode(Record(place, EVENT, 0, b"acme/ann", headers=PARENT, silent=True))], 0.0)
+    assert journeys.headers(place) == ()
+    journeys.done([place])
+    assert not exported.get_finished_spans()
