@@ -39,7 +39,9 @@ def control_file(folder: Path, *keys: tuple[ApiKeyText, dict[str, Any]]) -> Path
 def address_of(process: subprocess.Popen[Any]) -> str:
     """Where a command says that it serves."""
     assert process.stderr is not None
+    lines: list[str] = []
     for line in process.stderr:
-        if found := re.search(r"http://[\d.:]+", line if isinstance(line, str) else line.decode()):
+        lines.append(line if isinstance(line, str) else line.decode())
+        if found := re.search(r"http://[\d.:]+", lines[-1]):
             return found[0]
-    raise AssertionError("it did not start")
+    raise AssertionError("".join(lines))
