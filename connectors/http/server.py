@@ -37,6 +37,10 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        _log.warning("stopping: what is under way is answered; a second signal stops at once")
+        await super().shutdown(sockets)
+
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return nullcontext()
 
@@ -63,8 +67,7 @@ def serve(app: FastAPI, listening: socket.socket, stop_timeout_s: float) -> None
     def stop(number: int, _: object) -> None:
         if server.should_exit:
             os._exit(128 + number)
-        _log.warning("stopping: what is under way is answered; a second signal stops at once")
-        server.should_exit = True
+        server.should_exit = True  # and nothing else: a line of the log may be half written
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)

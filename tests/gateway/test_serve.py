@@ -1,0 +1,189 @@
+"""`recallflow serve` as a process, over a state directory: who may come in, who decides, and how it ends."""
+
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx
+import pytest
+
+from recallflow.credentials import ApiKeyText
+from tests.unit.senders import SECRET, api_key, token
+
+ANN = {"tenant_id": "acme", "user_id": "ann"}
+EVENT = {"type": "memory", **ANN, "content": "Ann is allergic to peanuts"}
+QUERY = {"type": "recall", **ANN, "query": "what can't Ann eat?"}
+DECISION = {"tenant_id": "acme", "mode": "shadow", "by": "kim", "why": "a week of it"}
+TENANTS, ANNS, DEPLOYMENTS, REVOKED, OTHERS = (ApiKeyText.new() for _ in range(5))
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+class Served:
+    """A gateway that runs. `said`: what it wrote to standard error, once it has ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process, self.said = process, ""
+        assert process.stderr is not None
+        self._stderr = process.stderr
+        while (found := re.search(r"serving at (http://\S+)", self.said)) is None:
+            line = self._stderr.readline().decode()
+            assert line, self.said
+            self.said += line
+        self.url = found[1]
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        self.said += self._stderr.read().decode()
+        return self.process.wait()
+
+
+@contextmanager
+def serving(start: Start, *words: str | Path) -> Iterator[Served]:
+    served = Served(start("serve", "--port", "0", *words))
+    yield served
+    assert served.stop() == 0, served.said
+
+
+@pytest.fixture(scope="module")
+def control(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of keys that were made, and of one that was taken back."""
+    before_ms = time.time_ns() // 1_000_000 - 60_000
+    made = [
+        api_key(TENANTS, timestamp=before_ms),
+        api_key(ANNS, end_users=["ann"], timestamp=before_ms),
+        api_key(DEPLOYMENTS, "*", timestamp=before_ms),
+        api_key(OTHERS, "globex", timestamp=before_ms),
+        api_key(REVOKED, timestamp=before_ms),
+        api_key(REVOKED, revoked=True, timestamp=before_ms + 1_000),
+    ]
+    path = tmp_path_factory.mktemp("control") / "control.jsonl"
+    path.write_bytes(b"".join(event.model_dump_json(exclude_none=True).encode() + b"\n" for event in made))
+    return path
+
+
+@pytest.fixture(scope="module")
+def guarded(start: Start, control: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A gateway that asks for credentials."""
+    folder = tmp_path_factory.mktemp("guarded")
+    config = folder / "recallflow.toml"
+    config.write_text(f'[auth]\nsecret = "{SECRET.decode()}"\n')
+    with serving(start, "--config", config, "--control", control, "--state-dir", folder / "s") as served:
+        yield served
+        assert "auth is on" in served.said
+
+
+def headers(key: ApiKeyText, **more: str) -> dict[str, str]:
+    return {"x-api-key": key.text(), **more}
+
+
+REFUSED: list[tuple[str, dict[str, str], int]] = [
+    ("nothing", {}, 401),
+    ("an unknown key", headers(ApiKeyText.new()), 401),
+    ("a revoked key", headers(REVOKED), 401),
+    ("another tenant's key", headers(OTHERS), 401),
+    ("a key and a token", headers(TENANTS, authorization="Bearer a.b.c"), 401),
+    ("a token that is none", {"authorization": "Bearer a.b.c"}, 401),
+    ("an expired token", {"authorization": f"Bearer {token(SECRET, 'HS256', None, exp=1_600_000_000)}"}, 401),
+    ("another tenant's token", {"authorization": f"Bearer {token(SECRET, 'HS256', None, tenant_id='globex')}"}, 403),
+    ("another user's", headers(TENANTS, **{"x-end-user-id": "bob"}), 403),
+]
+LET_IN: list[tuple[str, dict[str, str]]] = [
+    ("the tenant's key", headers(TENANTS)),
+    ("ann's key", headers(ANNS)),
+    ("the deployment's key", headers(DEPLOYMENTS)),
+    ("a token", {"authorization": f"Bearer {token(SECRET, 'HS256', None)}"}),
+    ("for ann", headers(TENANTS, **{"x-end-user-id": "ann"})),
+]
+
+
+@pytest.mark.parametrize(("given", "status"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+def test_who_may_not_is_refused_everywhere(guarded: Served, given: dict[str, str], status: int) -> None:
+    scope = "tenant_id=acme&user_id=ann"
+    with httpx.Client(base_url=guarded.url, headers=given, timeout=30) as client:
+        answers = [
+            client.post("/memory/query", json=QUERY),
+            client.post("/memory/events", json=EVENT),
+            *(client.get(f"{path}?{scope}") for path in ("/memories", "/episodes", "/graph/status", "/graph/explore")),
+            client.get(f"/memories/m?{scope}"),
+            client.delete(f"/memories/m?{scope}"),
+            client.patch(f"/memories/m?{scope}", json={"content": "else"}),
+            client.get(f"/graph/trace?{scope}&query=tea"),
+            client.post("/graph/rollout", json=DECISION),
+        ]
+    assert {one.status_code for one in answers} == {status}
+    assert not any(secret in one.text for one in answers for secret in given.values())
+
+
+@pytest.mark.parametrize("given", [case[1] for case in LET_IN], ids=[case[0] for case in LET_IN])
+def test_who_may_is_answered(guarded: Served, given: dict[str, str]) -> None:
+    with httpx.Client(base_url=guarded.url, headers=given, timeout=30) as client:
+        assert client.post("/memory/events?wait=applied", json=EVENT).json()["applied"] is True
+        assert client.post("/memory/query", json=QUERY).json()["memories"][0]["content"] == EVENT["content"]
+
+
+def test_a_key_for_one_user_is_for_nobody_else(guarded: Served) -> None:
+    asked = QUERY | {"user_id": "bob"}
+    answered = httpx.post(f"{guarded.url}/memory/query", json=asked, headers=headers(ANNS), timeout=30)
+    assert (answered.status_code, answered.json()["error"]["code"]) == (403, "forbidden")
+
+
+def test_who_decides_has_a_key_for_any_tenant(guarded: Served, control: Path) -> None:
+    url = f"{guarded.url}/graph/rollout"
+    for key in (TENANTS, ANNS):
+        assert httpx.post(url, json=DECISION, headers=headers(key), timeout=30).status_code == 403
+    assert b"graph.rollout" not in control.read_bytes()
+    decided = httpx.post(url, json=DECISION, headers=headers(DEPLOYMENTS), timeout=30)
+    assert (decided.status_code, decided.json()) == (202, DECISION)
+    shown = httpx.get(f"{url}?tenant_id=acme", headers=headers(TENANTS), timeout=30).json()
+    assert (shown["mode"], shown["by"]) == ("shadow", f"kim (key {DEPLOYMENTS.name})")
+    status = httpx.get(f"{guarded.url}/graph/status", params=ANN, headers=headers(TENANTS), timeout=30).json()
+    assert status["graph_status"]["rollout"]["mode"] == "shadow"
+    assert httpx.get(f"{url}?tenant_id=acme", headers=headers(ANNS), timeout=30).status_code == 403
+    assert control.read_bytes().count(b"graph.rollout") == 1
+
+
+@pytest.mark.parametrize("left_out", ["tenant_id", "mode", "by", "why"])
+def test_a_decision_says_all_of_it(guarded: Served, left_out: str) -> None:
+    given = {name: value for name, value in DECISION.items() if name != left_out}
+    answered = httpx.post(f"{guarded.url}/graph/rollout", json=given, headers=headers(DEPLOYMENTS), timeout=30)
+    assert answered.status_code == 400
+    assert [one["field"] for one in answered.json()["error"]["fields"]] == [left_out]
+
+
+def test_what_is_under_way_is_answered_before_the_end(start: Start, tmp_path: Path) -> None:
+    """A query that waits for a write that never comes is answered after its wait, although SIGTERM came before."""
+    asked = QUERY | {"wait_for": "local:0:1000", "wait_timeout_ms": 2_000}
+    answers: list[Any] = []
+    with serving(start, "--state-dir", tmp_path / "s") as served:
+        url = f"{served.url}/memory/query"
+        asking = Thread(target=lambda: answers.append(httpx.post(url, json=asked, timeout=30)))
+        asking.start()
+        while "under_way 1.0" not in httpx.get(f"{served.url}/metrics", timeout=30).text:
+            assert asking.is_alive()
+    asking.join()
+    assert answers[0].status_code == 200
+    assert "stale_read" in answers[0].text
+
+
+@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_an_open_door_is_warned_about(start: Start, tmp_path: Path, host: str, warned: bool) -> None:
+    with serving(start, "--host", host, "--state-dir", tmp_path / "s") as served:
+        pass
+    assert ("can be reached from elsewhere" in served.said) is warned
+
+
+def test_what_cannot_be_served_is_told_in_a_line(cli: Callable[..., Any], guarded: Served, tmp_path: Path) -> None:
+    port = guarded.url.rpartition(":")[2]
+    taken = cli("serve", "--port", port, "--state-dir", tmp_path / "s")
+    assert taken.returncode == 2
+    assert "cannot listen at 127.0.0.1" in taken.stderr
+    lost = cli("serve", "--control", "control.jsonl")
+    assert lost.returncode == 2
+    assert "--control goes with --state-dir" in lost.stderr
