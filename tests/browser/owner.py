@@ -1,21 +1,14 @@
-"""The memories of one person, as events: small ones to look at closely, and 5,000 nodes to look at from afar."""
+"""The memories of one person, as events: few, to be looked at closely."""
 
-import random
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.large_graph import HOUR_MS, START_MS
+
 OWNER = {"tenant_id": "acme", "user_id": "ann"}
-CROWD = {"tenant_id": "acme", "user_id": "crowd"}
 SCRIPT = "<script>window.hit = 1</script><img src=x onerror='window.hit = 1'> [here](javascript:alert(1)) \u202eexe.gnp"
 QUOTE = "my knee hurts 🦵 after long runs"
-START_MS = 1_767_225_600_000  # 2026-01-01
-HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-
-_PLACES = ("Harbour", "Atlas", "Cedar", "Nova", "Orchid", "Falcon", "River", "Juniper", "Copper", "Willow")
-_KINDS = ("Clinic", "Bakery", "Garden", "School", "Library", "Club", "Studio", "Market", "Museum", "Theatre")
-_TOPICS = ("travel", "food", "work", "health", "family", "music", "money", "school")
-_THINGS = ("the blue folder", "two tickets", "the receipts", "a lamp", "her notes", "the spare keys")
 
 
 def close_up() -> Iterator[dict[str, Any]]:
@@ -45,26 +38,6 @@ def close_up() -> Iterator[dict[str, Any]]:
         _edge("m2", "m4", "depends_on", expires_at=START_MS + 900 * DAY_MS),
     ]
     yield OWNER | {"type": "graph.edges", "id": "e1", "timestamp": START_MS + 4 * DAY_MS, "edges": edges}
-
-
-def crowd(nodes: int) -> Iterator[dict[str, Any]]:
-    """So many nodes, or a few more: memories, and what they have in common. The same every time."""
-    chance = random.Random(7)
-    places = [f"{place} {kind}" for place in _PLACES for kind in _KINDS]
-    for number in range(nodes - len(places) - len(_TOPICS)):
-        place = places[int(chance.random() ** 2 * len(places))]
-        entities = [{"name": place, "type": "place"}]
-        relation = {"source": place, "type": "near", "target": chance.choice(places)}
-        yield CROWD | {
-            "type": "memory",
-            "id": f"c{number}",
-            "timestamp": START_MS + number * HOUR_MS,
-            "session_id": f"s{number // 40}",
-            "content": f"Bring {chance.choice(_THINGS)} {number}",
-            "entities": entities,
-            "topics": [chance.choice(_TOPICS)],
-            **({"relations": [relation]} if chance.random() < 0.05 and relation["target"] != place else {}),
-        }
 
 
 def _message(id_: str, at_ms: int, session: str, content: str) -> dict[str, Any]:

@@ -232,7 +232,8 @@ def violations(page: Page) -> list[str]:
     found = Axe().run(page).response["violations"]
     wide = "[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1"
     wide += " && !e.closest('.wide, .timeline, .stage, .hidden')).map(e => e.outerHTML.slice(0, 80))"
-    return [f"{one['id']}: {node['html']}" for one in found for node in one["nodes"]] + page.evaluate(wide)
+    broken = [f"{one['id']}: {node['html']}" for one in found for node in one["nodes"]]
+    return [*broken, *page.evaluate(wide)]
 
 
 def test_colours_can_be_switched(explorer: Callable[..., Page]) -> None:

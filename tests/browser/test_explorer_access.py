@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.limits import Limits
 from recallflow.credentials import Headers
-from recallflow.errors import FieldProblem, InvalidRecord
+from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
 from recallflow.events import Event
 from recallflow.graphs import Subgraph
 from recallflow.queries import QueryEvent
@@ -82,7 +82,7 @@ def test_who_has_no_memories_is_told_how_to_send_some(page: Page) -> None:
     ("code", "advice"),
     [("unauthenticated", "Give an API key or a token"), ("forbidden", "are for other tenants, users or projects")],
 )
-def test_who_is_refused_is_told_what_to_do(page: Page, admission: Everybody, code: str, advice: str) -> None:
+def test_who_is_refused_is_told_what_to_do(page: Page, admission: Everybody, code: ErrorCode, advice: str) -> None:
     def refuse(*_: Event | Headers) -> None:
         raise InvalidRecord(code, [FieldProblem("", "the door is closed")])
 
