@@ -1,0 +1,136 @@
+"""The alert rules and the dashboard of docs/monitoring, as far as they can be judged without an engine; what they say
+of running processes is in tests/kafka/test_monitoring.py."""
+
+import json
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+DOCS = Path(__file__).parents[2] / "docs"
+MONITORING = DOCS / "monitoring"
+COLUMNS = 24
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    groups = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+
+
+def dashboard() -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())
+    return read
+
+
+def panels() -> list[dict[str, Any]]:
+    """Those with numbers."""
+    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+
+
+def listed() -> set[str]:
+    """Metrics that the documentation explains."""
+    pages = "".join((DOCS / name).read_text() for name in ("operations.md", "monitoring.md"))
+    return set(re.findall(r"^\| `(recallflow_\w+)", pages, re.MULTILINE))
+
+
+def named(text: str) -> set[str]:
+    """Metrics that an expression looks at, a histogram's by its own name."""
+    return {re.sub(r"_bucket$", "", name) for name in re.findall(r"\brecallflow_\w+", text)}
+
+
+@pytest.mark.needs("promtool")
+@pytest.mark.parametrize(
+    "words", ["check rules alerts.yml", "check config prometheus.yml", "test rules alerts_test.yml"]
+)
+def test_promtool_finds_nothing_wrong(words: str) -> None:
+    done = subprocess.run(["promtool", *words.split()], cwd=MONITORING, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_a_test_in_which_it_fires() -> None:
+    tests = yaml.safe_load((MONITORING / "alerts_test.yml").read_text())["tests"]
+    samples = [sample for test in tests for case in test["promql_expr_test"] for sample in case["exp_samples"]]
+    fired = [re.findall(r'alertname="(\w+)"', sample["labels"])[0] for sample in samples]
+    assert sorted(fired) == sorted(alerts())
+
+
+def test_the_test_of_normal_running_has_all_that_alerts_look_at() -> None:
+    normal = yaml.safe_load((MONITORING / "alerts_test.yml").read_text())["tests"][0]
+    given = {series["series"].partition("{")[0].removesuffix("_bucket") for series in normal["input_series"]}
+    assert {name for rule in alerts().values() for name in named(rule["expr"])} <= given
+
+
+def test_every_alert_says_what_to_do() -> None:
+    headings = re.findall(r"^### (\w+)$", (DOCS / "monitoring.md").read_text(), re.MULTILINE)
+    assert sorted(headings) == sorted(alerts())
+    for name, rule in alerts().items():
+        assert rule["labels"]["severity"] in ("critical", "warning", "info"), name
+        assert {*rule["annotations"]} == {"summary", "description", "runbook_url"}, name
+        assert rule["annotations"]["runbook_url"] == f"docs/monitoring.md#{name.lower()}"
+
+
+def test_expressions_look_at_metrics_that_there_are() -> None:
+    exprs = [target["expr"] for panel in panels() for target in panel["targets"]]
+    exprs += [rule["expr"] for rule in alerts().values()]
+    assert {name for expr in exprs for name in named(expr)} <= listed()
+
+
+def test_the_dashboard_shows_every_metric() -> None:
+    shown = {name for panel in panels() for target in panel["targets"] for name in named(target["expr"])}
+    assert listed() - shown == set()
+
+
+def test_grafana_reads_the_dashboard_as_it_is() -> None:
+    """Nothing is lost on its way through Grafana's own model of a dashboard."""
+    register_default_plugins()
+    read = json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard())))
+    assert [*lost(dashboard(), read)] == []
+
+
+def lost(written: Any, read: Any, path: str = "") -> list[str]:
+    """Where something was written and is not read so."""
+    if isinstance(written, dict) and isinstance(read, dict):
+        return [one for key, value in written.items() for one in lost(value, read.get(key), f"{path}.{key}")]
+    if isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
+        return [one for at, (a, b) in enumerate(zip(written, read, strict=True)) for one in lost(a, b, f"{path}[{at}]")]
+    return [] if written == read else [f"{path}: {written} → {read}"]
+
+
+def test_panels_lie_beside_each_other() -> None:
+    taken: Counter[tuple[int, int]] = Counter()
+    for panel in dashboard()["panels"]:
+        x, y, width, height = (panel["gridPos"][side] for side in "xywh")
+        assert x + width <= COLUMNS, panel["title"]
+        taken.update((column, line) for column in range(x, x + width) for line in range(y, y + height))
+    assert taken.most_common(1)[0][1] == 1
+
+
+def test_every_panel_is_told_apart_and_explained() -> None:
+    ids = [panel["id"] for panel in dashboard()["panels"]]
+    assert len(ids) == len({*ids})
+    titles = Counter(panel["title"] for panel in panels())
+    assert [title for title, times in titles.items() if times > 1] == []
+    for panel in panels():
+        assert panel["description"], panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["targets"], panel["title"]
+
+
+def test_every_expression_keeps_to_what_is_chosen_above() -> None:
+    variables = {variable["name"] for variable in dashboard()["templating"]["list"]}
+    assert variables == {"datasource", "job", "instance"}
+    for panel in panels():
+        for target in panel["targets"]:
+            assert target["datasource"] == panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+            for selector in re.findall(r"\b(?:recallflow|process)_\w+(\{.*?\})", target["expr"]):
+                assert selector.startswith('{job=~"$job", instance=~"$instance"'), panel["title"]
+            assert len(re.findall(r"\b(?:recallflow|process)_\w+\{", target["expr"])) == len(
+                re.findall(r"\b(?:recallflow|process)_\w+", target["expr"])
+            ), panel["title"]
