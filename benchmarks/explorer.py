@@ -48,7 +48,7 @@ _FRAMES = """
 def serving(state_dir: Path) -> Iterator[str]:
     """The address of a gateway over a state directory."""
     command = [
-        Path(sys.executable).with_name("recallflow"),
+        str(Path(sys.executable).with_name("recallflow")),
         "serve",
         "--state-dir",
         str(state_dir),
