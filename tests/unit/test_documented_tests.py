@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCS = ("graph.md", "llm.md", "recall.md", "security.md")
+DOCS = ("graph.md", "llm.md", "recall.md", "security.md", "services.md")
 TESTS = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")]
 NAMED_TEST = re.compile(r"`(?:([\w/]*test_\w+\.py))?(?:::(test_\w+))?`")
 NAMED_FILE = re.compile(r"`((?:recallflow|flows|operators|connectors|state|benchmarks|tests)/[\w/]+\.py)`")
