@@ -15,7 +15,16 @@ from recallflow.control import SETTLED_MS, TokenKey
 from recallflow.credentials import Headers
 from recallflow.decisions import History
 from recallflow.embedder import Matrix
-from recallflow.errors import DeliveryFailed, EmbedderError, FieldProblem, InvalidRecord, QueryTimeout, SourceError
+from recallflow.errors import (
+    DeliveryFailed,
+    EmbedderError,
+    FieldProblem,
+    InvalidRecord,
+    QueryTimeout,
+    RecallflowError,
+    SourceError,
+    trace_of,
+)
 from recallflow.events import MemoryEvent
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import Embedded
@@ -154,8 +163,9 @@ def _running(
             embedded.serve(calls, judge, metrics.tally.observe, None if beside is None else beside.attach)
         except BaseException as error:  # noqa: BLE001 - whoever calls is told
             failures.append(error)
-            calls.fail(f"the engine has stopped: {error}")
-            _log.error("the engine has stopped: %s", error)
+            is_told = isinstance(error, RecallflowError | OSError)  # what another says may quote a memory
+            calls.fail(f"the engine has stopped: {error if is_told else 'its own code failed; its log says where'}")
+            _log.error("the engine has stopped: %s", error if is_told else trace_of(error))
         else:
             calls.fail("the engine has stopped")
 

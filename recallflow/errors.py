@@ -28,6 +28,7 @@
 A message says what is wrong and what to do. `InvalidRecord` alone never stops a flow; a `StateError` always does.
 """
 
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -217,3 +218,14 @@ class QueryTimeout(RecallflowError, TimeoutError):
         complaint = f" Kafka's last complaint: {self.trouble}" if self.trouble else ""
         where = "is the engine running (recallflow run)?"
         return f"no response to query {self.query_id} within {self.timeout_s:g} s; {where}{complaint}"
+
+
+def trace_of(error: BaseException) -> str:
+    """The places and types of an error and what led to it. Not their messages: those may quote a memory."""
+    led: list[BaseException] = []  # one that is raised again, out of what was wrapped around it, leads to itself
+    before: BaseException | None = error
+    while before is not None and before not in led:
+        led.append(before)
+        before = before.__cause__ or (None if before.__suppress_context__ else before.__context__)
+    traces = ("".join([*traceback.format_tb(one.__traceback__), type(one).__qualname__]) for one in reversed(led))
+    return "\nled to\n".join(traces)

@@ -3,13 +3,13 @@ code fails."""
 
 import logging
 import time
-import traceback
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from recallflow.connectors.http.errors import Problem, body_of, refusal
 from recallflow.connectors.http.limits import Limits
+from recallflow.errors import trace_of
 from recallflow.responses import ErrorBody
 
 PROBES = ("/livez", "/readyz", "/metrics")  # they are answered however much there is to do
@@ -79,10 +79,3 @@ class Gate:
 def route_of(scope: Scope) -> str:
     """The path as the app knows it, without what a request put into it."""
     return getattr(scope.get("route"), "path", _NO_ROUTE)
-
-
-def trace_of(error: BaseException) -> str:
-    """The places and types of an error and what led to it. Not their messages: those may quote a memory."""
-    trace = "".join([*traceback.format_tb(error.__traceback__), type(error).__qualname__])
-    before = error.__cause__ or error.__context__
-    return trace if before is None else f"{trace_of(before)}\nled to\n{trace}"

@@ -5,8 +5,7 @@ import logging
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from recallflow.connectors.http.gate import trace_of
-from recallflow.errors import DeliveryFailed, InvalidRecord, QueryFailed, QueryTimeout, SourceError
+from recallflow.errors import DeliveryFailed, InvalidRecord, QueryFailed, QueryTimeout, SourceError, trace_of
 
 _ADVICE = {
     "not_found": "Search again, and take a memory_id from the result.",

@@ -253,6 +253,25 @@ def test_an_engine_that_dies_fails_every_call_and_says_so(tmp_path: Path, monkey
         with_service(config(tmp_path), talk)
 
 
+def test_what_a_defect_says_may_quote_a_memory_and_is_told_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def talk(service: LocalService) -> None:
+        def fail(_: StateDirectory) -> None:
+            raise KeyError(memory().content)
+
+        monkeypatch.setattr(StateDirectory, "sync", fail)
+        waiting = service.ask(recall(wait_for=ENDLESS, wait_timeout_ms=60_000), (), LONG_S)
+        with pytest.raises(SourceError, match="its own code failed") as told:
+            await waiting
+        assert "ferry" not in f"{told.value}{service.obstacle()}"
+
+    with pytest.raises(KeyError):
+        with_service(config(tmp_path), talk)
+    assert "KeyError" in caplog.text
+    assert "ferry" not in caplog.text
+
+
 def test_a_start_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def tell(service: LocalService) -> None:
         await service.store(memory(id="m"), ())
