@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from recallflow.embedder import Matrix
-from recallflow.errors import EmbedderError
 from recallflow.events import MemoryEvent
 from recallflow.flows.embedding import Ahead, text_of, with_vector
 from recallflow.operators.events import Item, Write
@@ -53,15 +52,17 @@ class Beside:
         """One call after the other, until nothing of the tenant waits."""
         try:
             while waiting := self._waiting.pop(tenant_id, None):
-                self._waiting[tenant_id] = waiting[AT_ONCE:]
-                await self._ask(tenant_id, waiting[:AT_ONCE])
+                wanted = [one for one in waiting if not one[1].done()]  # who waited for another has given up
+                self._waiting[tenant_id] = wanted[AT_ONCE:]
+                if wanted:
+                    await self._ask(tenant_id, wanted[:AT_ONCE])
         finally:
             del self._asking[tenant_id]
 
     async def _ask(self, tenant_id: str, waiting: Sequence[_Waiting]) -> None:
         try:
             found = await asyncio.wrap_future(self._ahead.start(tenant_id, [text for text, _ in waiting]))
-        except EmbedderError as error:
+        except Exception as error:  # noqa: BLE001 - the service's, or a defect: who waits is told, and others go on
             for _, future in waiting:
                 if not future.done():
                     future.set_exception(error)

@@ -26,6 +26,7 @@ from recallflow.errors import (
 from recallflow.flows import local
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import process
+from recallflow.flows.embedding import Ahead
 from recallflow.flows.local import EVENTS, LocalService, open_local
 from recallflow.flows.model_settings import EmbeddingSettings
 from recallflow.flows.security_settings import AuthSettings
@@ -363,6 +364,49 @@ def test_a_service_that_hangs_over_one_tenant_s_texts_holds_nobody_else_up(
 
     with_service(chosen, talk)
     assert len([one for one in llm_server.requests if one.texts]) in range(3, 20)
+
+
+def test_nobody_pays_for_texts_that_nobody_waits_for_any_more(tmp_path: Path, llm_server: LlmServer) -> None:
+    embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=llm_server.url, attempts=1)
+    settings = Settings(partitions=1, embedder="openai")
+    chosen = Config(state_dir=tmp_path / "state", engine=settings, embedding=embedding)
+
+    async def talk(service: LocalService) -> None:
+        llm_server.fail(Fault("hang", text="slow words"), times=None)
+        hung = asyncio.create_task(service.store(memory(id="slow", content="Some slow words"), ()))
+        await asyncio.to_thread(llm_server.wait_for, lambda now: now.held == 1)
+        with pytest.raises(DeliveryFailed):
+            await service.apply(memory(id="left", content="Some words left alone"), (), 0.01)
+        llm_server.heal()
+        llm_server.release()
+        await hung
+        await service.store(memory(id="last"), ())
+
+    with_service(chosen, talk)
+    asked = [text for one in llm_server.requests for text in one.texts]
+    assert [text for text in asked if "left alone" in text] == []
+    assert len(asked) >= 2
+
+
+def test_who_waits_for_a_vector_is_told_of_a_defect(
+    tmp_path: Path, llm_server: LlmServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedding = EmbeddingSettings(model="e-1", dimension=64, base_url=llm_server.url, attempts=1)
+    settings = Settings(partitions=1, embedder="openai")
+    chosen = Config(state_dir=tmp_path / "state", engine=settings, embedding=embedding)
+
+    async def fail(*_: Any) -> None:
+        raise LookupError
+
+    async def talk(service: LocalService) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(Ahead, "ask", fail)
+            with pytest.raises(LookupError):
+                await service.apply(memory(id="m"), (), 5.0)
+        stored = await service.store(memory(id="n"), ())
+        assert stored.receipt is not None
+
+    with_service(chosen, talk)
 
 
 def test_nobody_pays_for_texts_of_strangers(tmp_path: Path, llm_server: LlmServer) -> None:
