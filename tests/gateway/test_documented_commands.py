@@ -1,0 +1,60 @@
+"""The commands that docs/services.md shows of the gateway are answered as it says."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.gateway.test_serve import Served, Start, serving
+
+PAGE = Path(__file__).parents[2] / "docs" / "services.md"
+ADDRESS = "localhost:8080"
+SAID = "Ann is allergic to peanuts."
+CHANGED = "Ann is allergic to nuts."
+
+
+@pytest.fixture
+def served(start: Start, tmp_path: Path) -> Iterator[Served]:
+    with serving(start, "--state-dir", tmp_path / "memories") as served:
+        yield served
+
+
+def requests() -> list[str]:
+    """The requests that the page shows."""
+    [shown] = [one for one in re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.M | re.S) if "curl " in one]
+    return re.split(r"^(?=curl )", shown, flags=re.M)[1:]
+
+
+def ask(url: str, request: str) -> tuple[int, dict[str, Any]]:
+    """The status and body that a request of the page gets of a gateway of our own."""
+    assert request.count(ADDRESS) == 1
+    ours = request.replace(ADDRESS, url.removeprefix("http://")).replace("curl ", "curl -sS -w '\\n%{http_code}' ", 1)
+    done = subprocess.run(["bash", "-c", ours], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    body, status = done.stdout.splitlines()
+    return int(status), orjson.loads(body)
+
+
+@pytest.mark.needs("curl")
+def test_the_requests_of_the_page_are_answered_as_it_says(served: Served) -> None:
+    """One after the other: each is applied before the next."""
+    store, recall, listing, change, forget = requests()
+    memory = f"curl '{ADDRESS}/memories/m-1?tenant_id=acme&user_id=ann'"
+
+    status, stored = ask(served.url, store)
+    assert (status, stored["applied"], stored["receipt"]["memory_id"]) == (202, True, "m-1")
+    status, found = ask(served.url, recall)
+    assert (status, [(one["id"], one["content"]) for one in found["memories"]]) == (200, [("m-1", SAID)])
+    status, found = ask(served.url, listing)
+    page = found["memory_page"]["memories"]
+    assert (status, [(one["id"], one["content"]) for one in page]) == (200, [("m-1", SAID)])
+    status, changed = ask(served.url, change)
+    assert (status, changed["position"].startswith("local:")) == (202, True)
+    assert ask(served.url, memory)[1]["versions"][0]["content"] == CHANGED
+    status, forgotten = ask(served.url, forget)
+    assert (status, forgotten["position"].startswith("local:")) == (202, True)
+    assert ask(served.url, memory)[0] == 404
