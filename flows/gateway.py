@@ -1,13 +1,13 @@
 """The gateway: an HTTP server before an engine behind Kafka, or before one in this process."""
 
 import logging
-from ipaddress import ip_address
 from pathlib import Path
 
 from prometheus_client.registry import Collector
 
 from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.limits import Limits
+from recallflow.connectors.http.names import is_loopback
 from recallflow.connectors.http.server import listen, serve
 from recallflow.credentials import Headers
 from recallflow.decisions import History
@@ -64,7 +64,7 @@ def _serve(
     app = build_app(service, Present(authoriser), rollouts, limits, registry_of(metrics))
     with listen(chosen.host, chosen.port) as listening:
         warn_where_open(chosen.host, authoriser)
-        serve(app, listening, chosen.stop_timeout_s)
+        serve(app, listening, chosen.host, chosen.stop_timeout_s)
 
 
 def warn_where_open(host: str, authoriser: Authoriser) -> None:
@@ -75,11 +75,3 @@ def warn_where_open(host: str, authoriser: Authoriser) -> None:
             "every memory. Make a key (recallflow keys create), or listen at 127.0.0.1",
             host,
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address. A name other than localhost may be anything."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

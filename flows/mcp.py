@@ -81,4 +81,4 @@ def serve_http(config: Config, behind: Behind, place: Place, at: Address) -> Non
     app: Any = Gate(build_http(server, place, admission, at.host), limits, Traffic(CollectorRegistry()))
     with listen(*at) as listening:
         warn_where_open(at.host, behind.authoriser)
-        serve(app, listening, chosen.stop_timeout_s)
+        serve(app, listening, at.host, chosen.stop_timeout_s)

@@ -36,6 +36,7 @@ STATUSES = {
     "skipped": 409,
     "too_large": 413,
     "unsupported_media_type": 415,
+    "misdirected": 421,
     "too_many_requests": 429,
     "over_quota": 429,
     "internal_error": 500,

@@ -7,9 +7,10 @@ import socket
 from contextlib import AbstractContextManager, nullcontext
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from recallflow.connectors.http.connection import Connection
+from recallflow.connectors.http.names import under_own_names
 from recallflow.errors import UsageError
 
 KEEP_ALIVE_S = 75  # a proxy that keeps connections for a minute must not find one closed under a request
@@ -22,7 +23,7 @@ class Server(uvicorn.Server):
     """Serves until `should_exit` is set. Signals are left to whoever runs it: uvicorn would end the process by the
     signal that stopped it, and a command ends with an exit code."""
 
-    def __init__(self, app: FastAPI, stop_timeout_s: float) -> None:
+    def __init__(self, app: ASGIApp, stop_timeout_s: float) -> None:
         config = uvicorn.Config(
             app,
             loop="uvloop",
@@ -60,9 +61,10 @@ def address(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(app: FastAPI, listening: socket.socket, stop_timeout_s: float) -> None:
-    """Returns once SIGTERM or SIGINT came, and what was under way is answered, or `stop_timeout_s` are over."""
-    server = Server(app, stop_timeout_s)
+def serve(app: ASGIApp, listening: socket.socket, host: str, stop_timeout_s: float) -> None:
+    """Returns once SIGTERM or SIGINT came, and what was under way is answered, or `stop_timeout_s` are over. `host`:
+    what was given to listen at."""
+    server = Server(under_own_names(app, listening, host), stop_timeout_s)
 
     def stop(number: int, _: object) -> None:
         if server.should_exit:

@@ -128,6 +128,38 @@ def test_who_may_is_answered(guarded: Served, given: dict[str, str]) -> None:
         assert client.post("/memory/query", json=QUERY).json()["memories"][0]["content"] == EVENT["content"]
 
 
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "evil.example:127.0.0.1", "localhost.x", "", "::1"],
+)
+def test_no_page_of_another_site_reaches_it_under_its_own_name(guarded: Served, host: str) -> None:
+    """Its name may lead to this machine, whatever it leads to elsewhere."""
+    known = headers(TENANTS, host=host)
+    with httpx.Client(base_url=guarded.url, headers=known, timeout=30) as client:
+        answers = [
+            *(client.get(path) for path in ("/explore", "/metrics", "/readyz", "/openapi.json", "/nowhere")),
+            client.get("/memories?tenant_id=acme&user_id=ann"),
+            client.post("/memory/query", json=QUERY),
+            client.post("/memory/events", json=EVENT),
+        ]
+    assert {(one.status_code, one.json()["error"]["code"]) for one in answers} == {(421, "misdirected")}
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8080"])
+def test_it_answers_under_local_names(guarded: Served, host: str) -> None:
+    assert httpx.get(f"{guarded.url}/readyz", headers={"host": host}, timeout=30).status_code == 200
+
+
+@pytest.mark.parametrize(("listens", "status"), [("127.0.0.2", 421), ("0.0.0.0", 200)])
+def test_which_names_it_answers_under_depends_on_who_reaches_it(
+    start: Start, tmp_path: Path, listens: str, status: int
+) -> None:
+    with serving(start, "--host", listens, "--state-dir", tmp_path / "s") as served:
+        at = served.url.replace("0.0.0.0", "127.0.0.1")
+        assert httpx.get(f"{at}/readyz", timeout=30).status_code == 200
+        assert httpx.get(f"{at}/readyz", headers={"host": "memory.example"}, timeout=30).status_code == status
+
+
 def test_a_key_for_one_user_is_for_nobody_else(guarded: Served) -> None:
     asked = QUERY | {"user_id": "bob"}
     answered = httpx.post(f"{guarded.url}/memory/query", json=asked, headers=headers(ANNS), timeout=30)

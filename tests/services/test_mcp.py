@@ -215,7 +215,11 @@ def test_over_http_a_user_who_is_named_twice_is_nobody(address: str) -> None:
 def test_over_http_requests_of_other_sites_and_sizes_are_refused(address: str) -> None:
     known = {"x-api-key": KEY.text(), "x-end-user-id": "ann", "accept": "application/json, text/event-stream"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    assert httpx2.post(f"{address}/mcp", json=body, headers=known | {"host": "evil.example"}).status_code == 421
+    refused = httpx2.post(f"{address}/mcp", json=body, headers=known | {"host": "evil.example"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (421, "misdirected")
+    assert (
+        httpx2.post(f"{address}/mcp", json=body, headers=known | {"origin": "http://evil.example"}).status_code == 403
+    )
     assert httpx2.post(f"{address}/mcp", json=body | {"x": "y" * 300_000}, headers=known).status_code == 413
 
 
