@@ -21,7 +21,7 @@ from recallflow.fields import NOT_BLANK
 from recallflow.queries import QueryEvent
 
 MAX_DEPTH = 201  # the JSON parser's own
-UNKNOWN_REPORTED = 1_000  # fields that nobody reads, in the life of a process
+UNKNOWN_REPORTED = 100  # fields that nobody reads, in the life of a process
 _MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -218,16 +218,18 @@ def _values(held: object) -> int:
     return count
 
 
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}")  # shorter than any credential
 _reported: set[tuple[str, str]] = set()
 
 
 def _report_once(kind: str, field: str) -> None:
-    """Logs a field that nobody reads. Its name is the sender's and may be anything: long ones, and those beyond the
-    first so many, are neither logged nor kept."""
-    if len(field) > limits.PROBLEM_CHARACTERS or len(_reported) >= UNKNOWN_REPORTED or (kind, field) in _reported:
+    """Logs a field that nobody reads. Its name is the sender's, whoever that is, and may be anything: what does not
+    look like the name of a field is not shown, and those beyond the first so many are neither logged nor kept."""
+    shown = repr(field) if _PLAIN_NAME.fullmatch(field) else "whose name is none"
+    if len(_reported) >= UNKNOWN_REPORTED or (kind, shown) in _reported:
         return
-    _reported.add((kind, field))
-    _log.warning("%s events carry a field %r that is not read; reported once", kind, field)
+    _reported.add((kind, shown))
+    _log.warning("%s events carry a field %s that is not read; reported once", kind, shown)
 
 
 def _refusal(code: ErrorCode, problem: str, field: str = "") -> InvalidRecord:

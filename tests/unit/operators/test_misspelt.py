@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
+from recallflow import parsing
 from recallflow.errors import InvalidRecord
 from recallflow.flows.embedded import Processed
 from recallflow.limits import PROBLEMS_MAX
@@ -137,6 +138,18 @@ def test_a_field_at_the_top_that_nobody_reads_is_told_with_what_was_meant(make_e
     assert warned(recalled)["unknown_field"] == "asOf is not read; did you mean as_of?"
     assert warned(got)["unknown_field"] == "zebra is not read"
     assert warned(listed)["unknown_field"] == "project_id is not read: episodes.list is about all projects"
+
+
+def test_a_name_that_is_none_is_not_shown_in_the_log(
+    make_event: MakeEvent, run_flow: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsing, "_reported", set())  # each name is reported once in a process
+    key = f"rfk_{'0' * 16}_{'S' * 43}"
+    names = ["what Ann said\nWARNING forged", key, "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.", "", "ümlaut", "x" * 41]
+    run_flow([make_event("message", 1, content="tea", **dict.fromkeys([*names, "colour"], 1))])
+    said = [record.getMessage() for record in caplog.records if "is not read" in record.getMessage()]
+    assert any("'colour'" in line for line in said)
+    assert not any(name in line for line in said for name in names if name)
 
 
 # ── project_id ────────────────────────────────────────────────────────────────────────────────────────────────────
