@@ -167,6 +167,24 @@ def test_episodes_on_a_timeline(explorer: Callable[..., Page]) -> None:
     expect(page.locator("#details")).to_contain_text("Tickets for concert 1 are bought")
 
 
+def test_nobody_s_memories_stand_under_another_s_name(explorer: Callable[..., Page]) -> None:
+    page = explorer()
+    choose(page, "I went to Doctor Lee")
+    page.get_by_role("tab", name="Episodes").click()
+    expect(page.locator("#view-episodes .card")).to_have_count(6)
+    error = {"code": "forbidden", "message": "the door is closed", "fields": []}
+    page.route("**/memory/query", lambda route: route.fulfill(json={"error": error}))
+    page.locator("#who").click()
+    page.get_by_label("User", exact=True).fill("bob")
+    page.get_by_role("button", name="Show memories").click()
+
+    expect(page.get_by_role("alert")).to_contain_text("the door is closed")
+    expect(page.locator("#view-episodes .card")).to_have_count(0)
+    page.get_by_role("tab", name="Graph").click()
+    expect(page.locator("#outline li")).to_have_count(0)
+    expect(page.locator("#details")).to_contain_text("Nothing selected")
+
+
 def test_a_keyboard_is_enough(explorer: Callable[..., Page]) -> None:
     page = explorer()
     page.get_by_role("tab", name="Graph").focus()

@@ -14,6 +14,7 @@ export class Episodes {
   constructor(host) {
     this.host = host;
     this.known = null;
+    this.asking = new AbortController();
     this.timeline = new Timeline((episode) => this.#choose(episode, true));
     this.list = el("ul", { class: "cards", "aria-label": "Episodes, newest first" });
     this.title = el("h2", {}, "Episodes");
@@ -23,14 +24,20 @@ export class Episodes {
 
   /** Forgets what was read. */
   reset() {
+    this.asking.abort();
+    this.asking = new AbortController();
     this.known = null;
+    this.title.textContent = "Episodes";
+    this.timeline.show([], null);
+    show(this.list);
   }
 
   /** Shows what there is at the time that is shown. */
   async open() {
     try {
-      this.known ??= (await ask({ type: "episodes.list", limit: MOST })).episodes;
+      this.known ??= (await ask({ type: "episodes.list", limit: MOST }, this.asking.signal)).episodes;
     } catch (error) {
+      if (error.name === "AbortError") return undefined;
       return fail(error, () => this.open());
     }
     const at = this.host.at();

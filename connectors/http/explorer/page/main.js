@@ -38,6 +38,7 @@ connection(() => {
   moment.reset();
   question.reset();
   episodes.reset();
+  take(new Graph(), null); // also where the memories of who is named now cannot be read
   load();
 });
 if (isComplete()) load();

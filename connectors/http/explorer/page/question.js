@@ -27,6 +27,7 @@ export class Question {
   /** Forgets the last answer. */
   reset() {
     this.abort?.abort();
+    this.result.removeAttribute("aria-busy");
     show(this.result, el("div", { class: "empty" }, el("h2", {}, "Ask something"), el("p", {}, "You see each memory of the answer, why it is there, how its score came about, and which edges of the graph were followed.")));
   }
 
