@@ -1,8 +1,9 @@
 """Results of tools as text, and cut to a size that leaves a model room to think."""
 
+import json
+import unicodedata
 from typing import NamedTuple
 
-import orjson
 from pydantic import BaseModel
 
 from recallflow.connectors.mcp.tools import Added, Episode, Episodes, Forgotten, Found, FoundMemory
@@ -11,6 +12,7 @@ from recallflow.responses import EpisodeInfo, RecalledMemory, Response
 TEXTS_CHARACTERS = 24_000  # of all memories in an answer
 TEXT_CHARACTERS = 4_000  # of one
 SUMMARY_CHARACTERS = 600
+_JOINERS = "\u200c\u200d"  # which Persian, Hindi and emoji are written with
 _SEEN = {"no_memories", "k_exceeds_memories"}  # warnings of what the list itself shows
 
 
@@ -44,7 +46,8 @@ def added(memory_id: str, *, applied: bool) -> Result:
 
 def forgotten(memory_id: str, *, applied: bool) -> Result:
     """What became of a memory that was to be forgotten."""
-    text = f"Forgotten: {memory_id}." if applied else f"{memory_id} will be forgotten a moment from now."
+    named = _quoted(memory_id)
+    text = f"Forgotten: {named}." if applied else f"{named} will be forgotten a moment from now."
     return Result(text, Forgotten(memory_id=memory_id, applied=applied))
 
 
@@ -95,13 +98,23 @@ def _episode(info: EpisodeInfo) -> Episode:
 def _line(number: int, memory: FoundMemory) -> str:
     who = f", said by {_quoted(memory.said_by)}" if memory.said_by else ""
     cut = " (a passage)" if memory.truncated else ""
-    about = f"{memory.kind}, {memory.created_at}{who}, confidence {memory.confidence:.2f}"
+    about = f"{_quoted(memory.kind)}, {memory.created_at}{who}, confidence {memory.confidence:.2f}"
     return f"{number}. {_quoted(memory.content)}{cut} [{about}; memory_id {_quoted(memory.memory_id)}]"
 
 
 def _quoted(text: str | None) -> str:
-    """A stored text on one line, so that none can look like a line of ours."""
-    return "none" if text is None else orjson.dumps(text).decode()
+    """A stored text on one line, so that none can look like a line of ours: whatever breaks a line, turns the direction
+    of writing or is not seen at all stands as its number."""
+    if text is None:
+        return "none"
+    quoted = json.dumps(text, ensure_ascii=False)
+    return quoted if quoted.isprintable() else "".join(map(_seen, quoted))
+
+
+def _seen(character: str) -> str:
+    if unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"} or character in _JOINERS:
+        return character
+    return json.dumps(character)[1:-1]
 
 
 def _count(number: int, one: str, several: str) -> str:
