@@ -3,17 +3,26 @@
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import NamedTuple
 
 from recallflow.brokers.reader import Inbox
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.connectors.kafka.service import KafkaService, ServiceTopics
 from recallflow.decisions import History
 from recallflow.flows.config import Config
+from recallflow.flows.present import Failure
 from recallflow.flows.serving import SWITCH_S
 
 
+class BehindKafka(NamedTuple):
+    """The service, and why what is decided from here on goes unseen, if it does."""
+
+    service: KafkaService
+    failure: Failure
+
+
 @contextmanager
-def open_behind_kafka(config: Config, decisions: History) -> Iterator[KafkaService]:
+def open_behind_kafka(config: Config, decisions: History) -> Iterator[BehindKafka]:
     """The service, once all that was decided up to now is in `decisions`, which goes on growing. Raises SourceError
     where Kafka cannot be reached, refuses us, or has no such topics."""
     topics, chosen = config.topics, config.serve
@@ -23,5 +32,5 @@ def open_behind_kafka(config: Config, decisions: History) -> Iterator[KafkaServi
     )
     sys.setswitchinterval(SWITCH_S)
     table = ControlTable(config.kafka, topics.control, history=decisions, secret=config.auth.control_secret)
-    with closing(table), closing(KafkaService(config.kafka, named, chosen.timeout_s)) as service:
-        yield service
+    with closing(table), closing(KafkaService(config.kafka, named, chosen.timeout_s, table.failure)) as service:
+        yield BehindKafka(service, table.failure)

@@ -31,7 +31,7 @@ from recallflow.flows.embedded import Embedded
 from recallflow.flows.embedding_beside import Beside
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.local_metrics import LocalMetrics
-from recallflow.flows.rollouts import record_now
+from recallflow.flows.present import record_now
 from recallflow.flows.security_settings import AuthSettings
 from recallflow.flows.token_keys import TokenKeys, key_source
 from recallflow.flows.trust import trust_of

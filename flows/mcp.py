@@ -20,8 +20,9 @@ from recallflow.decisions import History
 from recallflow.errors import UsageError
 from recallflow.flows.behind_kafka import open_behind_kafka
 from recallflow.flows.config import Config
-from recallflow.flows.gateway import Present, warn_where_open
+from recallflow.flows.gateway import warn_where_open
 from recallflow.flows.local import open_local
+from recallflow.flows.present import Present
 from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.operators.authorise import Authoriser
 from recallflow.service import Service
@@ -32,6 +33,7 @@ class Behind(NamedTuple):
 
     service: Service
     authoriser: Authoriser
+    present: Present
 
 
 class Address(NamedTuple):
@@ -53,7 +55,8 @@ class Address(NamedTuple):
 def embedded(config: Config, decisions: History) -> Iterator[Behind]:
     """An engine in this process. `decisions`: what tenants' operators decided."""
     with open_local(config, decisions) as service:
-        yield Behind(service, Authoriser(decisions, service.trust))
+        authoriser = Authoriser(decisions, service.trust)
+        yield Behind(service, authoriser, Present(authoriser))
 
 
 @contextmanager
@@ -61,20 +64,20 @@ def behind_kafka(config: Config) -> Iterator[Behind]:
     """An engine behind Kafka."""
     decisions = History()
     authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
-    with open_behind_kafka(config, decisions) as service:
-        yield Behind(service, authoriser)
+    with open_behind_kafka(config, decisions) as (service, failure):
+        yield Behind(service, authoriser, Present(authoriser, failure))
 
 
 def serve_user(config: Config, behind: Behind, place: Place, user_id: str) -> None:
     """Serves one user on standard input and output, until the input ends. The credentials are those of the settings."""
     caller = Caller(place, user_id, (*config.auth.credentials, (USER_HEADER, user_id.encode())))
-    performer = Performer(behind.service, Present(behind.authoriser), config.serve.timeout_s)
+    performer = Performer(behind.service, behind.present, config.serve.timeout_s)
     asyncio.run(serve_stdio(build_server(performer, lambda _: caller)))
 
 
 def serve_http(config: Config, behind: Behind, place: Place, at: Address) -> None:
     """Serves over HTTP, until SIGTERM or SIGINT. Each request brings credentials, and names its user."""
-    admission = Present(behind.authoriser)
+    admission = behind.present
     server = build_server(Performer(behind.service, admission, config.serve.timeout_s), partial(caller_in, place))
     chosen = config.serve
     limits = Limits(chosen.timeout_s, chosen.body_timeout_s, chosen.concurrency)

@@ -1,7 +1,6 @@
 """Decisions about tenants' graphs that come over HTTP: who may make them, and where they go."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Protocol
 
@@ -13,15 +12,7 @@ from recallflow.credentials import Headers
 from recallflow.decisions import Decision, History
 from recallflow.errors import DeliveryFailed, UsageError
 from recallflow.fields import format_time
-from recallflow.operators.authorise import Authoriser
-from recallflow.records import Position, Record
-
-NOWHERE = Position("gateway", 0, 0)  # of a record that is not in its log yet
-
-
-def record_now(headers: Headers) -> Record:
-    """A record that is appended at this moment."""
-    return Record(NOWHERE, b"", time.time_ns() // 1_000_000, headers=headers)
+from recallflow.flows.present import Present, now_ms
 
 
 class KeepDecision(Protocol):
@@ -33,14 +24,14 @@ class KeepDecision(Protocol):
 class TenantRollouts:
     """What stands in a history of decisions, and a way to add to it."""
 
-    def __init__(self, authoriser: Authoriser, decisions: History, keep: KeepDecision) -> None:
-        self._authoriser, self._decisions, self._keep = authoriser, decisions, keep
+    def __init__(self, present: Present, decisions: History, keep: KeepDecision) -> None:
+        self._present, self._decisions, self._keep = present, decisions, keep
 
     def state(self, tenant_id: str, headers: Headers) -> RolloutShown:
-        record = record_now(headers)
-        self._authoriser.check_tenant(record, tenant_id, decides=False)
-        decided = self._decisions.decision(tenant_id, "graph.rollout", DEFAULT, record.append_ms)
-        verdict = self._decisions.decision(tenant_id, "gate.verdict", DEFAULT, record.append_ms)
+        self._present.check_tenant(tenant_id, headers, decides=False)
+        at_ms = now_ms()
+        decided = self._decisions.decision(tenant_id, "graph.rollout", DEFAULT, at_ms)
+        verdict = self._decisions.decision(tenant_id, "gate.verdict", DEFAULT, at_ms)
         return RolloutShown(
             tenant_id=tenant_id,
             mode=decided.event.mode if decided is not None and isinstance(decided.event, Rollout) else "off",
@@ -51,7 +42,7 @@ class TenantRollouts:
         )
 
     async def decide(self, rollout: Rollout, headers: Headers, timeout_s: float) -> None:
-        name = self._authoriser.check_tenant(record_now(headers), rollout.tenant_id, decides=True)
+        name = self._present.check_tenant(rollout.tenant_id, headers, decides=True)
         if name is not None:  # `by` is what they say of themselves
             rollout = rollout.model_copy(update={"by": f"{rollout.by} (key {name})"})
         try:

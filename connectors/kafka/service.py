@@ -41,9 +41,16 @@ class ServiceTopics(NamedTuple):
 class KafkaService:
     """The Service of an engine behind Kafka. It is made anywhere, and then used on one event loop."""
 
-    def __init__(self, options: KafkaOptions, topics: ServiceTopics, delivery_timeout_s: float) -> None:
-        """Does not wait for Kafka: `obstacle` tells. Raises UsageError where librdkafka does not take the options."""
-        self._topics = topics
+    def __init__(
+        self,
+        options: KafkaOptions,
+        topics: ServiceTopics,
+        delivery_timeout_s: float,
+        decisions_failure: Callable[[], Exception | None] = lambda: None,
+    ) -> None:
+        """Does not wait for Kafka: `obstacle` tells, and also why decisions cannot be read on. Raises UsageError where
+        librdkafka does not take the options."""
+        self._topics, self._decisions_failure = topics, decisions_failure
         self._landing = Landing()
         self._outcomes = Outcomes()
         # Dead letters tell of queries too: what is refused for its credentials has its answer in the response topic,
@@ -94,6 +101,8 @@ class KafkaService:
                 return stored
 
     def obstacle(self) -> str:
+        if (error := self._decisions_failure()) is not None:
+            return f"decisions cannot be read on, start again once they can: {error}"
         if not self._exchange.ready.done():
             trouble = self._exchange.trouble
             return f"Kafka has not answered yet{f': {trouble}' if trouble else ''}"

@@ -19,9 +19,9 @@ from recallflow.credentials import Headers
 from recallflow.decisions import History
 from recallflow.events import Event, MemoryEvent
 from recallflow.flows.config import Config
-from recallflow.flows.gateway import Present
 from recallflow.flows.local import open_local
 from recallflow.flows.machine_metrics import registry_of
+from recallflow.flows.present import Present
 from recallflow.flows.rollouts import TenantRollouts, to_file
 from recallflow.operators.authorise import Authoriser
 from recallflow.queries import QueryEvent
@@ -124,7 +124,8 @@ def real_gateway(config: Config, control: Path, decisions: History | None = None
     history = History() if decisions is None else decisions
     with open_local(config, history) as service:
         authoriser = Authoriser(history, service.trust)
-        rollouts = TenantRollouts(authoriser, history, to_file(control, history))
-        app = build_app(service, Present(authoriser), rollouts, Limits(), registry_of(service.metrics))
+        present = Present(authoriser)
+        rollouts = TenantRollouts(present, history, to_file(control, history))
+        app = build_app(service, present, rollouts, Limits(), registry_of(service.metrics))
         with served(app) as url:
             yield url
