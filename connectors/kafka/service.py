@@ -53,11 +53,14 @@ class KafkaService:
         self._topics, self._decisions_failure = topics, decisions_failure
         self._landing = Landing()
         self._outcomes = Outcomes()
+        self._answering = asyncio.Event()
         # Dead letters tell of queries too: what is refused for its credentials has its answer in the response topic,
         # wherever it was to go.
         answers = topics.replies or Inbox(topics.responses)
         inboxes = [answers, Inbox(topics.receipts), Inbox(topics.dead_letters)]
         self._exchange = Exchange(options, inboxes, delivery_timeout_s, self._received, self._failed)
+        # Once, and not for each who waits: none could be taken back from a future that stays open for hours.
+        self._exchange.ready.add_done_callback(lambda _: self._landing.call(self._answering.set))
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
         if query.reply_to is not None:
@@ -115,11 +118,9 @@ class KafkaService:
 
     async def _until_ready(self) -> None:
         """Returns once answers are read: what is asked before could miss its own."""
-        if self._exchange.ready.done():
-            return
-        ready = self._landing.attach().create_future()
-        self._exchange.ready.add_done_callback(lambda _: self._landing.call(resolve, ready, None))
-        await ready
+        self._landing.attach()  # before the look: what comes after it wakes us
+        if not self._exchange.ready.done():
+            await self._answering.wait()
 
     # ------------------------------------------------------------------ one record and its outcome
 

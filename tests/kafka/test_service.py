@@ -1,6 +1,7 @@
 """The service that the gateway puts questions and events to, before a main flow that asks for credentials."""
 
 import asyncio
+import gc
 import time
 import uuid
 from collections.abc import Coroutine, Iterator
@@ -30,6 +31,7 @@ LONG_AGO_MS = 60_000
 WAIT_S = 30.0
 USERS, ROUNDS = 8, 10
 PARTITIONS = 3
+MANY = 50
 
 T = TypeVar("T")
 
@@ -248,3 +250,21 @@ def test_without_kafka_every_call_ends_in_its_time_and_the_obstacle_is_named(use
 
     with closing(KafkaService(options, ServiceTopics(*names), 1.0)) as service:
         asyncio.run(failed(service))
+
+
+def test_without_kafka_nothing_is_kept_of_a_call_that_is_over(user: str) -> None:
+    options = KafkaOptions(f"{HOST}:{free_ports(None)[0]}", {"log_level": "0"})
+    topics = Topics()
+    names = topics.memory, topics.queries, topics.responses, topics.receipts, topics.dead_letters
+
+    async def futures_left(service: KafkaService) -> int:
+        calls = [service.ask(recall(user, "x"), OURS, 0.2) for _ in range(MANY)]
+        over = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(one) for one in over} == {QueryTimeout}
+        del calls, over
+        await asyncio.sleep(0)  # this turn of the loop still knows of them
+        gc.collect()
+        return sum(isinstance(one, asyncio.Future) and not isinstance(one, asyncio.Task) for one in gc.get_objects())
+
+    with closing(KafkaService(options, ServiceTopics(*names), 1.0)) as service:
+        assert asyncio.run(futures_left(service)) < MANY
