@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from recallflow.connectors.http.bodies import credentials_of
+from recallflow.connectors.http.bodies import credentials_of, too_large
 from recallflow.connectors.http.door import Door, parse_event, shown
 from recallflow.connectors.http.errors import Problem, body_of
 from recallflow.credentials import Headers
@@ -118,7 +118,7 @@ async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[b
         *ends, rest = [b"", b""] if chunk is None else chunk.split(b"\n")  # a last line needs no end
         for end in ends:
             size += len(end)
-            line = b"".join([*held, end]) if size <= most else _too_long(most)
+            line = b"".join([*held, end]) if size <= most else too_large(most)
             if isinstance(line, Problem) or line.strip():
                 yield line
             held, size = [], 0
@@ -145,7 +145,3 @@ async def _result(door: Door, number: int, line: bytes | Problem, credentials: H
     except RecallflowError as error:
         said = {"error": body_of(error).model_dump(exclude_unset=True)}
     return orjson.dumps({"line": number, **said}) + b"\n"
-
-
-def _too_long(most: int) -> Problem:
-    return Problem("too_large", f"over {most} bytes; split it, or store a reference")

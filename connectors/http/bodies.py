@@ -39,7 +39,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     size, most = 0, limits.body_bytes
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > _DRAINED * most:
-        raise _too_large(most)
+        raise too_large(most)
     try:
         async with asyncio.timeout(limits.body_timeout_s):
             async for chunk in request.stream():
@@ -53,11 +53,12 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     except ClientDisconnect:
         raise Problem("slow_body", "the client left before its body was there") from None
     if size > most:
-        raise _too_large(most)
+        raise too_large(most)
     return b"".join(chunks)
 
 
-def _too_large(most: int) -> Problem:
+def too_large(most: int) -> Problem:
+    """Says that a body, or a line of one, has more than so many bytes."""
     return Problem("too_large", f"over {most} bytes; split it, or store a reference")
 
 

@@ -6,11 +6,11 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from recallflow.connectors.http.gate import PROBES
 from recallflow.tracing import TRACE_HEADER, fail, parent_in, trace_headers, tracer
 
 _FAILED = 500  # from here on it is our own fault
 _HEADER = TRACE_HEADER.encode()
-_PROBES = frozenset(("/livez", "/readyz", "/metrics"))  # they come every few seconds
 _METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
 
 
@@ -21,7 +21,7 @@ class Traced:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _PROBES:
+        if scope["type"] != "http" or scope["path"] in PROBES:
             await self._app(scope, receive, send)
             return
         given = tuple((name.decode("latin-1"), value) for name, value in scope["headers"] if name == _HEADER)
