@@ -16,8 +16,10 @@ from starlette.types import Receive, Scope, Send
 from recallflow.connectors.http.bodies import credentials_of, too_large
 from recallflow.connectors.http.door import Door, parse_event, shown
 from recallflow.connectors.http.errors import Problem, body_of
+from recallflow.connectors.http.gate import own_failure
 from recallflow.credentials import Headers
 from recallflow.errors import RecallflowError
+from recallflow.responses import ErrorBody
 
 LINES_UNDER_WAY = 1_024
 BYTES_UNDER_WAY = 4 * 1024 * 1024
@@ -143,5 +145,11 @@ async def _result(door: Door, number: int, line: bytes | Problem, credentials: H
         said = shown(await door.service.store(event, credentials))
         said.pop("applied")
     except RecallflowError as error:
-        said = {"error": body_of(error).model_dump(exclude_unset=True)}
+        said = _said(body_of(error))
+    except Exception as error:  # noqa: BLE001 one line costs no other, and asyncio's log would quote it
+        said = _said(own_failure("a line of a batch", error))
     return orjson.dumps({"line": number, **said}) + b"\n"
+
+
+def _said(body: ErrorBody) -> dict[str, object]:
+    return {"error": body.model_dump(exclude_unset=True)}

@@ -64,10 +64,9 @@ class Gate:
             else:
                 await self._app(scope, receive, note)
         except Exception as error:  # noqa: BLE001 one request, whatever is wrong with it, must not tell what it holds
-            _log.error("our own code failed at %s\n%s", route_of(scope), trace_of(error))
+            body = own_failure(route_of(scope), error)
             if not status:
-                message = "the gateway's own code failed; report it with its log"
-                await refusal(ErrorBody(code="internal_error", message=message))(scope, receive, note)
+                await refusal(body)(scope, receive, note)
         finally:
             self._under_way -= 1
             self._traffic.under_way.dec()
@@ -79,3 +78,9 @@ class Gate:
 def route_of(scope: Scope) -> str:
     """The path as the app knows it, without what a request put into it."""
     return getattr(scope.get("route"), "path", _NO_ROUTE)
+
+
+def own_failure(where: str, error: Exception) -> ErrorBody:
+    """Logs that our own code failed, without what it failed with; gives what the client is told."""
+    _log.error("our own code failed at %s\n%s", where, trace_of(error))
+    return ErrorBody(code="internal_error", message="the gateway's own code failed; report it with its log")

@@ -1,6 +1,7 @@
 """POST /memory/events/batch: a line in, a line out, however many there are."""
 
 import asyncio
+import gc
 import http.client
 import threading
 from collections.abc import Iterator
@@ -75,6 +76,23 @@ def test_what_is_refused_is_told_for_its_line_alone(engine: Engine, client: http
     engine.refuse = refuse
     found = post(client, line("a") + orjson.dumps(EVENT | {"user_id": "bob", "content": "b"}) + b"\n" + line("c"))
     assert [one.get("error", {}).get("code") for one in found] == [None, "forbidden", None]  # type: ignore[attr-defined]
+
+
+def test_a_line_at_which_our_own_code_fails_costs_no_other_and_no_log_quotes_it(
+    engine: Engine, client: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(event: Event) -> None:
+        if event.user_id == "bob":
+            raise RuntimeError(str(event))
+
+    engine.refuse = fail
+    bobs = orjson.dumps(EVENT | {"user_id": "bob", "content": "green tea"}) + b"\n"
+    found = post(client, line("a") + bobs + bobs + line("c"))
+    codes = [one.get("error", {}).get("code") for one in found]  # type: ignore[attr-defined]
+    assert codes == [None, "internal_error", "internal_error", None]
+    gc.collect()  # what asyncio says of an error that nobody asked for
+    assert caplog.text.count("our own code failed at a line of a batch") == 2
+    assert "green tea" not in caplog.text + str(found)
 
 
 def test_results_come_while_lines_are_still_sent(client: httpx.Client) -> None:
