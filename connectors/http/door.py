@@ -6,9 +6,11 @@ import orjson
 from fastapi import Request
 from fastapi.responses import Response
 
+from recallflow import responses
 from recallflow.connectors.http.bodies import check_content_type, credentials_of, read_body
 from recallflow.connectors.http.errors import JSON, Problem, headers_of, status_of
 from recallflow.connectors.http.limits import Limits
+from recallflow.credentials import Headers
 from recallflow.errors import QueryTimeout
 from recallflow.events import MemoryEvent
 from recallflow.parsing import QUERY_TYPES, parse
@@ -32,19 +34,22 @@ class Door:
 
     async def ask(self, request: Request, query: QueryEvent) -> Response:
         """The answer to a query, for whoever the request is of. Raises RecallflowError."""
-        headers = credentials_of(request)
-        self.admission.check(query, headers)
-        try:
-            response = await self.service.ask(query, headers, self.limits.timeout_s)
-        except QueryTimeout as error:
-            if obstacle := self.service.obstacle():
-                raise Problem("unavailable", f"no answer in time: {obstacle}") from error
-            raise
+        response = await self.answer(query, credentials_of(request))
         content = response.model_dump_json(exclude_unset=True).encode()
         if response.error is None:
             return Response(content, media_type=JSON)
         code = response.error.code
         return Response(content, status_of(code), headers_of(code), JSON)
+
+    async def answer(self, query: QueryEvent, headers: Headers) -> responses.Response:
+        """What the engine answers to whoever has these credentials, also an error. Raises RecallflowError."""
+        self.admission.check(query, headers)
+        try:
+            return await self.service.ask(query, headers, self.limits.timeout_s)
+        except QueryTimeout as error:
+            if obstacle := self.service.obstacle():
+                raise Problem("unavailable", f"no answer in time: {obstacle}") from error
+            raise
 
     async def store(self, request: Request, event: MemoryEvent, *, waits: bool) -> Response:
         """Where an event was stored; with `waits` what became of it, too. Raises RecallflowError."""

@@ -89,6 +89,25 @@ def test_what_goes_wrong_has_a_status_of_its_own(
     assert (answered.status_code, answered.json()["error"]["code"]) == (status, code)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/memory/query", QUERY), ("/mem0/acme/v3/memories/search/", {"query": "tea", "user_id": "ann"})],
+    ids=["ours", "mem0"],
+)
+def test_no_answer_in_time_is_the_obstacles_where_there_is_one(
+    engine: Engine, client: httpx.Client, path: str, body: dict[str, str]
+) -> None:
+    def fail(_: object) -> None:
+        raise QueryTimeout("q", 10, None)
+
+    engine.refuse = fail
+    assert client.post(path, json=body).status_code == 408
+    engine.in_the_way = "Kafka is away"
+    answered = client.post(path, json=body)
+    assert (answered.status_code, answered.json()["error"]["code"]) == (503, "unavailable")
+    assert "Kafka is away" in answered.text
+
+
 def test_an_event_is_accepted_with_its_position(engine: Engine, client: httpx.Client) -> None:
     answered = client.post("/memory/events", json=EVENT)
     assert answered.status_code == 202

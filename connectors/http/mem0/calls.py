@@ -32,8 +32,7 @@ class Calls:
     async def ask(self, user_id: str, fields: dict[str, Any]) -> Response:
         """Raises RecallflowError, also for an answer that is an error."""
         query = cast(QueryEvent, self._event(user_id, fields))
-        self._door.admission.check(query, self._headers)
-        response = await self._door.service.ask(query, self._headers, self._door.limits.timeout_s)
+        response = await self._door.answer(query, self._headers)
         if response.error is not None:
             raise QueryFailed(response.query_id, response.error)
         return response
