@@ -10,7 +10,7 @@ from recallflow.connectors.kafka.decide import Decide
 from recallflow.control import DEFAULT, GateVerdict, Rollout
 from recallflow.credentials import Headers
 from recallflow.decisions import Decision, History
-from recallflow.errors import DeliveryFailed, UsageError
+from recallflow.errors import DeliveryFailed, SinkError, UsageError
 from recallflow.fields import format_time
 from recallflow.flows.present import Present, now_ms
 
@@ -70,8 +70,11 @@ def to_file(path: Path | None, decisions: History) -> KeepDecision:
     def keep(rollout: Rollout) -> None:
         if path is None:
             raise UsageError("there is nowhere to keep decisions: start with --control FILE")
-        with path.open("ab") as file:
-            file.write(rollout.model_dump_json(exclude_none=True).encode() + b"\n")
+        try:
+            with path.open("ab") as file:
+                file.write(rollout.model_dump_json(exclude_none=True).encode() + b"\n")
+        except OSError as error:
+            raise SinkError(f"decisions cannot be kept in the file of --control: {error.strerror}") from error
         decisions.add(rollout.timestamp or 0, rollout)
 
     return keep

@@ -12,8 +12,15 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
+from recallflow.connectors.http.app import build_app
+from recallflow.connectors.http.limits import Limits
 from recallflow.credentials import ApiKeyText
+from recallflow.decisions import History
+from recallflow.flows.rollouts import TenantRollouts, to_file
+from recallflow.operators.authorise import Authoriser, Trust
+from tests.gateway.serving import Engine, Everybody, served
 from tests.unit.senders import SECRET, api_key, token
 
 ANN = {"tenant_id": "acme", "user_id": "ann"}
@@ -219,3 +226,14 @@ def test_what_cannot_be_served_is_told_in_a_line(cli: Callable[..., Any], guarde
     lost = cli("serve", "--control", "control.jsonl")
     assert lost.returncode == 2
     assert "--control goes with --state-dir" in lost.stderr
+
+
+def test_a_decision_that_cannot_be_written_is_no_defect_of_ours(tmp_path: Path) -> None:
+    """A folder stands where the file should."""
+    decisions = History()
+    rollouts = TenantRollouts(Authoriser(decisions, Trust("off")), decisions, to_file(tmp_path, decisions))
+    with served(build_app(Engine(), Everybody(), rollouts, Limits(), CollectorRegistry())) as url:
+        refused = httpx.post(f"{url}/graph/rollout", json=DECISION, timeout=30)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
+        assert "--control" in refused.text
+        assert httpx.get(f"{url}/graph/rollout", params={"tenant_id": "acme"}).json()["mode"] == "off"
