@@ -138,17 +138,21 @@ async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[b
 async def _result(door: Door, number: int, line: bytes | Problem, credentials: Headers) -> bytes:
     """What became of one line, as a line."""
     try:
-        if isinstance(line, Problem):
-            raise line
-        event = parse_event(line)
-        door.admission.check(event, credentials)
-        said = shown(await door.service.store(event, credentials))
-        said.pop("applied")
+        said = _said(line.body) if isinstance(line, Problem) else await _stored(door, line, credentials)
     except RecallflowError as error:
         said = _said(body_of(error))
     except Exception as error:  # noqa: BLE001 one line costs no other, and asyncio's log would quote it
         said = _said(own_failure("a line of a batch", error))
     return orjson.dumps({"line": number, **said}) + b"\n"
+
+
+async def _stored(door: Door, line: bytes, credentials: Headers) -> dict[str, object]:
+    """Where a line was stored. Raises RecallflowError."""
+    event = parse_event(line)
+    door.admission.check(event, credentials)
+    said = shown(await door.service.store(event, credentials))
+    said.pop("applied")
+    return said
 
 
 def _said(body: ErrorBody) -> dict[str, object]:
