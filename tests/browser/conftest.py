@@ -37,7 +37,7 @@ def address_of(serving: subprocess.Popen[bytes]) -> str:
     raise AssertionError(b"".join(said).decode())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium without a window. Containers have no namespaces for its sandbox."""
     with sync_playwright() as playwright:
