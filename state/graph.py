@@ -242,12 +242,12 @@ class OwnerGraph:
         """Four bytes that tell the order of `edges_behind` from that of another store."""
         return self._partition.keyring.name(self._owner, "")[:4]
 
-    def edges_behind(self, behind: bytes) -> Iterator[tuple[bytes, Edge | NodeKey | None]]:
+    def edges_behind(self, behind: bytes) -> Iterator[tuple[bytes, Edge | NodeKey | None, int]]:
         """The names of all edges but those between similar memories, in an order that stays, from behind one on; with
         each the edge, once for both directions of a symmetric type, or the node whose names it joins. None: it is not
         there, or comes with another name."""
         for name in self._edge_names(behind):
-            yield name, self._edge_of_things(name)
+            yield name, *self._edge_of_things(name)
 
     def similar(self, seq: int) -> list[Edge]:
         """A memory's edges to similar ones, without those that somebody stated."""
@@ -282,27 +282,27 @@ class OwnerGraph:
         row = EdgeRow.decode(stored)
         return row.number, edge_of(row, row.source)
 
-    def _edge_of_things(self, name: bytes) -> Edge | NodeKey | None:
-        """The edge between what the ends of a stored one stand for, or that one thing. Where several are one edge, the
-        first name has it."""
+    def _edge_of_things(self, name: bytes) -> tuple[Edge | NodeKey | None, int]:
+        """The edge between what the ends of a stored one stand for, or that one thing, and how many pairs of names were
+        looked at for it. Where several are one edge, the first name has it."""
         found = self._edge_called(name)
         if found is None:
-            return None
+            return None, 1
         edge = self._between_things(found[1])
         if edge is None:
-            return self._called(found[1].source)
+            return self._called(found[1].source), 1
         if not self._is_shared(edge):
-            return edge
+            return edge, 1
         ends = [edge[:2], edge[1::-1]] if edge.type in SYMMETRIC else [edge[:2]]
         unions = self.unions()
-        pairs = ((one, other) for a, b in ends for one in unions.names(a) for other in unions.names(b))
+        pairs = [(one, other) for a, b in ends for one in unions.names(a) for other in unions.names(b)]
         names = {self._name_between(*pair, edge.type) for pair in pairs}
         alike = {one: row for one in names if (row := self._edge_called(one)) is not None}
         if name != min(alike):
-            return None
+            return None, len(pairs)
         newest = sorted(alike.values(), key=lambda one: -one[0])
         merged = _merged([one for _, one in newest])
-        return merged._replace(source=edge.source, target=edge.target)
+        return merged._replace(source=edge.source, target=edge.target), len(pairs)
 
     def _is_stated(self, edge: Edge) -> bool:
         """Whether somebody stated an edge that is worked out, in either direction."""

@@ -26,6 +26,7 @@ from recallflow.state.index import OwnerIndex
 
 NODES_MAX = 500  # of a page of memories, that these have in common, unless the first has more
 LOOKED_AT = 4  # edges that are looked at for each of a page: of a past, or of some projects, most may not be there
+PAIRS_MAX = 20_000  # of names that are looked at for a page: each thing may have many, and an edge by any two of them
 FIRST_EDGE = EdgeCursor(b"", b"")
 
 
@@ -129,15 +130,19 @@ def _edges(made: _Page, behind: EdgeCursor, limit: int) -> EdgeCursor | None:
         raise InvalidRecord("invalid_event", [FieldProblem("after", problem)])
     found = made.graph.edges_behind(behind.name)
     edges: list[Edge] = []
-    last = b""
-    for name, one in islice(found, LOOKED_AT * limit):
-        last = name
+    alone: set[NodeKey] = set()
+    last, pairs = b"", 0
+    for name, one, looked_at in islice(found, LOOKED_AT * limit):
+        last, pairs = name, pairs + looked_at
         if isinstance(one, Edge):
             edges.append(one)
         elif one is not None:
-            made.add_node(one)
-        if len(edges) == limit:
+            alone.add(one)
+        if len(edges) == limit or pairs >= PAIRS_MAX:
             break
+    # In the store's order they would come differently from each directory.
+    for key in sorted(alone, key=str):
+        made.add_node(key)
     for edge in sorted(edges, key=lambda one: (str(one.source), str(one.target), one.type)):
         made.add_edge(edge)
     return EdgeCursor(mark, last) if next(found, None) is not None else None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from recallflow import limits
 from recallflow.operators import pages
+from recallflow.operators.graph import whole
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers
 
 Event = dict[str, Any]
@@ -288,3 +289,23 @@ def test_a_hub_is_read_in_bounded_pages(engine: Harness, monkeypatch: pytest.Mon
     assert len(every["memories"]) == 30
     assert sum(one["type"] == "lives_in" for one in every["edges"].values()) == 150
     assert sum(one["kind"] == "entity" for one in every["nodes"].values()) == 151
+
+
+def test_a_page_looks_at_so_many_names_and_all_of_them_are_the_whole(
+    engine: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Things of many names have an edge by any two of them: a page ends at a bound, and none is left out."""
+    monkeypatch.setattr(whole, "PAIRS_MAX", 10)
+    names = {"Ann": [f"Ann {n}" for n in range(5)], "Porto": [f"Porto {n}" for n in range(5)]}
+    entities = [{"name": name, "aliases": aliases} for name, aliases in names.items()]
+    told(engine, 1, {"type": "memory", "id": "m1", "content": "Ann lives in Porto", "entities": entities})
+    kinds = [f"kind_{n}" for n in range(6)]
+    edges = [{"source": "entity:ann 1", "target": "entity:porto 1", "type": kind} for kind in kinds]
+    told(engine, 2, {"type": "graph.edges", "edges": edges})
+    found = [*pages_of(engine, "subgraph", type="graph.explore", whole=True, limit=100)]
+    assert len(found) > 3
+    every = parts(found)["edges"].values()
+    assert sorted(edge["type"] for edge in every if edge["type"] in kinds) == kinds
+    assert {(edge["source"], edge["target"]) for edge in every if edge["type"] in kinds} == {
+        ("entity:ann", "entity:porto")
+    }
