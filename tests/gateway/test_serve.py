@@ -18,6 +18,7 @@ from recallflow.connectors.http.app import build_app
 from recallflow.connectors.http.limits import Limits
 from recallflow.credentials import ApiKeyText
 from recallflow.decisions import History
+from recallflow.flows.present import Present
 from recallflow.flows.rollouts import TenantRollouts, to_file
 from recallflow.operators.authorise import Authoriser, Trust
 from tests.gateway.serving import Engine, Everybody, served
@@ -231,7 +232,8 @@ def test_what_cannot_be_served_is_told_in_a_line(cli: Callable[..., Any], guarde
 def test_a_decision_that_cannot_be_written_is_no_defect_of_ours(tmp_path: Path) -> None:
     """A folder stands where the file should."""
     decisions = History()
-    rollouts = TenantRollouts(Authoriser(decisions, Trust("off")), decisions, to_file(tmp_path, decisions))
+    present = Present(Authoriser(decisions, Trust("off")))
+    rollouts = TenantRollouts(present, decisions, to_file(tmp_path, decisions))
     with served(build_app(Engine(), Everybody(), rollouts, Limits(), CollectorRegistry())) as url:
         refused = httpx.post(f"{url}/graph/rollout", json=DECISION, timeout=30)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
