@@ -24,6 +24,8 @@ Outcome = Answer | Receipted | DeadLetter
 
 # A question waits for at most one batch of events.
 EVENTS_BATCH, QUERIES_BATCH = 16, 64
+# Records of a log that are not taken yet: those whose caller gave up stay among them while the dataflow stands.
+QUEUED_MAX = 1_024
 # Whoever puts a record wakes the worker. It rests no longer than this where it has taken some that are not answered:
 # they may take steps, or wait for a time.
 WAIT_S, IDLE_WAIT_S = 0.001, 0.05
@@ -72,11 +74,13 @@ class Calls:
         self, topic: str, value: bytes, headers: Headers, placed: Callable[[Position], None] = lambda _: None
     ) -> Iterator[Call]:
         """Gives a record its place in a log, and has it taken. Within, its outcome can be waited for: a question that
-        nobody waits for any more is not asked. Raises SourceError where the dataflow has ended. `placed`
-        is told the place before the record is taken."""
+        nobody waits for any more is not asked. Raises SourceError where the dataflow has ended, or takes nothing.
+        `placed` is told the place before the record is taken."""
         with self._lock:
             if self._ended:
                 raise SourceError(self._ended)
+            if len(self._queued[topic]) >= QUEUED_MAX:
+                raise SourceError(f"the engine is behind: {QUEUED_MAX:,} wait for it; try again later")
             self._now_ms = max(self._now_ms, self._clock_ms())  # a log's time never goes back
             position = Position(topic, 0, self._next[topic])
             self._next[topic] += 1
