@@ -132,6 +132,25 @@ def test_an_agent_an_app_or_a_run_alone_has_memories_of_its_own(client: Any, use
         assert (found["memory"], found[entity]) == (f"Of {entity}.", user)
 
 
+@pytest.mark.parametrize("entity", ["agent", "app", "run"])
+def test_no_user_passes_for_an_agent_an_app_or_a_run(client: Any, mem0: ModuleType, user: str, entity: str) -> None:
+    [kept] = client.add("Of its own.", **{f"{entity}_id": user})["results"]
+    passing = f"{entity}:{user}"
+    calls: list[Callable[[], Any]] = [
+        lambda: client.add("Not of its own.", user_id=passing),
+        lambda: client.add("Not of its own.", filters={"AND": [{"user_id": {"in": [passing]}}]}),
+        lambda: client.search("own", filters={"user_id": passing}),
+        lambda: client.search("own", filters={"AND": [{"user_id": {"eq": passing}}]}),
+        lambda: client.get_all(filters={"user_id": passing, "run_id": "r"}),
+        lambda: client.delete_all(user_id=passing),
+        lambda: client.delete_all(user_id=passing, run_id="r"),
+    ]
+    for call in calls:
+        with pytest.raises(mem0.exceptions.ValidationError, match=f"user_id: begins with {entity}:"):
+            call()
+    assert [client.get(kept["id"])["memory"]] == texts(client.get_all(filters={f"{entity}_id": user}))
+
+
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [

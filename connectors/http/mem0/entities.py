@@ -1,7 +1,8 @@
 """Whose memories mem0's entities mean, and the ids that its clients know memories by.
 
 mem0 attaches a memory to any of a user, an agent, an app and a run. Ours belongs to one owner, by which it is found:
-the first that is given of these four. An owner that is no user is called after its kind (`agent:planner`).
+the first that is given of these four. An owner that is no user is called after its kind (`agent:planner`), and so no
+user may be called like that.
 """
 
 from collections.abc import Mapping
@@ -27,8 +28,16 @@ def owner_of(entities: Mapping[str, str]) -> tuple[str, str]:
     """The owner's name with us, and which of the entities it is. Raises InvalidRecord where there is none."""
     for kind in ENTITIES:
         if name := entities.get(kind):
+            if kind == USER:
+                _check_user(name)
             return _PREFIXES.get(kind, "") + name, kind
     raise invalid(USER, f"is missing: give one of {', '.join(ENTITIES)}, at the top or in filters")
+
+
+def _check_user(name: str) -> None:
+    for kind, prefix in _PREFIXES.items():
+        if name.startswith(prefix):
+            raise invalid(USER, f"begins with {prefix}, as the owners that a {kind} makes do: give the {kind} instead")
 
 
 def owned(entities: Mapping[str, str], metadata: Mapping[str, Any] | None) -> Owned:
