@@ -220,6 +220,17 @@ class QueryTimeout(RecallflowError, TimeoutError):
         return f"no response to query {self.query_id} within {self.timeout_s:g} s; {where}{complaint}"
 
 
+class NothingWritten(RecallflowError):
+    """A write that has to look first could not: it was not sent, and may simply be done again. `cause`: why."""
+
+    def __init__(self, cause: RecallflowError) -> None:
+        self.cause = cause
+        super().__init__(cause)
+
+    def __str__(self) -> str:
+        return f"nothing was written, do it again: what is there could not be asked for: {self.cause}"
+
+
 def trace_of(error: BaseException) -> str:
     """The places and types of an error and what led to it. Not their messages: those may quote a memory."""
     led: list[BaseException] = []  # one that is raised again, out of what was wrapped around it, leads to itself

@@ -1,9 +1,11 @@
 """A write that is over once it is applied: what reads after it, in any process, sees it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from recallflow.errors import QueryTimeout
+from recallflow.errors import DeliveryFailed, NothingWritten, QueryTimeout
 from recallflow.integrations.client import AsyncClient, Client
 from recallflow.records import Position
 from recallflow.responses import Response
@@ -22,6 +24,16 @@ def wait(client: Client, user_id: str, position: Position) -> None:
 async def await_applied(client: AsyncClient, user_id: str, position: Position) -> None:
     """The same, awaited."""
     _check(await client.recall(user_id, "-", **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
+
+
+@contextmanager
+def before_a_write() -> Iterator[None]:
+    """What a write has to ask first. Raises NothingWritten where that has no answer: QueryTimeout would say that the
+    write is stored."""
+    try:
+        yield
+    except (QueryTimeout, DeliveryFailed) as error:
+        raise NothingWritten(error) from error
 
 
 def _check(response: Response) -> None:

@@ -6,7 +6,8 @@
 
 A namespace names a user, in the label that `user_label` counts out; an item is a memory of that user, with the texts of
 its value as content, and namespace, key and value in its metadata. A put to a key that is there is a new version of the
-memory; a delete forgets it, for good. Both are over once they are applied: whoever reads after them sees them.
+memory; a delete forgets it, for good. Both are over once they are applied: whoever reads after them sees them. Both
+look first what is there, and raise NothingWritten where they are not told: they may simply be done again.
 
 What recallflow does not have is refused: TTLs, items that no search finds, searches and lists of namespaces across
 users, conditions of a filter other than `$eq` and `$ne`, and a query for more than the 50 best items. Where two
@@ -19,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 
 from recallflow.errors import UsageError
-from recallflow.integrations.applied import wait
+from recallflow.integrations.applied import before_a_write, wait
 from recallflow.integrations.client import Client
 from recallflow.integrations.extras import extra
 from recallflow.integrations.pages import PAGE, end_of, listed_whole
@@ -93,10 +94,14 @@ class RecallStore(BaseStore):
             raise NotImplementedError("RecallStore has no TTL that reading refreshes: put without one")
         if op.index is False:
             raise NotImplementedError("RecallStore has no items that no search finds: name fields as index, or none")
-        user_id, there = self._user(op.namespace), [row.id for row in self._at(op.namespace, op.key)]
+        user_id = self._user(op.namespace)
+        with before_a_write():
+            there = [row.id for row in self._at(op.namespace, op.key)]
         if op.value is None:
-            for memory_id in there:
-                wait(self._client, user_id, self._client.forget(user_id, memory_id))
+            # All are sent before one is waited for: where that takes too long, none is left over.
+            forgotten = [self._client.forget(user_id, memory_id) for memory_id in there]
+            for position in forgotten[-1:]:
+                wait(self._client, user_id, position)
             return
         said = fields_of(op.namespace, op.key, op.value, op.index or self._fields)
         if there:

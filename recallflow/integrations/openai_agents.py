@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from recallflow.fields import Role
-from recallflow.integrations.applied import await_applied
+from recallflow.integrations.applied import await_applied, before_a_write
 from recallflow.integrations.client import AsyncClient
 from recallflow.integrations.extras import extra
 from recallflow.integrations.pages import PAGE, end_of, listed_whole
@@ -54,8 +54,11 @@ class RecallSession:
             await await_applied(self._client, self._user_id, position)
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Takes the latest item out of the session, and out of the memory for good."""
-        for row in await self._rows(1):
+        """Takes the latest item out of the session, and out of the memory for good. Raises NothingWritten where it
+        cannot be asked for."""
+        with before_a_write():
+            rows = await self._rows(1)
+        for row in rows:
             await await_applied(self._client, self._user_id, await self._client.forget(self._user_id, row.id))
             return _item(row)
         return None

@@ -32,7 +32,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from benchmarks.broker import Cluster
 from benchmarks.kafka_flow import create, own_topics, running_flow
 from recallflow.client import AsyncRecallClient, RecallClient
-from recallflow.errors import UsageError
+from recallflow.errors import NothingWritten, QueryTimeout, UsageError
 from recallflow.integrations.langchain import RecallRetriever
 from recallflow.integrations.langgraph import RecallStore
 from recallflow.integrations.langgraph_items import fields_of, new_id
@@ -223,6 +223,67 @@ def test_of_an_item_that_two_processes_made_at_once_the_newer_one_is_read_and_bo
     ]
     store.delete((user,), "drink")
     assert [store.get((user,), "drink"), len(store.search((user,)))] == [None, 1]
+
+
+class Unanswered:
+    """A client of whom nothing is told in time once a write is on its way."""
+
+    def __init__(self, client: RecallClient) -> None:
+        self.forget, self.memories = client.forget, client.memories
+
+    def recall(self, *_: Any, **__: Any) -> Any:
+        raise QueryTimeout("q", 1.0, None)
+
+
+def test_a_delete_that_is_not_known_to_be_applied_in_time_forgets_all_the_same(
+    client: RecallClient, store: RecallStore, user: str
+) -> None:
+    for text in ("likes tea", "likes green tea"):
+        said = fields_of((user,), "drink", {"text": text}, [])
+        client.remember(user, said["content"], id=new_id((user,), "drink"), metadata=said["metadata"])
+    store.put((user,), "food", {"text": "likes cake"})
+    with pytest.raises(QueryTimeout):
+        RecallStore(Unanswered(client)).delete((user,), "drink")  # type: ignore[arg-type]
+    store.put((user,), "food", {"text": "likes pie"})  # whoever sees it sees what came before
+    assert [item.value["text"] for item in store.search((user,))] == ["likes pie"]
+
+
+@pytest.fixture
+def unheard(connection: dict[str, Any], broker: Cluster) -> dict[str, Any]:
+    """What clients are made with whose questions no engine reads; what they write is read."""
+    topics = own_topics()
+    create(broker, topics, partitions=1)
+    return connection | {"query_topic": topics.queries, "timeout_s": 1.0}
+
+
+def test_what_looks_before_it_writes_says_that_nothing_was_written_where_it_is_not_told(
+    connection: dict[str, Any], unheard: dict[str, Any], client: RecallClient, store: RecallStore, user: str
+) -> None:
+    async def pop() -> Any:
+        async with AsyncRecallClient(**unheard) as deaf:
+            return await RecallSession("s1", deaf, user).pop_item()
+
+    async def items() -> Any:
+        async with AsyncRecallClient(**connection) as hears:
+            session = RecallSession("s1", hears, user)
+            if not await session.get_items():
+                await session.add_items([{"role": "user", "content": "hello"}])
+            return await session.get_items()
+
+    store.put((user,), "drink", {"text": "likes tea"})
+    there = asyncio.run(items())
+    with RecallClient(**unheard) as deaf:
+        for write in (
+            lambda: RecallStore(deaf).put((user,), "food", {"text": "likes cake"}),
+            lambda: RecallStore(deaf).delete((user,), "drink"),
+            lambda: asyncio.run(pop()),
+        ):
+            with pytest.raises(NothingWritten, match=r"nothing was written, do it again: .* no response to query"):
+                write()
+    at = client.remember(user, PEANUTS)
+    assert len(client.recall(user, "tea", after=at, k=9).memories or []) == 3
+    assert [item.value["text"] for item in store.search((user,))] == ["likes tea"]
+    assert asyncio.run(items()) == there
 
 
 def test_operations_in_one_batch_see_each_other_and_an_async_graph_s_too(store: RecallStore, user: str) -> None:
