@@ -1,6 +1,9 @@
 """Looking into a state partition that nobody has open, without changing a byte of it."""
 
+import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rocksdict import AccessType, Options, Rdict
@@ -8,14 +11,14 @@ from rocksdict import AccessType, Options, Rdict
 from recallflow.errors import StorageError
 from recallflow.state import keys
 
+_OPTIONS = "rocksdict-config.json"
+
 
 def uncleaned_owners(folder: Path) -> int:
     """Of how many erased owners a partition's files may still hold something. Raises StorageError."""
-    with tempfile.TemporaryDirectory(prefix="recallflow-") as logs:
-        options = Options(raw_mode=True)
-        options.set_db_log_dir(logs)  # RocksDB would write its own log beside the tables
+    with _stand_in(folder) as there:
         try:
-            db = Rdict(str(folder), options, access_type=AccessType.read_only())
+            db = Rdict(str(there), Options(raw_mode=True), access_type=AccessType.read_only())
         except Exception as error:
             raise StorageError(f"cannot open {folder}: {error}") from error
         try:
@@ -27,3 +30,17 @@ def uncleaned_owners(folder: Path) -> int:
             return found
         finally:
             db.close()
+
+
+@contextmanager
+def _stand_in(folder: Path) -> Iterator[Path]:
+    """A folder that is read like this one, and may be written to: rocksdict writes its options anew wherever it opens a
+    database, also to read it alone, and RocksDB a log of its own."""
+    with tempfile.TemporaryDirectory(prefix="recallflow-") as made:
+        there = Path(made)
+        for file in folder.iterdir():
+            if file.name == _OPTIONS:
+                shutil.copyfile(file, there / file.name)
+            else:
+                (there / file.name).symlink_to(file.resolve())
+        yield there

@@ -92,12 +92,14 @@ def test_all_is_well_and_nothing_is_changed(
     assert files(state) == before
 
 
-def files(folder: Path) -> dict[str, str]:
-    """What each file holds."""
+def files(folder: Path) -> dict[str, tuple[int, str]]:
+    """When each file and folder was written to last, and what it holds."""
     return {
-        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        str(file.relative_to(folder)): (
+            file.stat().st_mtime_ns,
+            hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "",
+        )
         for file in sorted(folder.rglob("*"))
-        if file.is_file()
     }
 
 
