@@ -47,9 +47,35 @@ class Probes:
 
 
 def exposition(registry: CollectorRegistry, accept: str) -> tuple[str, bytes]:
-    """Content type and body of /metrics. Whoever accepts OpenMetrics is given it: exemplars are in nothing else."""
-    encode, content_type = choose_encoder(accept)
+    """Content type and body of /metrics. Whoever likes OpenMetrics as well as text is given it: exemplars are in
+    nothing else."""
+    encode, content_type = choose_encoder(_liked(accept))
     return content_type, encode(registry)
+
+
+def _liked(accept: str) -> str:
+    """What an Accept header likes best first, down to plain text; nothing that it refuses. The library looks at the
+    order alone."""
+    offered = [(one, _quality(one)) for one in accept.split(",")]
+    liked = sorted((one for one in offered if one[1] > 0), key=lambda one: (-one[1], _is_text(one[0])))
+    ends = next((place for place, (one, _) in enumerate(liked) if _is_text(one)), len(liked))
+    return ",".join(one for one, _ in liked[: ends + 1])
+
+
+def _is_text(offered: str) -> bool:
+    return offered.partition(";")[0].strip().lower() == "text/plain"
+
+
+def _quality(offered: str) -> float:
+    """How much one kind is liked: 0 is not at all."""
+    for parameter in offered.split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
 
 
 def _handler(registry: CollectorRegistry, obstacle: Callable[[], str]) -> type[BaseHTTPRequestHandler]:

@@ -47,6 +47,34 @@ def test_metrics_are_prometheus_text() -> None:
     assert (status, "walnuts_total 3.0" in text) == (200, True)
 
 
+OPENMETRICS, PLAIN = "application/openmetrics-text; version=1.0.0", "text/plain; version=0.0.4"
+# As Prometheus 3 sends it.
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;"
+    "q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+ACCEPTED = {
+    "nothing": ("", PLAIN),
+    "anything": ("*/*", PLAIN),
+    "openmetrics": ("application/openmetrics-text", OPENMETRICS),
+    "openmetrics as well as text": ("text/plain, application/openmetrics-text", OPENMETRICS),
+    "openmetrics rather than text": ("text/plain;q=0.3, application/openmetrics-text;q=0.6", OPENMETRICS),
+    "text rather than openmetrics": ("application/openmetrics-text;q=0.3, text/plain;q=0.6", PLAIN),
+    "no openmetrics": ("application/openmetrics-text;q=0, text/plain", PLAIN),
+    "no openmetrics, in other letters": ("application/openmetrics-text; version=1.0.0; Q=0.0", PLAIN),
+    "a quality that is none": ("application/openmetrics-text;q=much, */*", PLAIN),
+    "prometheus": (PROMETHEUS, OPENMETRICS),
+}
+
+
+@pytest.mark.parametrize(("accept", "given"), ACCEPTED.values(), ids=ACCEPTED)
+def test_metrics_are_what_is_liked_best(accept: str, given: str) -> None:
+    with Probes(HOST, 0, CollectorRegistry(), str) as probes:
+        asked = urllib.request.Request(f"http://{HOST}:{probes.port}/metrics", headers={"Accept": accept})
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith(given)
+
+
 def test_the_port_is_free_once_it_is_closed() -> None:
     with (
         Probes(HOST, 0, CollectorRegistry(), str) as probes,
