@@ -18,6 +18,7 @@ from recallflow.flows.stages import NO_TRACE, Stages
 from recallflow.operators.events import Ask, Write
 from recallflow.outputs import Answer, DeadLetter
 from recallflow.records import Position, Record
+from recallflow.responses import Response
 from recallflow.tracing import NOWHERE, fail, operation_of, parent_in, trace_headers, tracer
 
 # Records that are through as far as their place in line goes, and of which something may come yet: queries that wait.
@@ -206,13 +207,23 @@ def _tell(span: Span, output: object) -> None:
     match output:
         case Answer(response=response):
             span.set_attribute("recallflow.response.status", response.status)
-            span.set_attribute("gen_ai.memory.record.count", len(response.memories or ()))
+            span.set_attribute("gen_ai.memory.record.count", _memories_in(response))
             if response.warnings:
                 span.set_attribute("recallflow.response.warnings", [one.code for one in response.warnings])
             if response.error is not None:
                 fail(span, response.error.code)
         case DeadLetter(error=error):
             fail(span, error.code)
+
+
+def _memories_in(response: Response) -> int:
+    """How many memories an answer gives, whatever was asked; several versions are of one."""
+    found = len(response.memories or ()) + bool(response.versions)
+    if response.memory_page is not None:
+        found += len(response.memory_page.memories)
+    if response.context is not None:
+        found += len(response.context.relevant_items)
+    return found
 
 
 def _nothing(_: int) -> None:

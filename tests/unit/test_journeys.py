@@ -11,8 +11,9 @@ from recallflow.flows import journeys as module
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.stages import Stages
 from recallflow.operators.decode import decode
-from recallflow.outputs import Receipted
+from recallflow.outputs import Answer, Receipted
 from recallflow.records import Position, Record
+from recallflow.responses import Context, MemoryPage, RecalledMemory, Response
 from recallflow.tracing import TRACE_HEADER
 
 MEMORIES, QUERIES = "memory.events", "query.events"
@@ -58,3 +59,38 @@ def test_records_that_are_read_again_to_rebuild_state_are_in_no_trace(exported: 
     assert journeys.headers(place) == ()
     journeys.done([place])
     assert not exported.get_finished_spans()
+
+
+ROW = RecalledMemory.model_construct(id="m1")
+ANSWERS = {
+    "nothing": (Response(query_id="q", status="ok"), 0),
+    "recalled": (Response.model_construct(query_id="q", status="ok", memories=[ROW, ROW]), 2),
+    "of no memory": (Response.model_construct(query_id="q", status="ok", memories=[]), 0),
+    "versions of one": (
+        Response.model_construct(query_id="q", status="ok", versions=[{"version": 0}, {"version": 1}]),
+        1,
+    ),
+    "a page": (
+        Response.model_construct(
+            query_id="q", status="ok", memory_page=MemoryPage.model_construct(memories=[ROW, ROW, ROW])
+        ),
+        3,
+    ),
+    "a context": (
+        Response.model_construct(query_id="q", status="ok", context=Context.model_construct(relevant_items=[ROW])),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("response", "count"), ANSWERS.values(), ids=ANSWERS)
+def test_a_span_counts_the_memories_of_an_answer_to_whatever_was_asked(
+    exported: InMemorySpanExporter, response: Response, count: int
+) -> None:
+    journeys, place = Journeys(Stages((MEMORIES, QUERIES)), waits=QUERIES), Position(QUERIES, 0, 1)
+    journeys.begin([decode(Record(place, QUERY, 0, b"acme/ann", headers=PARENT))], 0.0)
+    journeys.handed(Answer(place, 0, b"acme/ann", b"{}", response))
+    journeys.done([place])
+    [span] = exported.get_finished_spans()
+    assert span.attributes is not None
+    assert span.attributes["gen_ai.memory.record.count"] == count
