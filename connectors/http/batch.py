@@ -93,27 +93,26 @@ async def results(door: Door, request: Request) -> AsyncIterator[bytes]:
 async def _read(door: Door, request: Request, under_way: _UnderWay) -> None:
     """Has every line stored. Whoever sends may be gone before the end: what is stored by then stays."""
     credentials = credentials_of(request)
-    number = 0
     try:
-        async for line in lines(request, door.limits.body_bytes, door.limits.body_timeout_s):
-            number += 1
+        async for number, line in lines(request, door.limits.body_bytes, door.limits.body_timeout_s):
             size = 0 if isinstance(line, Problem) else len(line)
             await under_way.add(size, asyncio.create_task(_result(door, number, line, credentials)))
     finally:
         under_way.end()
 
 
-async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[bytes | Problem]:
-    """The lines of a body that are not blank, and a Problem in place of one that is too long. One that does not come in
-    time is the last, a Problem too."""
+async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[tuple[int, bytes | Problem]]:
+    """The lines of a body that are not blank, each with its number, and a Problem in place of one that is too long. One
+    that does not come in time is the last, a Problem too."""
     stream, loop = request.stream(), asyncio.get_running_loop()
     held, size, due_s = list[bytes](), 0, loop.time() + within_s
+    number = 1
     while True:
         try:
             async with asyncio.timeout_at(due_s):
                 chunk = await anext(stream, None)
         except TimeoutError:
-            yield Problem("slow_body", f"no line came within {within_s:g} s: send what is left anew")
+            yield number, Problem("slow_body", f"no line came within {within_s:g} s: send what is left anew")
             return
         except ClientDisconnect:
             return
@@ -122,8 +121,8 @@ async def lines(request: Request, most: int, within_s: float) -> AsyncIterator[b
             size += len(end)
             line = b"".join([*held, end]) if size <= most else too_large(most)
             if isinstance(line, Problem) or line.strip():
-                yield line
-            held, size = [], 0
+                yield number, line
+            held, size, number = [], 0, number + 1
         if chunk is None:
             return
         if ends:

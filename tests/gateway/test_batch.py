@@ -50,9 +50,17 @@ def post(client: httpx.Client, body: bytes | Iterator[bytes]) -> list[dict[str, 
 
 def test_each_line_has_its_result_in_order(engine: Engine, client: httpx.Client) -> None:
     found = post(client, line("a") + b'{"type": "memory"}\n\n' + line("b") + line("c").rstrip())
-    assert [one["line"] for one in found] == [1, 2, 3, 4]
+    assert [one["line"] for one in found] == [1, 2, 4, 5]
     assert ["error" in one for one in found] == [False, True, False, False]
     assert [event.content for event, _ in engine.stored] == ["a", "b", "c"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("piece", [1, 1_000], ids=["in pieces", "at once"])
+def test_a_result_has_the_number_of_its_line_as_it_was_sent(client: httpx.Client, piece: int) -> None:
+    body = b"\n  \n" + line("a") + b"\r\n{}\n" + line("x" * MOST) + b"\n\n" + line("b") + b"\n"
+    found = post(client, (body[at : at + piece] for at in range(0, len(body), piece)))
+    assert [one["line"] for one in found] == [3, 5, 6, 9]
+    assert ["error" in one for one in found] == [False, True, True, False]
 
 
 def test_a_line_may_come_in_pieces(engine: Engine, client: httpx.Client) -> None:
@@ -135,7 +143,15 @@ def test_no_more_is_read_than_can_be_stored(engine: Engine, size: int) -> None:
     app = build_app(engine, Everybody(), Undecided(), Limits(), CollectorRegistry())
     headers = [(name.encode(), value.encode()) for name, value in LINES.items()]
     path = "/memory/events/batch"
-    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b"", "root_path": ""}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "headers": headers,
+        "query_string": b"",
+        "root_path": "",
+    }
     sent = line("x" * size)
     reads = 0
 
