@@ -7,6 +7,7 @@ from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry
 
 from recallflow.connectors.http import errors, openapi
+from recallflow.connectors.http.asked import Segments
 from recallflow.connectors.http.deciding import Rollouts
 from recallflow.connectors.http.door import Door
 from recallflow.connectors.http.explorer import routes as explorer
@@ -35,6 +36,7 @@ def build_app(
     app.include_router(rollout.routes(door, rollouts))
     app.include_router(explorer.routes())
     app.include_router(mem0.routes(door))
+    app.add_middleware(Segments)
     app.add_middleware(Gate, limits=limits, traffic=Traffic(registry))
     app.add_middleware(Traced)  # around the gate: a refusal is traced as well
     openapi.describe(app)

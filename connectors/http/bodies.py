@@ -15,6 +15,7 @@ from recallflow.parsing import unmarked
 from recallflow.tracing import trace_headers
 
 _CREDENTIALS = {name.encode(): name for name in (TOKEN_HEADER, KEY_HEADER, USER_HEADER)}
+_UTF_8 = ("utf-8", "utf8")
 _DRAINED = 8  # times the limit: so much more is read, and dropped, so that who sends it hears why
 
 
@@ -26,11 +27,17 @@ def credentials_of(request: Request) -> Headers:
 
 
 def check_content_type(request: Request, wanted: str = JSON) -> None:
-    """Raises Problem for a body of another type. A page of any site may have a browser send forms and plain texts to
-    this machine, but not JSON."""
-    given = request.headers.get("content-type", "")
-    if given.partition(";")[0].strip().lower() != wanted:
+    """Raises Problem for a body of another type, or in other letters than UTF-8. A page of any site may have a browser
+    send forms and plain texts to this machine, but not JSON."""
+    given = request.headers.getlist("content-type")
+    if len(given) > 1:
+        raise Problem("unsupported_media_type", f"content-type is given twice: send content-type: {wanted}")
+    kind, *details = "".join(given).lower().split(";")
+    if kind.strip() != wanted:
         raise Problem("unsupported_media_type", f"send content-type: {wanted}")
+    for name, _, value in (detail.partition("=") for detail in details):
+        if name.strip() == "charset" and value.strip().strip('"') not in _UTF_8:
+            raise Problem("unsupported_media_type", "send UTF-8, and charset=utf-8 or no charset")
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

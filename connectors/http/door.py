@@ -11,10 +11,11 @@ from recallflow.connectors.http.bodies import check_content_type, credentials_of
 from recallflow.connectors.http.errors import JSON, Problem, headers_of, status_of
 from recallflow.connectors.http.limits import Limits
 from recallflow.credentials import Headers
-from recallflow.errors import QueryTimeout
+from recallflow.errors import FieldProblem, InvalidRecord, QueryTimeout
 from recallflow.events import MemoryEvent
 from recallflow.parsing import QUERY_TYPES, parse
 from recallflow.queries import QueryEvent
+from recallflow.responses import Receipt
 from recallflow.service import Admission, Service, Stored
 
 ACCEPTED = 202
@@ -53,13 +54,26 @@ class Door:
 
     async def store(self, request: Request, event: MemoryEvent, *, waits: bool) -> Response:
         """Where an event was stored; with `waits` what became of it, too. Raises RecallflowError."""
+        return accepted(await self.stored(request, event, waits=waits))
+
+    async def stored(self, request: Request, event: MemoryEvent, *, waits: bool) -> Stored:
+        """The same, not yet an answer."""
         headers = credentials_of(request)
         self.admission.check(event, headers)
         if waits:
-            stored = await self.service.apply(event, headers, self.limits.timeout_s)
-        else:
-            stored = await self.service.store(event, headers)
-        return Response(orjson.dumps(shown(stored)), ACCEPTED, media_type=JSON)
+            return await self.service.apply(event, headers, self.limits.timeout_s)
+        return await self.service.store(event, headers)
+
+
+def accepted(stored: Stored) -> Response:
+    """The answer to an event that was stored."""
+    return Response(orjson.dumps(shown(stored)), ACCEPTED, media_type=JSON)
+
+
+def check_forgotten(receipt: Receipt | None) -> None:
+    """Raises InvalidRecord (`not_found`) where it is known that there was no such memory to forget."""
+    if receipt is not None and receipt.outcome == "unchanged":
+        raise InvalidRecord("not_found", [FieldProblem("memory_id", "no memory has this id")])
 
 
 def shown(stored: Stored) -> dict[str, object]:

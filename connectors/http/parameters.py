@@ -9,7 +9,6 @@ from fastapi import Request
 from pydantic import BaseModel
 
 from recallflow.connectors.http.errors import Problem
-from recallflow.parts import fix
 
 _NOT_OF_A_URL = {"type", "reply_to", "receipt", "schema_version"}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
@@ -43,12 +42,9 @@ class Parameters:
         model: type[BaseModel],
         only: Collection[str] | None = None,
         in_path: Collection[str] = (),
-        also: Collection[str] = (),
     ) -> None:
-        """`only`: the fields that a URL may name, if not all. `in_path`: those that stand in the path. `also`:
-        parameters that are no field."""
+        """`only`: the fields that a URL may name, if not all. `in_path`: those that stand in the path."""
         self.type: str = model.model_json_schema()["properties"]["type"]["const"]
-        self._also = also
         fields = (set(model.model_fields) if only is None else set(only)) - set(in_path)
         known = [*_parameters(model)]
         self.all = {one.name: one for one in known if one.name.partition(".")[0] in fields}
@@ -59,20 +55,13 @@ class Parameters:
         return as_json(self.fields(request, **in_path))
 
     def fields(self, request: Request, **in_path: object) -> dict[str, Any]:
-        """The fields of that event. Raises Problem for a parameter that there is not: passed over, it would widen what
-        is asked for."""
+        """The fields of that event. What is none of them is the route's own, which takes no other parameters."""
         event: dict[str, Any] = {"type": self.type, **in_path}
         given = request.query_params
-        for name in given:
-            if name in self._also:
+        for name, parameter in self.all.items():
+            if name not in given:
                 continue
-            parameter = self.all.get(name)
-            if parameter is None:
-                raise Problem("invalid_event", f"no such parameter; {fix(name, [*self.all, *self._also])}", name)
-            texts = given.getlist(name)
-            if len(texts) > 1 and not parameter.often:
-                raise Problem("invalid_event", "is given twice; give it once", name)
-            values = [parameter.value(text) for text in texts]
+            values = [parameter.value(text) for text in given.getlist(name)]
             part, _, field = name.rpartition(".")
             (event.setdefault(part, {}) if part else event)[field] = values if parameter.often else values[0]
         return event

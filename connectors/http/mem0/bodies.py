@@ -21,16 +21,10 @@ _PROBLEMS = {"extra_forbidden": "is not supported here: leave it out (docs/servi
 T = TypeVar("T", bound=BaseModel)
 
 
-class Body(BaseModel):
-    """What any request may carry. Those without effect: they choose among ways that mem0 has of doing it."""
+class Ways(BaseModel):
+    """What any request may carry, without effect: it chooses among ways that mem0 has of doing it."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    user_id: str | None = None
-    agent_id: str | None = None
-    app_id: str | None = None
-    run_id: str | None = None
-    filters: dict[str, Any] | None = None
 
     async_mode: bool | None = None
     enable_graph: bool | None = None
@@ -41,6 +35,16 @@ class Body(BaseModel):
     rerank: bool | None = None
     source: str | None = None
     version: str | None = None
+
+
+class Body(Ways):
+    """What says whose memories are meant."""
+
+    user_id: str | None = None
+    agent_id: str | None = None
+    app_id: str | None = None
+    run_id: str | None = None
+    filters: dict[str, Any] | None = None
 
     @property
     def entities(self) -> dict[str, str]:
@@ -91,6 +95,12 @@ class GetAll(Body):
 
 class DeleteAll(Body):
     """DELETE /v1/memories/"""
+
+
+class Delete(Ways):
+    """DELETE /v1/memories/ID/"""
+
+    delete_linked: bool = False
 
 
 class Update(BaseModel):

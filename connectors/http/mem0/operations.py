@@ -4,6 +4,7 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
+from recallflow.connectors.http.door import check_forgotten
 from recallflow.connectors.http.errors import Problem
 from recallflow.connectors.http.mem0 import bodies
 from recallflow.connectors.http.mem0.calls import Calls
@@ -19,7 +20,6 @@ from recallflow.connectors.http.mem0.entities import (
 )
 from recallflow.connectors.http.mem0.filters import Asked, asked, entities_alone
 from recallflow.connectors.http.mem0.shown import history, score, shown
-from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import MemoryEvent, Message
 from recallflow.fields import EPOCH_MS_MAX, format_time
 from recallflow.queries import K_MAX
@@ -158,8 +158,7 @@ async def delete(calls: Calls, given: str) -> dict[str, Any]:
     """Forgets one memory, in all its versions."""
     user_id, memory_id = our_id(given)
     [(_, receipt)] = await calls.apply(user_id, [{"type": "memory.forget", "memory_id": memory_id}])
-    if receipt is not None and receipt.outcome == "unchanged":
-        raise InvalidRecord("not_found", [FieldProblem("memory_id", "no memory has this id")])
+    check_forgotten(receipt)
     return {"message": "Memory deleted successfully!"}
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
-from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
+from recallflow.connectors.http.asked import Addressed
 from recallflow.connectors.http.door import Door
 from recallflow.connectors.http.errors import JSON, Problem, body_of, headers_of, status_of
 from recallflow.connectors.http.mem0 import bodies, operations
@@ -18,7 +19,7 @@ PREFIXES = ("/mem0/{tenant_id}/environments/{environment}", "/mem0/{tenant_id}")
 Operation = Callable[[Calls, Request], Awaitable[Any]]
 
 
-class _Answered(APIRoute):
+class _Answered(Addressed):
     """One whose errors say `detail`, which is what clients of mem0 look at."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -46,10 +47,11 @@ def routes(door: Door) -> APIRouter:
 def _below(prefix: str, door: Door) -> APIRouter:
     router = APIRouter(prefix=prefix, route_class=_Answered, include_in_schema=False)
 
-    def add(methods_and_paths: str, operation: Operation) -> None:
-        """One operation, under every path that clients ask for it."""
+    def add(methods_and_paths: str, operation: Operation, parameters: type[BaseModel] = bodies.Ways) -> None:
+        """One operation, under every path that clients ask for it. `parameters`: those that a URL may have."""
 
         async def answer(request: Request) -> Response:
+            bodies.read_parameters(parameters, request.query_params)
             content = await operation(Calls(door, request), request)
             return Response(orjson.dumps(content), media_type=JSON)
 
@@ -81,7 +83,7 @@ def _below(prefix: str, door: Door) -> APIRouter:
         return await operations.update(calls, request.path_params["memory_id"], body)
 
     async def delete(calls: Calls, request: Request) -> Any:
-        if request.query_params.get("delete_linked", "false").lower() == "true":
+        if bodies.read_parameters(bodies.Delete, request.query_params).delete_linked:
             raise Problem("invalid_event", "is not supported: delete each memory by its own id", "delete_linked")
         return await operations.delete(calls, request.path_params["memory_id"])
 
@@ -95,12 +97,12 @@ def _below(prefix: str, door: Door) -> APIRouter:
     add("GET /v1/ping/", ping)
     add("POST /v3/memories/add/, POST /v1/memories/, POST /memories", add_memories)
     add("POST /v3/memories/search/, POST /v2/memories/search/, POST /v1/memories/search/, POST /search", search)
-    add("POST /v3/memories/, POST /v2/memories/", get_all)
-    add("GET /v1/memories/, GET /memories", list_by_parameters)
-    add("DELETE /v1/memories/, DELETE /memories", delete_all)
+    add("POST /v3/memories/, POST /v2/memories/", get_all, bodies.GetAll)
+    add("GET /v1/memories/, GET /memories", list_by_parameters, bodies.GetAll)
+    add("DELETE /v1/memories/, DELETE /memories", delete_all, bodies.DeleteAll)
     add("GET /v1/memories/{memory_id}/, GET /memories/{memory_id}", get)
     add("PUT /v1/memories/{memory_id}/, PUT /memories/{memory_id}", update)
-    add("DELETE /v1/memories/{memory_id}/, DELETE /memories/{memory_id}", delete)
+    add("DELETE /v1/memories/{memory_id}/, DELETE /memories/{memory_id}", delete, bodies.Delete)
     add("GET /v1/memories/{memory_id}/history/, GET /memories/{memory_id}/history", list_versions)
 
     @router.api_route("/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])

@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from recallflow.connectors.http.asked import Described
 from recallflow.connectors.http.bodies import with_fields
 from recallflow.connectors.http.door import Door, parse_query
 from recallflow.connectors.http.errors import Problem
@@ -20,7 +21,7 @@ _EXPLORED = json_body(reference("GraphExplore"), around={"type": "graph.explore"
 
 def routes(door: Door) -> APIRouter:
     """The routes, for a service."""
-    router = APIRouter()
+    router = APIRouter(route_class=Described)
 
     @router.get("/graph/status", openapi_extra=operation("The graph in numbers, and its rollout", parameters=_STATUS))
     async def status(request: Request) -> Response:

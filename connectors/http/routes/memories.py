@@ -3,8 +3,9 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from recallflow.connectors.http.asked import Described
 from recallflow.connectors.http.bodies import with_fields
-from recallflow.connectors.http.door import Door, parse_event, parse_query, waits
+from recallflow.connectors.http.door import Door, accepted, check_forgotten, parse_event, parse_query, waits
 from recallflow.connectors.http.openapi import json_body, operation, reference
 from recallflow.connectors.http.parameters import Parameters
 from recallflow.events import Event, MemoryForget, MemoryUpdate
@@ -12,17 +13,15 @@ from recallflow.queries import EpisodesList, MemoriesList, MemoryGet, MemoryHist
 
 _ID = ("memory_id",)
 _GET, _HISTORY = Parameters(MemoryGet, in_path=_ID), Parameters(MemoryHistory, in_path=_ID)
-_UPDATE, _FORGET = (
-    Parameters(model, only=Event.model_fields, in_path=_ID, also=("wait",)) for model in (MemoryUpdate, MemoryForget)
-)
+_UPDATE, _FORGET = (Parameters(model, only=Event.model_fields, in_path=_ID) for model in (MemoryUpdate, MemoryForget))
 _EPISODES, _LIST = Parameters(EpisodesList), Parameters(MemoriesList)
 _CHANGES = json_body(reference("MemoryFields"), change={"content": "Ann is allergic to nuts.", "tags": ["health"]})
 _FOUND = (404,)
 
 
 def routes(door: Door) -> APIRouter:
-    """The routes, for a service. What is found by its id has no slash in it; of others POST /memory/query asks."""
-    router = APIRouter()
+    """The routes, for a service."""
+    router = APIRouter(route_class=Described)
     one = "/memories/{memory_id}"
 
     @router.get("/memories", openapi_extra=operation("Memories, the newest first", parameters=_LIST))
@@ -52,7 +51,10 @@ def routes(door: Door) -> APIRouter:
     @router.delete(one, status_code=202, openapi_extra=forgotten)
     async def forget(request: Request) -> Response:
         waiting = waits(request)
-        return await door.store(request, parse_event(_FORGET.event(request, **request.path_params)), waits=waiting)
+        event = parse_event(_FORGET.event(request, **request.path_params))
+        stored = await door.stored(request, event, waits=waiting)
+        check_forgotten(stored.receipt)
+        return accepted(stored)
 
     @router.get("/episodes", openapi_extra=operation("Episodes, the newest first", parameters=_EPISODES))
     async def episodes(request: Request) -> Response:

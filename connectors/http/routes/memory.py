@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from recallflow.connectors.http.asked import Described
 from recallflow.connectors.http.batch import Results
 from recallflow.connectors.http.bodies import check_content_type
 from recallflow.connectors.http.door import Door, parse_event, parse_query, waits
@@ -26,7 +27,7 @@ _RESULTS = "one line for each event, in their order: `line`, and `position` or `
 
 def routes(door: Door) -> APIRouter:
     """The routes, for a service."""
-    router = APIRouter()
+    router = APIRouter(route_class=Described)
 
     @router.post("/memory/query", openapi_extra=operation("Ask", body=QUERIES, refusals=(404,)))
     async def query(request: Request) -> Response:

@@ -7,6 +7,7 @@ import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from recallflow.connectors.http.asked import Described
 from recallflow.connectors.http.bodies import credentials_of, with_fields
 from recallflow.connectors.http.deciding import Rollouts
 from recallflow.connectors.http.door import ACCEPTED, Door
@@ -25,7 +26,7 @@ _DECISION = json_body(
 
 def routes(door: Door, rollouts: Rollouts) -> APIRouter:
     """The routes, for what was decided."""
-    router = APIRouter()
+    router = APIRouter(route_class=Described)
     shown = operation("What was decided of a tenant's graph", parameters=_TENANT, answer="RolloutShown")
 
     @router.get("/graph/rollout", openapi_extra=shown)

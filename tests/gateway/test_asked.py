@@ -1,0 +1,182 @@
+"""What a URL and its headers ask for: ids that hold anything, parameters that there are, and bodies in UTF-8."""
+
+import http.client
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+import orjson
+import pytest
+
+from recallflow.flows.config import Config
+from recallflow.flows.settings import Settings
+from recallflow.responses import Receipt
+from tests.gateway.serving import Engine, gateway, real_gateway
+
+ANN = {"tenant_id": "acme", "user_id": "ann"}
+SCOPE = "tenant_id=acme&user_id=ann"
+EVENT = {"type": "memory", **ANN, "content": "Ann is allergic to peanuts"}
+JSON = {"content-type": "application/json"}
+IDS = ["p/q", "x/history", "/", "a/", "100%", "%2F", "%252F", "a b+c", "ä/ö?x=1#y", "..", "a;b"]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client of a gateway with an engine of its own."""
+    folder = tmp_path_factory.mktemp("gateway")
+    config = Config(state_dir=folder / "s", engine=Settings(partitions=1))
+    with real_gateway(config, folder / "control.jsonl") as url, httpx.Client(base_url=url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine) -> Iterator[httpx.Client]:
+    with gateway(engine) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def as_new(engine: Engine) -> None:
+    engine.__init__()  # type: ignore[misc]
+
+
+def raw(client: httpx.Client, method: str, target: str, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    """What is answered to a target that is sent as it stands: clients quote it anew."""
+    connection = http.client.HTTPConnection(urlsplit(str(client.base_url)).netloc, timeout=30)
+    connection.request(method, target, b"{}" if headers else None, headers or {})
+    answered = connection.getresponse()
+    found = answered.status, orjson.loads(answered.read())
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("memory_id", IDS)
+def test_a_memory_is_reached_whatever_its_id_holds(real: httpx.Client, memory_id: str) -> None:
+    other = {"x/history": "x"}.get(memory_id, "other")
+    for one in (memory_id, other):
+        assert real.post("/memory/events", json=EVENT | {"id": one, "content": f"It is {one}."}).status_code == 202
+    target = f"/memories/{quote(memory_id, safe='').replace('..', '%2E%2E')}"
+    for path, name in ((target, "id"), (f"{target}/history", "id")):
+        status, found = raw(real, "GET", f"{path}?{SCOPE}")
+        assert (status, {version[name] for version in found.get("versions", ())}) == (200, {memory_id}), path
+    assert raw(real, "PATCH", f"{target}?{SCOPE}&wait=applied", JSON)[0] == 400  # nothing is changed by {}
+    assert raw(real, "DELETE", f"{target}?{SCOPE}&wait=applied")[0] == 202
+    assert raw(real, "GET", f"{target}?{SCOPE}")[0] == 404
+    assert raw(real, "GET", f"/memories/{other}?{SCOPE}")[0] == 200
+
+
+def test_an_id_of_mem0s_may_hold_a_slash(real: httpx.Client) -> None:
+    """Also where a proxy or a client does not quote what is quoted in it once more."""
+    below = "/mem0/acme"
+    answered = real.post(f"{below}/memories", json={"messages": "Ann skis.", "user_id": "ann/b"}).json()
+    mem0_id = answered["results"][0]["id"]
+    assert mem0_id.startswith("ann%2Fb:")
+    for target in (f"{below}/memories/{mem0_id}", f"{below}/memories/{quote(mem0_id, safe='')}"):
+        status, found = raw(real, "GET", target)
+        assert (status, found.get("memory")) == (200, "Ann skis."), target
+    assert raw(real, "GET", f"{below}/memories/{mem0_id}/history")[0] == 200
+
+
+@pytest.mark.parametrize("bad", ["%ff", "a%C3", "%ED%A0%80"])
+@pytest.mark.parametrize(
+    "target",
+    ["/memories/{}?" + SCOPE, "/memories?tenant_id=acme&user_id={}", "/memories?{}=1&" + SCOPE,
+     "/mem0/acme/v1/memories/u:{}/", "/mem0/{}/v1/ping/", "/mem0/acme/v1/memories/?user_id={}"],
+    ids=["path", "value", "name", "mem0 path", "mem0 tenant", "mem0 value"],
+)  # fmt: skip
+def test_what_is_not_utf8_is_refused(engine: Engine, client: httpx.Client, target: str, bad: str) -> None:
+    status, said = raw(client, "GET", target.format(bad))
+    assert (status, said["error"]["code"]) == (400, "invalid_event")
+    assert "UTF-8" in said["error"]["message"]
+    assert engine.asked == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "given", "says"),
+    [
+        ("POST", "/memory/events", "wiat=applied", "wait"),
+        ("POST", "/memory/events", "wait=applied&wait=stored", "twice"),
+        ("POST", "/memory/events/batch", "wait=applied", "body"),
+        ("POST", "/memory/query", "k=5", "body"),
+        ("POST", "/graph/trace", "user_id=ann", "body"),
+        ("POST", "/graph/explore", "hops=2", "body"),
+        ("POST", "/graph/rollout", "tenant_id=acme", "body"),
+        ("PATCH", "/memories/m", f"{SCOPE}&wiat=applied", "wait"),
+        ("DELETE", "/memories/m", f"{SCOPE}&wiat=applied", "wait"),
+        ("DELETE", "/memories/m", f"{SCOPE}&user_id=bob", "twice"),
+        ("GET", "/memories/m", f"{SCOPE}&enviroment=e", "environment"),
+        ("GET", "/graph/rollout", "tenant=acme", "tenant_id"),
+        ("POST", "/mem0/acme/v3/memories/add/", "user_id=ann", "not supported"),
+        ("POST", "/mem0/acme/v3/memories/search/", "top_k=5", "not supported"),
+        ("POST", "/mem0/acme/v3/memories/", "pages=5", "not supported"),
+        ("PUT", "/mem0/acme/v1/memories/u:m/", "user_id=ann", "not supported"),
+        ("GET", "/mem0/acme/v1/memories/u:m/", "user_id=ann", "not supported"),
+        ("GET", "/mem0/acme/v1/memories/", "user_id=ann&user_id=bob", "twice"),
+        ("DELETE", "/mem0/acme/v1/memories/", "user_id=ann&user_id=bob", "twice"),
+        ("DELETE", "/mem0/acme/v1/memories/u:m/", "delete_linkd=true", "not supported"),
+    ],
+    ids=lambda value: value.replace("/", " ") if isinstance(value, str) else "",
+)
+def test_a_parameter_that_there_is_not_is_refused_by_its_name(
+    engine: Engine, client: httpx.Client, method: str, path: str, given: str, says: str
+) -> None:
+    kind = "application/x-ndjson" if path.endswith("batch") else "application/json"
+    body = None if method in ("GET", "DELETE") else orjson.dumps(EVENT)
+    answered = client.request(method, f"{path}?{given}", content=body, headers={"content-type": kind})
+    assert answered.status_code == 400
+    [field] = answered.json()["error"]["fields"]
+    assert field["field"] in given
+    assert says in field["problem"]
+    assert (engine.asked, engine.stored) == ([], [])
+
+
+def test_what_mem0s_clients_send_without_effect_is_taken(client: httpx.Client) -> None:
+    assert client.get("/mem0/acme/v1/ping/?org_id=o&project_id=p").status_code == 200
+
+
+def test_to_forget_what_there_is_not_is_told(engine: Engine, client: httpx.Client) -> None:
+    engine.receipt = Receipt(id="m", position="memory:0:0", outcome="unchanged", memory_id="m")
+    waited = client.delete(f"/memories/m?{SCOPE}&wait=applied")
+    assert (waited.status_code, waited.json()["error"]["code"]) == (404, "not_found")
+    assert client.delete(f"/memories/m?{SCOPE}").status_code == 202  # nobody knows yet
+    engine.receipt = None
+    assert client.delete(f"/memories/m?{SCOPE}&wait=applied").status_code == 202
+
+
+@pytest.mark.parametrize("wait", ["", "&wait=applied"], ids=["at once", "applied"])
+def test_an_engine_in_the_same_process_always_knows_what_there_is_to_forget(real: httpx.Client, wait: str) -> None:
+    refused = real.delete(f"/memories/never?{SCOPE}{wait}")
+    assert (refused.status_code, refused.json()["error"]["fields"][0]["field"]) == (404, "memory_id")
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        (["application/json"], 202),
+        (["Application/JSON ; Charset=UTF-8"], 202),
+        (['application/json; charset="utf-8"'], 202),
+        (["application/json; charset=utf-16"], 415),
+        (["application/json;x=y; charset=latin-1"], 415),
+        (["application/json; charset=utf-8; charset=utf-16"], 415),
+        (["application/json", "application/json"], 415),
+        (["application/json", "text/plain"], 415),
+        (["text/plain", "application/json"], 415),
+        (["application/json, text/plain"], 415),
+        ([], 415),
+    ],
+    ids=["plain", "utf-8", "quoted", "utf-16", "latin-1", "two charsets", "twice", "then text", "text first", "list",
+         "none"],
+)  # fmt: skip
+def test_a_body_is_of_one_type_and_in_utf8(client: httpx.Client, given: list[str], status: int) -> None:
+    headers = [("content-type", one) for one in given]
+    answered = client.post("/memory/events", content=orjson.dumps(EVENT), headers=headers)
+    assert answered.status_code == status, answered.text
+    lines = [(name, value.lower().replace("json", "x-ndjson")) for name, value in headers]
+    batch = client.post("/memory/events/batch", content=orjson.dumps(EVENT), headers=lines)
+    assert batch.status_code == {202: 200}.get(status, status)
