@@ -20,6 +20,7 @@ from recallflow.operators.authorise import Authoriser
 
 ASK_S = 10.0
 KEY_REFUSED = (401, 403)
+OTHER_MODEL = "put a model's files there, or name another (--{}, --{})"
 
 
 def open_model(config: Config) -> tuple[Embedder | None, list[Finding]]:
@@ -33,7 +34,9 @@ def open_model(config: Config) -> tuple[Embedder | None, list[Finding]]:
         else:
             embedder = engine.load_embedder()
     except (RecallflowError, OSError) as error:
-        return None, [fail("embedder", str(error))]
+        remote = "give the service's key, model and dimension (embedding.key, --embedding-model, --embedding-dimension)"
+        todo = remote if engine.embedder == REMOTE else OTHER_MODEL.format("embedder", "model-path")
+        return None, [fail("embedder", str(error), todo)]
     return embedder, [ok("embedder", f"{embedder.name}, {embedder.dimension} dimensions")]
 
 
@@ -51,7 +54,7 @@ def model_findings(config: Config) -> Iterator[Finding]:
         try:
             engine.load_reranker()
         except (RecallflowError, OSError) as error:
-            yield fail("reranker", str(error))
+            yield fail("reranker", str(error), OTHER_MODEL.format("reranker", "reranker-path"))
         else:
             yield ok("reranker", f"{engine.reranker} is here")
 
@@ -106,7 +109,7 @@ def auth_findings(config: Config, *, broker: bool) -> Iterator[Finding]:
     try:
         opened = ControlTable(config.kafka, config.topics.control, history=history, secret=config.auth.control_secret)
     except RecallflowError as error:
-        yield fail("control events", str(error))
+        yield fail("control events", str(error), "create the topic (recallflow topics create), or grant READ on it")
         return
     with closing(opened) as table:
         for reason, count in table.left_out.items():

@@ -28,6 +28,8 @@ from recallflow.state.looking import uncleaned_owners
 FREE_LEAST_BYTES, FREE_GOOD_BYTES = 128 * 1024 * 1024, 2 * 1024 * 1024 * 1024
 FREE_GOOD_SHARE = 0.1
 COPIED_MOST_BYTES = 1024 * 1024 * 1024  # of a recovery store, which is read as a copy
+OTHER_DIRECTORY = "give settings and master key that it was made with, or another directory (--state-dir)"
+RESTORE = "restore a checkpoint (recallflow state restore), or have lost parts read again (recallflow state rebuild)"
 
 
 def state_findings(config: Config, embedder: Embedder | None) -> Iterator[Finding]:
@@ -40,28 +42,29 @@ def state_findings(config: Config, embedder: Embedder | None) -> Iterator[Findin
     if not path.exists():
         yield _to_be_made(path)
         return
-    yield from _tried("state directory", lambda: _described(path, config, embedder))
+    yield from _tried("state directory", lambda: _described(path, config, embedder), OTHER_DIRECTORY)
     used_by = None
     try:
         used_by = holder(path)
     except RecallflowError as error:
-        yield fail("lock", str(error))
+        yield fail("lock", str(error), "give this user the right to read and write there")
     if used_by is not None:
         todo = "if that is not the engine, stop it; what it works on is not looked at now"
         yield warn("lock", f"{path} is in use by {used_by}", todo)
         return
     yield ok("lock", "nobody holds it")
     if (path / DESCRIPTION).exists():
-        yield from _tried("erasures", lambda: _erasures(path))
+        yield from _tried("erasures", lambda: _erasures(path), RESTORE)
     if (path / BEGIN).exists():
-        yield from _tried("recovery store", lambda: _recovery(path))
+        yield from _tried("recovery store", lambda: _recovery(path), RESTORE)
 
 
-def _tried(check: str, look: Callable[[], Finding]) -> Iterator[Finding]:
+def _tried(check: str, look: Callable[[], Finding], todo: str) -> Iterator[Finding]:
+    """`todo`: what to do where it finds fault."""
     try:
         yield look()
     except RecallflowError as error:
-        yield fail(check, str(error))
+        yield fail(check, str(error), todo)
     except OSError as error:
         yield fail(check, f"cannot be read: {error}", "give this user the right to read it")
 

@@ -6,8 +6,7 @@ Status = Literal["OK", "WARN", "FAIL"]
 
 
 class Finding(NamedTuple):
-    """`check`: what was looked at; `what`: what was found; `todo`: what to do about it, empty where nothing is, or
-    where `what` says it."""
+    """`check`: what was looked at; `what`: what was found; `todo`: what to do about it, empty where nothing is."""
 
     check: str
     status: Status
@@ -24,6 +23,6 @@ def warn(check: str, what: str, todo: str = "") -> Finding:
     return Finding(check, "WARN", what, todo)
 
 
-def fail(check: str, what: str, todo: str = "") -> Finding:
-    """It does not work so, or loses something."""
-    return Finding(check, "FAIL", what, todo)
+def fail(check: str, what: str, todo: str) -> Finding:
+    """It does not work so, or loses something. What a library says over several lines becomes one."""
+    return Finding(check, "FAIL", " ".join(what.split()), todo)
