@@ -49,6 +49,7 @@ from recallflow.service import Stored
 EVENTS, QUERIES = "local", "local.queries"  # the two logs, as positions name them
 UNDER_WAY_MAX = 256  # events, and as many questions; others wait until one is through
 CLOSING_S = 20.0
+_LATE = "it waited for what did not come (wait_for), or there is too much to do: ask again, or give it more time"
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class LocalService:
                 with self._calls.put(QUERIES, value, headers) as call:
                     answer = cast(Answer, await asyncio.wrap_future(call.outcome))
         except TimeoutError:
-            raise QueryTimeout(query_id, timeout_s, self.obstacle() or None) from None
+            raise QueryTimeout(query_id, timeout_s, None, self.obstacle() or _LATE) from None
         return Response.model_validate_json(answer.body)
 
     async def store(self, event: MemoryEvent, headers: Headers) -> Stored:

@@ -206,18 +206,24 @@ class QueryFailed(RecallflowError):
 
 
 class QueryTimeout(RecallflowError, TimeoutError):
-    """No response came in time. A late one is dropped."""
+    """No response came in time. A late one is dropped. `advice`: what may be done."""
 
-    def __init__(self, query_id: str, timeout_s: float, trouble: str | None) -> None:
+    def __init__(
+        self,
+        query_id: str,
+        timeout_s: float,
+        trouble: str | None,
+        advice: str = "is the engine running (recallflow run)?",
+    ) -> None:
         self.query_id = query_id
         self.timeout_s = timeout_s
         self.trouble = trouble
-        super().__init__(query_id, timeout_s, trouble)
+        self.advice = advice
+        super().__init__(query_id, timeout_s, trouble, advice)
 
     def __str__(self) -> str:
         complaint = f" Kafka's last complaint: {self.trouble}" if self.trouble else ""
-        where = "is the engine running (recallflow run)?"
-        return f"no response to query {self.query_id} within {self.timeout_s:g} s; {where}{complaint}"
+        return f"no response to query {self.query_id} within {self.timeout_s:g} s; {self.advice}{complaint}"
 
 
 class NothingWritten(RecallflowError):

@@ -156,8 +156,10 @@ def test_a_question_that_waits_holds_nobody_up_and_its_time_ends(tmp_path: Path)
         found = await service.ask(recall(), (), LONG_S)
         assert [one.id for one in found.memories or ()] == ["m"]
         assert not waiting.done()
-        with pytest.raises(QueryTimeout):
+        with pytest.raises(QueryTimeout, match="ask again") as late:
             await service.ask(recall(wait_for=ENDLESS, wait_timeout_ms=60_000), (), 0.01)
+        assert "running" not in str(late.value)  # it is this process
+        assert "Kafka" not in str(late.value)
         stale = await service.ask(recall(wait_for=ENDLESS, wait_timeout_ms=1), (), LONG_S)
         assert [warning.code for warning in stale.warnings] == ["stale_read"]
         waiting.cancel()
