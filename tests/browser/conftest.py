@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from benchmarks.large_graph import large_graph
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
-from tests.browser.owner import close_up
+from tests.browser.owner import close_up, wide
 
 NODES = 5_000
 _ADDRESS = re.compile(rb"serving at (\S+)")
@@ -22,7 +22,11 @@ _ADDRESS = re.compile(rb"serving at (\S+)")
 def gateway(start: Callable[..., subprocess.Popen[bytes]], tmp_path_factory: pytest.TempPathFactory) -> str:
     """The address of `recallflow serve` over a state directory that real events made."""
     state_dir = tmp_path_factory.mktemp("explorer") / "state"
-    process([orjson.dumps(event) for event in (*close_up(), *large_graph(NODES))], Settings(partitions=1), state_dir)
+    process(
+        [orjson.dumps(event) for event in (*close_up(), *wide(), *large_graph(NODES))],
+        Settings(partitions=1),
+        state_dir,
+    )
     return address_of(start("serve", "--state-dir", state_dir, "--partitions", "1", "--port", "0"))
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
-from tests.browser.owner import QUOTE, SCRIPT
+from tests.browser.owner import LONG, QUOTE, SCRIPT
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -138,6 +138,7 @@ def test_how_a_question_was_answered(explorer: Callable[..., Page]) -> None:
     page.get_by_label("Hops").select_option("2")
     page.get_by_role("button", name="Ask", exact=True).click()
 
+    expect(page.locator("#view-question .summary")).to_contain_text(re.compile(r"the answer is among them: .*likely"))
     first = page.locator("#view-question .card").first
     expect(first).to_contain_text("Why it is included")
     expect(first.locator("mark").first).to_have_text("says")
@@ -252,6 +253,72 @@ def violations(page: Page) -> list[str]:
     wide += " && !e.closest('.wide, .timeline, .stage, .hidden')).map(e => e.outerHTML.slice(0, 80))"
     broken = [f"{one['id']}: {node['html']}" for one in found for node in one["nodes"]]
     return [*broken, *page.evaluate(wide)]
+
+
+def test_nothing_scrolls_sideways_however_long_a_word_is(explorer: Callable[..., Page]) -> None:
+    page = explorer("wide", viewport=PHONE)
+
+    def assert_fits() -> None:
+        page.evaluate("document.querySelectorAll('main details').forEach(one => (one.open = true))")
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"]
+        assert violations(page) == []
+
+    assert_fits()
+    for name in ("FirstUnbroken", "LeeUnbroken", "session Unbroken"):
+        choose(page, name)
+        assert_fits()
+    choose(page, "FirstUnbroken")
+    page.get_by_role("button", name="caused by").first.click()
+    expect(page.locator("#details")).to_contain_text("Given as evidence")
+    assert_fits()
+    page.get_by_role("tab", name="Question").click()
+    page.get_by_placeholder("Ask these memories something").fill(f"Who swims at Pool{LONG}?")
+    page.get_by_label("Hops").select_option("3")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    steps = page.get_by_role("region", name="Steps")
+    expect(steps).to_have_attribute("tabindex", "0")
+    assert steps.locator("tbody td").nth(1).evaluate("cell => cell.clientWidth") >= 100
+    assert_fits()
+    page.get_by_role("tab", name="Episodes").click()
+    expect(page.locator("#view-episodes .card").first).to_contain_text(LONG)
+    assert_fits()
+
+
+def test_an_episode_is_called_by_its_session_and_date(explorer: Callable[..., Page]) -> None:
+    page = explorer()
+
+    choose(page, "session later1")
+    expect(page.locator("#details h2")).to_have_text(re.compile("session later1, Jan 7, 2026"))
+    assert not [name for name in listed(page) if "ep_" in name]
+
+
+def test_a_text_that_is_not_loaded_is_the_one_of_then(explorer: Callable[..., Page]) -> None:
+    page = explorer()
+    old = {"content": "the text of then", "updated_at": "2026-01-01T00:00:00Z", "ingested_at": "2026-01-01T00:00:00Z"}
+    new = old | {"content": "the text of today", "updated_at": "2999-01-01T00:00:00Z"}
+
+    def answer(route: Route) -> None:
+        query = route.request.post_data_json
+        if query["type"] == "graph.explore":
+            response = route.fetch()
+            told = response.json()
+            for edge in told["subgraph"]["edges"]:
+                edge["evidence"] = ["elsewhere"]
+            route.fulfill(response=response, json=told)
+        elif query["type"] in ("memory.get", "memory.history"):
+            route.fulfill(json={"status": "ok", "versions": [old, new]})
+        else:
+            route.continue_()
+
+    page.route("**/memory/query", answer)
+    slider = page.get_by_role("slider", name="As of")
+    with page.expect_response(lambda one: "episodes.list" in (one.request.post_data or "")):
+        slider.press("ArrowLeft")
+    choose(page, "I went to Doctor Lee")
+    expect(page.locator("#details")).to_contain_text("caused by →")
+    page.get_by_role("button", name="caused by →").click()
+
+    expect(page.locator("#details figure .text")).to_have_text("the text of then")
 
 
 def test_colours_can_be_switched(explorer: Callable[..., Page]) -> None:

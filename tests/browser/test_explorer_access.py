@@ -76,6 +76,12 @@ def test_who_has_no_memories_is_told_how_to_send_some(page: Page) -> None:
 
     expect(page.locator("#graph-empty")).to_contain_text("Nothing is remembered yet")
     expect(page.locator("#graph-empty")).to_contain_text("POST /memory/events")
+    expect(page.locator("#graph-empty")).to_contain_text("mistyped")
+    expect(page.locator("#graph-empty pre")).to_contain_text('"tenant_id":"acme","user_id":"ann"')
+    expect(page.get_by_role("slider", name="As of")).to_be_disabled()
+    expect(page.get_by_placeholder("Search nodes and memories")).to_be_disabled()
+    expect(page.get_by_role("checkbox")).to_have_count(0)
+    expect(page.get_by_role("heading", name="Nodes")).to_be_focused()
 
 
 @pytest.mark.parametrize(
@@ -95,4 +101,34 @@ def test_who_is_refused_is_told_what_to_do(page: Page, admission: Everybody, cod
     admission.refuse = lambda *_: None
     alert.get_by_role("button", name="Try again").click()
     expect(alert).to_be_empty()
+    expect(page.locator("#graph-empty")).to_be_visible()
+
+
+def test_a_refusal_is_said_once(page: Page, admission: Everybody) -> None:
+    def refuse(*_: Event | Headers) -> None:
+        raise InvalidRecord("unauthenticated", [FieldProblem("", "no credentials")])
+
+    admission.refuse = refuse
+    fill_in(page, "ann")
+
+    alert = page.get_by_role("alert")
+    expect(alert.locator("strong")).to_have_text("no credentials")
+    expect(alert.get_by_text("no credentials")).to_have_count(1)
+
+
+def test_who_waits_is_told_so(page: Page, engine: Engine) -> None:
+    engine.release.clear()
+    fill_in(page, "ann")
+
+    expect(page.locator("#said")).to_contain_text("Still waiting for the engine")
+    engine.release.set()
+    expect(page.locator("#said")).to_contain_text("are loaded.")
+
+
+@pytest.mark.parametrize("entry", ["{", "null", '"x"', '{"tenant": 5, "user": []}'])
+def test_a_damaged_entry_of_the_tab_s_store_is_passed_over(page: Page, entry: str) -> None:
+    page.evaluate("entry => sessionStorage.setItem('recallflow.explorer', entry)", entry)
+    page.reload()
+    fill_in(page, "ann")
+
     expect(page.locator("#graph-empty")).to_be_visible()

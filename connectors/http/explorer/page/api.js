@@ -8,7 +8,7 @@ const ADVICE = {
   not_found: "It may have been forgotten, or was not there yet at the time that is shown.",
   over_quota: "The tenant asks more than its quota allows. Wait a moment, then try again.",
   too_many_requests: "The gateway is busy. Wait a moment, then try again.",
-  deadline: "The engine took too long. Try again; ask for less if it happens again.",
+  deadline: "No answer came in time: the engine is away, or has much to do. Start it if it does not run, then try again.",
   unavailable: "The engine is not ready: it starts, or Kafka is away. Try again in a moment.",
   unreachable: "Is recallflow serve running, and the network there?",
 };

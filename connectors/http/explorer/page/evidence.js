@@ -14,7 +14,7 @@ export async function evidenceOf(graph, edge, asOf, shown) {
   const tell = () => shown(ids.map((id) => ({ id, ...read(texts.get(id), quotes, names(graph, edge)) })));
   tell();
   if (edge.type === LINK || !ids.length) return;
-  await Promise.all([quote(graph, edge, asOf, quotes), ...ids.filter((id) => !texts.get(id)).map((id) => fetchText(id, texts))]);
+  await Promise.all([quote(graph, edge, asOf, quotes), ...ids.filter((id) => !texts.get(id)).map((id) => fetchText(id, asOf, texts))]);
   tell();
 }
 
@@ -33,13 +33,19 @@ function loaded(graph, id) {
   return content === undefined ? null : { content, node };
 }
 
-async function fetchText(id, texts) {
+async function fetchText(id, asOf, texts) {
   try {
-    const { versions } = await ask({ type: "memory.get", memory_id: id });
-    texts.set(id, { content: versions.at(-1).content });
+    const { versions } = await ask({ type: "memory.history", memory_id: id });
+    const version = versions.filter((one) => wasThere(one, asOf.as_of ?? {})).at(-1);
+    if (version) texts.set(id, { content: version.content });
   } catch {
     // It is forgotten, or none of the reader's: it stays without a text, which says so.
   }
+}
+
+/** Whether a version of a memory had happened, and was known, by the time that is shown. */
+function wasThere({ updated_at: happened, ingested_at: known }, { event_time: event, ingestion_time: ingestion }) {
+  return !(Date.parse(happened) > Date.parse(event)) && !(Date.parse(known) > Date.parse(ingestion));
 }
 
 /** What the engine quotes for the edge. */

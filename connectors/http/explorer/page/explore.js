@@ -14,6 +14,16 @@ export async function* pages(asOf, signal) {
   } while (after);
 }
 
+/** The newest episodes; none where they cannot be read, as the graph is whole without them. */
+export async function episodesOf(signal) {
+  try {
+    return (await ask({ type: "episodes.list", limit: 1_000 }, signal)).episodes;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    return [];
+  }
+}
+
 /** What lies around some nodes, by their keys or memories' ids. */
 export async function around(nodes, asOf) {
   return (await ask({ type: "graph.explore", nodes, ...asOf })).subgraph;

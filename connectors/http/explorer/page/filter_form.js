@@ -22,10 +22,13 @@ export class FilterForm {
 
   /** Names what a graph has, with how many of each. */
   show(graph) {
+    const isEmpty = graph.nodes.length === 0;
+    byId("search").disabled = isEmpty;
+    if (isEmpty) return show(byId("filter-form"), el("p", { class: "hint" }, "There is nothing to filter."));
     const kinds = counted(graph.nodes.map(({ kind }) => kind)).sort((a, b) => kindIndex(a[0]) - kindIndex(b[0]));
     const types = counted(graph.edges.map(({ type }) => type));
     const projects = graph.nodes.filter(({ kind }) => kind === "repo");
-    show(
+    return show(
       byId("filter-form"),
       this.#boxes("Nodes", "kinds", kinds, kindName, kindSwatch),
       this.#boxes("Relations", "types", types.slice(0, TYPES_MOST), typeName, typeSwatch),

@@ -51,8 +51,8 @@ function search(graph, nodes, text) {
   if (!words.length) return null;
   return nodes.map((shown, index) => {
     if (!shown) return 0;
-    const { key, name, aliases, memory } = graph.nodes[index];
-    const said = [key, name, ...(aliases ?? []), memory?.content ?? ""].join(" ").toLowerCase();
+    const { key, name, title, aliases, memory } = graph.nodes[index];
+    const said = [key, name, title ?? "", ...(aliases ?? []), memory?.content ?? ""].join(" ").toLowerCase();
     return Number(words.every((word) => said.includes(word)));
   });
 }

@@ -1,5 +1,6 @@
 // The graph as far as it is loaded: nodes and edges by number, so that a worker can be told of them in plain arrays.
 import { LINK } from "./palette.js";
+import { when } from "./times.js";
 
 export class Graph {
   constructor() {
@@ -27,9 +28,18 @@ export class Graph {
     return edge.source === node ? edge.target : edge.source;
   }
 
-  /** What a node is called: a memory by its text. */
+  /** Takes in of which session and when episodes are, as far as they are known. */
+  tell(episodes) {
+    for (const { id, session_id: session, started_at: start } of episodes) {
+      const node = this.nodes[this.byKey.get(`episode:${id}`)];
+      if (node) node.title = `${session ? `session ${session}` : "episode"}, ${when(start)}`;
+    }
+  }
+
+  /** What a node is called: a memory by its text, an episode by its session and date. */
   label(index) {
     const node = this.nodes[index];
+    if (node.title) return node.title;
     return node.memory?.content ?? (node.name || node.key);
   }
 

@@ -1,10 +1,10 @@
 // The page: what each part tells the others.
-import { clear, fail, say } from "./announce.js";
+import { clear, fail, say, wait } from "./announce.js";
 import { connection } from "./connection.js";
 import { Details } from "./details.js";
 import { byId, el, show } from "./dom.js";
 import { Episodes } from "./episodes.js";
-import { around, pages } from "./explore.js";
+import { around, episodesOf, pages } from "./explore.js";
 import { FilterForm } from "./filter_form.js";
 import { choose } from "./filters.js";
 import { Graph } from "./graph.js";
@@ -12,9 +12,9 @@ import { Moment } from "./moment.js";
 import { Outline } from "./outline.js";
 import { typeName } from "./palette.js";
 import { Question } from "./question.js";
-import { isComplete } from "./session.js";
+import { isComplete, owner } from "./session.js";
 import { Stage } from "./stage.js";
-import { openTab, tabs } from "./tabs.js";
+import { focusView, openTab, tabs } from "./tabs.js";
 import { follow } from "./theme.js";
 
 const GROWTH = 4; // times the nodes of the picture before: each is laid out anew, so not every page makes one
@@ -40,6 +40,7 @@ connection(() => {
   episodes.reset();
   take(new Graph(), null); // also where the memories of who is named now cannot be read
   load();
+  focusView();
 });
 if (isComplete()) load();
 
@@ -49,23 +50,27 @@ async function load() {
   const { signal } = (loading = new AbortController());
   const before = selected.node === null ? null : graph.nodes[selected.node].key;
   const next = new Graph();
-  say("Loading the graph…");
+  const stop = wait("Loading the graph…");
   clear();
   try {
     let shown = 0;
     for await (const page of pages(moment.query(), signal)) {
+      stop();
       next.add(page);
       if (next.nodes.length < GROWTH * shown) continue;
       shown = next.nodes.length;
       take(next, before);
       say(`${shown.toLocaleString("en")} nodes are loaded…`);
     }
+    if (next.nodes.some(({ kind }) => kind === "episode")) next.tell(await episodesOf(signal));
     take(next, before);
     done();
   } catch (error) {
     if (error.name === "AbortError") return;
     say("The graph was not loaded.");
     fail(error, load);
+  } finally {
+    stop();
   }
 }
 
@@ -80,12 +85,18 @@ function take(next, selectedKey) {
   if (selected.node !== null || selected.edge !== null) select({ node: node ?? null, edge: null });
 }
 
+/** A command that stores a first message of whose memories are shown, without credentials. */
+function curl() {
+  const event = JSON.stringify({ type: "message", ...owner(), role: "user", content: "Hello" }).replaceAll("'", "'\\''");
+  return `curl ${new URL("../memory/events", import.meta.url)} -H 'content-type: application/json' -d '${event}'`;
+}
+
 function done() {
   say(`${graph.nodes.length.toLocaleString("en")} nodes and ${graph.edges.length.toLocaleString("en")} relations are loaded.`);
   const empty = byId("graph-empty");
   empty.hidden = graph.nodes.length > 0;
   if (moment.at === null) {
-    show(empty, el("h2", {}, "Nothing is remembered yet"), el("p", {}, "Send this user's messages to the gateway, then load the page again:"), el("pre", {}, "POST /memory/events"));
+    show(empty, el("h2", {}, "Nothing is remembered yet"), el("p", {}, "Is the tenant or the user mistyped? A name that nobody has looks the same. Else send this user's messages with POST /memory/events, then load the page again:"), el("pre", { tabindex: "0", "aria-label": "A command that sends a message" }, curl()));
   } else {
     show(empty, el("h2", {}, "Nothing was there at this time"), el("p", {}, "Move the slider to a later time, or back to now."));
   }

@@ -24,10 +24,11 @@ export class Moment {
   /** The slider reaches back to the earliest of these times (ms), and is not moved. */
   reach(times) {
     const earliest = times.reduce((one, other) => Math.min(one, other), Infinity);
-    if (this.at !== null || earliest === Infinity) return;
+    if (this.at !== null) return;
+    for (const element of [this.slider, this.exact, this.axis]) element.disabled = earliest === Infinity;
+    if (earliest === Infinity) return;
     this.from = earliest;
     this.until = Math.max(Date.now(), times.reduce((one, other) => Math.max(one, other), 0));
-    for (const element of [this.slider, this.exact, this.axis, byId("moment-now")]) element.disabled = false;
     this.#tell();
   }
 

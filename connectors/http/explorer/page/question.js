@@ -1,5 +1,5 @@
 // One question: the form, the answer with its reasons, and what the graph looked at for it.
-import { clear, fail, say } from "./announce.js";
+import { clear, fail, say, wait } from "./announce.js";
 import { answered } from "./answer.js";
 import { ask } from "./api.js";
 import { byId, el, show } from "./dom.js";
@@ -43,7 +43,7 @@ export class Question {
     const { signal } = (this.abort = new AbortController());
     const same = { query, k: Number(k), mode, traversal_depth: Number(hops), ...this.host.asOf() };
     this.result.setAttribute("aria-busy", "true");
-    say("Asking…");
+    const stop = wait("Asking…");
     try {
       const [response, trace] = await Promise.all([
         ask({ type: "recall", strategy: "hybrid_graph", explain: true, ...same }, signal),
@@ -55,6 +55,8 @@ export class Question {
       if (error.name === "AbortError") return;
       say("The question was not answered.");
       fail(error, () => this.ask());
+    } finally {
+      stop();
     }
     this.result.removeAttribute("aria-busy");
   }
@@ -73,9 +75,14 @@ export class Question {
   }
 }
 
+function sureness(answerable) {
+  const share = `${Math.round(100 * answerable)} of 100`;
+  return answerable >= 0.8 ? `very likely (${share})` : answerable >= 0.5 ? `likely (${share})` : `not likely (${share})`;
+}
+
 function summary(count, answerable, took) {
   const parts = [`${count} memories`];
-  if (answerable !== null && answerable !== undefined) parts.push(`an answer is among them with ${Math.round(100 * answerable)} %`);
+  if (answerable !== null && answerable !== undefined) parts.push(`the answer is among them: ${sureness(answerable)}`);
   if (took !== null && took !== undefined) parts.push(`${took.toFixed(1)} ms in the engine`);
   return parts.join(" · ");
 }

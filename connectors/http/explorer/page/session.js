@@ -2,8 +2,20 @@
 // memory; in the tab's own store, until it is closed, only where its reader asks for that.
 const STORE = "recallflow.explorer";
 
-const kept = JSON.parse(sessionStorage.getItem(STORE) ?? "{}");
-let session = { tenant: "", user: "", environment: "", project: "", kind: "none", secret: "", keep: false, ...kept };
+const EMPTY = { tenant: "", user: "", environment: "", project: "", kind: "none", secret: "", keep: false };
+
+let session = kept();
+
+/** What this tab's store has; nothing of an entry that is damaged: whose memories is asked again then. */
+function kept() {
+  try {
+    const stored = JSON.parse(sessionStorage.getItem(STORE)) ?? {};
+    const isWhole = Object.entries(EMPTY).every(([field, value]) => typeof (stored[field] ?? value) === typeof value);
+    return isWhole ? { ...EMPTY, ...stored } : EMPTY;
+  } catch {
+    return EMPTY;
+  }
+}
 
 /** What was given last. */
 export function current() {

@@ -19,6 +19,13 @@ export function tabs(opened) {
   }
 }
 
+/** Has the heading of the view that is shown have the focus. */
+export function focusView() {
+  const heading = document.querySelector("main > section:not([hidden]) h2");
+  heading.tabIndex = -1;
+  heading.focus({ preventScroll: true });
+}
+
 /** Shows a view. */
 export function openTab(opened) {
   for (const name of NAMES) {
