@@ -15,7 +15,7 @@ export function answered(memory, open) {
     el("h3", {}, "Why it is included"),
     el("ul", { class: "why" }, why.map((reason) => el("li", {}, el("bdi", {}, reason.text), path(reason.edge)))),
     el("p", { class: "scores" }, score("Score", memory.score), memory.confidence_score === null || memory.confidence_score === undefined ? null : score("Confidence", memory.confidence_score), score("Relevance", memory.relevance)),
-    memory.explanation ? el("details", { class: "inner" }, el("summary", {}, "How the score came about"), factors(memory.explanation, memory.score)) : null,
+    memory.explanation ? el("details", { class: "inner" }, el("summary", {}, "How the score came about"), factors(memory.explanation, memory)) : null,
     el("button", { type: "button", class: "small", on: { click: () => open(memory.id) } }, "Show in graph"),
   );
 }
@@ -30,7 +30,7 @@ function path(edge) {
 }
 
 /** Score = Σ weight · factor + Σ boosts; without weights the product of the factors. */
-function factors({ factors: values, weights, boosts }, total) {
+function factors({ factors: values, weights, boosts }, { score: total, rank }) {
   const isSum = Object.keys(weights).length > 0;
   const parts = Object.entries(values).map(([name, value]) => [name, value, weights[name], isSum ? value * (weights[name] ?? 0) : value]);
   const added = Object.entries(boosts).map(([name, value]) => [`${name} (boost)`, null, null, value]);
@@ -44,5 +44,5 @@ function factors({ factors: values, weights, boosts }, total) {
   ));
   const head = ["Factor", "Value", "Weight", isSum ? "Adds" : "Multiplies"].map((name) => el("th", { scope: "col" }, name));
   const last = el("tr", {}, el("th", { scope: "row" }, "Score"), el("td", {}), el("td", {}), el("td", {}, el("b", {}, number(total))));
-  return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Factors of the score" }, el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows), el("tfoot", {}, last)));
+  return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `Factors of the score of answer ${rank}` }, el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows), el("tfoot", {}, last)));
 }
