@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -298,10 +299,10 @@ def test_a_text_that_is_not_loaded_is_the_one_of_then(explorer: Callable[..., Pa
     new = old | {"content": "the text of today", "updated_at": "2999-01-01T00:00:00Z"}
 
     def answer(route: Route) -> None:
-        query = route.request.post_data_json
+        query: Any = route.request.post_data_json
         if query["type"] == "graph.explore":
             response = route.fetch()
-            told = response.json()
+            told: Any = response.json()
             for edge in told["subgraph"]["edges"]:
                 edge["evidence"] = ["elsewhere"]
             route.fulfill(response=response, json=told)
