@@ -102,12 +102,16 @@ class Models:
     async def ask(self, job: Job) -> Answers:
         """All that is wanted, asked at the same time. It never raises for what is wrong with a model."""
         self._under_way += 1
+        # Decided here: by the time a call begins, later questions would count against this one.
+        crowded = self._under_way > AT_ONCE
         try:
             wanted = job.wanted
             with self._around(job.position):
-                steps = [self._complete(job.tenant_id, step, prompt) for step, prompt in wanted.prompts.items()]
+                steps = [
+                    self._complete(job.tenant_id, step, prompt, crowded) for step, prompt in wanted.prompts.items()
+                ]
                 embedding, scoring = (
-                    self._embed(job.tenant_id, wanted.texts),
+                    self._embed(job.tenant_id, wanted.texts, crowded),
                     self._score(wanted.question, wanted.candidates),
                 )
                 completed, (embedded, vectors), scored = await asyncio.gather(
@@ -118,13 +122,13 @@ class Models:
         ended: dict[ModelStep, Ended] = dict(zip(wanted.prompts, completed, strict=True))
         return Answers(ended | embedded, vectors, scored)
 
-    async def _complete(self, tenant_id: str, step: LlmStep, prompt: Prompt) -> Ended:
+    async def _complete(self, tenant_id: str, step: LlmStep, prompt: Prompt, crowded: bool) -> Ended:
         assert self._language is not None  # noqa: S101 nobody wants an answer to a prompt where there is no model
         (model, timeout_s), began_s = self._language, self._now_s()
         failure, tokens, said = None, 0, None
         try:
             async with asyncio.timeout(timeout_s):
-                self._check_room()
+                _check_room(crowded)
                 said, (_, prompt_tokens, completion_tokens) = await model.complete(tenant_id, prompt)
             tokens = prompt_tokens + completion_tokens
         except Exception as error:  # noqa: BLE001 whatever is wrong with a model, its question is answered
@@ -133,14 +137,16 @@ class Models:
             tokens = prompt_tokens + completion_tokens
         return Ended(model.name, self._ms_since(began_s), said, failure, tokens, prompt)
 
-    async def _embed(self, tenant_id: str, texts: Sequence[str]) -> tuple[dict[ModelStep, Ended], Matrix | ModelError]:
+    async def _embed(
+        self, tenant_id: str, texts: Sequence[str], crowded: bool
+    ) -> tuple[dict[ModelStep, Ended], Matrix | ModelError]:
         if not texts:
             return {}, NO_FLOATS
         assert self._embeddings is not None  # noqa: S101 nobody wants vectors where there is no service
         (service, timeout_s), began_s = self._embeddings, self._now_s()
         try:
             async with asyncio.timeout(timeout_s):
-                self._check_room()
+                _check_room(crowded)
                 vectors, (_, tokens, _) = await service.embed(tenant_id, texts)
         except Exception as raised:  # noqa: BLE001 as above
             error = _model_error("embed", raised)
@@ -164,12 +170,13 @@ class Models:
             problem = str(error) or type(error).__name__
         return Scored(scorer.model, len(candidates), self._ms_since(began_s), scores, problem)
 
-    def _check_room(self) -> None:
-        if self._under_way > AT_ONCE:
-            raise ModelError("busy", f"{AT_ONCE} questions are with models already")
-
     def _ms_since(self, began_s: float) -> float:
         return (self._now_s() - began_s) * 1000
+
+
+def _check_room(crowded: bool) -> None:
+    if crowded:
+        raise ModelError("busy", f"{AT_ONCE} questions are with models already")
 
 
 def _model_error(step: ModelStep, error: Exception) -> ModelError:

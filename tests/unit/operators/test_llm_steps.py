@@ -1,6 +1,7 @@
 """What a language model has a part in: which summaries are loaded, whether they are enough, and the smaller questions a
 question is made of. Where it fails, nothing is lost; while it thinks, others are answered."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,14 +12,16 @@ import pytest
 from recallflow.control import Category
 from recallflow.decisions import History
 from recallflow.errors import ModelFailure
+from recallflow.llm import Prompt
 from recallflow.operators.answers import asides
 from recallflow.operators.answers import models as asking
-from recallflow.operators.answers.models import Models, Within
+from recallflow.operators.answers.models import Job, Models, Within
 from recallflow.operators.recall.llm_steps import CONTEXT_TOKENS
 from recallflow.operators.recall.respond import finish
-from recallflow.operators.recall.said import Said
+from recallflow.operators.recall.said import Said, Wanted
 from recallflow.operators.recall.stages import Found, Recalled
 from recallflow.operators.step import Clocks
+from recallflow.records import Position
 from tests.unit.operators.harness import MEMORIES, QUERIES, Harness, answers
 from tests.unit.operators.models import Clock, Language, failing
 
@@ -407,6 +410,20 @@ def test_too_many_questions_at_once_go_without(
     (refused,) = answers(engine.complete())
     assert "select_categories: busy" in refused["warnings"][0]["detail"]
     assert (len(language.asked), refused["computation_tier"]) == (1, "standard")
+
+
+def test_the_first_of_two_questions_at_the_same_moment_is_not_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "AT_ONCE", 1)
+    prompt = Prompt("select_categories", "1", "", "<data>{}</data>", {})
+
+    async def both(models: Models) -> list[str | None]:
+        wanted = Wanted({"select_categories": prompt})
+        jobs = [Job("acme", wanted, Position(QUERIES, 0, number)) for number in range(2)]
+        answered = await asyncio.gather(*(models.ask(job) for job in jobs))
+        return [one.ended["select_categories"].failure for one in answered]
+
+    with Models(Within(Language(select_categories={"categories": []}), 5.0)) as models:
+        assert asyncio.run(both(models)) == [None, "busy"]
 
 
 def test_where_our_own_code_fails_at_what_was_found_all_is_looked_up_again(
