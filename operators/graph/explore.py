@@ -13,7 +13,7 @@ from recallflow.operators.graph.reader import Bounds, Scope, marks
 from recallflow.operators.graph.superseded import superseded
 from recallflow.operators.recall.moment import Moment, newest
 from recallflow.operators.redaction import RowsReader
-from recallflow.state.graph import Edge, OwnerGraph
+from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_codec import MEMORY_KIND, NodeKey, begins_like_a_key
 from recallflow.state.index import OwnerIndex
 from recallflow.state.rows import MemoryRow
@@ -89,23 +89,35 @@ def _nodes(
             continue
         key = own[vertex] if isinstance(vertex, int) else vertex
         if (node := graph.node(key)) is not None:
-            yield ExploredNode(
-                key=str(key),
-                kind=node.kind,
-                name=node.name,
-                urn=node.urn,
-                archived=node.archived,
-                properties=node.properties,
-                aliases=[*node.aliases],
-                expanded=vertex in around.opened,
-                hops=hops[vertex],
-                centrality=round(centrality[vertex], 6),
+            shown = explored_node(key, node)
+            yield shown.model_copy(
+                update={
+                    "expanded": vertex in around.opened,
+                    "hops": hops[vertex],
+                    "centrality": round(centrality[vertex], 6),
+                }
             )
 
 
 def _hops(source: Vertex, target: Vertex, _: object) -> int:
     """From a memory to a node it shares it is no hop; see `neighbourhood`."""
     return 0 if isinstance(source, int) and isinstance(target, NodeKey) else 1
+
+
+def explored_node(key: NodeKey, node: Node) -> ExploredNode:
+    """A node as a response shows it, by itself."""
+    return ExploredNode(
+        key=str(key),
+        kind=node.kind,
+        name=node.name,
+        urn=node.urn,
+        archived=node.archived,
+        properties=node.properties,
+        aliases=[*node.aliases],
+        expanded=True,
+        hops=0,
+        centrality=0.0,
+    )
 
 
 def explored_edge(edge: Edge, now_ms: int) -> ExploredEdge:

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from recallflow.cursors import EdgeCursor, MemoryCursor
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.graphs import ExploredEdge, ExploredLink, ExploredMemory, ExploredNode, Subgraph
-from recallflow.operators.graph.explore import explored_edge, explored_memory, memory_marks
+from recallflow.operators.graph.explore import explored_edge, explored_memory, explored_node, memory_marks
 from recallflow.operators.graph.reader import Caps
 from recallflow.operators.graph.superseded import superseded
 from recallflow.operators.pages import Room, cursor, newest_first, read, there
@@ -65,18 +65,7 @@ class _Page:
     def add_node(self, key: NodeKey) -> None:
         if key in self.nodes or (node := self.graph.described(key)) is None:
             return
-        self.nodes[key] = ExploredNode(
-            key=str(key),
-            kind=node.kind,
-            name=node.name,
-            urn=node.urn,
-            archived=node.archived,
-            properties=node.properties,
-            aliases=[*node.aliases],
-            expanded=True,
-            hops=0,
-            centrality=0.0,
-        )
+        self.nodes[key] = explored_node(key, node)
 
     def add_memory(self, seq: int, memory: ExploredMemory) -> None:
         own = NodeKey(memory.id, memory=True)
