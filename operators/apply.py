@@ -14,7 +14,7 @@ from recallflow.events import (
     Event,
     GraphArchive,
     GraphEdges,
-    Memory,
+    MemoryAdd,
     MemoryEmbedding,
     MemoryFeedback,
     MemoryForget,
@@ -67,7 +67,7 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> R
     view.limits = UserLimits.of(rules.decisions, write.owner.tenant_id, write.record)
     digest = view.digest(_content(event))
     outcome: Outcome
-    if isinstance(event, Message | Memory):
+    if isinstance(event, Message | MemoryAdd):
         outcome = _create(view, write, event, event.id or str(position), digest, rules)
     else:
         outcome = _once(view, write, digest, rules, work)
@@ -94,7 +94,7 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> R
 def memory_id_of(write: Write) -> str | None:
     """The memory that an event brings, or is about; None where that is no single one."""
     event = write.event
-    if isinstance(event, Message | Memory):
+    if isinstance(event, Message | MemoryAdd):
         return event.id or str(write.record.position)
     return event.memory_id if isinstance(event, MemoryUpdate | MemoryForget | MemoryFeedback) else None
 
@@ -109,7 +109,7 @@ def _missing(analysis: Analysis) -> tuple[str, str] | None:
 # ---------------------------------------------------------------------- creation
 
 
-def _create(view: View, write: Write, event: Message | Memory, memory_id: str, digest: str, rules: Rules) -> Outcome:
+def _create(view: View, write: Write, event: Message | MemoryAdd, memory_id: str, digest: str, rules: Rules) -> Outcome:
     known = view.current(memory_id)
     if known is not None:
         return _repeated(known.digest, digest, "id")

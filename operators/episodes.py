@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 import orjson
 
-from recallflow.events import Event, Memory, Message
+from recallflow.events import Event, MemoryAdd, Message
 from recallflow.owner import Owner
 from recallflow.state.rows import Entry, Episode, MemoryRow
 
 
 def joins_episode(event: Event) -> bool:
     """Whether an event brings a memory that belongs to an episode: all that was said, and facts told of a session."""
-    return isinstance(event, Message) or (isinstance(event, Memory) and event.session_id is not None)
+    return isinstance(event, Message) or (isinstance(event, MemoryAdd) and event.session_id is not None)
 
 
 class Joined(NamedTuple):

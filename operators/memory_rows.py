@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from recallflow.caching import Kept
-from recallflow.events import Memory, MemoryUpdate, Message
+from recallflow.events import MemoryAdd, MemoryUpdate, Message
 from recallflow.language import stems
 from recallflow.operators import derived
 from recallflow.operators.events import Analysis
@@ -29,7 +29,7 @@ _CLEARED: dict[str, Any] = {
 }
 
 
-def new_row(view: View, event: Message | Memory, memory_id: str, created: tuple[int, bool]) -> MemoryRow:
+def new_row(view: View, event: Message | MemoryAdd, memory_id: str, created: tuple[int, bool]) -> MemoryRow:
     """The first version of a memory."""
     created_ms, created_logged = created
     role: str | None
@@ -76,7 +76,7 @@ def changed_columns(before: MemoryRow, event: MemoryUpdate) -> dict[str, Any]:
     return columns | {"filled": filled}
 
 
-def _columns(event: Memory | MemoryUpdate) -> Iterator[tuple[str, Any]]:
+def _columns(event: MemoryAdd | MemoryUpdate) -> Iterator[tuple[str, Any]]:
     """Row columns of the fields that an event names; a field given as null goes back to its default."""
     for field, value in event.given().items():
         if field == "embedding":

@@ -9,7 +9,7 @@ import numpy as np
 
 from recallflow.embedder import Embedder, Matrix, TextVectors, embed_texts
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.events import Memory, MemoryEmbedding, MemoryEvent, MemoryUpdate, Message
+from recallflow.events import MemoryAdd, MemoryEmbedding, MemoryEvent, MemoryUpdate, Message
 from recallflow.language import read
 from recallflow.limits import READ_CHARACTERS
 from recallflow.llm import RemoteEmbedder
@@ -112,7 +112,7 @@ def said(event: MemoryEvent) -> tuple[str | None, str] | None:
     the state."""
     if isinstance(event, Message):
         return event.name or event.role, event.text()
-    if isinstance(event, Memory):
+    if isinstance(event, MemoryAdd):
         return event.name, event.content
     if isinstance(event, MemoryUpdate) and event.content is not None:
         return None, event.content
@@ -142,7 +142,7 @@ def _analyse(write: Write, text: _Text, embedded: _Vectors | None, sketch: bytes
 def _given(write: Write) -> list[float] | None:
     """The vector that comes with an event, where one has its place."""
     event = write.event
-    return event.embedding if isinstance(event, Message | Memory | MemoryUpdate | MemoryEmbedding) else None
+    return event.embedding if isinstance(event, Message | MemoryAdd | MemoryUpdate | MemoryEmbedding) else None
 
 
 def check_dimension(embedder: Embedder, write: Write) -> Write | Refused:

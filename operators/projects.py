@@ -7,7 +7,7 @@ and one that another project has used is used.
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.events import (
-    Memory,
+    MemoryAdd,
     MemoryEmbedding,
     MemoryFeedback,
     MemoryForget,
@@ -23,7 +23,7 @@ def check(write: Write) -> None:
     if projects is None:
         return
     match event:
-        case Message() | Memory():
+        case Message() | MemoryAdd():
             if event.project_id not in projects:
                 raise _forbidden("project_id", f"these credentials are for {_listed(projects)}: name one")
         case MemoryUpdate() | MemoryEmbedding() | MemoryFeedback() | MemoryForget():

@@ -68,7 +68,8 @@ _OWNER = {"tenant_id": "acme", "user_id": "ann"}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "Message": _OWNER
     | {"type": "message", "session_id": "s1", "role": "user", "content": "My flight leaves on 3 June."},
-    "Memory": _OWNER | {"type": "memory", "kind": "fact", "content": "Ann is allergic to peanuts.", "tags": ["food"]},
+    "MemoryAdd": _OWNER
+    | {"type": "memory", "kind": "fact", "content": "Ann is allergic to peanuts.", "tags": ["food"]},
     "Recall": _OWNER | {"type": "recall", "id": "q1", "query": "What can't Ann eat?", "k": 3},
     "Receipt": {"id": "m1", "position": "memory.events:0:7", "outcome": "created", "memory_id": "m1"},
 }

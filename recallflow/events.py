@@ -171,7 +171,7 @@ class MemoryFields(Model):
         return {field: getattr(self, field) for field in sorted(named)}
 
 
-class Memory(Event, MemoryFields):
+class MemoryAdd(Event, MemoryFields):
     """A fact, preference, rule, … given to the engine as such."""
 
     type: Literal["memory"]
@@ -367,7 +367,7 @@ DERIVED_TYPES = (
 
 MemoryEvent = Annotated[
     Message
-    | Memory
+    | MemoryAdd
     | MemoryUpdate
     | MemoryForget
     | MemoryFeedback

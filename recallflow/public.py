@@ -47,7 +47,7 @@ from recallflow.events import (
     GraphArchive as GraphArchive,
     GraphEdge as GraphEdge,
     GraphEdges as GraphEdges,
-    Memory as Memory,
+    MemoryAdd as MemoryAdd,
     MemoryEmbedding as MemoryEmbedding,
     MemoryEvent as MemoryEvent,
     MemoryFeedback as MemoryFeedback,

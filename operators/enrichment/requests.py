@@ -10,7 +10,7 @@ from typing import Any
 
 from recallflow.decisions import History, categories
 from recallflow.enrichment import EnrichmentRequest, text_to_embed
-from recallflow.events import Event, Memory, MemoryEmbedding, MemoryUpdate, Message
+from recallflow.events import Event, MemoryAdd, MemoryEmbedding, MemoryUpdate, Message
 from recallflow.llm import Task
 from recallflow.operators.enrichment.requests_entities import NO_ENTITIES, entities
 from recallflow.operators.enrichment.requests_shown import OWN_CHARACTERS, is_blank, recent, shown
@@ -115,7 +115,7 @@ def _has_categories(write: Write, decisions: History) -> bool:
 
 def _has_new_text(view: View, event: Event, row: MemoryRow) -> bool:
     """Whether an event brought the text that a memory has."""
-    if isinstance(event, Message | Memory):
+    if isinstance(event, Message | MemoryAdd):
         return True
     return isinstance(event, MemoryUpdate) and view.row(row.id, row.version - 1).content != row.content
 

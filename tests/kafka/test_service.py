@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import HOST, Cluster, free_ports
 from benchmarks.kafka_flow import own_topics
-from recallflow import InvalidRecord, Memory, MemoryGet, Recall, ReplyTo, Response
+from recallflow import InvalidRecord, MemoryAdd, MemoryGet, Recall, ReplyTo, Response
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.reader import Inbox
 from recallflow.client import QueryTimeout, RecallClient
@@ -75,8 +75,8 @@ async def until_answered(service: KafkaService) -> None:
     raise AssertionError("no answer")
 
 
-def memory(user: str, content: str, **more: Any) -> Memory:
-    return Memory(type="memory", tenant_id="acme", user_id=user, content=content, kind="fact", **more)
+def memory(user: str, content: str, **more: Any) -> MemoryAdd:
+    return MemoryAdd(type="memory", tenant_id="acme", user_id=user, content=content, kind="fact", **more)
 
 
 def recall(user: str, query: str, **more: Any) -> Recall:

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from pydantic import TypeAdapter
 
-from recallflow.events import Event, Memory, MemoryEvent, MemoryForget, MemoryUpdate, Message
+from recallflow.events import Event, MemoryAdd, MemoryEvent, MemoryForget, MemoryUpdate, Message
 from recallflow.queries import Recall
 from recallflow.samples import sample_path, sample_questions
 
@@ -53,7 +53,7 @@ def test_changes_name_an_earlier_memory_of_the_same_user(events: list[Event]) ->
     known: set[tuple[str, str | None]] = set()
     changes = 0
     for event in events:
-        if isinstance(event, Message | Memory):
+        if isinstance(event, Message | MemoryAdd):
             known.add((event.user_id, event.id))
         elif isinstance(event, MemoryUpdate | MemoryForget):
             changes += 1
@@ -75,13 +75,13 @@ def test_one_session_of_the_team_has_two_episodes(events: list[Event]) -> None:
 
 
 def test_one_memory_has_expired_when_the_questions_are_asked(events: list[Event], questions: list[Recall]) -> None:
-    (expires_at,) = [e.expires_at for e in events if isinstance(e, Memory) and e.expires_at is not None]
+    (expires_at,) = [e.expires_at for e in events if isinstance(e, MemoryAdd) and e.expires_at is not None]
     assert all(question.timestamp is not None and expires_at < question.timestamp for question in questions)
 
 
 def test_a_question_expects_memories_of_its_own_user(events: list[Event]) -> None:
     forgotten = {event.memory_id for event in events if isinstance(event, MemoryForget)}
-    memories = {(e.user_id, e.id) for e in events if isinstance(e, Message | Memory) and e.id not in forgotten}
+    memories = {(e.user_id, e.id) for e in events if isinstance(e, Message | MemoryAdd) and e.id not in forgotten}
     for question in sample_questions():
         assert question.note
         assert question.expect

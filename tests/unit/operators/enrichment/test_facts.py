@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from recallflow.errors import ModelError
-from recallflow.events import Memory
+from recallflow.events import MemoryAdd
 from recallflow.fields import parse_time
 from recallflow.llm import Prompt
 from recallflow.operators.enrichment.facts import ENTITIES_MAX, FACT_CHARACTERS, FACTS_MAX, LEANING_MAX
@@ -49,7 +49,7 @@ def test_a_fact_is_a_memory_that_tells_what_it_was_made_from() -> None:
     )
     (result,) = results(asking(ANN, project_id="p1"), Scripted(facts={"facts": [said]}))
     (event,) = parsed(result)
-    assert isinstance(event, Memory)
+    assert isinstance(event, MemoryAdd)
     assert (event.content, event.kind, event.layer) == (said["content"], "event", "long_term")
     assert (event.session_id, event.project_id, event.timestamp) == ("s1", "p1", ANN.created_at)
     assert (event.valid_from, event.valid_to, event.confidence) == (parse_time("2026-03-01"), None, 0.9)
@@ -82,7 +82,7 @@ def test_a_fact_that_leans_on_another_message_goes_with_that_too() -> None:
     said = fact(message="m2", content="Our friend Ann, whose dog is Rex, starts at Acme.", evidence="starts at Acme")
     _, second = results(asking(ANN, BOB), Scripted(facts={"facts": [said]}))
     (event,) = parsed(second)
-    assert isinstance(event, Memory)
+    assert isinstance(event, MemoryAdd)
     assert event.derived_from is not None
     assert [one.memory_id for one in event.derived_from.others] == ["msg1"]
 
