@@ -1,0 +1,1 @@
+"""Conversation logs of other programs, as memory events."""
