@@ -1,17 +1,29 @@
 """What a reader of a log's format is given, and what it says of itself."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from typing import BinaryIO, Literal, Protocol
+
+DateOrder = Literal["dmy", "mdy", "ymd"]
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose the conversations are where the log names nobody."""
+    """Whose the conversations are where the log names nobody, and what it leaves open.
+
+    `user_given`: somebody named the user, so that a group chat, which would be an owner of its own, is the user's too.
+    `date_order` and `zone`: how dates without names of months are read, and where their clock stood; for logs that do
+    not say it. `skipped` counts what a reader leaves out on purpose, by its reason, in each reading."""
 
     tenant_id: str = "default"
     user_id: str = "user"
     environment: str = "prod"
+    user_given: bool = False
+    date_order: DateOrder | None = None
+    zone: tzinfo = UTC
+    skipped: Counter[str] = field(default_factory=Counter, compare=False)
 
 
 class LogSource(Protocol):
