@@ -42,6 +42,7 @@ def serve_local(config: Config, decisions: History, control: Path | None) -> Non
     """Serves for an engine in this process, likewise. `control`: the file of decisions, if there is one."""
     with open_local(config, decisions) as service:
         authoriser = Authoriser(decisions, service.trust)
+        _log.warning(authoriser.describe())
         door = _Door(service, authoriser, Present(authoriser), service.metrics)
         _serve(config, door, decisions, to_file(control, decisions))
 

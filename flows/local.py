@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import cast
@@ -25,7 +25,7 @@ from recallflow.errors import (
     SourceError,
     trace_of,
 )
-from recallflow.events import MemoryEvent
+from recallflow.events import MemoryEvent, UserErase
 from recallflow.flows.config import Config
 from recallflow.flows.embedded import Embedded
 from recallflow.flows.embedding_beside import Beside
@@ -58,14 +58,22 @@ class LocalService:
     """An engine in this process. An event is acknowledged once it is applied: nothing else keeps it over a kill."""
 
     def __init__(
-        self, calls: Calls, trust: Trust, metrics: LocalMetrics, beside: Beside | None, admit: Authoriser
+        self,
+        calls: Calls,
+        trust: Trust,
+        metrics: LocalMetrics,
+        beside: Beside | None,
+        admit: Authoriser,
+        finish_cleaning: Callable[[], None],
     ) -> None:
         """`trust`: who is believed, for whoever judges callers beforehand. `beside`: where texts are embedded by a
-        service, of those whom it `admit`s: nobody else's cost a call."""
+        service, of those whom it `admit`s: nobody else's cost a call. `finish_cleaning` returns once no file holds
+        anything of what was erased."""
         self.trust = trust
         self.metrics = metrics
         self._calls = calls
         self._beside, self._admit = beside, admit
+        self._finish_cleaning = finish_cleaning
         self._events, self._queries = asyncio.Semaphore(UNDER_WAY_MAX), asyncio.Semaphore(UNDER_WAY_MAX)
 
     async def ask(self, query: QueryEvent, headers: Headers, timeout_s: float) -> Response:
@@ -88,6 +96,12 @@ class LocalService:
                 return await self._applied(event, headers)
         except TimeoutError:
             raise DeliveryFailed(f"it was not applied within {timeout_s:g} s: it may still be") from None
+
+    async def erase(self, event: UserErase, headers: Headers) -> Stored:
+        """Applies an erasure, and returns once no file of the state directory holds anything of the user."""
+        stored = await self._applied(event, headers)
+        await asyncio.to_thread(self._finish_cleaning)
+        return stored
 
     async def _applied(self, event: MemoryEvent, headers: Headers) -> Stored:
         """Where an event stands, once it is applied. Raises InvalidRecord where it was refused."""
@@ -140,8 +154,8 @@ def open_local(config: Config, decisions: History) -> Iterator[LocalService]:
         authoriser, rates = Authoriser(decisions, trust), Rates(decisions, "", (EVENTS, QUERIES))
         metrics = LocalMetrics(calls, embedded.directory, authoriser)
         stack.enter_context(_running(embedded, calls, authoriser, rates, metrics, beside))
-        _log.warning(authoriser.describe())
-        yield LocalService(calls, trust, metrics, beside, Authoriser(decisions, trust))
+        admit = Authoriser(decisions, trust)
+        yield LocalService(calls, trust, metrics, beside, admit, embedded.directory.finish_cleaning)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The MCP server: tools of a language model before an engine behind Kafka, or before one in this process."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +27,8 @@ from recallflow.flows.present import Present
 from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.operators.authorise import Authoriser
 from recallflow.service import Service
+
+_log = logging.getLogger(__name__)
 
 
 class Behind(NamedTuple):
@@ -56,6 +59,7 @@ def embedded(config: Config, decisions: History) -> Iterator[Behind]:
     """An engine in this process. `decisions`: what tenants' operators decided."""
     with open_local(config, decisions) as service:
         authoriser = Authoriser(decisions, service.trust)
+        _log.warning(authoriser.describe())
         yield Behind(service, authoriser, Present(authoriser))
 
 
