@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+from recallflow.cli import output
 from recallflow.errors import EmbedderError, RecallflowError, UsageError
 
 PACKAGE = "recallflow."
@@ -20,7 +21,7 @@ def failed(error: BaseException, *, debug: bool, as_json: bool) -> int:
     if as_json:
         logging.getLogger(__name__).error("%s", line(error))
     else:
-        print(f"recallflow: {line(error)}", file=sys.stderr, flush=True)
+        output.error(line(error))
     return 2 if isinstance(error, UsageError | EmbedderError) else 1
 
 

@@ -1,13 +1,119 @@
-"""What a person sees."""
+"""What a person sees: text as wide as the terminal, in colours where it has them, and plain where it is piped."""
 
 import contextlib
 import os
+import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO, Any, NoReturn
 
-WIDTH = 80
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+UNBROKEN = 1_000_000  # columns of what is no terminal: whoever reads the lines there wants them whole
+# An escape sequence of somebody's text would be carried out by the terminal that shows it.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        """It is called while the BrokenPipeError is handled, which `perform` ends the command for, quietly."""
+        raise
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The console of standard output, or error, as it is now. It takes text as it is: no markup, no highlighting.
+
+    NO_COLOR, CLICOLOR=0 and TERM=dumb keep colours away; FORCE_COLOR and CLICOLOR_FORCE have them where it is piped."""
+    environment = os.environ
+    forced = bool(environment.get("FORCE_COLOR")) or environment.get("CLICOLOR_FORCE", "0") != "0"
+    plain = bool(environment.get("NO_COLOR")) or (environment.get("CLICOLOR") == "0" and not forced)
+    return _Console(
+        stderr=stderr,
+        width=width(sys.stderr if stderr else sys.stdout) or UNBROKEN,
+        force_terminal=forced or None,
+        color_system=None if plain else "auto",
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+
+
+def width(stream: IO[str] | None = None) -> int | None:
+    """Columns of the terminal that a stream (default: standard output) goes to; None where it goes to none, unless
+    COLUMNS says how many there are to be."""
+    if (given := os.environ.get("COLUMNS", "")).isdigit() and int(given):
+        return int(given)
+    stream = sys.stdout if stream is None else stream
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80 if stream.isatty() else None
+    except (OSError, ValueError, AttributeError):  # no file, or a closed one
+        return None
+
+
+def heading(text: str) -> None:
+    """What the lines below it are about."""
+    console().print(Text(clean(text), "bold"), soft_wrap=True)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Rows below the names of their columns; columns of numbers stand at the right. Nothing where there are no rows."""
+    if not (kept := [*rows]):
+        return
+    shown = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True, padding=(0, 2, 0, 0))
+    for place, name in enumerate(columns):
+        numbers = all(isinstance(row[place], int | float) for row in kept)
+        shown.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in kept:
+        shown.add_row(*(Text(_cell(value)) for value in row))
+    target = console()
+    with target.capture() as captured:
+        target.print(shown)
+    for line in captured.get().splitlines():  # without the blanks that fill the last column
+        print(line.rstrip())
+
+
+def note(text: str) -> None:
+    """A remark beside the command's own output, on standard error."""
+    _said(text, "dim")
+
+
+def error(text: str) -> None:
+    """What is wrong, in one line on standard error."""
+    _said(text, "bold red")
+
+
+def json_line(value: Any) -> None:
+    """A value as a line for programs."""
+    import orjson
+
+    sys.stdout.write(orjson.dumps(value).decode() + "\n")
+
+
+def clean(text: str) -> str:
+    """Text without what a terminal would carry out."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def paragraph(text: str, indent: str = "", first: str | None = None) -> str:
+    """Text wrapped to the width of the terminal, and in one line where there is none."""
+    return textwrap.fill(
+        clean(" ".join(text.split())),
+        width() or UNBROKEN,
+        initial_indent=indent if first is None else first,
+        subsequent_indent=indent,
+    )
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else clean(f"{value:,}" if type(value) is int else str(value))
+
+
+def _said(text: str, style: str) -> None:
+    console(stderr=True).print(Text.assemble(("recallflow:", style), f" {clean(text)}"), soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -34,10 +140,3 @@ def native_stderr_aside(*, shown: bool) -> Iterator[None]:
             os.dup2(terminal, 2)
             sys.stderr.close()
             sys.stderr = python_stderr
-
-
-def paragraph(text: str, indent: str = "", first: str | None = None) -> str:
-    """Text wrapped to the terminal's 80 columns."""
-    return textwrap.fill(
-        " ".join(text.split()), WIDTH, initial_indent=indent if first is None else first, subsequent_indent=indent
-    )

@@ -83,7 +83,8 @@ def demo_answers(start: Callable[..., subprocess.Popen[bytes]]) -> dict[str, Any
     return {answer["query_id"]: answer for answer in map(orjson.loads, out.splitlines())}
 
 
-def test_the_demo_answers_every_question_within_80_columns(cli: Cli) -> None:
+def test_the_demo_answers_every_question_within_80_columns(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     done = cli("demo")
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
