@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test check lint types imports bench broker
+.PHONY: demo test check lint types imports docs bench broker
 
 demo: .venv
 	$(BIN)/recallflow demo
@@ -10,7 +10,7 @@ demo: .venv
 test: .venv
 	$(BIN)/python -m pytest
 
-check: lint types imports
+check: lint types imports docs
 
 lint: .venv
 	$(BIN)/ruff format --check .
@@ -18,10 +18,14 @@ lint: .venv
 
 types: .venv
 	$(BIN)/mypy
-	$(BIN)/mypy --strict benchmarks tests
+	$(BIN)/mypy --strict benchmarks tests tools
 
 imports: .venv
 	$(BIN)/lint-imports --no-cache
+
+# the site, into build/site: a broken link or anchor is an error
+docs: .venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: .venv
 	$(BIN)/python -m benchmarks.recall_quality --quick

@@ -26,6 +26,8 @@ from recallflow.queries import (
 )
 from recallflow.responses import WARNINGS
 from recallflow.schema import schemas
+from tools.reference import fields
+from tools.reference.fields import Field
 
 WHOLE = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
 PAGE = re.sub(r"^```.*?^```$", "", WHOLE, flags=re.M | re.S)
@@ -64,71 +66,14 @@ def names(cell: str) -> list[str]:
 # ── fields ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def value_of(schema: dict[str, Any]) -> str:
-    """A field's values in the page's words."""
-    if "$ref" in schema:
-        return f"{{{PARTS[schema['$ref'].rpartition('/')[2]]}}}"
-    arms = [arm for arm in schema.get("anyOf", schema.get("oneOf", [])) if arm != {"type": "null"}]
-    if arms and any(arm.get("format") == "date-time" for arm in arms):
-        return "time"
-    if arms:
-        return " or ".join(dict.fromkeys(map(value_of, arms)))
-    if "enum" in schema:
-        return ", ".join(f"`{one}`" for one in schema["enum"])
-    return _BY_TYPE[schema["type"]](schema)
+def part_of(name: str) -> str:
+    """A part in the page's words."""
+    return f"{{{PARTS[name]}}}"
 
 
-def _text(schema: dict[str, Any]) -> str:
-    most = schema.get("maxLength")
-    if "{64}" in schema.get("pattern", ""):
-        return "64 hexadecimal digits"
-    if "pattern" in schema and most in (128, 512):
-        return "id" if most == 128 else "name"
-    return "text" + (f" of up to {most:,} characters" if most else "") + (", not blank" if "pattern" in schema else "")
-
-
-def _number(schema: dict[str, Any]) -> str:
-    kind = "whole number" if schema["type"] == "integer" else "number"
-    if "exclusiveMinimum" in schema:
-        return f"{kind} above {schema['exclusiveMinimum']:g}, to {schema['maximum']:,.0f}"
-    return f"{kind}, {schema['minimum']:g} to {schema['maximum']:,.0f}" if "minimum" in schema else kind
-
-
-def _list(schema: dict[str, Any]) -> str:
-    least, most = schema.get("minItems", 0), schema.get("maxItems")
-    bounds = (
-        f" of {least} to {most:,}"
-        if least and most
-        else f" of up to {most:,}"
-        if most
-        else f" of {least} or more" * bool(least)
-    )
-    return f"list{bounds}: {value_of(schema['items'])}"
-
-
-def _object(schema: dict[str, Any]) -> str:
-    most, values = schema.get("maxProperties"), schema.get("additionalProperties")
-    bounds = f" of 1 to {most}" if most else ""
-    return f"object{bounds}: {value_of(values)}" if isinstance(values, dict) else "object"
-
-
-_BY_TYPE: dict[str, Callable[[dict[str, Any]], str]] = {
-    "string": _text,
-    "integer": _number,
-    "number": _number,
-    "boolean": lambda _: "true or false",
-    "array": _list,
-    "object": _object,
-}
-
-
-def fields_of(schema: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def fields_of(schema: dict[str, Any]) -> Iterator[Field]:
     """Name, values and default of each field."""
-    for name, field in schema["properties"].items():
-        default = "required" if name in schema.get("required", []) else ""
-        if field.get("default") not in (None, {}) and not isinstance(field["default"], dict):
-            default = f"`{orjson.dumps(field['default']).decode()}`"
-        yield name, value_of(field), default
+    return fields.fields_of(schema, part_of)
 
 
 def expected() -> set[tuple[str, str, str, str]]:

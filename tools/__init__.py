@@ -1,0 +1,1 @@
+"""What builds the documentation: pages made from the code, pictures, recordings."""

@@ -1,0 +1,74 @@
+"""Every command with its options, from the parsers."""
+
+import argparse
+import re
+from collections.abc import Iterator
+
+from recallflow.cli.commands import commands
+from tools.reference import markdown
+from tools.reference.markdown import code, table
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def page() -> str:
+    """The page on our commands."""
+    told = "Exit codes: 0, 1 for a failure, 2 for a wrong call. `recallflow COMMAND --help` says the same."
+    return markdown.page("Command line", told, *(_command(one, heading) for one, heading in walk(commands())))
+
+
+def walk(parser: argparse.ArgumentParser, depth: int = 2) -> Iterator[tuple[argparse.ArgumentParser, str]]:
+    """Every parser with the hashes of its heading, each before those below it."""
+    for command in below(parser):
+        yield command, "#" * depth
+        yield from walk(command, min(depth + 1, 3))
+
+
+def below(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """The parsers of a parser's commands, each once, without those that are not shown."""
+    actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return [command for action in actions for command in dict.fromkeys(action.choices.values())]
+
+
+def _command(parser: argparse.ArgumentParser, heading: str) -> str:
+    told = _plain(parser.description or "")
+    usage = f"```text\n{_usage(parser)}\n```"
+    epilog = f"```text\n{_plain(parser.epilog)}\n```" if parser.epilog else ""
+    rows = [row for action in parser._actions if (row := _row(parser, action))]
+    options = table(("option", "what", "default"), rows) if rows else ""
+    return "\n\n".join(part for part in (f"{heading} {parser.prog}", told, usage, options, epilog) if part)
+
+
+def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> tuple[str, str, str] | None:
+    if action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
+        return None
+    names = ", ".join(map(code, action.option_strings)) or code(action.metavar or action.dest)
+    takes = action.nargs != 0 and action.option_strings
+    value = code(_metavar(action)) if takes else ""
+    text = action.help or ""
+    written = _plain(argparse.HelpFormatter(parser.prog)._expand_help(action)) if "%" in text else text
+    default = "" if action.default in (None, False, argparse.SUPPRESS, (), []) or "(default" in text else action.default
+    return f"{names} {value}".strip(), _escaped(written), code(default) if default != "" else ""
+
+
+def _metavar(action: argparse.Action) -> str:
+    if isinstance(action.metavar, str):
+        return action.metavar
+    if action.choices is not None:
+        return "{" + ",".join(map(str, action.choices)) + "}"
+    return action.dest.rpartition(".")[2].upper()
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """On lines of a width of its own: neither a terminal's nor its colours."""
+    formatter = argparse.HelpFormatter(parser.prog, width=100)
+    formatter.add_usage(parser.usage, parser._actions, parser._mutually_exclusive_groups)
+    return formatter.format_help().strip()
+
+
+def _plain(text: str) -> str:
+    return ANSI.sub("", text)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([<>*_])", r"\\\1", text)
