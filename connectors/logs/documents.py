@@ -1,0 +1,252 @@
+"""JSON documents of any length, element by element.
+
+A document is cut into its elements by brackets and quotes alone, and each element is parsed by itself: so a broken one
+(bad bytes, a stray comma) costs no other, one of gigabytes is held in part only, and numbers stay as they are written.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from io import BytesIO
+from typing import Any, BinaryIO
+
+import ijson
+import orjson
+from ijson.common import ObjectBuilder
+
+from recallflow.connectors.lines import bounded_lines
+from recallflow.parsing import unmarked
+
+ELEMENT_BYTES = 64 * 1024 * 1024  # an element may be a whole conversation
+EACH = "[]"  # in a path: each element of the array there
+FIRST_OBJECTS = 20  # a log may start with broken lines; its format shows in the first good one
+BROKEN = b"(brackets of the document do not match, or its end is missing)"  # is no JSON, and so refused
+
+_CHUNK_BYTES = 1024 * 1024
+_WHITE = re.compile(rb"[\s\x00]*+")  # an old disk fills the end of a file with zeros
+_BETWEEN = re.compile(rb"[\s\x00,:]*+")
+_NO_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+_IN_STRING = re.compile(rb"(?:[^\"\\]++|\\.)*+", re.DOTALL)
+_SCALAR = re.compile(rb"[^\s,\]}\[{\":]*+")
+_ARRAY = re.compile(rb'\[\s*[\[\]{"]')
+_QUOTE = b'"'[0]
+_OPENING, _CLOSING = b"[{", b"]}"
+_CONTAINERS = (*_OPENING,)
+
+
+def parsed(text: bytes) -> object:
+    """None for what is not JSON."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def elements(file: BinaryIO, *path: str, most_bytes: int = ELEMENT_BYTES) -> Iterator[bytes]:
+    """The JSON of each element of the array that stands at a path of keys (none: the document itself). What is no array
+    is the only element. One that is longer than `most_bytes` is cut one byte behind that, and what is cut
+    or broken is no JSON: pass it on as it is, to be refused."""
+    for _, element in placed_elements(file, *path, EACH, most_bytes=most_bytes):
+        yield element
+
+
+def placed_elements(
+    file: BinaryIO, *path: str, most_bytes: int = ELEMENT_BYTES
+) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """What stands at a path of keys and EACH, with the plain fields (texts, numbers, true, false) that objects on the
+    way gave before it: `"chats", "list", EACH, "messages", EACH` gives each message with the name of its chat."""
+    scanner = _Scanner(file, most_bytes)
+    yield from _walk(scanner, path, {})
+    while scanner.peek(_BETWEEN) is not None:  # more than one document, or what is none
+        yield {}, scanner.value()
+    if scanner.is_broken:
+        yield {}, BROKEN
+
+
+def members(file: BinaryIO, without: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """The members of the object that a document is, without those, and without what is no JSON or over a megabyte."""
+    scanner, found = _Scanner(file, _CHUNK_BYTES), dict[str, Any]()
+    if scanner.peek(_WHITE) == b"{"[0]:
+        for key in scanner.at_keys():
+            if key in without:
+                scanner.value(kept=False)
+            elif (text := scanner.value()) == b"null" or parsed(text) is not None:
+                found[key] = parsed(text)
+    return found
+
+
+def first_objects(start: bytes) -> list[dict[str, Any]]:
+    """The first objects of a log, by the bytes it starts with: of JSON lines, of an array, or the document itself. Of
+    one that is longer than `start`, the members that are in it whole; an array among them has the elements that are."""
+    start = unmarked(start)
+    lines = (parsed(line) for line in start.split(b"\n", FIRST_OBJECTS)[:FIRST_OBJECTS] if line.strip())
+    found = [line for line in lines if isinstance(line, dict)]
+    if not found:
+        value = _closed(start)
+        found = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
+    return found[:FIRST_OBJECTS]
+
+
+def is_document(start: bytes) -> bool:
+    """Whether a log that starts so is one JSON document rather than JSON lines: an array, or an object that goes on in
+    the next line."""
+    start = unmarked(start).lstrip()
+    if start.startswith(b"["):
+        return _ARRAY.match(start) is not None
+    first, line_feed, _ = start.partition(b"\n")
+    if not line_feed or isinstance(parsed(first), dict):
+        return False
+    text = start.decode(errors="replace")
+    try:
+        return isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError as error:
+        return error.pos >= len(text) - 1  # nothing is wrong as far as it goes
+
+
+def written_lines(file: BinaryIO, most_bytes: int = ELEMENT_BYTES) -> Iterator[bytes]:
+    """Lines that hold more than white space, without a byte order mark; a longer one is cut to `most_bytes`."""
+    for number, line in enumerate(bounded_lines(file, most_bytes)):
+        if line.strip():
+            yield line if number else unmarked(line)
+
+
+def _closed(start: bytes) -> object:
+    """The document that starts so, as if it ended there."""
+    builder = ObjectBuilder()
+    with suppress(ijson.JSONError):
+        for event, value in ijson.basic_parse(BytesIO(start), use_float=True):
+            builder.event(event, value)
+    return getattr(builder, "value", None)
+
+
+def _walk(scanner: "_Scanner", path: tuple[str, ...], fields: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bytes]]:
+    first = scanner.peek(_WHITE)
+    if first is None:
+        scanner.is_broken = True
+    elif path[:1] == (EACH,) and first in b"[":
+        for _ in scanner.at_items():
+            yield from _walk(scanner, path[1:], fields)
+    elif path[:1] == (EACH,):
+        yield from _walk(scanner, path[1:], fields)
+    elif path and first in b"{":
+        fields = dict(fields)
+        for key in scanner.at_keys():
+            if key == path[0]:
+                yield from _walk(scanner, path[1:], fields)
+            elif scanner.peek(_WHITE) not in _CONTAINERS:
+                fields[key] = parsed(scanner.value())
+            else:
+                scanner.value(kept=False)
+    else:
+        yield fields, scanner.value()
+
+
+class _Scanner:
+    """Values of a JSON document one after the other, of which at most a chunk and the value at hand are held."""
+
+    def __init__(self, file: BinaryIO, most_bytes: int) -> None:
+        self._file = file
+        self._most_bytes = most_bytes
+        self._buffer = unmarked(file.read(_CHUNK_BYTES))
+        self._at = self._begin = self._room = 0
+        self._kept: list[bytes] = []
+        self._is_cut = False  # the value at hand had no end
+        self.is_broken = False  # which no value that was given shows
+
+    def peek(self, passing: "re.Pattern[bytes]") -> int | None:
+        """The next byte behind what is passed over; None at the end."""
+        while True:
+            self._pass(passing)
+            if self._at < len(self._buffer):
+                return self._buffer[self._at]
+            if not self._read_on():
+                return None
+
+    def at_keys(self) -> Iterator[str]:
+        """The keys of the object at hand; the value of each is taken before the next is asked for."""
+        self._at += 1
+        while (byte := self.peek(_BETWEEN)) is not None:
+            if byte in _CLOSING:
+                self._at += 1
+                return
+            key = parsed(self.value())
+            if not isinstance(key, str):
+                self.is_broken = True
+            elif self.peek(_BETWEEN) is not None:
+                yield key
+        self.is_broken |= not self._is_cut
+
+    def at_items(self) -> Iterator[None]:
+        """Stands before each element of the array at hand, which is taken before the next is asked for."""
+        self._at += 1
+        while (byte := self.peek(_BETWEEN)) is not None:
+            if byte in _CLOSING:
+                self._at += 1
+                return
+            yield
+        self.is_broken |= not self._is_cut
+
+    def value(self, *, kept: bool = True) -> bytes:
+        """The value at hand, cut one byte behind the most."""
+        self._kept, self._room, self._begin = [], self._most_bytes + 1 if kept else 0, self._at
+        first = self.peek(_WHITE)
+        if first == _QUOTE:
+            self._pass_string()
+        elif first is not None and first in _OPENING:
+            self._pass_container()
+        else:
+            self._pass_scalar()
+        self._keep()
+        self._room = 0
+        self.is_broken |= self._is_cut and not kept
+        return b"".join(self._kept)
+
+    def _pass_container(self) -> None:
+        depth = 0
+        while True:
+            byte = self.peek(_NO_BRACKET)
+            if byte is None:
+                self._is_cut = True
+                return
+            if byte == _QUOTE:  # of a string that goes on behind the buffer
+                self._pass_string()
+                continue
+            self._at += 1
+            depth += 1 if byte in _OPENING else -1
+            if depth == 0:
+                return
+
+    def _pass_string(self) -> None:
+        self._at += 1
+        while True:
+            self._pass(_IN_STRING)
+            if self._buffer[self._at : self._at + 1] == b'"':
+                self._at += 1
+                return
+            if not self._read_on():  # else it ended with a backslash, or in the middle
+                self._at = len(self._buffer)
+                self._is_cut = True
+                return
+
+    def _pass_scalar(self) -> None:
+        self._at += 1  # a bracket that closes nothing is passed as well
+        while self.peek(_SCALAR) is None and self._read_on():
+            pass
+
+    def _pass(self, passing: "re.Pattern[bytes]") -> None:
+        found = passing.match(self._buffer, self._at)
+        self._at = self._at if found is None else found.end()
+
+    def _read_on(self) -> bool:
+        self._keep()
+        chunk = self._file.read(_CHUNK_BYTES)
+        self._buffer = self._buffer[self._at :] + chunk
+        self._at = self._begin = 0
+        return bool(chunk)
+
+    def _keep(self) -> None:
+        """Keeps what was passed of the value at hand, as far as there is room."""
+        text = self._buffer[self._begin : min(self._at, self._begin + self._room)]
+        self._kept.append(text)
+        self._room -= len(text)
+        self._begin = self._at

@@ -1,0 +1,85 @@
+"""All formats of logs, and which of them a log is in."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from recallflow.connectors.logs.documents import first_objects
+from recallflow.connectors.logs.events import EVENTS
+from recallflow.connectors.logs.locomo import LOCOMO
+from recallflow.connectors.logs.model import Head, LogFormat, Scope
+from recallflow.connectors.logs.openai import OPENAI
+from recallflow.connectors.logs.sources import Source
+from recallflow.errors import UsageError
+from recallflow.parsing import wrapping
+
+# In the order in which they are tried. Those that look for one program's fields come first: `events` takes whatever has
+# one of our types, `message` among them, and `openai` whatever has `messages`.
+FORMATS: Sequence[LogFormat] = (EVENTS, LOCOMO, OPENAI)
+
+SHOWN = 6  # names of fields or files in an error
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A source with the format that it is read as."""
+
+    source: Source
+    format: LogFormat
+
+    def read(self, scope: Scope) -> Iterator[bytes]:
+        return self.format.read(self.source, scope)
+
+
+def named(name: str) -> LogFormat:
+    """Raises UsageError where there is no such format."""
+    for one in FORMATS:
+        if one.name == name:
+            return one
+    raise UsageError(f"--format {name}: no such format; there are {', '.join(one.name for one in FORMATS)}")
+
+
+def logs_of(source: Source, chosen: LogFormat | None = None) -> tuple[list[Log], list[Source]]:
+    """What is to be read of a source, and the files that are no logs. A folder or an archive is one log where a format
+    knows it as a whole, and else as many as there are in it. Raises UsageError, which says what was found and what is
+    understood, where there is none."""
+    if (found := recognised(source, chosen)) is not None:
+        return [Log(source, found)], []
+    if not source.members():
+        raise UsageError(f"{source.where}: not a conversation log: {_described(source.head())}; {_understood()}")
+    logs: list[Log] = []
+    others: list[Source] = []
+    for one in source.members():
+        if (known := chosen or recognised(one)) is not None:
+            logs.append(Log(one, known))
+        else:
+            others.append(one)
+    if not logs:
+        raise UsageError(f"{source.where}: no conversation log in it: {_described(source.head())}; {_understood()}")
+    return logs, others
+
+
+def recognised(source: Source, chosen: LogFormat | None = None) -> LogFormat | None:
+    """The format of a whole source; the chosen one where the source is a single file, or that format knows it."""
+    head = source.head()
+    if chosen is not None:
+        return chosen if not source.members() or chosen.recognises(head) else None
+    return next((one for one in FORMATS if one.recognises(head)), None)
+
+
+def _understood() -> str:
+    *titles, last = (one.title for one in FORMATS)
+    return f"understood are {', '.join(titles)} and {last}"
+
+
+def _described(head: Head) -> str:
+    """What a log starts with, or holds, in a few words."""
+    if head.members:
+        return f"holds {', '.join(head.members[:SHOWN])}" + (", …" if len(head.members) > SHOWN else "")
+    if wrong := wrapping(head.start):
+        return f"starts with what {wrong}"
+    line = next((one.strip() for one in head.start.splitlines() if one.strip()), b"")
+    if not line:
+        return "blank lines only"
+    if objects := first_objects(head.start):
+        return f"starts with a JSON object with the fields {', '.join([*objects[0]][:SHOWN]) or '(none)'}"
+    return f"starts with {line[:40].decode(errors='replace')!r}"

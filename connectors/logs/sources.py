@@ -1,0 +1,258 @@
+"""Where logs are read from: files, standard input, folders, archives, each decompressed on the way.
+
+Nothing is extracted: names within an archive are no paths here, and what is decompressed is held in pieces only.
+"""
+
+import gzip
+import io
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import weakref
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from recallflow.connectors.logs.model import HEAD_BYTES, Head
+from recallflow.errors import UsageError
+
+STANDARD_INPUT = "-"
+GZIP, ZSTANDARD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
+_EMPTY_ZIP = b"PK\x05\x06"
+_SUFFIXES = (".gz", ".zst")
+_SPOOLED_BYTES = 1024 * 1024
+Opens = Callable[[], "IO[bytes] | io.RawIOBase | gzip.GzipFile"]
+_BROKEN = OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError
+
+
+@dataclass(slots=True)
+class Source:
+    """A `LogSource`. `bytes` are what there is to read, before decompression, and `done_bytes` how far it was read."""
+
+    name: str
+    where: str  # what a person knows it by
+    bytes: int = 0
+    open_raw: Opens | None = None
+    inside: tuple["Source", ...] = ()
+    _reader: "_Counted | None" = field(default=None, repr=False)
+
+    @property
+    def done_bytes(self) -> int:
+        own = 0 if self._reader is None else self._reader.furthest
+        return min(self.bytes, own + sum(one.done_bytes for one in self.inside))
+
+    def open(self) -> BinaryIO:
+        """Raises UsageError where it cannot be read, also while it is read."""
+        if self.open_raw is None:
+            raise UsageError(f"{self.where}: a folder or an archive, and not one file")
+        try:
+            raw = self.open_raw()
+        except _BROKEN as error:
+            raise unreadable(self.where, error) from None
+        self._reader = _Counted(raw, self.where)
+        return _decompressed(io.BufferedReader(self._reader, _SPOOLED_BYTES), self.where)
+
+    def members(self) -> tuple["Source", ...]:
+        return self.inside
+
+    def head(self) -> Head:
+        start = b""
+        if self.open_raw is not None:
+            with self.open() as file:
+                start = file.read(HEAD_BYTES)
+        return Head(self.name, start, tuple(one.name for one in self.inside))
+
+
+def open_source(path: Path | str) -> Source:
+    """A file, a folder, a zip archive, or `-`: standard input. Raises UsageError with what to do."""
+    if str(path) == STANDARD_INPUT:
+        return _standard_input()
+    path = Path(path)
+    try:
+        if path.is_dir():
+            return _folder(path)
+        if not path.exists():
+            raise UsageError(f"{path}: no such file; check the path")
+        if not path.is_file():
+            raise UsageError(f"{path}: not a regular file; give - and send it to standard input")
+        return _file(str(path), path.name, path.stat().st_size, partial(io.FileIO, path))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
+
+
+def unreadable(where: str, error: BaseException) -> UsageError:
+    """What is broken in a file, for a person."""
+    reason = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+    return UsageError(f"{where}: cannot be read on ({reason}); what came before it was read: repair it, and go on")
+
+
+def _file(where: str, name: str, size: int, open_raw: Opens) -> Source:
+    with open_raw() as file:
+        start = file.read(4)
+    if not start:
+        raise UsageError(f"{where}: empty; give a file that holds a conversation")
+    if start in (ZIP, _EMPTY_ZIP):
+        return _archive(where, name, open_raw)
+    return Source(_plain(name), where, size, open_raw)
+
+
+def _plain(name: str) -> str:
+    return next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), name)
+
+
+def _is_hidden(name: str) -> bool:
+    """What systems put beside files: `.DS_Store`, `__MACOSX/._log.json`."""
+    parts = [part for part in name.split("/") if part not in (".", "..")]
+    return any(part.startswith(".") or part == "__MACOSX" for part in parts)
+
+
+def _folder(path: Path) -> Source:
+    """Every file below it, but hidden ones and those of no length."""
+    found = []
+    for file in sorted(path.rglob("*")):
+        name = file.relative_to(path).as_posix()
+        if file.is_file() and not _is_hidden(name) and file.stat().st_size:
+            found.append(_file(str(file), name, file.stat().st_size, partial(io.FileIO, file)))
+    if not found:
+        raise UsageError(f"{path}: a folder without files; give one that holds logs")
+    return Source(path.name, str(path), sum(one.bytes for one in found), inside=tuple(found))
+
+
+def _archive(where: str, name: str, open_raw: Opens) -> Source:
+    """A zip archive, which stays open. What is compressed in it once more (`.gz`) is decompressed; an archive in it
+    is a file like any other."""
+    file = open_raw()
+    try:
+        archive = zipfile.ZipFile(file)
+    except _BROKEN as error:
+        file.close()
+        raise unreadable(where, error) from None
+    weakref.finalize(archive, file.close)
+    found = [
+        Source(_plain(info.filename), f"{where}: {info.filename}", info.file_size, partial(archive.open, info))
+        for info in sorted(archive.infolist(), key=lambda info: info.filename)
+        if not info.is_dir() and info.file_size and not _is_hidden(info.filename)
+    ]
+    if not found:
+        raise UsageError(f"{where}: an archive without files; give one that holds logs")
+    return Source(name, where, sum(one.bytes for one in found), inside=tuple(found))
+
+
+def _standard_input() -> Source:
+    """What comes on standard input, which cannot be read twice: a copy without a name in the folder for such."""
+    given = sys.stdin.buffer
+    try:
+        spooled = stat.S_ISREG(os.fstat(given.fileno()).st_mode)
+    except (OSError, ValueError):
+        spooled = False
+    file: BinaryIO = given
+    if not spooled:
+        file = tempfile.TemporaryFile(prefix="recallflow-")  # noqa: SIM115 - as long as the process
+        _spool(given, file)
+    size = os.fstat(file.fileno()).st_size
+    return _file("standard input", STANDARD_INPUT, size, partial(_Shared, file, size))
+
+
+def _spool(given: BinaryIO, file: BinaryIO) -> None:
+    """Half of what is free is left to others."""
+    folder = tempfile.gettempdir()
+    left = shutil.disk_usage(folder).free // 2
+    while chunk := given.read(_SPOOLED_BYTES):
+        left -= len(chunk)
+        if left < 0:
+            raise UsageError(f"standard input is longer than half of what is free in {folder}: save it to a file")
+        file.write(chunk)
+    file.flush()
+
+
+def _decompressed(file: io.BufferedReader, where: str) -> BinaryIO:
+    """By what it begins with: browsers decompress files and keep their names."""
+    start = file.peek(4)[:4]
+    if start.startswith(GZIP):
+        return io.BufferedReader(_Checked(gzip.GzipFile(fileobj=file, mode="rb"), where), _SPOOLED_BYTES)
+    if start == ZSTANDARD:
+        from pyarrow import CompressedInputStream, PythonFile  # takes as long to import as all else
+
+        stream = CompressedInputStream(PythonFile(file, mode="r"), "zstd")
+        return io.BufferedReader(_Checked(stream, where), _SPOOLED_BYTES)
+    return file
+
+
+class _Checked(io.RawIOBase):
+    """A reader whose failures are told with the file's name."""
+
+    def __init__(self, file: "IO[bytes] | io.RawIOBase | gzip.GzipFile", where: str) -> None:
+        self._file = file
+        self._where = where
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: bytearray | memoryview) -> int:  # type: ignore[override]
+        try:
+            found = self._file.read(len(into))
+        except _BROKEN as error:
+            raise unreadable(self._where, error) from None
+        into[: len(found or b"")] = found or b""
+        return len(found or b"")
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+class _Counted(_Checked):
+    """The same, which knows how far it was read."""
+
+    def __init__(self, file: "IO[bytes] | io.RawIOBase | gzip.GzipFile", where: str) -> None:
+        super().__init__(file, where)
+        self.furthest = 0
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, into: bytearray | memoryview) -> int:  # type: ignore[override]
+        read = super().readinto(into)
+        self.furthest += read
+        return read
+
+
+class _Shared(io.RawIOBase):
+    """One of several readers of an open file, each of which stands where it stands."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file = file
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, into: bytearray | memoryview) -> int:  # type: ignore[override]
+        found = os.pread(self._file.fileno(), len(into), self._at)
+        into[: len(found)] = found
+        self._at += len(found)
+        return len(found)
