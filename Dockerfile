@@ -1,0 +1,35 @@
+# recallflow on any machine that runs containers, whatever Python it has.
+#
+#   docker build -t recallflow .
+#   docker run --rm recallflow                                                  # the demo
+#   docker run -v memories:/var/lib/recallflow -p 127.0.0.1:8080:8080 recallflow serve --state-dir engine
+#   docker run -v memories:/var/lib/recallflow recallflow run --bootstrap-servers kafka:9092 --state-dir engine
+#
+# Relative paths, such as that of --state-dir, lie in the volume.
+
+FROM python:3.12-slim AS build
+WORKDIR /source
+COPY . .
+RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN python -m venv --copies /opt/recallflow
+ARG EXTRAS=kms,mcp,otel,serve,static
+RUN /opt/recallflow/bin/python -m pip install --no-cache-dir "$(echo /wheels/*.whl)[${EXTRAS}]"
+
+FROM python:3.12-slim
+RUN useradd --uid 10001 --home-dir /var/lib/recallflow --create-home recallflow
+COPY --from=build /opt/recallflow /opt/recallflow
+# Only what listens everywhere in the container can be reached through a published port: publish it on 127.0.0.1, or
+# put credentials before it. /livez, /readyz and /metrics of `run` and of `serve` are on the same port.
+ENV PATH=/opt/recallflow/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    RECALLFLOW_RUN_METRICS_HOST=0.0.0.0 \
+    RECALLFLOW_RUN_METRICS_PORT=8080 \
+    RECALLFLOW_SERVE_HOST=0.0.0.0
+USER recallflow
+WORKDIR /var/lib/recallflow
+VOLUME /var/lib/recallflow
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
+    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8080/livez', timeout=2)"]
+ENTRYPOINT ["recallflow"]
+CMD ["demo"]
