@@ -2,13 +2,13 @@
 
 import shutil
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from recallflow import __version__
 from recallflow.state.directory import RECOVERY
 
 
@@ -24,7 +24,7 @@ def presence(obstacle: str) -> Iterator[Metric]:
     """What is known of a flow from its first moment on, also of one that stands by."""
     yield GaugeMetricFamily("recallflow_ready", "Whether /readyz says so", not obstacle)
     build = GaugeMetricFamily("recallflow_build_info", "Always 1; the version is its label", labels=["version"])
-    build.add_metric([version("recallflow")], 1)
+    build.add_metric([__version__], 1)
     yield build
 
 

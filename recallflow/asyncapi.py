@@ -1,11 +1,11 @@
 """An AsyncAPI 3 document of all topics, generated from the models: what the engine reads, and what it writes."""
 
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, TypeAdapter
 
+from recallflow import __version__
 from recallflow.audit import AuditRecord
 from recallflow.control import ControlEvent
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
@@ -81,7 +81,7 @@ def asyncapi() -> dict[str, Any]:
         "asyncapi": "3.1.0",
         "info": {
             "title": "recallflow",
-            "version": version("recallflow"),
+            "version": __version__,
             "description": "Memory events and queries in, ranked answers out. JSON, UTF-8, one event a record.",
             "license": {"name": "Apache-2.0"},
         },

@@ -1,11 +1,10 @@
 """The gateway's app."""
 
-from importlib.metadata import version
-
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry
 
+from recallflow import __version__
 from recallflow.connectors.http import errors, openapi
 from recallflow.connectors.http.asked import Segments
 from recallflow.connectors.http.deciding import Rollouts
@@ -27,7 +26,7 @@ def build_app(
 ) -> FastAPI:
     """The app that answers for a service. `registry`: what /metrics shows."""
     # No pages of documentation: theirs load scripts from elsewhere.
-    app = FastAPI(title="recallflow", version=version("recallflow"), docs_url=None, redoc_url=None, telemetry=UNTOLD)
+    app = FastAPI(title="recallflow", version=__version__, docs_url=None, redoc_url=None, telemetry=UNTOLD)
     errors.add_handlers(app)
     door = Door(service, admission, limits)
     app.include_router(probes.routes(service, registry))

@@ -1,7 +1,6 @@
 """The MCP server: lists the tools, and performs those that are called."""
 
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
@@ -15,6 +14,7 @@ from mcp_types import (
     TextContent,
 )
 
+from recallflow import __version__
 from recallflow.connectors.mcp import failures
 from recallflow.connectors.mcp.caller import Caller
 from recallflow.connectors.mcp.perform import Performer
@@ -44,7 +44,7 @@ def build_server(performer: Performer, caller_in: Callable[[Context], Caller]) -
 
     return Server(
         "recallflow",
-        version=version("recallflow"),
+        version=__version__,
         title="recallflow",
         instructions=INSTRUCTIONS,
         on_list_tools=listed,

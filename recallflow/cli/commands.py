@@ -4,8 +4,8 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
+from recallflow import __version__
 from recallflow.cli import (
     categories,
     demo,
@@ -39,7 +39,7 @@ def commands() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = argparse.ArgumentParser(prog="recallflow", description="Event-driven memory for chat platforms.")
     parser.set_defaults(debug=False)
-    parser.add_argument("--version", action="version", version=f"recallflow {version('recallflow')}")
+    parser.add_argument("--version", action="version", version=f"recallflow {__version__}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     first = demo, pipe, memory, replay, graph, categories, quota, keys
     for module in (*first, kafka, enrich, serve, mcp, doctor, reembed, dlq, inspect, person, erase, schema):

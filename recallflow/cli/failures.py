@@ -10,6 +10,7 @@ from typing import Any
 
 from recallflow.cli import output
 from recallflow.errors import EmbedderError, RecallflowError, UsageError
+from recallflow.extras import way_out
 
 PACKAGE = "recallflow."
 
@@ -22,7 +23,8 @@ def failed(error: BaseException, *, debug: bool, as_json: bool) -> int:
         logging.getLogger(__name__).error("%s", line(error))
     else:
         output.error(line(error))
-    return 2 if isinstance(error, UsageError | EmbedderError) else 1
+    to_install = isinstance(error, ModuleNotFoundError) and way_out(error)
+    return 2 if to_install or isinstance(error, UsageError | EmbedderError) else 1
 
 
 def line(error: BaseException) -> str:
@@ -30,6 +32,8 @@ def line(error: BaseException) -> str:
     match error:
         case RecallflowError():
             text = str(error)
+        case ModuleNotFoundError() if (to_install := way_out(error)) is not None:
+            text = to_install
         case MemoryError():
             text = "out of memory: give the process more, or a smaller --cache-bytes"
         case OSError() if error.filename is not None:

@@ -30,11 +30,9 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 def run_server(options: argparse.Namespace) -> int:
     def run(config: Config) -> None:
-        try:
-            from recallflow.connectors.mcp.caller import Place
-            from recallflow.flows import mcp  # which needs an extra
-        except ModuleNotFoundError as error:
-            raise UsageError(f"{error.name} is not installed: pip install 'recallflow[mcp]'") from error
+        from recallflow.connectors.mcp.caller import Place
+        from recallflow.flows import mcp  # which needs an extra
+
         if options.http and options.user:
             raise UsageError("--user: over HTTP each request names its user, in x-end-user-id; leave it out")
         if options.control is not None and options.state_dir is None:

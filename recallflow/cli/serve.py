@@ -27,10 +27,8 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 def run_serve(options: argparse.Namespace) -> int:
     def run(config: Config) -> None:
-        try:
-            from recallflow.flows import gateway  # which needs an extra
-        except ModuleNotFoundError as error:
-            raise UsageError(f"{error.name} is not installed: pip install 'recallflow[serve]'") from error
+        from recallflow.flows import gateway  # which needs an extra
+
         if options.state_dir is not None:
             gateway.serve_local(config, decisions(options), options.control)
         elif options.control is not None:

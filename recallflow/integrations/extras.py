@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from recallflow.extras import install
+
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
@@ -12,4 +14,4 @@ def extra(name: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         adapter = f"recallflow.integrations.{name.replace('-', '_')}"
         library = (error.name or "its library").partition(".")[0]
-        raise ImportError(f"{adapter} needs {library}: pip install 'recallflow[{name}]'") from None
+        raise ImportError(f"{adapter} needs {library}: {install(name)}") from None

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import Mock
@@ -11,6 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from recallflow import __version__
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import Described
@@ -132,7 +132,7 @@ def shown(metrics: Metrics | EnrichmentMetrics) -> dict[str, float]:
 
 def test_metrics_show_what_was_counted(running: Running) -> None:
     metrics = Metrics()
-    known = {"recallflow_ready": 0, f"recallflow_build_info{{'version': '{version('recallflow')}'}}": 1}
+    known = {"recallflow_ready": 0, f"recallflow_build_info{{'version': '{__version__}'}}": 1}
     assert (shown(metrics), metrics.obstacle()) == (known, "starting")
     metrics.watch(running)
     running.source.progress.gave(MEMORIES, 5)

@@ -5,12 +5,12 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from recallflow import __version__
 from recallflow.cli.options import ENGINE, PACE, add_settings, config
 from recallflow.errors import UsageError
 from recallflow.flows.engine import build
@@ -117,7 +117,7 @@ def test_a_reason_that_nothing_is_refused_for_is_named_with_those_there_are(cli:
 
 
 def test_the_version_is_the_installed_one(cli: Cli) -> None:
-    assert cli("--version").stdout == f"recallflow {version('recallflow')}\n"
+    assert cli("--version").stdout == f"recallflow {__version__}\n"
 
 
 @pytest.mark.parametrize("words", [["--partitions", "0"], ["--replication", "none"], ["--memory-topic", "a b"]])
