@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test check lint types imports docs bench broker
+.PHONY: demo test check lint types imports docs bench broker release
 
 demo: .venv
 	$(BIN)/recallflow demo
@@ -30,6 +30,10 @@ docs: .venv
 bench: .venv
 	$(BIN)/python -m benchmarks.recall_quality --quick
 	$(BIN)/python -m benchmarks.engine --quick
+
+# archives for PyPI, out of the last commit: make release REPOSITORY=https://… (docs/upgrading.md)
+release: .venv
+	$(BIN)/python -m tools.release --repository '$(REPOSITORY)'
 
 # a real Kafka broker by hand; then: recallflow topics create
 broker: .venv

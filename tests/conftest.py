@@ -2,6 +2,7 @@
 commands as processes."""
 
 import contextlib
+import functools
 import io
 import logging
 import os
@@ -16,6 +17,7 @@ from typing import Any
 import orjson
 import pytest
 from hypothesis import settings
+from uv import find_uv_bin
 
 from benchmarks.broker import BOOTSTRAP_VARIABLE, BOTH_WAYS, Cluster, connect_or_start
 from benchmarks.locomo import MissingDataError, shared
@@ -24,6 +26,7 @@ from recallflow.decisions import History
 from recallflow.flows.embedded import Processed, process
 from recallflow.flows.settings import Settings
 from recallflow.state.rows import Entry
+from tests.interpreters import interpreter
 from tests.llm_server import LlmServer
 from tests.starts import COMMAND, Starts
 
@@ -52,6 +55,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(f"left out: needs a Kafka broker; {BOTH_WAYS}"))
         if item.get_closest_marker("shared") and not has_models():
             item.add_marker(pytest.mark.skip("left out: needs real models; set RECALLFLOW_SHARED to their folder"))
+        if item.get_closest_marker("index") and not has_index():
+            item.add_marker(pytest.mark.skip("left out: needs the package index, and nothing answers there"))
+        for marker in item.iter_markers("python"):
+            if interpreter(marker.args[0]) is None:
+                item.add_marker(pytest.mark.skip(f"left out: needs Python {marker.args[0]}, on the PATH or of pyenv"))
         for marker in item.iter_markers("needs"):
             if shutil.which(marker.args[0]) is None:
                 item.add_marker(pytest.mark.skip(f"left out: needs {marker.args[0]} on the PATH; .ci/run installs it"))
@@ -69,6 +77,13 @@ def has_models() -> bool:
     except MissingDataError:
         return False
     return True
+
+
+@functools.cache
+def has_index() -> bool:
+    """Whether the package index answers, wherever the environment says that it is."""
+    asked = [find_uv_bin(), "pip", "compile", "--quiet", "--no-cache", "--no-deps", "-"]
+    return subprocess.run(asked, input=b"six", capture_output=True).returncode == 0
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,53 @@
+"""What is installed of the wheels, in fresh environments, does what the README says."""
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+import recallflow
+from tests.release.conftest import DISTRIBUTIONS, Environment
+
+Make = Callable[..., Environment]
+Wheels = dict[str, Path]
+
+ENGINE = {"bytewax", "faiss-cpu", "rocksdict", "pyarrow", "networkx", "openai", "fastapi", "pystemmer", "cryptography"}
+
+
+def project(name: str) -> dict[str, Any]:
+    table: dict[str, Any] = tomllib.loads((DISTRIBUTIONS[name] / "pyproject.toml").read_text())["project"]
+    return table
+
+
+@pytest.mark.index
+def test_a_fresh_environment_runs_the_demo(environment: Make, wheels: Wheels) -> None:
+    fresh = environment(wheels["recallflow"])
+    assert fresh.shown("recallflow", "--version") == f"recallflow {recallflow.__version__}\n"
+    assert "because:" in fresh.shown("recallflow", "demo")
+    refused = fresh.run("recallflow", "serve", "--state-dir", "memory")
+    assert refused.returncode == 2
+    assert refused.stderr.rstrip().endswith("is not installed: pip install 'recallflow[serve]'")
+
+
+@pytest.mark.index
+def test_the_client_comes_without_the_engine(environment: Make, wheels: Wheels) -> None:
+    light = environment(wheels["recallflow-client"])
+    assert not light.has & ENGINE
+    assert len(light.has) <= 15  # of which numpy and pydantic bring some
+    assert light.shown("python", "-c", "from recallflow.client import RecallClient; from recallflow import *") == ""
+
+
+def test_the_client_asks_for_what_the_whole_asks_for() -> None:
+    whole, client = project("recallflow"), project("recallflow-client")
+    assert set(client["dependencies"]) <= set(whole["dependencies"])
+    extras = whole["optional-dependencies"]
+    assert client["optional-dependencies"] == {name: extras[name] for name in client["optional-dependencies"]}
+    assert client["requires-python"] == whole["requires-python"]
+
+
+def test_no_python_is_too_new() -> None:
+    assert Requirement(f"python{project('recallflow')['requires-python']}").specifier.contains("3.99")
+    assert Requirement(f"python{project('recallflow')['requires-python']}").specifier.contains("4.0")
