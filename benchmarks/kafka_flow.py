@@ -106,7 +106,7 @@ def running_flow(cluster: Cluster, topics: Topics, tenant_id: str = TENANT) -> I
                 def answers() -> bool:
                     check_alive(process)
                     with suppress(QueryTimeout):
-                        client.recall("probe", "anyone there?")
+                        client.search("anyone there?", user="probe")
                         return True
                     return False
 

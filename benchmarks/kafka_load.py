@@ -67,9 +67,9 @@ def until_applied(cluster: Cluster, topics: Topics, last: dict[str, Position], t
             applied = False
             while not applied:
                 user = owner.partition("/")[2]
-                answer = client.recall(user, "hello", after=position, wait_timeout_ms=60_000)
+                answer = client.search("hello", user=user, after=position, wait_timeout_ms=60_000)
                 applied = all(warning.code != "stale_read" for warning in answer.warnings)
-            if answer.status != "ok" or not answer.memories:
+            if answer.response.status != "ok" or not answer:
                 raise RuntimeError(f"{owner}: the memories were not applied: {answer.warnings}")
 
 

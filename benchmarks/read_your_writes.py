@@ -27,11 +27,11 @@ def pairs(client: RecallClient, count: int, with_token: bool) -> dict[str, Any]:
     found, times_ms = 0, []
     for number in range(count):
         user, word = f"user{number % USERS}-{with_token}", f"locker{number * 7919}"
-        position = client.remember(user, f"the code of {word} is {number}")
+        position = client.add(f"the code of {word} is {number}", user=user).position
         asked_s = time.perf_counter()
-        response = client.recall(user, f"code of {word}", after=position if with_token else None, k=K)
+        answer = client.search(f"code of {word}", user=user, after=position if with_token else (), k=K)
         times_ms.append((time.perf_counter() - asked_s) * 1000)
-        found += any(word in memory.content for memory in response.memories or [])
+        found += any(word in memory.content for memory in answer)
     return {"found": found / count, "recall_ms": percentiles(times_ms)}
 
 

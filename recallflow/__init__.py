@@ -1,6 +1,7 @@
 """recallflow: an event-driven memory engine for chat platforms on Kafka.
 
-Here is what users import: the events that go in, the responses that come out, and the errors.
+Here is what users import: `Memory`, an engine in their own program, and `RecallClient`, for one on Kafka; the events
+that go in, the responses that come out, and the errors.
 """
 
 from importlib import import_module
@@ -10,11 +11,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from recallflow.client import AsyncRecallClient as AsyncRecallClient
+    from recallflow.client import RecallClient as RecallClient
+    from recallflow.memory import AsyncMemory as AsyncMemory
+    from recallflow.memory import Memory as Memory
     from recallflow.public import *  # noqa: F403 - it gives what is listed there
+
+# What brings much with it is loaded for who asks for it alone.
+_APART = {
+    "AsyncMemory": "recallflow.memory",
+    "AsyncRecallClient": "recallflow.client",
+    "Memory": "recallflow.memory",
+    "RecallClient": "recallflow.client",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Loads it all with the first name that is asked for: a process that is told to stop must hear that before."""
     if find_spec(f"{__name__}.{name}") is not None:  # a module of ours: Python looks here before it imports it
         raise AttributeError(name)
-    return getattr(import_module("recallflow.public"), name)
+    return getattr(import_module(_APART.get(name, "recallflow.public")), name)

@@ -22,12 +22,16 @@ from recallflow.embedder import (
 )
 from recallflow.errors import (
     DecryptionFailed as DecryptionFailed,
+    DeliveryFailed as DeliveryFailed,
     EmbedderError as EmbedderError,
     FieldProblem as FieldProblem,
     InvalidRecord as InvalidRecord,
     ModelError as ModelError,
+    QueryFailed as QueryFailed,
+    QueryTimeout as QueryTimeout,
     RecallflowError as RecallflowError,
     SettingsMismatch as SettingsMismatch,
+    SourceError as SourceError,
     StateBehind as StateBehind,
     StateError as StateError,
     StateFormatError as StateFormatError,
@@ -99,6 +103,17 @@ from recallflow.responses import (
     Receipt as Receipt,
     Response as Response,
     Warn as Warn,
+)
+from recallflow.verbs.results import (
+    Added as Added,
+    Answered as Answered,
+    Episodes as Episodes,
+    Found as Found,
+    FoundFacts as FoundFacts,
+    History as History,
+    MemoryVersion as MemoryVersion,
+    Page as Page,
+    Stats as Stats,
 )
 from recallflow.workspaces import (
     workspace_of as workspace_of,

@@ -210,7 +210,16 @@ class ReplyTo(Part):
     partition: Annotated[int, Field(ge=0, le=INT32_MAX), AS_WHOLE] | None = None
 
 
-class Recall(Event):
+class Query(Event):
+    """What every question may carry: positions that are to be applied before it is answered, how long it waits for
+    them at most, and where its answer goes."""
+
+    wait_for: PositionText | Annotated[list[PositionText], Field(max_length=limits.POSITIONS_MAX)] | None = None
+    wait_timeout_ms: Annotated[int, Field(ge=0, le=60_000), AS_WHOLE] = 2_000
+    reply_to: ReplyTo | None = None
+
+
+class Recall(Query):
     """Asks for ranked memories. `k` is clamped to 1-50 and `traversal_depth` to 1-3; a long query is cut and warned."""
 
     type: Literal["recall"]
@@ -232,11 +241,8 @@ class Recall(Event):
     rewrite: bool = False
     as_of: AsOf | None = None
     include_history: bool = False
-    wait_for: PositionText | Annotated[list[PositionText], Field(max_length=limits.POSITIONS_MAX)] | None = None
-    wait_timeout_ms: Annotated[int, Field(ge=0, le=60_000), AS_WHOLE] = 2_000
     sla_target_ms: Annotated[float, Field(gt=0, le=86_400_000, allow_inf_nan=False)] | None = None
     explain: bool = True
-    reply_to: ReplyTo | None = None
 
     @field_validator("weights", mode="wrap")
     @classmethod
@@ -251,23 +257,21 @@ class Recall(Event):
         return given
 
 
-class MemoryGet(Event):
+class MemoryGet(Query):
     """Asks for one memory by its id."""
 
     type: Literal["memory.get"]
     memory_id: Identifier
-    reply_to: ReplyTo | None = None
 
 
-class MemoryHistory(Event):
+class MemoryHistory(Query):
     """Asks for all versions of one memory."""
 
     type: Literal["memory.history"]
     memory_id: Identifier
-    reply_to: ReplyTo | None = None
 
 
-class MemoriesList(Event):
+class MemoriesList(Query):
     """Asks for the user's memories, newest first, page by page: `after` is where the page before ended. Also for those
     that recall leaves out, which are marked."""
 
@@ -276,25 +280,22 @@ class MemoriesList(Event):
     limit: Annotated[int, Field(ge=1, le=1_000), AS_WHOLE] = 100
     after: AfterMemory | None = None
     as_of: AsOf | None = None
-    reply_to: ReplyTo | None = None
 
 
-class EpisodesList(Event):
+class EpisodesList(Query):
     """Asks for the user's episodes, newest first; `session_id` narrows to one session."""
 
     type: Literal["episodes.list"]
     limit: Annotated[int, Field(ge=1, le=1_000), AS_WHOLE] = 100
-    reply_to: ReplyTo | None = None
 
 
-class GraphStatus(Event):
+class GraphStatus(Query):
     """Asks for the owner's graph counts and the tenant's rollout."""
 
     type: Literal["graph.status"]
-    reply_to: ReplyTo | None = None
 
 
-class GraphTrace(Event):
+class GraphTrace(Query):
     """Asks for every step of the graph expansion that a recall query like it would have."""
 
     type: Literal["graph.trace"]
@@ -304,10 +305,9 @@ class GraphTrace(Event):
     filters: Conditions = Filters()
     traversal_depth: Hops = 1
     as_of: AsOf | None = None
-    reply_to: ReplyTo | None = None
 
 
-class GraphExplore(Event):
+class GraphExplore(Query):
     """Asks for a bounded subgraph: what lies within `hops` of `nodes`, each a memory's id, a node's
     key, a URN or an entity's name; without any, of the newest memories. Or, page by page, for the `whole` graph:
     `after` is where the page before ended."""
@@ -319,7 +319,6 @@ class GraphExplore(Event):
     limit: Annotated[int, Field(ge=1, le=500), AS_WHOLE] = 200
     after: AfterPart | None = None
     as_of: AsOf | None = None
-    reply_to: ReplyTo | None = None
 
     @field_validator("nodes", "hops", "limit", "after")
     @classmethod
@@ -330,7 +329,7 @@ class GraphExplore(Event):
         return given
 
 
-class GraphFacts(Event):
+class GraphFacts(Query):
     """Asks for relations: edges with the memories that state them, by words, by the entities at their ends (names,
     URNs, keys, memory ids) and by type; those that count at the moment, or all with `include_history`."""
 
@@ -341,14 +340,12 @@ class GraphFacts(Event):
     as_of: AsOf | None = None
     include_history: bool = False
     limit: Annotated[int, Field(ge=1, le=200)] = 20
-    reply_to: ReplyTo | None = None
 
 
-class UserStats(Event):
+class UserStats(Query):
     """Asks for the owner's counts and bytes."""
 
     type: Literal["user.stats"]
-    reply_to: ReplyTo | None = None
 
 
 QueryEvent = Annotated[

@@ -17,7 +17,6 @@ from recallflow.operators.guard import once
 from recallflow.operators.recall.moment import AT_ONCE, Moment, Steps, build, keep, present_index
 from recallflow.operators.recall.said import Said
 from recallflow.owner import Owner
-from recallflow.queries import Recall
 from recallflow.records import Position
 from recallflow.responses import Warn
 from recallflow.state.hot_owner import Owners
@@ -37,9 +36,8 @@ class Waiting:
     @classmethod
     def of(cls, ask: Ask) -> "Waiting | None":
         """The query as a waiting one, if it names a position."""
-        if not isinstance(ask.query, Recall) or not ask.query.wait_for:
+        if not (given := ask.query.wait_for):
             return None
-        given = ask.query.wait_for
         targets = tuple(Position.parse(text) for text in ([given] if isinstance(given, str) else given))
         return cls(ask, targets, ask.query.wait_timeout_ms)
 

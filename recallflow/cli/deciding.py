@@ -9,12 +9,12 @@ from typing import Any
 
 from recallflow.cli.options import config, decisions
 from recallflow.client import RecallClient
-from recallflow.client.scope import Scope
 from recallflow.connectors.kafka.control import ControlTable
 from recallflow.decisions import History
 from recallflow.errors import UsageError
 from recallflow.flows.config import Config
 from recallflow.records import Position
+from recallflow.verbs.scope import Scope
 
 Send = Callable[[RecallClient, Mapping[str, Any]], Position]
 

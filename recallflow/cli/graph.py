@@ -9,12 +9,12 @@ import orjson
 from recallflow.cli import graph_text
 from recallflow.cli.deciding import add_reasons, client, decide
 from recallflow.cli.options import ENGINE, add_control, add_kafka, add_owner, config, decisions
-from recallflow.client.scope import Scope
 from recallflow.control import RolloutMode
 from recallflow.flows.embedded import process
 from recallflow.flows.encryption import open_at_rest
 from recallflow.queries import QueryEvent
 from recallflow.state.directory import describe
+from recallflow.verbs.scope import Scope
 
 GATES = {"open": False, "blocked": True}
 

@@ -1,11 +1,13 @@
-"""Remember and recall over Kafka, from Python: `RecallClient` waits, `AsyncRecallClient` awaits.
+"""An engine on Kafka, from Python: `RecallClient` waits for each call, `AsyncRecallClient` is awaited.
 
     with RecallClient("localhost:9092", "acme") as client:
-        at = client.remember("ann", "Ann is allergic to peanuts", kind="fact")
-        response = client.recall("ann", "What can't Ann eat?", after=at)
+        client.add("Ann is allergic to peanuts", user="ann")
+        found = client.search("What can't Ann eat?", user="ann")
 
-Where a memory stands in its topic is the token to read one's own writes with: a query that names it in `after` is
-answered once it is applied. It is also the memory's id, as text, unless the event brings an `id`.
+The names are those of `recallflow.Memory`, the engine in one's own program. A client sees what it wrote: it remembers
+where its last write stands for each of the latest 10,000 users, and its questions are answered once that is applied.
+What another program wrote is named in `after`. Where an event stands in its topic is also its memory's id, as text,
+unless the event brings an `id`.
 
     RecallflowError
     ├── InvalidRecord     the call's fields are wrong, all named at once: nothing was sent
@@ -15,7 +17,7 @@ answered once it is applied. It is also the memory's id, as text, unless the eve
     ├── QueryFailed       the engine answered with an error
     └── QueryTimeout      no response in time: is the engine running? (a TimeoutError too)
 
-Both are thin: every call is one method of `Core` that returns a `concurrent.futures.Future`. Two threads serve a
+Both are thin: every call is one method of `KafkaVerbs` that returns a `concurrent.futures.Future`. Two threads serve a
 client, one for delivery reports and deadlines, one for responses. Reconnecting is librdkafka's; what it last
 complained of is in the message of whatever runs out of time meanwhile.
 """

@@ -1,30 +1,27 @@
-"""The two faces of the one implementation: one waits for each call's outcome, the other awaits it."""
+"""The two clients of an engine on Kafka: one waits for each call's outcome, the other awaits it."""
 
-import asyncio
-import functools
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.client.core import Core, Topics, checked_replies
 from recallflow.client.credentials import Credentials, Token
-from recallflow.client.scope import Scope
-from recallflow.client.sendable import checked_text
+from recallflow.client.kafka import KafkaVerbs, Topics, checked_replies
 from recallflow.errors import UsageError
+from recallflow.verbs.faces import Awaits, Waits, awaited, waited
+from recallflow.verbs.scope import Scope
+from recallflow.verbs.sendable import checked_text
+from recallflow.verbs.verbs import Verbs
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 
 class _Face:
+    _verbs: Verbs
+
     def __init__(
         self,
         bootstrap_servers: str,
-        tenant_id: str,
+        tenant: str = "default",
         *,
         environment: str = "prod",
         memory_topic: str = "memory.events",
@@ -55,87 +52,33 @@ class _Face:
         if not isinstance(options, Mapping):
             raise UsageError(f"options must map librdkafka's names to values, not {options!r}")
         topics = Topics(memory_topic, query_topic, response_topic, control_topic)
-        kafka, scope = KafkaOptions(bootstrap_servers, options), Scope(tenant_id, environment)
+        kafka, scope = KafkaOptions(bootstrap_servers, options), Scope(tenant, environment)
         credentials = Credentials(api_key, token, end_user)
         replies = checked_replies(reply_topic, reply_partition)
-        self._core = Core(kafka, scope, topics, timeout_s, credentials, control_secret, replies)
+        self._verbs = KafkaVerbs(kafka, scope, topics, timeout_s, credentials, control_secret, replies)
 
 
-def _waited(call: Callable[Concatenate[Core, P], "Future[T]"]) -> Callable[Concatenate["RecallClient", P], T]:
-    @functools.wraps(call)
-    def wait(self: "RecallClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return call(self._core, *args, **kwargs).result()
-
-    return wait
-
-
-def _awaited(
-    call: Callable[Concatenate[Core, P], "Future[T]"],
-) -> Callable[Concatenate["AsyncRecallClient", P], Coroutine[Any, Any, T]]:
-    @functools.wraps(call)
-    async def wait(self: "AsyncRecallClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.wrap_future(call(self._core, *args, **kwargs))
-
-    return wait
-
-
-class RecallClient(_Face):
+class RecallClient(_Face, Waits):
     """Every call waits for its outcome. For use from any number of threads."""
 
-    remember = _waited(Core.remember)
-    message = _waited(Core.message)
-    update = _waited(Core.update)
-    forget = _waited(Core.forget)
-    send = _waited(Core.send)
-    recall = _waited(Core.recall)
-    memories = _waited(Core.memories)
-    facts = _waited(Core.facts)
-    graph_status = _waited(Core.graph_status)
-    graph_trace = _waited(Core.graph_trace)
-    graph_rollout = _waited(Core.graph_rollout)
-    graph_gate = _waited(Core.graph_gate)
-    category = _waited(Core.category)
-    create_key = _waited(Core.create_key)
-    revoke_key = _waited(Core.revoke_key)
-    quota = _waited(Core.quota)
-    ask = _waited(Core.ask)
-
-    def close(self) -> None:
-        self._core.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    graph_status = waited(KafkaVerbs.graph_status)
+    graph_trace = waited(KafkaVerbs.graph_trace)
+    graph_rollout = waited(KafkaVerbs.graph_rollout)
+    graph_gate = waited(KafkaVerbs.graph_gate)
+    category = waited(KafkaVerbs.category)
+    create_key = waited(KafkaVerbs.create_key)
+    revoke_key = waited(KafkaVerbs.revoke_key)
+    quota = waited(KafkaVerbs.quota)
 
 
-class AsyncRecallClient(_Face):
+class AsyncRecallClient(_Face, Awaits):
     """Every call is awaited. For use from one event loop, or several."""
 
-    remember = _awaited(Core.remember)
-    message = _awaited(Core.message)
-    update = _awaited(Core.update)
-    forget = _awaited(Core.forget)
-    send = _awaited(Core.send)
-    recall = _awaited(Core.recall)
-    memories = _awaited(Core.memories)
-    facts = _awaited(Core.facts)
-    graph_status = _awaited(Core.graph_status)
-    graph_trace = _awaited(Core.graph_trace)
-    graph_rollout = _awaited(Core.graph_rollout)
-    graph_gate = _awaited(Core.graph_gate)
-    category = _awaited(Core.category)
-    create_key = _awaited(Core.create_key)
-    revoke_key = _awaited(Core.revoke_key)
-    quota = _awaited(Core.quota)
-    ask = _awaited(Core.ask)
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._core.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    graph_status = awaited(KafkaVerbs.graph_status)
+    graph_trace = awaited(KafkaVerbs.graph_trace)
+    graph_rollout = awaited(KafkaVerbs.graph_rollout)
+    graph_gate = awaited(KafkaVerbs.graph_gate)
+    category = awaited(KafkaVerbs.category)
+    create_key = awaited(KafkaVerbs.create_key)
+    revoke_key = awaited(KafkaVerbs.revoke_key)
+    quota = awaited(KafkaVerbs.quota)

@@ -9,17 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from recallflow.errors import QueryFailed, QueryTimeout, UsageError
-from recallflow.responses import ErrorBody, Response
+from recallflow.errors import QueryTimeout, UsageError
+from recallflow.responses import Response
+from recallflow.verbs.futures import new_future, resolve
 
 _log = logging.getLogger(__name__)
-
-
-def new_future() -> "Future[Any]":
-    """A future that cannot be cancelled: an asyncio task that is cancelled lets go of it, and it ends by itself."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future
 
 
 @dataclass(slots=True, eq=False)
@@ -78,11 +72,7 @@ class Outstanding:
         pending = self.pop(key, response.query_id)
         if pending is None:
             return
-        if response.status == "error":
-            reason = response.error or ErrorBody(code="unknown", message="the response names no reason")
-            pending.future.set_exception(QueryFailed(pending.query_id, reason))
-        else:
-            pending.future.set_result(response)
+        resolve(pending.future, response)
 
     def fail_due(self, trouble: str | None) -> None:
         """Fails what has no response in time. `trouble`: what Kafka last complained of."""

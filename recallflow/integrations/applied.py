@@ -8,7 +8,7 @@ from typing import Any
 from recallflow.errors import DeliveryFailed, NothingWritten, QueryTimeout
 from recallflow.integrations.client import AsyncClient, Client
 from recallflow.records import Position
-from recallflow.responses import Response
+from recallflow.verbs.results import Found
 
 WAIT_MS = 60_000  # longer than clients wait by themselves
 # A recall that finds nothing, and so counts as no use of a memory.
@@ -18,12 +18,12 @@ _NOTHING = MappingProxyType[str, Any]({"k": 1, "mode": "recency", "filters": {"s
 def wait(client: Client, user_id: str, position: Position) -> None:
     """Returns once the write at a position is applied. Raises QueryTimeout where that is not known in time: the write
     is stored all the same."""
-    _check(client.recall(user_id, "-", **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
+    _check(client.search("-", user=user_id, **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
 
 
 async def await_applied(client: AsyncClient, user_id: str, position: Position) -> None:
     """The same, awaited."""
-    _check(await client.recall(user_id, "-", **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
+    _check(await client.search("-", user=user_id, **_NOTHING, after=position, wait_timeout_ms=WAIT_MS))
 
 
 @contextmanager
@@ -36,6 +36,6 @@ def before_a_write() -> Iterator[None]:
         raise NothingWritten(error) from error
 
 
-def _check(response: Response) -> None:
-    if any(warning.code == "stale_read" for warning in response.warnings):
-        raise QueryTimeout(response.query_id, WAIT_MS / 1_000, "a write before it is not applied yet")
+def _check(found: Found) -> None:
+    if any(warning.code == "stale_read" for warning in found.warnings):
+        raise QueryTimeout(found.response.query_id, WAIT_MS / 1_000, "a write before it is not applied yet")

@@ -39,8 +39,8 @@ class RecallRetriever(BaseRetriever):
     ) -> list[Document]:
         del run_manager  # its events are LangChain's own to send
         number = {} if self.k is None else {"k": self.k}
-        response = self.client.recall(self.user_id, query, **(number | self.fields | fields))
-        return [_document(memory) for memory in response.memories or []]
+        found = self.client.search(query, user=self.user_id, **(number | self.fields | fields))
+        return [_document(memory) for memory in found]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **fields: Any

@@ -23,7 +23,7 @@ from recallflow.errors import UsageError
 from recallflow.integrations.applied import before_a_write, wait
 from recallflow.integrations.client import Client
 from recallflow.integrations.extras import extra
-from recallflow.integrations.pages import PAGE, end_of, listed_whole
+from recallflow.integrations.pages import PAGE, listed_whole
 from recallflow.queries import K_MAX
 from recallflow.responses import ListedMemory
 
@@ -99,16 +99,16 @@ class RecallStore(BaseStore):
             there = [row.id for row in self._at(op.namespace, op.key)]
         if op.value is None:
             # All are sent before one is waited for: where that takes too long, none is left over.
-            forgotten = [self._client.forget(user_id, memory_id) for memory_id in there]
+            forgotten = [self._client.forget(memory_id, user=user_id) for memory_id in there]
             for position in forgotten[-1:]:
                 wait(self._client, user_id, position)
             return
         said = fields_of(op.namespace, op.key, op.value, op.index or self._fields)
         if there:
-            position = self._client.update(user_id, there[0], **said)
+            position = self._client.update(there[0], user=user_id, **said)
         else:
             memory_id = new_id(op.namespace, op.key)
-            position = self._client.remember(user_id, said.pop("content"), id=memory_id, **said)
+            position = self._client.add(said.pop("content"), user=user_id, id=memory_id, **said).position
         wait(self._client, user_id, position)
 
     # ------------------------------------------------------------------ reading
@@ -121,8 +121,8 @@ class RecallStore(BaseStore):
         if (last := op.offset + op.limit) > K_MAX:
             raise UsageError(f"a query finds the {K_MAX} best items: offset and limit come to {last}")
         user_id, filters = self._user(op.namespace_prefix), within(op.namespace_prefix, op.filter)
-        found = self._client.recall(user_id, op.query or "", k=last, filters=filters, explain=False)
-        best = (found.memories or [])[op.offset :]
+        found = self._client.search(op.query or "", user=user_id, k=last, filters=filters, explain=False)
+        best = found[op.offset :]
         # An answer has no metadata; a list has, and the ids tell which items are meant.
         digests = {digest_in(memory.id) for memory in best}
         of_best = self._rows(user_id, of_items([*digests])) if digests else iter(())
@@ -148,9 +148,9 @@ class RecallStore(BaseStore):
         """Memories of a user as they are now, the newest first."""
         end: str | None = None
         while True:
-            page = self._client.memories(user_id, filters=filters, limit=PAGE, after=end)
-            yield from listed_whole(page)
-            if (end := end_of(page)) is None:
+            page = listed_whole(self._client.all(user=user_id, filters=filters, limit=PAGE, after=end))
+            yield from page
+            if (end := page.after) is None:
                 return
 
     def _user(self, namespace: Namespace) -> str:

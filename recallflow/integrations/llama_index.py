@@ -49,8 +49,8 @@ class RecallMemoryBlock(BaseMemoryBlock[str]):
         if not texts:
             return ""
         query = "\n".join(texts[-self.asked_with :])
-        response = await self.client.recall(self.user_id, query, k=self.k, **self.fields)
-        return "\n".join(memory.content for memory in response.memories or [])
+        found = await self.client.search(query, user=self.user_id, k=self.k, **self.fields)
+        return "\n".join(memory.content for memory in found)
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
         position: Position | None = None
@@ -58,7 +58,8 @@ class RecallMemoryBlock(BaseMemoryBlock[str]):
             if text := _text(message):
                 session_id = message.additional_kwargs.get("session_id")
                 role = _ROLES[message.role]
-                position = await self.client.message(self.user_id, text, role=role, session_id=session_id)
+                said = {"role": role, "content": text}
+                position = (await self.client.add(said, user=self.user_id, session=session_id)).position
         if position is not None:
             await await_applied(self.client, self.user_id, position)
 

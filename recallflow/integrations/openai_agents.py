@@ -15,7 +15,7 @@ from recallflow.fields import Role
 from recallflow.integrations.applied import await_applied, before_a_write
 from recallflow.integrations.client import AsyncClient
 from recallflow.integrations.extras import extra
-from recallflow.integrations.pages import PAGE, end_of, listed_whole
+from recallflow.integrations.pages import PAGE, listed_whole
 from recallflow.records import Position
 from recallflow.responses import ListedMemory
 
@@ -48,8 +48,7 @@ class RecallSession:
         position: Position | None = None
         for item in items:
             said = _message(cast("Mapping[str, Any]", item))
-            text = said.pop("content")
-            position = await self._client.message(self._user_id, text, session_id=self.session_id, **said)
+            position = (await self._client.add(said, user=self._user_id, session=self.session_id)).position
         if position is not None:
             await await_applied(self._client, self._user_id, position)
 
@@ -59,13 +58,13 @@ class RecallSession:
         with before_a_write():
             rows = await self._rows(1)
         for row in rows:
-            await await_applied(self._client, self._user_id, await self._client.forget(self._user_id, row.id))
+            await await_applied(self._client, self._user_id, await self._client.forget(row.id, user=self._user_id))
             return _item(row)
         return None
 
     async def clear_session(self) -> None:
         """Forgets everything of the session, for good: facts that were found in it too."""
-        forgotten = await self._client.forget(self._user_id, where={"session_id": self.session_id})
+        forgotten = await self._client.forget(user=self._user_id, where={"session_id": self.session_id})
         await await_applied(self._client, self._user_id, forgotten)
 
     async def _rows(self, limit: int | None) -> list[ListedMemory]:
@@ -75,9 +74,9 @@ class RecallSession:
         while limit is None or len(rows) < limit:
             most = PAGE if limit is None else min(PAGE, limit - len(rows))
             filters = {"session_ids": [self.session_id], "kinds": ["message"]}
-            page = await self._client.memories(self._user_id, filters=filters, limit=most, after=end)
+            page = await self._client.all(user=self._user_id, filters=filters, limit=most, after=end)
             rows += listed_whole(page)
-            if (end := end_of(page)) is None:
+            if (end := page.after) is None:
                 break
         return rows
 

@@ -1,20 +1,14 @@
-"""Pages of a user's memories, as `memories.list` gives them."""
+"""Pages of a user's memories."""
 
 from recallflow.errors import UsageError
-from recallflow.responses import ListedMemory, Response
+from recallflow.verbs.results import Page
 
 PAGE = 1_000
 
 
-def listed_whole(response: Response) -> list[ListedMemory]:
-    """The memories of a page. Raises UsageError where one was cut to fit the response topic: it would not come back as
-    it went in."""
-    memories = [] if response.memory_page is None else response.memory_page.memories
-    if cut := [memory.id for memory in memories if memory.truncated]:
+def listed_whole(page: Page) -> Page:
+    """The page itself. Raises UsageError where a memory was cut to fit the response topic: it would not come back as it
+    went in."""
+    if cut := [memory.id for memory in page if memory.truncated]:
         raise UsageError(f"{cut[0]} is larger than its response topic takes: raise its max.message.bytes")
-    return memories
-
-
-def end_of(response: Response) -> str | None:
-    """Where a page ends, for the next one; None where it is the last."""
-    return None if response.memory_page is None else response.memory_page.after
+    return page

@@ -42,8 +42,8 @@ def memory_toolset(client: AsyncClient, user_of: Callable[[D], str], *, k: int =
         """
         user_id = user_of(context.deps)
         with _told_to_the_model():
-            response = await client.recall(user_id, query, k=k)
-        return [Found(id=one.id, content=one.content, created_at=one.created_at) for one in response.memories or []]
+            found = await client.search(query, user=user_id, k=k)
+        return [Found(id=one.id, content=one.content, created_at=one.created_at) for one in found]
 
     async def add_memory(context: RunContext[D], content: str) -> str:
         """Remembers something about the user for later conversations.
@@ -53,7 +53,7 @@ def memory_toolset(client: AsyncClient, user_of: Callable[[D], str], *, k: int =
         """
         user_id = user_of(context.deps)
         with _told_to_the_model():
-            await await_applied(client, user_id, await client.remember(user_id, content))
+            await await_applied(client, user_id, (await client.add(content, user=user_id)).position)
         return "stored"
 
     async def forget_memory(context: RunContext[D], memory_id: str) -> str:
@@ -64,7 +64,7 @@ def memory_toolset(client: AsyncClient, user_of: Callable[[D], str], *, k: int =
         """
         user_id = user_of(context.deps)
         with _told_to_the_model():
-            await await_applied(client, user_id, await client.forget(user_id, memory_id))
+            await await_applied(client, user_id, await client.forget(memory_id, user=user_id))
         return "nothing is remembered under this id any more"
 
     return FunctionToolset([search_memory, add_memory, forget_memory])

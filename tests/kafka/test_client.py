@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import HOST, Cluster, free_ports, retry
 from benchmarks.kafka_flow import create, own_topics, running_flow
-from recallflow import EpisodesList, InvalidRecord, MemoryGet, Position, Response
+from recallflow import EpisodesList, Found, InvalidRecord, MemoryGet, Position, Response
 from recallflow.client import AsyncRecallClient, DeliveryFailed, QueryFailed, QueryTimeout, RecallClient
 from recallflow.flows.topics import Topics
 from recallflow.graphs import GraphReport
@@ -56,15 +56,15 @@ def user() -> str:
     return f"user-{uuid.uuid4().hex[:12]}"
 
 
-def contents(response: Response) -> list[str]:
-    return [memory.content for memory in response.memories or []]
+def contents(found: Found) -> list[str]:
+    return [memory.content for memory in found]
 
 
 def found(client: RecallClient, user_id: str, number: int) -> bool:
     """Whether what is remembered now is recalled at once."""
     text = f"the code of locker {number} is {number * 7919}"
-    position = client.remember(user_id, text)
-    return text in contents(client.recall(user_id, f"code of locker {number}", after=position))
+    position = client.add(text, user=user_id)
+    return text in contents(client.search(f"code of locker {number}", user=user_id, after=position))
 
 
 def test_what_was_remembered_is_recalled_with_its_position(client: RecallClient, user: str) -> None:
@@ -72,30 +72,32 @@ def test_what_was_remembered_is_recalled_with_its_position(client: RecallClient,
 
 
 def test_a_response_says_what_is_applied_and_comes_under_its_query_id(client: RecallClient, user: str) -> None:
-    first, second = (client.remember(user, text) for text in ("tea is green", "coffee is black"))
-    assert first.source == second.source
-    response = client.recall(user, "tea", after=[first, second], id="q-1", k=1)
-    assert (response.query_id, response.status, contents(response)) == ("q-1", "ok", ["tea is green"])
-    assert str(second) in (response.applied or [])
+    first, second = (client.add(text, user=user) for text in ("tea is green", "coffee is black"))
+    assert first.position.source == second.position.source
+    found = client.search("tea", user=user, after=[first.position, second.position], id="q-1", k=1)
+    response = found.response
+    assert (response.query_id, response.status, contents(found)) == ("q-1", "ok", ["tea is green"])
+    assert str(second.position) in (response.applied or [])
 
 
 def test_a_message_is_changed_and_forgotten_by_its_position(client: RecallClient, user: str) -> None:
-    at = client.message(user, "I moved to Oslo", name="Ann", session_id="s1", timestamp="2026-01-31T12:00:00Z")
-    [memory] = client.recall(user, "Oslo", after=at).memories or []
+    said = {"role": "user", "content": "I moved to Oslo", "name": "Ann", "timestamp": "2026-01-31T12:00:00Z"}
+    at = client.add(said, user=user, session="s1").position
+    [memory] = client.search("Oslo", user=user, after=at)
     assert (memory.id, memory.kind, memory.name, memory.session_id) == (str(at), "message", "Ann", "s1")
     assert memory.created_at == "2026-01-31T12:00:00Z"
 
-    changed = client.update(user, at, content="I moved to Bergen")
-    assert contents(client.recall(user, "moved", after=changed)) == ["I moved to Bergen"]
-    forgotten = client.forget(user, at)
-    assert contents(client.recall(user, "moved", after=forgotten)) == []
+    changed = client.update(at, user=user, content="I moved to Bergen")
+    assert contents(client.search("moved", user=user, after=changed)) == ["I moved to Bergen"]
+    forgotten = client.forget(at, user=user)
+    assert contents(client.search("moved", user=user, after=forgotten)) == []
 
 
 def test_forgetting_by_a_filter_leaves_the_rest(client: RecallClient, user: str) -> None:
-    client.remember(user, "blue is old", tags=["old"])
-    client.remember(user, "blue is new", tags=["new"])
-    forgotten = client.forget(user, where={"tag": "old"})
-    assert contents(client.recall(user, "blue", after=forgotten)) == ["blue is new"]
+    client.add("blue is old", user=user, tags=["old"])
+    client.add("blue is new", user=user, tags=["new"])
+    forgotten = client.forget(user=user, where={"tag": "old"})
+    assert contents(client.search("blue", user=user, after=forgotten)) == ["blue is new"]
 
 
 def test_threads_share_a_client(client: RecallClient, user: str) -> None:
@@ -107,8 +109,8 @@ def test_threads_share_a_client(client: RecallClient, user: str) -> None:
 
 def test_many_coroutines_share_a_client(broker: Cluster, topics: Topics, user: str) -> None:
     async def pair(client: AsyncRecallClient, number: int) -> list[str]:
-        at = await client.remember(f"{user}-{number}", f"fact {number}")
-        return contents(await client.recall(f"{user}-{number}", "fact", after=at))
+        at = await client.add(f"fact {number}", user=f"{user}-{number}")
+        return contents(await client.search("fact", user=f"{user}-{number}", after=at))
 
     async def pairs() -> list[list[str]]:
         names = named(topics)
@@ -121,8 +123,8 @@ def test_many_coroutines_share_a_client(broker: Cluster, topics: Topics, user: s
 def test_one_user_does_not_see_the_other_nor_another_environment(
     broker: Cluster, topics: Topics, client: RecallClient, user: str
 ) -> None:
-    at = client.remember(user, "my secret")
-    assert contents(client.recall(f"{user}-other", "secret")) == []
+    at = client.add("my secret", user=user)
+    assert contents(client.search("secret", user=f"{user}-other")) == []
     with RecallClient(
         broker.bootstrap_servers,
         TENANT,
@@ -130,12 +132,11 @@ def test_one_user_does_not_see_the_other_nor_another_environment(
         timeout_s=WAIT_S,
         **named(topics),  # type: ignore[arg-type]
     ) as staging:
-        assert contents(staging.recall(user, "secret", after=at)) == []
+        assert contents(staging.search("secret", user=user, after=at)) == []
 
 
 def test_any_query_can_be_asked(client: RecallClient, user: str) -> None:
-    at = client.message(user, "hello", session_id="s1")
-    client.recall(user, "hello", after=at)
+    client.add({"role": "user", "content": "hello"}, user=user, session="s1")
     response = client.ask(EpisodesList(type="episodes.list", tenant_id=TENANT, user_id=user))
     assert [episode.session_id for episode in response.episodes or []] == ["s1"]
 
@@ -149,14 +150,14 @@ def test_an_error_response_is_raised_with_what_is_wrong(client: RecallClient, us
 
 def test_a_query_that_is_too_large_is_refused_at_once(client: RecallClient, user: str) -> None:
     with pytest.raises(InvalidRecord, match="over 1048576 bytes"):
-        client.recall(user, "x" * 2**20)
+        client.search("x" * 2**20, user=user)
 
 
 def test_what_is_not_applied_in_time_is_a_degraded_answer(client: RecallClient, user: str) -> None:
-    at = client.remember(user, "here")
+    at = client.add("here", user=user).position
     ahead = Position(at.topic, at.partition, at.offset + 1_000)
-    response = client.recall(user, "walnuts", after=ahead, wait_timeout_ms=50)
-    assert (response.status, [warning.code for warning in response.warnings]) == ("degraded", ["stale_read"])
+    found = client.search("walnuts", user=user, after=ahead, wait_timeout_ms=50)
+    assert (found.response.status, [warning.code for warning in found.warnings]) == ("degraded", ["stale_read"])
 
 
 def test_without_an_engine_a_query_times_out_under_its_id(broker: Cluster) -> None:
@@ -166,9 +167,9 @@ def test_without_an_engine_a_query_times_out_under_its_id(broker: Cluster) -> No
         with pytest.raises(
             QueryTimeout, match=r"no response to query q-3 within 0\.5 s; is the engine running"
         ) as raised:
-            client.recall("ann", "anyone?", id="q-3", timeout_s=0.5)
+            client.search("anyone?", user="ann", id="q-3", timeout_s=0.5)
         assert isinstance(raised.value, TimeoutError)
-        client.remember("ann", "still works")
+        client.add("still works", user="ann")
 
 
 @pytest.mark.parametrize("missing", ["memory_topic", "query_topic", "response_topic"])
@@ -178,26 +179,26 @@ def test_a_topic_that_is_missing_is_named(broker: Cluster, topics: Topics, missi
         RecallClient(broker.bootstrap_servers, TENANT, timeout_s=1.0, **names) as client,  # type: ignore[arg-type]
         pytest.raises((DeliveryFailed, QueryTimeout), match="no-such-topic" if missing != "query_topic" else "no resp"),
     ):
-        client.remember("ann", "lost") if missing == "memory_topic" else client.recall("ann", "anyone?")
+        client.add("lost", user="ann") if missing == "memory_topic" else client.search("anyone?", user="ann")
 
 
 def test_without_kafka_every_call_ends_in_its_time() -> None:
     nowhere = f"{HOST}:{free_ports(None)[0]}"
     with RecallClient(nowhere, TENANT, timeout_s=1.0, options={"log_level": "0"}) as client:
         with pytest.raises(DeliveryFailed, match=f"memory.events at {nowhere}: .*is Kafka reachable"):
-            client.remember("ann", "lost")
+            client.add("lost", user="ann")
         with pytest.raises(QueryTimeout, match=r"within 1 s.*Kafka's last complaint: .+"):
-            client.recall("ann", "anyone?")
+            client.search("anyone?", user="ann")
 
 
 def test_closing_fails_what_is_still_open(broker: Cluster) -> None:
     topics = own_topics()
     create(broker, topics, partitions=1)
 
-    async def asked() -> Callable[[], Response]:
+    async def asked() -> Callable[[], Found]:
         client = AsyncRecallClient(broker.bootstrap_servers, TENANT, **named(topics))  # type: ignore[arg-type]
-        open_query = asyncio.ensure_future(client.recall("ann", "anyone?"))
-        await client.remember("ann", "a record that is acknowledged")
+        open_query = asyncio.ensure_future(client.search("anyone?", user="ann"))
+        await client.add("a record that is acknowledged", user="ann")
         await client.close()
         await asyncio.wait([open_query])
         return open_query.result
@@ -238,10 +239,10 @@ def test_a_response_in_a_partition_that_was_added_comes_too(broker: Cluster, use
             if number == 1:
                 admin.create_partitions([NewPartitions(topics.responses, 2)])[topics.responses].result()
                 assert retry(led, time.monotonic() + WAIT_S)
-            answered = pool.submit(client.recall, user, "anything", id=f"q-{number}")
+            answered = pool.submit(client.search, "anything", user=user, id=f"q-{number}")
             asked(f"q-{number}")
             answer(f"q-{number}", partition)
-            assert answered.result().query_id == f"q-{number}"
+            assert answered.result().response.query_id == f"q-{number}"
 
 
 # ── the graph ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -250,31 +251,28 @@ def test_a_response_in_a_partition_that_was_added_comes_too(broker: Cluster, use
 def test_facts_are_found_with_what_states_them(client: RecallClient, user: str) -> None:
     works: dict[str, Any] = {"source": "Ann", "type": "works_at", "target": "Acme"}
     lives: dict[str, Any] = {"source": "Ann", "type": "lives_in", "target": "Porto"}
-    at = client.remember(user, "Ann started at Acme", id="m1", relations=[works])
-    at = client.remember(user, "Ann moved to Porto", id="m2", relations=[lives])
-    client.recall(user, "Ann", after=at)
-    every, of_type = client.facts(user, entities=["Ann"]), client.facts(user, "Acme", types=["works_at"], limit=1)
-    assert every.graph_facts is not None
-    assert of_type.graph_facts is not None
-    assert {(fact.type, fact.target_name) for fact in every.graph_facts.facts} == {
+    client.add("Ann started at Acme", user=user, id="m1", relations=[works])
+    client.add("Ann moved to Porto", user=user, id="m2", relations=[lives])
+    every = client.facts(user=user, entities=["Ann"])
+    of_type = client.facts("Acme", user=user, types=["works_at"], limit=1)
+    assert {(fact.type, fact.target_name) for fact in every} == {
         ("works_at", "Acme"),
         ("lives_in", "Porto"),
     }
-    (fact,) = of_type.graph_facts.facts
+    (fact,) = of_type
     assert [(one.id, one.quote) for one in fact.evidence] == [("m1", "Ann started at Acme")]
     with pytest.raises(QueryFailed, match="not_found"):
-        client.facts(user, entities=["Nobody"])
+        client.facts(user=user, entities=["Nobody"])
 
 
 def test_a_rollout_is_decided_traced_and_told(broker: Cluster, topics: Topics, user: str) -> None:
     """Of a tenant of its own: others are not touched."""
     with RecallClient(broker.bootstrap_servers, user, **named(topics), timeout_s=WAIT_S) as client:  # type: ignore[arg-type]
-        client.remember("ann", "Rollout alarms page the on-call", id="alarm", topics=["dashboard"])
-        at = client.remember("ann", "Grafana turns pale", id="red", topics=["dashboard"])
-        answer = client.recall("ann", "rollout alarms", k=1, strategy="hybrid_graph", after=at)
-        assert (answer.fallback, contents(answer)) == ("rollout_off", ["Rollout alarms page the on-call"])
-        trace = client.graph_trace("ann", "rollout alarms", k=1).graph_trace
-        assert trace is not None
+        client.add("Rollout alarms page the on-call", user="ann", id="alarm", topics=["dashboard"])
+        at = client.add("Grafana turns pale", user="ann", id="red", topics=["dashboard"])
+        answer = client.search("rollout alarms", user="ann", k=1, strategy="hybrid_graph", after=at)
+        assert (answer.response.fallback, contents(answer)) == ("rollout_off", ["Rollout alarms page the on-call"])
+        trace = client.graph_trace("rollout alarms", user="ann", k=1)
         assert [memory.id for memory in trace.expanded] == ["red"]
 
         decided = client.graph_rollout("canary", by="ops", why="try it")
@@ -282,21 +280,22 @@ def test_a_rollout_is_decided_traced_and_told(broker: Cluster, topics: Topics, u
         retry(lambda: _told(client).rollout.mode == "canary", time.monotonic() + WAIT_S)
         rollout = _told(client).rollout
         assert (rollout.mode, rollout.by, rollout.why) == ("canary", "ops", "try it")
-        answer = client.recall("ann", "rollout alarms", k=1, strategy="hybrid_graph")
-        assert (answer.fallback, len(contents(answer))) == (None, 2)
+        answer = client.search("rollout alarms", user="ann", k=1, strategy="hybrid_graph")
+        assert (answer.response.fallback, len(answer)) == (None, 2)
 
         client.graph_gate(True, by="ops", why="wait")
         retry(lambda: _told(client).gate.blocked, time.monotonic() + WAIT_S)
         gate = _told(client).gate
         assert (gate.blocked, gate.by, gate.why) == (True, "ops", "wait")
-        assert client.recall("ann", "rollout alarms", strategy="hybrid_graph").fallback == "quality_gate_blocked"
+        blocked = client.search("rollout alarms", user="ann", strategy="hybrid_graph")
+        assert blocked.response.fallback == "quality_gate_blocked"
 
 
 def test_the_command_asks_the_engine(command: Command, broker: Cluster, topics: Topics, user: str) -> None:
     with RecallClient(broker.bootstrap_servers, user, **named(topics), timeout_s=WAIT_S) as client:  # type: ignore[arg-type]
         relation = {"source": "Ann", "type": "works_at", "target": "Acme"}
-        at = client.remember("ann", "Ann started at Acme", id="m1", relations=[relation])
-        client.recall("ann", "Ann", after=at)
+        client.add("Ann started at Acme", user="ann", id="m1", relations=[relation])
+        client.search("Ann", user="ann")
     where = ["--bootstrap-servers", broker.bootstrap_servers, "--query-topic", topics.queries]
     where += ["--response-topic", topics.responses, "--tenant", user, "--user", "ann"]
     facts = command("graph", "facts", "Acme", *where)
@@ -309,6 +308,4 @@ def test_the_command_asks_the_engine(command: Command, broker: Cluster, topics: 
 
 
 def _told(client: RecallClient) -> GraphReport:
-    report = client.graph_status("ann").graph_status
-    assert report is not None
-    return report
+    return client.graph_status(user="ann")

@@ -73,9 +73,9 @@ def answered(broker: Cluster, topics: Names, tmp_path: Path) -> Iterator[str]:
     )
     with engine.running(), client:
         until(lambda: is_ready(port))
-        position = client.remember("ann", "Ann is allergic to peanuts — «all» of them", id="m1")
-        client.recall("ann", "What can't Ann eat?", after=position, id="q-found")
-        client.recall("bob", "What can't Bob eat?", id="q-nothing")
+        position = client.add("Ann is allergic to peanuts — «all» of them", user="ann", id="m1")
+        client.search("What can't Ann eat?", user="ann", after=position, id="q-found")
+        client.search("What can't Bob eat?", user="bob", id="q-nothing")
         with pytest.raises(QueryFailed):
             client.ask(MemoryGet(type="memory.get", tenant_id="acme", user_id="ann", memory_id="none", id="q-error"))
         yield own.responses

@@ -60,9 +60,10 @@ def deployed(broker: Cluster, topics: Names, tmp_path: Path, command: Command, s
     await_ready(engine)
     with deployed.client(broker) as client:
         for user, place in ((ANN, "Prince Edward Island"), (BOB, "Bobland Bay")):
-            told = client.remember(user, f"The cottage stands on {place}", id=f"{user}:1", tags=[f"about {place}"])
-            client.message(user, f"Everybody likes the sea; {place} has plenty of it", session_id=f"session of {user}")
-            assert client.recall(user, "where is the cottage", after=told).memories
+            told = client.add(f"The cottage stands on {place}", user=user, id=f"{user}:1", tags=[f"about {place}"])
+            said = {"role": "user", "content": f"Everybody likes the sea; {place} has plenty of it"}
+            client.add(said, user=user, session=f"session of {user}")
+            assert client.search("where is the cottage", user=user, after=told)
     engine.send_signal(signal.SIGTERM)
     assert engine.wait() == 0
     assert command("state", "checkpoint", deployed.checkpoint, *deployed.state_dir).returncode == 0
@@ -111,8 +112,8 @@ def test_a_person_is_erased_and_it_is_said_what_remains(
     assert [one.value() is None for one in under_key] == [False, True]
     assert not read_topic(broker, deployed.topics["dead_letters"])
     with deployed.client(broker) as client:
-        assert client.recall(ANN, "where is the cottage").memories == []
-        assert [one.content for one in client.recall(BOB, "where is the cottage", k=1).memories or []] == [
+        assert client.search("where is the cottage", user=ANN)[:] == ()
+        assert [one.content for one in client.search("where is the cottage", user=BOB, k=1)] == [
             "The cottage stands on Bobland Bay"
         ]
 

@@ -60,7 +60,7 @@ def connection(broker: Cluster) -> Iterator[dict[str, Any]]:
     names = {"memory": "memory", "queries": "query", "responses": "response", "control": "control"}
     named = {f"{argument}_topic": getattr(topics, name) for name, argument in names.items()}
     with running_flow(broker, topics, TENANT):
-        yield {"bootstrap_servers": broker.bootstrap_servers, "tenant_id": TENANT, "timeout_s": 30.0} | named
+        yield {"bootstrap_servers": broker.bootstrap_servers, "tenant": TENANT, "timeout_s": 30.0} | named
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +88,8 @@ def texts(found: list[Document]) -> str:
 
 
 def test_a_retriever_is_the_context_of_a_chain(client: RecallClient, user: str) -> None:
-    client.remember(user, "the sky over Porto was grey")
-    at = client.remember(user, PEANUTS, tags=["food"])
+    client.add("the sky over Porto was grey", user=user)
+    at = client.add(PEANUTS, user=user, tags=["food"])
     retriever = RecallRetriever(client=client, user_id=user, k=1, fields={"after": at})
     prompt = ChatPromptTemplate.from_template("{context}\n{question}")
     chain = {"context": retriever | texts, "question": RunnablePassthrough()} | prompt
@@ -97,14 +97,14 @@ def test_a_retriever_is_the_context_of_a_chain(client: RecallClient, user: str) 
 
 
 def test_a_document_has_the_memory_s_id_and_what_is_said_of_it(client: RecallClient, user: str) -> None:
-    at = client.remember(user, PEANUTS, tags=["food"], category="health")
+    at = client.add(PEANUTS, user=user, tags=["food"], category="health")
     [found] = RecallRetriever(client=client, user_id=user).invoke("peanuts", after=at)
     assert (found.id, found.metadata["tags"], found.metadata["category"]) == (str(at), ["food"], "health")
     assert found.metadata["rank"] == 1
 
 
 def test_a_chain_s_configuration_says_whose_memory_it_is(client: RecallClient, user: str) -> None:
-    asked = RecallRetriever(client=client, user_id="nobody", fields={"after": client.remember(user, PEANUTS)})
+    asked = RecallRetriever(client=client, user_id="nobody", fields={"after": client.add(PEANUTS, user=user)})
     retriever = asked.configurable_fields(user_id=ConfigurableField(id="user_id"))
     chain = retriever | texts
     assert asyncio.run(chain.ainvoke("peanuts", {"configurable": {"user_id": user}})) == PEANUTS
@@ -212,7 +212,7 @@ def test_of_an_item_that_two_processes_made_at_once_the_newer_one_is_read_and_bo
 ) -> None:
     for text in ("likes tea", "likes green tea"):
         said = fields_of((user,), "drink", {"text": text}, [])
-        client.remember(user, said["content"], id=new_id((user,), "drink"), metadata=said["metadata"])
+        client.add(said["content"], user=user, id=new_id((user,), "drink"), metadata=said["metadata"])
     store.put((user,), "food", {"text": "likes cake"})
     item = store.get((user,), "drink")
     assert item is not None
@@ -229,9 +229,9 @@ class Unanswered:
     """A client of whom nothing is told in time once a write is on its way."""
 
     def __init__(self, client: RecallClient) -> None:
-        self.forget, self.memories = client.forget, client.memories
+        self.forget, self.all = client.forget, client.all
 
-    def recall(self, *_: Any, **__: Any) -> Any:
+    def search(self, *_: Any, **__: Any) -> Any:
         raise QueryTimeout("q", 1.0, None)
 
 
@@ -240,7 +240,7 @@ def test_a_delete_that_is_not_known_to_be_applied_in_time_forgets_all_the_same(
 ) -> None:
     for text in ("likes tea", "likes green tea"):
         said = fields_of((user,), "drink", {"text": text}, [])
-        client.remember(user, said["content"], id=new_id((user,), "drink"), metadata=said["metadata"])
+        client.add(said["content"], user=user, id=new_id((user,), "drink"), metadata=said["metadata"])
     store.put((user,), "food", {"text": "likes cake"})
     with pytest.raises(QueryTimeout):
         RecallStore(Unanswered(client)).delete((user,), "drink")  # type: ignore[arg-type]
@@ -280,8 +280,8 @@ def test_what_looks_before_it_writes_says_that_nothing_was_written_where_it_is_n
         ):
             with pytest.raises(NothingWritten, match=r"nothing was written, do it again: .* no response to query"):
                 write()
-    at = client.remember(user, PEANUTS)
-    assert len(client.recall(user, "tea", after=at, k=9).memories or []) == 3
+    client.add(PEANUTS, user=user)
+    assert len(client.search("tea", user=user, k=9)) == 3
     assert [item.value["text"] for item in store.search((user,))] == ["likes tea"]
     assert asyncio.run(items()) == there
 
@@ -305,7 +305,7 @@ def test_another_label_may_be_the_user_and_fields_say_what_is_read(client: Recal
     store = RecallStore(client, user_label=1, fields=["summary"])
     store.put(("memories", user), "k", {"summary": PEANUTS, "text": "It rains in Porto"})
     store.put(("memories", user), "l", {"summary": "", "text": "The cat sleeps"}, index=["text"])
-    assert [memory.content for memory in client.recall(user, "peanuts", k=1).memories or []] == [PEANUTS]
+    assert [memory.content for memory in client.search("peanuts", user=user, k=1)] == [PEANUTS]
     assert [item.key for item in store.search(("memories", user), query="cat sleeps", limit=1)] == ["l"]
 
 
@@ -356,8 +356,8 @@ def test_a_runner_goes_on_with_the_session_of_an_earlier_run(connection: dict[st
         async with AsyncRecallClient(**connection) as client:
             for said in ("Open locker 7", "What did I ask for?"):
                 ran = await Runner.run(agent, said, session=RecallSession("s1", client, user))
-            found = await client.recall(user, "locker", k=1, filters={"roles": ["tool"]})
-            return ran.final_output, (found.memories or [])[0].content
+            found = await client.search("locker", user=user, k=1, filters={"roles": ["tool"]})
+            return ran.final_output, found[0].content
 
     assert asyncio.run(talk()) == ("You asked for locker 7", "locker 7 is open")
     kinds = [item.get("type", item.get("role")) for item in model.calls[-1].input]

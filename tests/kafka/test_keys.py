@@ -73,7 +73,7 @@ def named(deployment: Deployment, *flags: str) -> list[str]:
 def said(client: RecallClient, user: str = "ann") -> str:
     """What comes of a question: how many memories there are, or why it is not answered."""
     try:
-        return str(len(client.recall(user, "tea").memories or []))
+        return str(len(client.search("tea", user=user)))
     except QueryFailed as failed:
         return failed.error.code
 
@@ -101,10 +101,10 @@ def test_a_key_is_shown_once_holds_and_is_revoked(deployment: Deployment, comman
             client(deployment, api_key=key.text()) as ours,
             client(deployment, api_key=key.text(), end_user="ann") as anns,
         ):
-            at = ours.remember("ann", "green tea")
-            assert len(ours.recall("ann", "tea", after=at).memories or []) == 1
+            at = ours.add("green tea", user="ann")
+            assert len(ours.search("tea", user="ann", after=at)) == 1
             assert (said(anns), said(ours, "bob")) == ("1", "forbidden")
-            anybody.remember("ann", "black tea")  # nobody knows whose
+            anybody.add("black tea", user="ann")  # nobody knows whose
             listed = command("keys", "list", "acme", *control)
             assert listed.stdout.startswith(f"{key.name}; since 20")
             assert listed.stdout.endswith("; end users: ann; by: kim; why: the shop\n")
@@ -312,8 +312,8 @@ def test_signing_keys_change_under_a_running_engine(
         with running(deployment):
             until(lambda: said(anybody) == REFUSED)  # a signing key asks for credentials
             until(lambda: said(first) == "0")
-            at = first.remember("ann", "green tea")
-            assert len(first.recall("ann", "tea", after=at).memories or []) == 1
+            at = first.add("green tea", user="ann")
+            assert len(first.search("tea", user="ann", after=at)) == 1
             assert said(second) == REFUSED
             server.body = document(one, two)
             until(lambda: said(second) == "1")

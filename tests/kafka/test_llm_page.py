@@ -91,9 +91,9 @@ def test_the_first_run_of_the_page_finds_facts(
     where: dict[str, Any] = {"memory_topic": own.memory, "query_topic": own.queries, "response_topic": own.responses}
 
     def found() -> bool:
-        with RecallClient(broker.bootstrap_servers, tenant_id="demo", timeout_s=PROBE_S, **where) as client:
+        with RecallClient(broker.bootstrap_servers, tenant="demo", timeout_s=PROBE_S, **where) as client:
             try:
-                memories = client.recall("team-atlas", "When is the launch?").memories or []
+                memories = client.search("When is the launch?", user="team-atlas")
             except QueryTimeout:
                 return False
         return any(memory.kind == "fact" and memory.derived_from is not None for memory in memories)

@@ -251,10 +251,10 @@ def test_a_client_says_what_is_too_large_to_send(made: Engine) -> None:
     limit(made, "query.events", 20_000)
     with client_of(made) as client:
         with pytest.raises(InvalidRecord, match="over 1048576 bytes"):
-            client.remember("ann", "x" * 1_100_000)
-        assert client.remember("ann", "x" * 1_040_000).offset == 0
+            client.add("x" * 1_100_000, user="ann")
+        assert client.add("x" * 1_040_000, user="ann").position.offset == 0
         with pytest.raises(DeliveryFailed, match="takes no record of this size"):
-            client.recall("ann", "x" * 30_000)
+            client.search("x" * 30_000, user="ann")
 
 
 def client_of(engine: Engine) -> RecallClient:

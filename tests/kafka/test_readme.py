@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.broker import Cluster
-from recallflow import Response
+from recallflow import Found
 from recallflow.client import QueryTimeout, RecallClient
 
 ROOT = Path(__file__).parents[2]
@@ -66,13 +66,13 @@ def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
         process.communicate()
 
 
-def asked_until_up(engine: subprocess.Popen[str], client: RecallClient, user: str, question: str) -> Response:
+def asked_until_up(engine: subprocess.Popen[str], client: RecallClient, user: str, question: str) -> Found:
     """The first answer: a query from before the first start is never given one."""
-    position = client.remember(user, "Bring the prototype to the meeting.")
+    position = client.add("Bring the prototype to the meeting.", user=user)
     for _ in range(ATTEMPTS):
         assert engine.poll() is None, engine.communicate()[1]
         try:
-            return client.recall(user, question, after=position, timeout_s=PROBE_S)
+            return client.search(question, user=user, after=position, timeout_s=PROBE_S)
         except QueryTimeout:
             continue
     raise AssertionError("the engine did not come up")
@@ -84,8 +84,8 @@ def test_the_kafka_commands_of_the_readme_work_one_after_the_other(broker: Clust
     engine = start(run)
     with stopped(engine):
         assert "205 events sent to memory.events; 0 refused" in finished(start(replay))
-        with RecallClient(broker.bootstrap_servers, tenant_id="demo") as client:
+        with RecallClient(broker.bootstrap_servers, tenant="demo") as client:
             answer = asked_until_up(engine, client, "team-atlas", "When is the launch?")
-        assert any("The launch is on 24 February" in memory.content for memory in answer.memories or [])
-        script = block("python") + "print(response.memories[0].content)"
+        assert any("The launch is on 24 February" in memory.content for memory in answer)
+        script = block("python") + "print(found[0].content)"
         assert finished(start(shlex.join([sys.executable, "-c", script]))) == "Ann is allergic to peanuts\n"

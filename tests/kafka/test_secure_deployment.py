@@ -16,7 +16,7 @@ import pytest
 from benchmarks.broker import Cluster
 from recallflow.client import QueryFailed, QueryTimeout, RecallClient
 from recallflow.flows.topics import Topics
-from recallflow.responses import Response
+from recallflow.verbs.results import Found
 from tests.kafka.harness import Deployment, Names, own_topics, read_topic, until, watched
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -113,8 +113,8 @@ def _named(topics: Topics) -> str:
     return "\n".join(f'{name} = "{getattr(topics, name)}"' for name in names)
 
 
-def contents(response: Response) -> list[str]:
-    return sorted(memory.content for memory in response.memories or [])
+def contents(found: Found) -> list[str]:
+    return sorted(memory.content for memory in found)
 
 
 def answered(client: RecallClient, user_id: str) -> list[str]:
@@ -123,7 +123,7 @@ def answered(client: RecallClient, user_id: str) -> list[str]:
 
     def is_answered() -> bool:
         try:
-            found.append(contents(client.recall(user_id, "What is it?", k=50, timeout_s=2.0)))
+            found.append(contents(client.search("What is it?", user=user_id, k=50, timeout_s=2.0)))
         except QueryTimeout:
             return False
         except QueryFailed as failed:
@@ -136,16 +136,16 @@ def answered(client: RecallClient, user_id: str) -> list[str]:
     return found[0]
 
 
-def shows_only(wanted: list[str], response: Response) -> bool:
+def shows_only(wanted: list[str], found: Found) -> bool:
     """Whether an answer shows what it should; one that is behind shows nothing yet, and none shows anything else."""
-    shown = contents(response)
+    shown = contents(found)
     assert shown in ([], wanted)
     return shown == wanted
 
 
 def refused(client: RecallClient, user_id: str) -> str:
     with pytest.raises(QueryFailed) as error:
-        client.recall(user_id, "What is it?")
+        client.search("What is it?", user=user_id)
     for word in WORDS:
         assert word not in str(error.value)
     return error.value.error.code
@@ -167,8 +167,8 @@ def test_a_deployment_that_is_protected_as_a_whole(secure: Secure, tmp_path: Pat
         with secure.running():
             assert answered(acme, ANN) == []
             for text in SAID:
-                acme.remember(ANN, text)
-            acme.remember("bob", BOBS)
+                acme.add(text, user=ANN)
+            acme.add(BOBS, user="bob")
             # Others try. What they write comes before what is asked for below.
             assert (refused(stranger, ANN), refused(nobody, ANN), refused(ann, "bob")) == (
                 "unauthenticated",
@@ -176,10 +176,10 @@ def test_a_deployment_that_is_protected_as_a_whole(secure: Secure, tmp_path: Pat
                 "forbidden",
             )
             for other, user in ((stranger, ANN), (nobody, ANN), (ann, "bob")):
-                other.remember(user, "something that is not theirs to say")
-            extra = [acme.remember(ANN, f"extra {number}") for number in range(3)]
-            assert contents(acme.recall(ANN, "What?", k=50, after=extra[-1])) == ["extra 0", *sorted(SAID)]
-            assert contents(globex.recall(ANN, "What is it?")) == []
+                other.add("something that is not theirs to say", user=user)
+            extra = [acme.add(f"extra {number}", user=ANN) for number in range(3)]
+            assert contents(acme.search("What?", user=ANN, k=50, after=extra[-1])) == ["extra 0", *sorted(SAID)]
+            assert contents(globex.search("What is it?", user=ANN)) == []
             assert answered(ann, ANN) == ["extra 0", *sorted(SAID)]
             until(lambda: len(secure.codes()) >= 8)
             assert sorted(secure.codes()) == [*["forbidden"] * 2, *["over_quota"] * 2, *["unauthenticated"] * 4]
@@ -206,8 +206,8 @@ def test_a_deployment_that_is_protected_as_a_whole(secure: Secure, tmp_path: Pat
         secure.run("state", "rebuild", "--state-dir", tmp_path / "s")
         assert secure.run("erase", "acme", ANN, "--verify-only").endswith("nothing was found\n")
         with secure.running():
-            told = acme.remember(ANN, "lighthouse")
-            until(lambda: shows_only(["lighthouse"], acme.recall(ANN, "What?", k=50, after=told)))
+            told = acme.add("lighthouse", user=ANN)
+            until(lambda: shows_only(["lighthouse"], acme.search("What?", user=ANN, k=50, after=told)))
             assert answered(acme, "bob") == [BOBS]
             assert refused(stranger, ANN) == "unauthenticated"
     audited = [one.value() for one in read_topic(secure.engine.broker, str(secure.engine.topics.audit))]

@@ -60,15 +60,15 @@ def test_with_the_password_a_memory_is_remembered_and_recalled(
     engine = start("run", "--state-dir", tmp_path / "s", *chosen)
     named = {"memory_topic": topics.memory, "query_topic": topics.queries, "response_topic": topics.responses}
     with RecallClient(guarded, "acme", options=login(PASSWORD), timeout_s=30.0, **named) as client:  # type: ignore[arg-type]
-        position = client.remember("ann", "The bicycle is in the cellar.")
+        position = client.add("The bicycle is in the cellar.", user="ann")
         for _ in range(ATTEMPTS):
             assert engine.poll() is None, engine.communicate()[1]
             try:
-                answer = client.recall("ann", "Where is the bicycle?", after=position, timeout_s=1.0)
+                answer = client.search("Where is the bicycle?", user="ann", after=position, timeout_s=1.0)
             except QueryTimeout:  # a query from before the first start
                 continue
             break
-    assert [memory.content for memory in answer.memories or []] == ["The bicycle is in the cellar."]
+    assert [memory.content for memory in answer] == ["The bicycle is in the cellar."]
 
 
 @pytest.mark.parametrize("action", [["run"], ["topics", "create"], ["dlq", "list"]], ids=" ".join)

@@ -219,8 +219,8 @@ def test_a_client_may_have_its_answers_in_one_partition_too(broker: Cluster, top
         reply_topic=topics.replies[0],
         reply_partition=2,
     ) as client:
-        position = client.remember(user, "tea is green")
-        assert contents(client.recall(user, "tea", after=position)) == ["tea is green"]
+        position = client.add("tea is green", user=user)
+        assert contents(client.search("tea", user=user, after=position).response) == ["tea is green"]
     [reply] = [message for message in read_topic(broker, topics.replies[0]) if user.encode() in message.key()]
     assert reply.partition() == 2
 

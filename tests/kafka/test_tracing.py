@@ -123,16 +123,16 @@ def test_a_trace_goes_from_the_client_through_engine_models_and_enrichment_and_o
     with deployment.running("run"), deployment.running("enrich"), deployment.client() as client:
         deployment.until_ready()
         with a_trace() as stored:
-            at = client.remember("ann", f"The {MARK} is in the {MARK} box", id=f"{MARK}-1", tags=[MARK])
+            at = client.add(f"The {MARK} is in the {MARK} box", user="ann", id=f"{MARK}-1", tags=[MARK])
         with a_trace() as asked:
-            answer = client.recall("ann", f"Where is the {MARK}?", after=at)
+            answer = client.search(f"Where is the {MARK}?", user="ann", after=at)
         with a_trace(sampled=False):
-            client.recall("ann", f"And the other {MARK}?")
+            client.search(f"And the other {MARK}?", user="ann")
         client.ask(UserStats(type="user.stats", tenant_id="acme", user_id="ann"))  # of no trace
         spans = collector.wait_for("search_memory", "create_memory", "upsert_memory")
         until(lambda: len(read_topic(deployment.broker, deployment.topics.responses)) >= 3)
         metrics = deployment.metrics()
-    assert [memory.id for memory in answer.memories or ()] == [f"{MARK}-1"]
+    assert [memory.id for memory in answer] == [f"{MARK}-1"]
     spans = collector.spans
     write = {span.name: span for span in spans if span.trace_id == stored}
     assert {*write} == {

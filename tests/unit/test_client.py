@@ -10,9 +10,9 @@ import pytest
 
 from recallflow import InvalidRecord, MemoryGet, Message, Recall, ReplyTo, UsageError
 from recallflow.client import AsyncRecallClient, RecallClient
-from recallflow.client.scope import Scope
 from recallflow.parsing import parse
 from recallflow.records import Position
+from recallflow.verbs.scope import Scope
 
 NOWHERE = "127.0.0.1:1"
 QUIET = {"log_level": "0"}
@@ -34,7 +34,7 @@ def client() -> Iterator[RecallClient]:
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        ({"tenant_id": ""}, InvalidRecord, "tenant_id: .*at least 1 character"),
+        ({"tenant": ""}, InvalidRecord, "tenant_id: .*at least 1 character"),
         ({"environment": "a\nb"}, InvalidRecord, "environment: is blank, or holds a control character"),
         ({"timeout_s": 0}, UsageError, "timeout_s must be a number of seconds above 0, .* not 0"),
         ({"timeout_s": float("nan")}, UsageError, "timeout_s must be a number of seconds .* not nan"),
@@ -43,8 +43,8 @@ def client() -> Iterator[RecallClient]:
         ({"timeout_s": 10**400}, UsageError, "timeout_s must be"),
         ({"timeout_s": "10"}, UsageError, "timeout_s must be a number of seconds .* not '10'"),
         ({"timeout_s": True}, UsageError, "timeout_s must be"),
-        ({"tenant_id": None}, InvalidRecord, "tenant_id: "),
-        ({"tenant_id": b"acme"}, UsageError, "tenant_id: bytes cannot be sent"),
+        ({"tenant": None}, InvalidRecord, "tenant_id: "),
+        ({"tenant": b"acme"}, UsageError, "tenant_id: bytes cannot be sent"),
         ({"environment": 5}, InvalidRecord, "environment: "),
         ({"bootstrap_servers": None}, UsageError, "bootstrap_servers must be text, not None"),
         ({"bootstrap_servers": " "}, UsageError, "bootstrap_servers must be text"),
@@ -58,59 +58,78 @@ def client() -> Iterator[RecallClient]:
 )
 def test_what_no_call_could_succeed_with_is_refused(arguments: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        RecallClient(**{"bootstrap_servers": NOWHERE, "tenant_id": "acme"} | arguments)
+        RecallClient(**{"bootstrap_servers": NOWHERE, "tenant": "acme"} | arguments)
 
 
 @pytest.mark.parametrize(
     ("call", "error", "said"),
     [
-        (lambda c: c.remember("", " "), InvalidRecord, "user_id: .*; content: is blank"),
-        (lambda c: c.remember("ann", "x", importance=2), InvalidRecord, "importance: "),
-        (lambda c: c.remember("ann", "x", importnace=1), UsageError, "memory has no field importnace"),
-        (lambda c: c.remember("ann", "x", metadata={"a": object()}), UsageError, r"memory: metadata\.a: object cannot"),
-        (lambda c: c.remember("ann", "x", tenant_id="other"), UsageError, "tenant_id is 'other', .* for 'acme'"),
-        (lambda c: c.message("ann", "x", role="boss"), InvalidRecord, "role: "),
-        (lambda c: c.message("ann", "x", timestamp="soon"), InvalidRecord, "timestamp: not a time"),
-        (lambda c: c.update("ann", "m1"), InvalidRecord, "names no field to change"),
-        (lambda c: c.update("ann", "m1", content=None), InvalidRecord, "content: cannot be cleared"),
-        (lambda c: c.forget("ann"), InvalidRecord, "give either memory_id or filter"),
-        (lambda c: c.forget("ann", "m1", where={"tag": "x"}), InvalidRecord, "give either memory_id or filter"),
-        (lambda c: c.remember("ann", "x", importance=NAN), UsageError, "memory: importance: nan is no number in JSON"),
-        (lambda c: c.remember("ann", "x", metadata={"a": [NAN]}), UsageError, r"metadata\.a\.0: nan is no number"),
-        (lambda c: c.remember("ann", "x", metadata={"a": 2**64}), UsageError, r"metadata\.a: .* beyond 64 bits"),
-        (lambda c: c.remember("ann", "x", metadata={5: "a"}), UsageError, "metadata: the key 5 is no text"),
-        (lambda c: c.remember("ann", "x", metadata={"a": nested(300)}), UsageError, "metadata.*more than 201 levels"),
-        (lambda c: c.remember("ann", "x", tags={"a"}), UsageError, "tags: set cannot be sent; give text"),
+        (lambda c: c.add(" ", user=""), InvalidRecord, "user_id: .*; content: is blank"),
+        (lambda c: c.add("x", user="ann", importance=2), InvalidRecord, "importance: "),
+        (lambda c: c.add("x", user="ann", importnace=1), UsageError, "memory has no field importnace"),
+        (lambda c: c.add("x", user="ann", metadata={"a": object()}), UsageError, r"memory: metadata\.a: object cannot"),
+        (lambda c: c.add("x", user="ann", tenant_id="other"), UsageError, "tenant_id is 'other', .* for 'acme'"),
+        (lambda c: c.add({"role": "boss", "content": "x"}, user="ann"), InvalidRecord, "role: "),
         (
-            lambda c: c.remember("ann", b"x", tags=[b"y"]),
+            lambda c: c.add({"role": "user", "content": "x"}, user="ann", timestamp="soon"),
+            InvalidRecord,
+            "timestamp: not a time",
+        ),
+        (lambda c: c.update("m1", user="ann"), InvalidRecord, "names no field to change"),
+        (lambda c: c.update("m1", None, user="ann"), InvalidRecord, "names no field to change"),
+        (lambda c: c.forget(user="ann"), InvalidRecord, "give either memory_id or filter"),
+        (lambda c: c.forget("m1", user="ann", where={"tag": "x"}), InvalidRecord, "give either memory_id or filter"),
+        (lambda c: c.add("x", user="ann", importance=NAN), UsageError, "memory: importance: nan is no number in JSON"),
+        (lambda c: c.add("x", user="ann", metadata={"a": [NAN]}), UsageError, r"metadata\.a\.0: nan is no number"),
+        (lambda c: c.add("x", user="ann", metadata={"a": 2**64}), UsageError, r"metadata\.a: .* beyond 64 bits"),
+        (lambda c: c.add("x", user="ann", metadata={5: "a"}), UsageError, "metadata: the key 5 is no text"),
+        (lambda c: c.add("x", user="ann", metadata={"a": nested(300)}), UsageError, "metadata.*more than 201 levels"),
+        (lambda c: c.add("x", user="ann", tags={"a"}), UsageError, "tags: set cannot be sent; give text"),
+        (
+            lambda c: c.update("m", b"x", user="ann", tags=[b"y"]),
             UsageError,
             r"content: bytes .*; tags\.0: bytes cannot be sent",
         ),
-        (lambda c: c.remember("ann", "x\ud800"), UsageError, "content: holds half a character"),
-        (lambda c: c.remember("ann\ud800", "x"), UsageError, "user_id: holds half a character"),
-        (lambda c: c.remember(None, 5), InvalidRecord, "user_id: .*; content: "),
-        (lambda c: c.remember("ann", "x", type="message"), UsageError, "type is the call's own"),
-        (lambda c: c.recall("ann", "x", type="memory.get"), UsageError, "type is the call's own"),
+        (lambda c: c.add("x\ud800", user="ann"), UsageError, "content: holds half a character"),
+        (lambda c: c.add("x", user="ann\ud800"), UsageError, "user_id: holds half a character"),
+        (lambda c: c.add("", user=None), InvalidRecord, "user_id: .*; content: "),
+        (lambda c: c.add(5, user="ann"), UsageError, "give a text, a message .* or a list of messages, not int"),
+        (lambda c: c.add([], user="ann"), UsageError, "the list of messages is empty"),
+        (lambda c: c.add(["x"], user="ann"), UsageError, "give a text, a message .* not str"),
+        (lambda c: c.add({"content": "x"}, user="ann"), UsageError, "a message needs its role"),
+        (lambda c: c.add({"role": "user"}, user="ann"), InvalidRecord, "content: "),
+        (lambda c: c.add({"role": "user", "content": "x", "sesion": 1}, user="ann"), UsageError, "has no field sesion"),
+        (lambda c: c.add({"role": "user", "content": "x"}, user="ann", kind="fact"), UsageError, "has no field kind"),
+        (lambda c: c.add("x", user="ann", type="message"), UsageError, "type is the call's own"),
+        (lambda c: c.search("x", user="ann", type="memory.get"), UsageError, "type is the call's own"),
         (
-            lambda c: c.update("ann", None, summary="x"),
+            lambda c: c.update(None, user="ann", summary="x"),
             UsageError,
             "memory_id must be text or the Position .* not None",
         ),
-        (lambda c: c.forget("ann", 5), UsageError, "memory_id must be text or the Position .* not 5"),
-        (lambda c: c.forget("ann", where="all"), InvalidRecord, "filter: "),
-        (lambda c: c.forget("ann", where={"tag": "x"}, filter={"tag": "y"}), UsageError, "where and filter are one"),
-        (lambda c: c.recall("ann", "x", after=5), UsageError, "after must be the Position of a write"),
-        (lambda c: c.recall("ann", "x", after=[5]), UsageError, "after must be the Position of a write"),
-        (lambda c: c.recall("ann", "x", after="soon"), InvalidRecord, "wait_for.*: not a position"),
-        (lambda c: c.recall("ann", "x", after=AT, wait_for="m:0:1"), UsageError, "after and wait_for are one thing"),
-        (lambda c: c.recall("ann", "x", timeout_s=NAN), UsageError, "timeout_s must be a number of seconds"),
-        (lambda c: c.recall("ann", "x", timeout_s="5"), UsageError, "timeout_s must be a number of seconds"),
-        (lambda c: c.recall("ann", "x", k="ten"), InvalidRecord, "k: "),
-        (lambda c: c.facts("ann", limit=0), InvalidRecord, "limit: "),
-        (lambda c: c.facts("ann", entity="Bob"), UsageError, "graph.facts has no field entity"),
-        (lambda c: c.graph_status(""), InvalidRecord, "user_id: "),
-        (lambda c: c.graph_trace("ann", ""), InvalidRecord, "query: "),
-        (lambda c: c.graph_trace("ann", "x", traversal_depth=4), InvalidRecord, "traversal_depth: "),
+        (lambda c: c.forget(5, user="ann"), UsageError, "memory_id must be text or the Position .* not 5"),
+        (lambda c: c.forget(user="ann", where="all"), InvalidRecord, "filter: "),
+        (
+            lambda c: c.forget(user="ann", where={"tag": "x"}, filter={"tag": "y"}),
+            UsageError,
+            "are one thing",
+        ),
+        (lambda c: c.search("x", user="ann", after=5), UsageError, "after must be the Position of a write"),
+        (lambda c: c.search("x", user="ann", after=[5]), UsageError, "after must be the Position of a write"),
+        (lambda c: c.search("x", user="ann", after="soon"), InvalidRecord, "wait_for.*: not a position"),
+        (
+            lambda c: c.search("x", user="ann", after=AT, wait_for="m:0:1"),
+            UsageError,
+            "are one thing",
+        ),
+        (lambda c: c.search("x", user="ann", timeout_s=NAN), UsageError, "timeout_s must be a number of seconds"),
+        (lambda c: c.search("x", user="ann", timeout_s="5"), UsageError, "timeout_s must be a number of seconds"),
+        (lambda c: c.search("x", user="ann", k="ten"), InvalidRecord, "k: "),
+        (lambda c: c.facts(user="ann", limit=0), InvalidRecord, "limit: "),
+        (lambda c: c.facts(user="ann", entity="Bob"), UsageError, "graph.facts has no field entity"),
+        (lambda c: c.graph_status(user=""), InvalidRecord, "user_id: "),
+        (lambda c: c.graph_trace("", user="ann"), InvalidRecord, "query: "),
+        (lambda c: c.graph_trace("x", user="ann", traversal_depth=4), InvalidRecord, "traversal_depth: "),
         (lambda c: c.graph_rollout("on", by="ops", why="x"), InvalidRecord, "mode: "),
         (lambda c: c.graph_rollout("off", by="", why="x"), UsageError, "by must be text, not ''"),
         (lambda c: c.graph_rollout("off", by="ops", why=None), UsageError, "why must be text, not None"),
@@ -121,9 +140,9 @@ def test_what_no_call_could_succeed_with_is_refused(arguments: Any, error: type[
         (lambda c: c.send(MESSAGE.model_copy(update={"content": 5})), InvalidRecord, "content"),
         (lambda c: c.send(MESSAGE.model_copy(update={"metadata": {"a": NAN}})), UsageError, r"metadata\.a: nan is no"),
         (lambda c: c.send(MESSAGE.model_copy(update={"content": "x" * 2**20})), InvalidRecord, "over 1048576 bytes"),
-        (lambda c: c.recall("ann", ""), InvalidRecord, "query: "),
-        (lambda c: c.recall("ann", "x", mode="best"), InvalidRecord, "mode: "),
-        (lambda c: c.recall("ann", "x", reply_to={"topic": "t"}), UsageError, "reply_to: .* use send"),
+        (lambda c: c.search("", user="ann"), InvalidRecord, "query: "),
+        (lambda c: c.search("x", user="ann", mode="best"), InvalidRecord, "mode: "),
+        (lambda c: c.search("x", user="ann", reply_to={"topic": "t"}), UsageError, "reply_to: .* use send"),
     ],
 )
 def test_a_wrong_call_says_every_wrong_field(
@@ -154,7 +173,7 @@ def test_a_closed_client_refuses_and_can_be_closed_again() -> None:
     client = RecallClient(NOWHERE, "acme", options=QUIET)
     client.close()
     client.close()
-    for call in (lambda: client.remember("ann", "x"), lambda: client.recall("ann", "x")):
+    for call in (lambda: client.add("x", user="ann"), lambda: client.search("x", user="ann")):
         with pytest.raises(UsageError, match="the client is closed"):
             call()
 
@@ -162,7 +181,7 @@ def test_a_closed_client_refuses_and_can_be_closed_again() -> None:
 def test_the_asyncio_client_refuses_alike() -> None:
     async def call() -> None:
         async with AsyncRecallClient(NOWHERE, "acme", options=QUIET) as client:
-            await client.remember("ann", " ")
+            await client.add(" ", user="ann")
 
     with pytest.raises(InvalidRecord, match="content: is blank"):
         asyncio.run(call())

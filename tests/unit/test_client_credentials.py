@@ -7,14 +7,14 @@ import pytest
 
 from recallflow import ApiKey, InvalidRecord, MemoryGet, Message, UsageError
 from recallflow.client import RecallClient
-from recallflow.client.core import Core
 from recallflow.client.credentials import Credentials
-from recallflow.client.outstanding import new_future
+from recallflow.client.kafka import KafkaVerbs
 from recallflow.control import Control
 from recallflow.credentials import ApiKeyText, hash_of
 from recallflow.parsing import parse_control
 from recallflow.records import Position
 from recallflow.signatures import is_signed
+from recallflow.verbs.futures import new_future
 
 NOWHERE = "127.0.0.1:1"
 KEY = ApiKeyText.new()
@@ -34,13 +34,13 @@ class Sent(list[tuple[str, bytes, bytes, dict[str, bytes]]]):
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     sent = Sent()
 
-    def produce(_: Core, topic: str, value: bytes, key: bytes, headers: Any) -> Any:
+    def produce(_: KafkaVerbs, topic: str, value: bytes, key: bytes, headers: Any) -> Any:
         sent.append((topic, key, value, dict(headers)))
         done = new_future()
         done.set_result(AT)
         return done
 
-    monkeypatch.setattr(Core, "_produce", produce)
+    monkeypatch.setattr(KafkaVerbs, "_produce", produce)
     return sent
 
 
@@ -61,13 +61,13 @@ Open = Callable[..., RecallClient]
 
 
 def test_without_credentials_none_are_sent(sent: Sent, opened: Open) -> None:
-    opened().remember("ann", "x")
+    opened().add("x", user="ann")
     assert sent[0][3] == {}
 
 
 def test_each_record_is_sent_with_the_key(sent: Sent, opened: Open) -> None:
     client = opened(api_key=KEY.text())
-    client.remember("ann", "x")
+    client.add("x", user="ann")
     client.send(Message(type="message", tenant_id="acme", user_id="ann", content="x"))
     client.send(MemoryGet(type="memory.get", tenant_id="acme", user_id="ann", memory_id="m"))
     assert [headers for _, _, _, headers in sent] == [{"x-api-key": KEY.text().encode()}] * 3
@@ -76,20 +76,20 @@ def test_each_record_is_sent_with_the_key(sent: Sent, opened: Open) -> None:
 def test_a_fresh_token_is_asked_for_each_record(sent: Sent, opened: Open) -> None:
     tokens = iter(["a.b.c", "d.e.f"])
     client = opened(token=lambda: next(tokens))
-    client.remember("ann", "x")
-    client.remember("ann", "y")
+    client.add("x", user="ann")
+    client.add("y", user="ann")
     assert [headers["authorization"] for *_, headers in sent] == [b"Bearer a.b.c", b"Bearer d.e.f"]
-    opened(token=TOKEN).remember("ann", "z")
+    opened(token=TOKEN).add("z", user="ann")
     assert sent[-1][3] == {"authorization": f"Bearer {TOKEN}".encode()}
 
 
 def test_a_client_of_one_user_says_so_and_serves_nobody_else(sent: Sent, opened: Open) -> None:
     client = opened(api_key=KEY.text(), end_user="ann")
-    client.remember("ann", "x")
+    client.add("x", user="ann")
     assert sent[0][3]["x-end-user-id"] == b"ann"
-    for call in (client.remember, client.recall):
+    for call in (client.add, client.search):
         with pytest.raises(UsageError, match="user_id is 'bob', and this client is for 'ann'"):
-            call("bob", "x")
+            call("x", user="bob")
     assert len(sent) == 1
 
 
@@ -116,9 +116,9 @@ def test_what_nobody_could_be_known_by_is_refused_unseen(opened: Open, given: di
 
 def test_a_token_that_is_none_is_the_calls_error(sent: Sent, opened: Open) -> None:
     client = opened(token=lambda: "secret\r\nthing")
-    for call in (client.remember, client.recall):
+    for call in (client.add, client.search):
         with pytest.raises(UsageError, match="token is no JWT") as raised:
-            call("ann", "x")
+            call("x", user="ann")
         assert "thing" not in str(raised.value)
     assert sent == []
 

@@ -22,6 +22,7 @@ from recallflow.queries import (
     DecayFunction,
     Filters,
     Mode,
+    Query,
     QueryEvent,
 )
 from recallflow.responses import WARNINGS
@@ -81,10 +82,11 @@ def expected() -> set[tuple[str, str, str, str]]:
     found = set()
     for kind, model in MODELS.items():
         schema = model.model_json_schema()
-        common = Event.model_fields.keys() | {"type", "reply_to"}
+        common = Query.model_fields.keys() | {"type"}
         own = [field for field in fields_of(schema) if field[0] not in common]
-        if "reply_to" in schema["properties"]:
-            found.add(("every query", "reply_to", "{reply_to}", ""))
+        if issubclass(model, Query):
+            of_all = Query.model_fields.keys() - Event.model_fields.keys()
+            found |= {("every query", *field) for field in fields_of(schema) if field[0] in of_all}
         if kind == "memory.update":  # the page says: those of a memory
             own = [field for field in own if field[0] == "memory_id"]
         found |= {(kind, *field) for field in own}

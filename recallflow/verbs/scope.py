@@ -5,13 +5,13 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from recallflow.client.sendable import check_sendable
 from recallflow.control import DEFAULT, Control
 from recallflow.errors import UsageError
 from recallflow.events import Event, MemoryEvent
 from recallflow.parsing import parse, parse_control, unknown_fields
 from recallflow.queries import QueryEvent
 from recallflow.records import Position
+from recallflow.verbs.sendable import check_sendable
 
 AnyEvent = MemoryEvent | QueryEvent
 

@@ -1,0 +1,168 @@
+"""An engine in the program that uses it: `Memory` waits for each call, `AsyncMemory` is awaited.
+
+    with Memory("memories") as memory:
+        memory.add("I live in Porto", user="ann")
+        print(memory.search("Where does Ann live?", user="ann", k=5))
+
+The names are those of `RecallClient` and `AsyncRecallClient`: what is written on one runs on the other. Underneath are
+the operators and the state of every engine of recallflow, so that commands may open the directory when no program has
+it open, and the other way round. A call that writes returns once that is applied, and kept over a kill of the program.
+
+    RecallflowError
+    ├── InvalidRecord     the call's fields are wrong, all named at once, or the engine refuses what they say
+    ├── UsageError        the call cannot be made: the memory is closed, or another process's
+    ├── StateInUse        another program has the directory open, or this one has it open twice
+    ├── SettingsMismatch  the directory was made with another embedder
+    ├── SourceError       the engine has stopped: its log says why
+    ├── DeliveryFailed    it stopped while an event was under way: the event may be stored
+    ├── QueryFailed       the engine answered with an error
+    └── QueryTimeout      no answer in time (a TimeoutError too)
+"""
+
+import asyncio
+import os
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from recallflow.connectors.embedders import REMOTE
+from recallflow.credentials import Headers
+from recallflow.errors import UsageError
+from recallflow.events import MemoryEvent, UserErase
+from recallflow.flows.config import Config, Given, read_config
+from recallflow.flows.control_file import read_control_file
+from recallflow.flows.local import LocalService
+from recallflow.flows.own_thread import OwnThread
+from recallflow.parsing import QUERY_TYPES
+from recallflow.queries import QueryEvent
+from recallflow.records import Position
+from recallflow.responses import Response
+from recallflow.service import Stored
+from recallflow.tracing import trace_headers
+from recallflow.verbs.faces import Awaits, Waits
+from recallflow.verbs.futures import new_future, resolve, then
+from recallflow.verbs.scope import AnyEvent, Scope
+from recallflow.verbs.verbs import Verbs
+
+StrPath = str | os.PathLike[str]
+
+
+class LocalVerbs(Verbs):
+    """The verbs on an engine in this process. What is written is applied when its call is over."""
+
+    def __init__(self, scope: Scope, timeout_s: float, config: Config, control: Path | None) -> None:
+        super().__init__(scope, timeout_s)
+        self._config = config
+        self.engine = OwnThread(config, read_control_file(control), "recallflow.Memory")
+
+    def _put(self, event: AnyEvent) -> "Future[Position]":
+        headers, stored = self._headers(), _of_memory(event)
+        return then(self.engine.submit(lambda service: service.store(stored, headers)), _position)
+
+    def _put_all(self, events: Sequence[AnyEvent]) -> "Future[list[Position]]":
+        if self._config.engine.embedder != REMOTE:
+            return super()._put_all(events)
+        headers, every = self._headers(), [*map(_of_memory, events)]
+
+        async def one_by_one(service: LocalService) -> list[Position]:
+            """Where a service embeds texts, the next could be through before the one ahead of it."""
+            return [(await service.store(event, headers)).position for event in every]
+
+        return self.engine.submit(one_by_one)
+
+    def _put_erasure(self, event: UserErase) -> "Future[Position]":
+        headers = self._headers()
+        return then(self.engine.submit(lambda service: service.erase(event, headers)), _position)
+
+    def _answer(self, query: QueryEvent, timeout_s: float) -> "Future[Response]":
+        headers, answered = self._headers(), new_future()
+
+        def receive(asked: "Future[Response]") -> None:
+            if (error := asked.exception()) is not None:
+                answered.set_exception(error)
+            else:
+                resolve(answered, asked.result())
+
+        self.engine.submit(lambda service: service.ask(query, headers, timeout_s)).add_done_callback(receive)
+        return answered
+
+    def _headers(self) -> Headers:
+        return (*self._config.auth.credentials, *trace_headers())
+
+    def close(self) -> None:
+        """Sees what is under way to its end. A second call does nothing."""
+        self.engine.close()
+
+
+class _Face:
+    _verbs: Verbs
+
+    def __init__(
+        self,
+        path: StrPath | None = None,
+        *,
+        tenant: str = "default",
+        environment: str = "prod",
+        embedder: str | None = None,
+        model_path: StrPath | None = None,
+        config: StrPath | None = None,
+        control: StrPath | None = None,
+        master_key_file: StrPath | None = None,
+        timeout_s: float = 10.0,
+    ) -> None:
+        """`path`: the state directory, made where there is none; without one, the memory is gone in the end.
+        `embedder`: `hash`, `static`, `minilm`, … (docs/operations.md#embedders), `model_path` its folder; a directory
+        keeps the one that it was made with. `master_key_file`: what is stored is encrypted with it. `control`: a file
+        of what operators decided. `config`: a file of any other settings, as `recallflow` reads it; environment
+        variables `RECALLFLOW_…` come before it, and arguments before them. `timeout_s`: for an answer to come.
+
+        Raises UsageError and InvalidRecord for arguments that no call could succeed with; `Memory` also what opening
+        the directory can fail with, which `AsyncMemory` does when it is entered, or first called."""
+        self._path = None if path is None else Path(path)
+        given = {"embedder": embedder, "model_path": model_path, "master_key_file": master_key_file}
+        sections = {"embedder": "engine", "model_path": "engine", "master_key_file": "encryption"}
+        flags = {
+            f"{sections[name]}.{name}": Given(name, os.fspath(value))
+            for name, value in given.items()
+            if value is not None
+        }
+        chosen, _ = read_config(flags, os.environ, None if config is None else Path(config))
+        scope = Scope(tenant, environment)
+        decided = None if control is None else Path(control)
+        verbs = LocalVerbs(scope, timeout_s, replace(chosen, state_dir=self._path), decided)
+        self._verbs, self._engine = verbs, verbs.engine
+        weakref.finalize(self, verbs.engine.stop).atexit = False  # then, its end is waited for
+        self._begin()
+
+    def _begin(self) -> None:
+        """The engine begins."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'' if self._path is None else repr(str(self._path))})"
+
+
+class Memory(_Face, Waits):
+    """A memory in this process; every call waits for its outcome. For use from any number of threads."""
+
+    def _begin(self) -> None:
+        self._engine.ready.result()
+
+
+class AsyncMemory(_Face, Awaits):
+    """A memory in this process; every call is awaited. For use from one event loop, or several."""
+
+    async def _opened(self) -> None:
+        await asyncio.wrap_future(self._engine.ready)
+
+
+def _of_memory(event: AnyEvent) -> MemoryEvent:
+    if event.type in QUERY_TYPES:
+        raise UsageError(f"{event.type} asks: use ask()")
+    return cast(MemoryEvent, event)
+
+
+def _position(stored: Stored) -> Position:
+    return stored.position

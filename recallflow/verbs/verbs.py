@@ -1,0 +1,309 @@
+"""The verbs: each builds an event or a query, and reads what comes of it. They stand on two ways out, to send an event
+and to ask a query, which an engine in this process and one behind Kafka have each in its own manner."""
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from recallflow.errors import QueryFailed, UsageError
+from recallflow.events import ForgetFilter, MemoryEvent, UserErase
+from recallflow.parsing import QUERY_TYPES
+from recallflow.queries import AsOf, Filters, Mode, QueryEvent
+from recallflow.records import Position
+from recallflow.responses import Response
+from recallflow.verbs.futures import new_future, then, together
+from recallflow.verbs.messages import message_fields
+from recallflow.verbs.results import (
+    Added,
+    Episodes,
+    Found,
+    FoundFacts,
+    History,
+    MemoryVersion,
+    Page,
+    Stats,
+    versions_in,
+)
+from recallflow.verbs.scope import AnyEvent, Scope
+from recallflow.verbs.sendable import checked_wait
+
+ChatMessage = Mapping[str, Any] | BaseModel  # a message of the official client is one of the latter
+Content = str | ChatMessage | Sequence[ChatMessage]
+After = Position | str | Added | Sequence[Position | str]
+
+WAITED = 0.8  # of the time of a call: what the engine may wait for a write, and still answer in time
+WAIT_MAX_MS = 60_000
+
+
+class Verbs(ABC):
+    """Everything that can be done with users' memories. Thread-safe. Each call returns at once; mistakes in the call
+    are raised at once."""
+
+    def __init__(self, scope: Scope, timeout_s: float) -> None:
+        """`timeout_s`: for a response to come. Raises UsageError and InvalidRecord for what no call could succeed
+        with."""
+        checked_wait("timeout_s", timeout_s)
+        self._scope, self._timeout_s = scope, timeout_s
+        scope.event("user.stats", "anyone", {})  # a wrong scope fails here, and not at the first call
+
+    # ------------------------------------------------------------------ the two ways out
+
+    @abstractmethod
+    def _put(self, event: AnyEvent) -> "Future[Position]":
+        """Sends an event of this scope; gives where it stands once it is kept for good."""
+
+    @abstractmethod
+    def _answer(self, query: QueryEvent, timeout_s: float) -> "Future[Response]":
+        """Asks a query that has an id; gives its response, or raises QueryFailed for one that is an error."""
+
+    def _put_all(self, events: Sequence[AnyEvent]) -> "Future[list[Position]]":
+        """Sends events in their order."""
+        return together([self._put(event) for event in events])
+
+    def _put_erasure(self, event: UserErase) -> "Future[Position]":
+        return self._put(event)
+
+    def _written(self, user_id: str) -> Position | None:
+        """The last write of ours for a user, if a question may come before it is applied."""
+        del user_id
+        return None
+
+    # ------------------------------------------------------------------ writing
+
+    def add(
+        self, /, content: Content, *, user: str, session: str | None = None, kind: str | None = None, **fields: Any
+    ) -> "Future[Added]":
+        """Remembers a text (of the `kind` fact, unless another is named), or a chat message in OpenAI's shape, or a
+        list of them. `fields`: any other of a `memory` event, or of each `message` event, unless the message has its
+        own (`id`, `timestamp`, `metadata`, `tags`, …).
+
+        Gives the memories' ids and positions. Raises InvalidRecord with every wrong field, and then nothing is added;
+        UsageError, DeliveryFailed.
+        """
+        if isinstance(content, str):
+            said = {"content": content, "kind": "fact" if kind is None else kind} | _given(session_id=session)
+            events = [self._scope.event("memory", user, said | fields)]
+        else:
+            shared = _given(session_id=session, kind=kind) | fields
+            messages = content if isinstance(content, Sequence) else (content,)
+            events = [
+                self._scope.event("message", user, shared | message_fields(cast(ChatMessage, one))) for one in messages
+            ]
+        if not events:
+            raise UsageError("add: the list of messages is empty")
+        return then(
+            self._put_all(events),
+            lambda at: Added(tuple(e.id or str(p) for e, p in zip(events, at, strict=True)), tuple(at)),
+        )
+
+    def update(
+        self, /, memory_id: str | Position, content: str | None = None, *, user: str, **fields: Any
+    ) -> "Future[Position]":
+        """Gives a memory another content, or changes other fields of it; a field given as None is cleared. What it was
+        before stays in its history. Gives where the change stands. Raises what `add` does."""
+        changed = {"memory_id": _named(memory_id)} | _given(content=content) | fields
+        return self._put(self._scope.event("memory.update", user, changed))
+
+    def forget(
+        self,
+        /,
+        memory_id: str | Position | None = None,
+        *,
+        user: str,
+        where: Mapping[str, Any] | ForgetFilter | None = None,
+        **fields: Any,
+    ) -> "Future[Position]":
+        """Removes one memory, or all that match `where`: {session_id, category, tag, older_than}, all that are given
+        must hold. Gives where the event stands. Raises what `add` does."""
+        if where is not None and "filter" in fields:
+            raise UsageError("where and filter are one thing: give where")
+        named = None if memory_id is None else _named(memory_id)
+        return self._put(self._scope.event("memory.forget", user, _given(memory_id=named, filter=where) | fields))
+
+    def erase(self, /, *, user: str, **fields: Any) -> "Future[Position]":
+        """Removes everything of a user in this environment, for good: what the log says of them up to now does not
+        come back. Gives where the event stands. Raises what `add` does."""
+        said = {"environment": self._scope.environment} | fields
+        return self._put_erasure(cast(UserErase, self._scope.event("user.erase", user, said)))
+
+    def send(self, /, event: MemoryEvent | QueryEvent) -> "Future[Position]":
+        """Sends any event of this tenant and environment as it is (`MemoryFeedback`, `GraphEdges`, …). Gives where it
+        stands. Raises what `add` does."""
+        built = self._scope.built(event)
+        return self._put_erasure(built) if isinstance(built, UserErase) else self._put(built)
+
+    # ------------------------------------------------------------------ asking
+
+    def search(
+        self,
+        /,
+        query: str,
+        *,
+        user: str,
+        k: int | None = None,
+        session: str | None = None,
+        mode: Mode = "hybrid",
+        filters: Mapping[str, Any] | Filters | None = None,
+        as_of: Mapping[str, Any] | AsOf | None = None,
+        after: After | None = None,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> "Future[Found]":
+        """The memories that answer a question, best first, at most `k` (default: the mode's own number). `session`:
+        the one that it is asked in; `filters`: which memories may answer; `as_of`: the moment it is asked about;
+        `fields`: any other of a `recall` event (`max_tokens`, `strategy`, `min_relevance`, …).
+
+        A program sees what it wrote itself. `after`: positions that are to be applied first instead, such as another
+        program's; none with `()`. The engine waits for them as long as the call can, and then answers with what there
+        is: with the warning `stale_read`. `timeout_s`: how long to wait for the answer. Raises InvalidRecord,
+        UsageError, SourceError, DeliveryFailed, QueryFailed, QueryTimeout."""
+        asked = {"query": query, "mode": mode} | _given(k=k, session_id=session, filters=filters, as_of=as_of) | fields
+        answer = self._ask("recall", user, asked, after, timeout_s)
+        return then(answer, lambda response: Found(response.memories or (), response))
+
+    def get(
+        self, /, memory_id: str | Position, *, user: str, after: After | None = None, timeout_s: float | None = None
+    ) -> "Future[MemoryVersion | None]":
+        """One memory as it is now; None where there is none of this id. Waits and raises as `search` does."""
+        answer = self._ask("memory.get", user, {"memory_id": _named(memory_id)}, after, timeout_s)
+        return then(_or_none(answer), _latest)
+
+    def all(
+        self,
+        /,
+        *,
+        user: str,
+        limit: int = 100,
+        after: str | None = None,
+        filters: Mapping[str, Any] | Filters | None = None,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> "Future[Page]":
+        """A page of a user's memories, newest first: up to `limit`, at most 1,000. `after`: the `after` of the page
+        before; `each` goes through all pages. `fields`: any other of a `memories.list` event (`as_of`, `wait_for`).
+        Waits and raises as `search` does."""
+        asked = {"limit": limit} | _given(after=after, filters=filters) | fields
+        return then(self._ask("memories.list", user, asked, None, timeout_s), Page)
+
+    def history(
+        self, /, memory_id: str | Position, *, user: str, after: After | None = None, timeout_s: float | None = None
+    ) -> "Future[History]":
+        """All versions of a memory, oldest first; none where there is no such memory. Waits and raises as `search`
+        does."""
+        answer = self._ask("memory.history", user, {"memory_id": _named(memory_id)}, after, timeout_s)
+        return then(_or_none(answer), History)
+
+    def episodes(
+        self,
+        /,
+        *,
+        user: str,
+        session: str | None = None,
+        limit: int = 100,
+        after: After | None = None,
+        timeout_s: float | None = None,
+    ) -> "Future[Episodes]":
+        """The episodes of a user's conversations, newest first: those of one `session`, or of all. Waits and raises as
+        `search` does."""
+        asked = {"limit": limit} | _given(session_id=session)
+        return then(self._ask("episodes.list", user, asked, after, timeout_s), Episodes)
+
+    def facts(
+        self,
+        /,
+        query: str | None = None,
+        *,
+        user: str,
+        after: After | None = None,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> "Future[FoundFacts]":
+        """Relations, by words, each with the memories that state it. `fields`: any other of a `graph.facts` event
+        (`entities`, `types`, `as_of`, `limit`, …). Waits and raises as `search` does."""
+        return then(self._ask("graph.facts", user, _given(query=query) | fields, after, timeout_s), FoundFacts)
+
+    def stats(self, /, *, user: str, after: After | None = None, timeout_s: float | None = None) -> "Future[Stats]":
+        """What is held of a user, in numbers. Waits and raises as `search` does."""
+        answer = self._ask("user.stats", user, {}, after, timeout_s)
+        return then(answer, lambda response: Stats.model_validate(response.stats))
+
+    def ask(self, /, query: QueryEvent, *, timeout_s: float | None = None) -> "Future[Response]":
+        """Any query event of this tenant and environment (`GraphExplore`, …), as it is. Gives all that the engine
+        answers. Waits and raises as `search` does."""
+        asked = cast(QueryEvent, self._scope.built(query))
+        if asked.type not in QUERY_TYPES:
+            raise UsageError(f"{query.type} asks nothing: use send()")
+        if asked.reply_to is not None:
+            raise UsageError("reply_to: the response would go where this client does not read; use send()")
+        wait_s = self._timeout_s if timeout_s is None else checked_wait("timeout_s", timeout_s)
+        more: dict[str, Any] = {} if asked.id else {"id": uuid.uuid4().hex}
+        written = self._written(asked.user_id)
+        if written is not None and "wait_for" not in asked.model_fields_set:
+            more["wait_for"] = str(written)
+        if (asked.wait_for or "wait_for" in more) and "wait_timeout_ms" not in asked.model_fields_set:
+            more["wait_timeout_ms"] = min(WAIT_MAX_MS, round(wait_s * WAITED * 1_000))
+        return self._answer(asked.model_copy(update=more), wait_s)
+
+    def _ask(
+        self, event_type: str, user_id: str, fields: Mapping[str, Any], after: After | None, timeout_s: float | None
+    ) -> "Future[Response]":
+        if after is not None:
+            if "wait_for" in fields:
+                raise UsageError("after and wait_for are one thing: give after")
+            fields = {**fields, "wait_for": _positions(after)}
+        return self.ask(cast(QueryEvent, self._scope.event(event_type, user_id, fields)), timeout_s=timeout_s)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Sees what was sent to its end, and fails what is still asked with UsageError. A second call does nothing."""
+
+
+def _added(names: Sequence[str | None], positions: Sequence[Position]) -> Added:
+    ids = tuple(name or str(position) for name, position in zip(names, positions, strict=True))
+    return Added(ids, tuple(positions))
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    """Those that are given."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _named(memory_id: object) -> str:
+    if not isinstance(memory_id, str | Position):
+        raise UsageError(f"memory_id must be text or the Position of a write, not {memory_id!r}")
+    return str(memory_id)
+
+
+def _positions(after: object) -> list[str]:
+    given: object = [after] if isinstance(after, str | Position) else after
+    if isinstance(given, Added):
+        given = [given.position]
+    if not isinstance(given, Sequence) or not all(isinstance(one, str | Position) for one in given):
+        raise UsageError(f"after must be the Position of a write, or a list of them, not {after!r}")
+    return [str(position) for position in given]
+
+
+def _or_none(answer: "Future[Response]") -> "Future[Response]":
+    """The response; one without versions where the memory is not there."""
+    found: Future[Response] = new_future()
+
+    def go_on(done: "Future[Response]") -> None:
+        error = done.exception()
+        if isinstance(error, QueryFailed) and error.error.code == "not_found":
+            found.set_result(Response(query_id=error.query_id, status="ok", versions=[]))
+        elif error is not None:
+            found.set_exception(error)
+        else:
+            found.set_result(done.result())
+
+    answer.add_done_callback(go_on)
+    return found
+
+
+def _latest(response: Response) -> MemoryVersion | None:
+    versions = versions_in(response)
+    return versions[-1].model_copy(update={"usage": response.usage}) if versions else None
