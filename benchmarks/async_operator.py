@@ -28,7 +28,8 @@ from bytewax.testing import TestingSource, run_main
 from openai import AsyncOpenAI
 
 from benchmarks.model_server import EVERY, serving
-from recallflow.operators.async_call import Completed, Completions, Failed, Runtime, async_call, async_input
+from recallflow.operators.async_call import Completed, Completions, Failed, Runtime
+from recallflow.operators.async_call.steps import async_call, async_input
 
 CALL_S = 0.2
 CAPACITY = 100

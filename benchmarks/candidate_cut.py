@@ -19,6 +19,7 @@ from benchmarks.softmax import SHOWN
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder, embed_texts
 from recallflow.flows.embedded import Embedded
+from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.recall.columns import CUT, Cut, compute
 from recallflow.operators.recall.pipeline import participants, vocabulary
@@ -64,7 +65,7 @@ def figures(settings: Settings, conversation: Conversation) -> dict[str, dict[st
     """By what late interaction was worked out for: the measures, and the share of answers that are the same."""
     with Embedded.open(settings, None) as embedded:
         lines = message_lines(conversation)
-        embedded.run("locomo", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
+        run_lines(embedded, "locomo", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
         index = search_index(embedded, settings, conversation)
         embedder, size = embedded.embedder, len(index)
         cuts = {f"all {size:,}": Cut(size, size)} | {f"best {best}": Cut(0, best) for best in BESTS}

@@ -31,9 +31,9 @@ from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder
-from recallflow.flows.cycles import looking_between_batches
+from recallflow.flows.cycles import ONE_THREAD, looking_between_batches
 from recallflow.flows.embedded import Embedded, process
-from recallflow.flows.engine import ONE_THREAD
+from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 
@@ -124,7 +124,7 @@ def ingest(lines: list[bytes], settings: Settings = AS_USUAL, at_rest: AtRest = 
         tempfile.TemporaryDirectory() as folder,
         Embedded.open(settings, Path(folder) / "state", at_rest=at_rest) as embedded,
     ):
-        embedded.run("bench", lambda _: IteratorFeed(feed()), lambda *_: None, rewinds=False)
+        run_lines(embedded, "bench", lambda _: IteratorFeed(feed()), lambda *_: None, rewinds=False)
         ((wall_s, processor_s),) = started
         count = len(lines)
         return Taken(count / (time.perf_counter() - wall_s), (time.process_time() - processor_s) / count * 1e6)

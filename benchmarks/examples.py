@@ -12,6 +12,7 @@ from benchmarks.locomo import Conversation
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Embedder, embed_texts
 from recallflow.flows.embedded import Embedded
+from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.recall import columns
 from recallflow.operators.recall.pipeline import participants, vocabulary
@@ -48,7 +49,7 @@ def examples(settings: Settings, kind: str, conversations: Sequence[Conversation
     """Every question's columns, from the indexes of the real flow."""
     with Embedded.open(settings, None) as embedded:
         lines = [line for conversation in conversations for line in message_lines(conversation)]
-        embedded.run(kind, lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
+        run_lines(embedded, kind, lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
         return [
             _of_one(kind, search_index(embedded, settings, conversation), embedded.embedder, conversation)
             for conversation in conversations

@@ -26,6 +26,7 @@ from benchmarks.locomo import Conversation, load, shared
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.flows.embedded import Embedded
+from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
@@ -47,7 +48,7 @@ def write(lines: list[bytes], settings: Settings) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         state_dir = Path(folder) / "state"
         with Embedded.open(settings, state_dir) as embedded:
-            embedded.run("bench", lambda _: IteratorFeed(feed()), lambda *_: None, rewinds=False)
+            run_lines(embedded, "bench", lambda _: IteratorFeed(feed()), lambda *_: None, rewinds=False)
             seconds = time.perf_counter() - started[0]
             content = _content(embedded.directory)
         disk = sum(file.stat().st_size for file in state_dir.rglob("*.sst"))

@@ -22,12 +22,13 @@ from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
 
 from recallflow.embedder import Embedder
-from recallflow.flows.embedded import process, run_dataflow
+from recallflow.flows.dataflow import run_dataflow
+from recallflow.flows.embedded import process
 from recallflow.flows.engine import build
 from recallflow.flows.model_settings import ModelSettings
 from recallflow.flows.settings import Settings
 from recallflow.operators.answers.models import Models
-from recallflow.operators.async_call import WithCompletions
+from recallflow.operators.async_call.source import WithCompletions
 from recallflow.outputs import Answer, Output
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory

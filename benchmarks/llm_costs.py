@@ -29,7 +29,7 @@ from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.enrichment import EnrichmentRequest
 from recallflow.fields import parse_time
-from recallflow.flows.embedded import run_dataflow
+from recallflow.flows.dataflow import run_dataflow
 from recallflow.flows.engine import build
 from recallflow.flows.model_settings import EnrichmentSettings
 from recallflow.flows.settings import Settings

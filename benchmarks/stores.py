@@ -19,6 +19,7 @@ from benchmarks.locomo import Conversation, Question
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import NO_FLOATS, TextVectors, embed_texts
 from recallflow.flows.embedded import Embedded
+from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.recall import columns
 from recallflow.operators.recall.pipeline import participants, vocabulary
@@ -78,7 +79,7 @@ def seen(
     """All questions to stores of all sizes. `words`: by the words alone, as without the question's vector."""
     with Embedded.open(settings, None) as embedded:
         lines = [line for conversation in conversations for line in message_lines(conversation)]
-        embedded.run(kind, lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
+        run_lines(embedded, kind, lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False)
         known: dict[str, TextVectors] = {}
 
         def embed(text: str) -> TextVectors:

@@ -1,7 +1,6 @@
 """The main dataflow: one stream of tagged events up to the state, on any source and sink."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
@@ -9,30 +8,20 @@ from bytewax.inputs import Source
 from bytewax.operators import KeyedStream
 from threadpoolctl import threadpool_limits
 
-from recallflow.connectors.embedders import load_embedder
-from recallflow.connectors.token_counters import load_tiktoken
 from recallflow.embedder import Embedder
-from recallflow.flows.cycles import look_for_cycles
+from recallflow.flows.cycles import ONE_THREAD
 from recallflow.flows.journeys import Journeys
+from recallflow.flows.order import BeforeApplied, opener, preparer
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Batch, Item
+from recallflow.operators.events import Item
 from recallflow.operators.partition import PartitionLogic
-from recallflow.operators.prepare import prepare
 from recallflow.operators.rules import Rules
-from recallflow.operators.snapshot import Snapshot, by_partition
+from recallflow.operators.snapshot import Snapshot
 from recallflow.outputs import Output
 from recallflow.records import Record
 from recallflow.state.directory import StateDirectory
-
-# A log and lines have each a flow of their own in the recovery store: the places of one, its queries that wait and its
-# outputs are nothing that the other could go on with.
-FLOW_ID = "recallflow"
-LINES_FLOW_ID = "lines"
-# For each worker's arithmetic. Threads of OpenBLAS, of OpenMP (FAISS) and of onnxruntime wait for each other busily:
-# with two cores, a message took 18 ms with MiniLM, of which the model needs 5.
-ONE_THREAD = 1
 
 
 def build(
@@ -45,7 +34,7 @@ def build(
     decode: Callable[[Record], Item] = decode,
     behind: Callable[[], str] = lambda: "",
     models: Models | None = None,
-    ahead: Callable[[Sequence[Item]], list[Item]] | None = None,
+    ahead: BeforeApplied | None = None,
     journeys: Journeys | None = None,
 ) -> KeyedStream[Output]:
     """decode → prepare → state partition; what comes out goes to whatever sink the caller has.
@@ -58,32 +47,12 @@ def build(
     the caller hands outputs on.
     """
 
-    def prepared(read: list[Record | Completion]) -> list[tuple[str, Batch | Completion]]:
-        look_for_cycles()  # hardly anything of the batch before is left
-        began_s = time.perf_counter()
-        finished = [one for one in read if isinstance(one, Completion)]
-        events = [decode(one) for one in read if not isinstance(one, Completion)]
-        items = prepare(embedder, events)
-        if ahead is not None:
-            items = ahead(items)
-        if journeys is not None:
-            journeys.begin(items, began_s)
-        batches = by_partition(items, directory.fingerprint.partitions)
-        return [*((one.key, one) for one in finished), *batches]
-
+    prepared = preparer(embedder, directory.fingerprint.partitions, decode, ahead, journeys)
     batches = op.flat_map_batch("prepare", op.input("records", flow, source), prepared)
-    logic = PartitionLogic.builder(
-        directory,
-        embedder,
-        rules,
-        fallback=load_embedder("hash"),
-        exact_tokens=load_tiktoken,
-        behind=behind,
-        models=models,
-    )
+    open_step = opener(directory, embedder, rules, models, behind)
 
     def in_one_thread(resumed: Snapshot | None) -> PartitionLogic:
         threadpool_limits(ONE_THREAD)  # OpenMP's hold for the thread that sets them, and this is a worker's
-        return logic(resumed)
+        return PartitionLogic(open_step, resumed)
 
     return op.stateful_batch("state", batches, in_one_thread)

@@ -23,14 +23,14 @@ from recallflow.connectors.probes import Probes
 from recallflow.errors import StateError, UsageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.config import Config
-from recallflow.flows.embedded import run_dataflow
+from recallflow.flows.dataflow import recovery_store, run_dataflow
 from recallflow.flows.enrich_begin import begin_enrichment, is_answered, read_again
 from recallflow.flows.enrich_metrics import EnrichmentMetrics, EnrichmentRunning, EnrichmentTally
 from recallflow.flows.enrich_models import EnrichmentModels, open_models
 from recallflow.flows.enrich_steps import FLOW_ID, Reader, UnderWay, build
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.known import KnownTopics
-from recallflow.flows.recovery import committed, has_store, recovery_store
+from recallflow.flows.recovery import committed, has_store
 from recallflow.flows.repeats import check_results
 from recallflow.flows.router import Router
 from recallflow.flows.serving import (

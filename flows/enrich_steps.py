@@ -26,7 +26,9 @@ from recallflow.flows.cycles import look_for_cycles
 from recallflow.flows.enrich_metrics import EnrichmentTally
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.model_settings import EnrichmentSettings
-from recallflow.operators.async_call import Completed, Failed, Runtime, async_call, async_input, batched
+from recallflow.operators.async_call import Completed, Failed, Runtime
+from recallflow.operators.async_call.batching import batched
+from recallflow.operators.async_call.steps import async_call, async_input
 from recallflow.operators.enrichment.results import Asked, unanswered
 from recallflow.operators.guard import report, twice
 from recallflow.outputs import DeadLetter, Derived, Done, Enriched, EnrichmentOutput, Receipted

@@ -7,9 +7,8 @@ import orjson
 
 from recallflow.events import PRODUCTION
 from recallflow.fields import EPOCH_MS_MIN, format_time
-from recallflow.flows.engine import LINES_FLOW_ID
 from recallflow.flows.rebuild import STATE_STEP
-from recallflow.flows.recovery import committed, has_store
+from recallflow.flows.recovery import LINES_FLOW_ID, committed, has_store
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused
 from recallflow.operators.sealed import open_records

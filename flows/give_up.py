@@ -13,8 +13,9 @@ from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import UsageError
 from recallflow.flows.begin import Begin, ends
+from recallflow.flows.dataflow import recovery_store
 from recallflow.flows.rebuild import began, positions
-from recallflow.flows.recovery import has_store, recovery_store
+from recallflow.flows.recovery import has_store
 from recallflow.state.directory import REWIND, hold
 
 

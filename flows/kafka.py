@@ -29,16 +29,16 @@ from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.config import Config
-from recallflow.flows.embedded import run_dataflow
+from recallflow.flows.dataflow import recovery_store, run_dataflow
 from recallflow.flows.embedding import open_embedder
 from recallflow.flows.encryption import open_at_rest
-from recallflow.flows.engine import FLOW_ID, build
+from recallflow.flows.engine import build
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.metrics import Metrics, Running
 from recallflow.flows.question_models import SPENDING, open_question_models
 from recallflow.flows.rebuild import check_not_behind, check_store, rebuild
-from recallflow.flows.recovery import recovery_store
+from recallflow.flows.recovery import FLOW_ID
 from recallflow.flows.repeats import check_repeats
 from recallflow.flows.router import Router
 from recallflow.flows.serving import (
@@ -57,7 +57,7 @@ from recallflow.flows.token_keys import TokenKeys, key_source
 from recallflow.flows.topics import check_control, judged_by_senders, stamped_by_log
 from recallflow.flows.trust import trust_of
 from recallflow.operators.answers.models import Models
-from recallflow.operators.async_call import WithCompletions
+from recallflow.operators.async_call.source import WithCompletions
 from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item, Refused

@@ -1,4 +1,4 @@
-"""The engine for callers in this process: the dataflow on a thread of its own, over a state directory."""
+"""The engine for callers in this process: on a thread of its own, over a state directory."""
 
 import asyncio
 import logging
@@ -27,6 +27,7 @@ from recallflow.errors import (
 )
 from recallflow.events import MemoryEvent, UserErase
 from recallflow.flows.config import Config
+from recallflow.flows.cycles import computing
 from recallflow.flows.embedded import Embedded
 from recallflow.flows.embedding_beside import Beside
 from recallflow.flows.encryption import open_at_rest
@@ -167,7 +168,7 @@ def _running(
     metrics: LocalMetrics,
     beside: Beside | None,
 ) -> Iterator[None]:
-    """Runs the dataflow on a thread. Raises what it ended with before it took anything."""
+    """Runs the engine on a thread. Raises what it ended with before it took anything."""
     failures: list[BaseException] = []
 
     def judge(record: Record) -> Item:
@@ -175,7 +176,10 @@ def _running(
 
     def run() -> None:
         try:
-            embedded.serve(calls, judge, metrics.tally.observe, None if beside is None else beside.attach)
+            with computing():
+                rules = embedded.rules(calls.queries, input_ends=False)
+                ahead = None if beside is None else beside.attach
+                embedded.direct(rules, decode=judge, observe=metrics.tally.observe, ahead=ahead).serve(calls)
         except BaseException as error:  # noqa: BLE001 - whoever calls is told
             failures.append(error)
             is_told = isinstance(error, RecallflowError | OSError)  # what another says may quote a memory
@@ -184,7 +188,7 @@ def _running(
         else:
             calls.fail("the engine has stopped")
 
-    thread = threading.Thread(target=run, name="recallflow-dataflow", daemon=True)
+    thread = threading.Thread(target=run, name="recallflow-engine", daemon=True)
     thread.start()
     calls.await_begin()
     if failures:

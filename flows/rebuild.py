@@ -10,8 +10,7 @@ from pathlib import Path
 
 from recallflow.errors import DiskFull, StateBehind, StateError, StorageError
 from recallflow.flows.begin import Begin
-from recallflow.flows.engine import FLOW_ID, LINES_FLOW_ID
-from recallflow.flows.recovery import GIVE_UP, committed, has_store
+from recallflow.flows.recovery import FLOW_ID, GIVE_UP, LINES_FLOW_ID, committed, has_store
 from recallflow.operators.snapshot import Snapshot
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import CACHE_BYTES

@@ -1,25 +1,25 @@
-"""Bytewax's recovery store, kept beside the state partitions.
+"""What Bytewax's recovery store holds, which is kept beside the state partitions.
 
 Bytewax resumes from the epoch that every worker had finished, but uses each key's latest snapshot below that epoch's
 number in the NEXT execution, also one that a killed execution wrote and never committed. Such a snapshot is ahead of
-the source: what lies between would come twice or not at all. So they are removed before each start.
+the source: what lies between would come twice or not at all. So they are removed before each start of a dataflow.
 """
 
 import contextlib
-import shutil
 import sqlite3
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
-
-from bytewax.recovery import RecoveryConfig, init_db_dir
 
 from recallflow.checked import unpickled
 from recallflow.errors import StorageError
 from recallflow.state.directory import RECOVERY
-from recallflow.state.files import check_room, sync, sync_tree
+from recallflow.state.files import check_room
 
+# A log and lines have each a flow of their own in the recovery store: the places of one, its queries that wait and its
+# outputs are nothing that the other could go on with.
+FLOW_ID = "recallflow"
+LINES_FLOW_ID = "lines"
 GIVE_UP = "--give-up-unanswered"
 
 
@@ -28,47 +28,15 @@ def has_store(state_dir: Path) -> bool:
     return any((state_dir / RECOVERY).glob("*.sqlite3"))
 
 
-def recovery_store(state_dir: Path) -> RecoveryConfig:
-    """The state directory's recovery store, holding committed snapshots only, and each of them as it was written. Made
-    aside and renamed, so that a kill leaves none or a whole one. Raises StorageError."""
-    store = state_dir / RECOVERY
-    try:
-        if not has_store(state_dir):
-            _create(store)
-        _drop_uncommitted(store)
-    except (OSError, RuntimeError, sqlite3.Error) as error:
-        check_room(state_dir, error)
-        raise StorageError(f"the recovery store in {store} cannot be used: {error}") from error
-    check_snapshots(state_dir)
-    return RecoveryConfig(store, timedelta(0))
-
-
-def _create(store: Path) -> None:
-    aside = store.with_name(f"{RECOVERY}.new")
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.rmtree(store, ignore_errors=True)
-    aside.mkdir()
-    try:
-        init_db_dir(aside, 1)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a Rust panic, which is no Exception
-        check_room(store.parent, error)
-        raise StorageError(f"{aside} cannot be made: {error}") from error
-    sync_tree(aside)
-    aside.rename(store)
-    sync(store.parent)
-
-
 def resume_epoch(files: list[sqlite3.Connection]) -> int:
     """The epoch the next execution begins at: the one all workers of the last execution had reached. Nothing of it, or
     of a later one, was committed."""
-    executions = _rows(files, "SELECT ex_num, worker_count, resume_epoch FROM exs")
+    executions = rows_of(files, "SELECT ex_num, worker_count, resume_epoch FROM exs")
     if not executions:
         return 0
     last, workers, resumed = max(executions)
     reached = dict.fromkeys(range(workers), resumed)
-    for number, worker, frontier in _rows(files, "SELECT ex_num, worker_index, worker_frontier FROM fronts"):
+    for number, worker, frontier in rows_of(files, "SELECT ex_num, worker_index, worker_frontier FROM fronts"):
         if number == last:
             reached[worker] = max(reached[worker], frontier)
     return int(min(reached.values()))
@@ -91,18 +59,18 @@ def committed(state_dir: Path, step: str) -> dict[str, Any]:
 def check_snapshots(state_dir: Path) -> None:
     """Reads all of the store. Raises StorageError where it is not sound, or a snapshot is none."""
     with _reading(state_dir) as files:
-        for (verdict,) in _rows(files, "PRAGMA integrity_check"):
+        for (verdict,) in rows_of(files, "PRAGMA integrity_check"):
             if verdict != "ok":
                 raise StorageError(verdict)
-        for (change,) in _rows(files, "SELECT ser_change FROM snaps WHERE ser_change IS NOT NULL"):
+        for (change,) in rows_of(files, "SELECT ser_change FROM snaps WHERE ser_change IS NOT NULL"):
             unpickled(change)
 
 
 def snapshot_time(state_dir: Path) -> str:
     """When the last snapshot was committed, or else when the store was made: a checkpoint keeps it."""
     with _reading(state_dir) as files:
-        committed_at = _rows(files, "SELECT created_at FROM snaps WHERE snap_epoch < ?", resume_epoch(files))
-        made_at = _rows(files, "SELECT created_at FROM parts")
+        committed_at = rows_of(files, "SELECT created_at FROM snaps WHERE snap_epoch < ?", resume_epoch(files))
+        made_at = rows_of(files, "SELECT created_at FROM parts")
     return f"{max(committed_at or made_at)[0]}+00:00"
 
 
@@ -121,14 +89,5 @@ def _reading(state_dir: Path) -> Iterator[list[sqlite3.Connection]]:
             ) from error
 
 
-def _drop_uncommitted(store: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(contextlib.closing(sqlite3.connect(file))) for file in store.glob("*.sqlite3")]
-        epoch = resume_epoch(files)
-        for file in files:
-            with file:
-                file.execute("DELETE FROM snaps WHERE snap_epoch >= ?", (epoch,))
-
-
-def _rows(files: list[sqlite3.Connection], query: str, *values: int) -> list[tuple[Any, ...]]:
+def rows_of(files: list[sqlite3.Connection], query: str, *values: int) -> list[tuple[Any, ...]]:
     return [row for file in files for row in file.execute(query, values)]

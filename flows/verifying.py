@@ -11,7 +11,7 @@ import orjson
 from recallflow.connectors.kafka.patience import Patience
 from recallflow.errors import DecryptionFailed, StateError, UsageError
 from recallflow.events import PRODUCTION
-from recallflow.flows.recovery import recovery_store
+from recallflow.flows.dataflow import recovery_store
 from recallflow.flows.settings import Settings
 from recallflow.operators import outbox
 from recallflow.owner import Owner

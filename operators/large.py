@@ -45,6 +45,11 @@ class LargeEvents:
         work = self._works.get(owner)
         return work is not None and not work.done
 
+    def begun(self, source: str) -> list[Item]:
+        """The events of a log whose steps an earlier process did not come to the end of."""
+        writes = [work.write for work in self._works.values() if work.write.record.position.source == source]
+        return sorted(writes, key=lambda write: write.record.position.offset)
+
     def begin(self, hot: HotOwner, write: Write) -> bool:
         """Whether the event needs steps; then they are marked as begun: a question that comes after a kill, but before
         the event, waits as well."""

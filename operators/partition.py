@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from itertools import chain
 from typing import Self
 
 from bytewax.operators import StatefulBatchLogic
@@ -11,7 +10,6 @@ from recallflow.embedder import Embedder, TokenCounter
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
 from recallflow.operators.events import Batch
-from recallflow.operators.recall.shared import Shared
 from recallflow.operators.rules import Rules
 from recallflow.operators.snapshot import Snapshot
 from recallflow.operators.step import Clocks, StateStep
@@ -43,23 +41,25 @@ class PartitionLogic(StatefulBatchLogic[Batch | Completion, Output, Snapshot]):
         """What Bytewax's `stateful_batch` asks for. `fallback` and `exact_tokens`: see `Shared`. `behind` says
         what of the log answers do not know yet, empty where they know all of it. `models`: those asked about questions,
         if there are any."""
-        given = clocks or Clocks()
-        shared = Shared.of(embedder, given.timer, fallback, exact_tokens)
-        return lambda resumed: cls(
-            lambda snapshot: StateStep(directory, shared, rules, given, behind, snapshot, models), resumed
+        open_step = StateStep.opener(
+            directory,
+            embedder,
+            rules,
+            clocks,
+            fallback=fallback,
+            exact_tokens=exact_tokens,
+            behind=behind,
+            models=models,
         )
+        return lambda resumed: cls(open_step, resumed)
 
     def on_batch(self, values: list[Batch | Completion]) -> tuple[Iterable[Output], bool]:
-        batches = [value for value in values if isinstance(value, Batch)]
-        finished = [value.call for value in values if isinstance(value, Completion)]
         if self._step is None:
+            batches = [value for value in values if isinstance(value, Batch)]
             if not batches:  # a completion of an earlier run in this process
                 return [], StatefulBatchLogic.RETAIN
             self._step = self._open_step(Snapshot.empty(batches[0].partition))
-        # Before what comes behind them: they were asked earlier.
-        outputs = self._step.receive(finished) if finished else []
-        outputs += self._step.apply(chain.from_iterable(batch.items for batch in batches))
-        return outputs, StatefulBatchLogic.RETAIN
+        return self._step.take(values), StatefulBatchLogic.RETAIN
 
     def on_notify(self) -> tuple[Iterable[Output], bool]:
         return self._opened.advance(), StatefulBatchLogic.RETAIN

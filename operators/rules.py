@@ -17,7 +17,7 @@ class Rules:
     (None: all come from one log), topics that a query may name in `reply_to` with their partition counts (None: it is
     not read), whether the input is a log that ends, what tenants' operators decided, what writes the graph, whether
     queries may follow it, the records to refuse unread, what is wanted of the enrichment flow (None: nobody reads
-    requests), and whether an access record is kept."""
+    requests), whether an access record is kept, and whether a record may come again after a kill."""
 
     model: str
     episode_gap_ms: int
@@ -31,3 +31,4 @@ class Rules:
     skips: frozenset[Position] = frozenset()
     wanted: Wanted | None = None
     audited: bool = False
+    comes_again: bool = True

@@ -12,15 +12,19 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from typing import Self
 
+from recallflow.embedder import Embedder, TokenCounter
 from recallflow.errors import StateBehind
 from recallflow.operators import outbox
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Asides
 from recallflow.operators.answers.models import Models
 from recallflow.operators.answers.queries import Queries
+from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Ask, Item, Refused, Write
+from recallflow.operators.events import Ask, Batch, Item, Refused, Write
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.large import Queue
 from recallflow.operators.prepare import prepare
@@ -81,7 +85,34 @@ class StateStep:
         # the next.
         self._through: tuple[dict[str, int], dict[str, int]] = ({}, self._through_now())
 
+    @classmethod
+    def opener(
+        cls,
+        directory: StateDirectory,
+        embedder: Embedder,
+        rules: Rules,
+        clocks: Clocks | None = None,
+        *,
+        fallback: Embedder | None = None,
+        exact_tokens: Callable[[], TokenCounter | None] = lambda: None,
+        behind: Callable[[], str] = lambda: "",
+        models: Models | None = None,
+    ) -> Callable[[Snapshot], Self]:
+        """What opens state partitions, which share what they answer with. `fallback` and `exact_tokens`: see
+        `Shared`."""
+        given = clocks or Clocks()
+        shared = Shared.of(embedder, given.timer, fallback, exact_tokens)
+        return lambda resumed: cls(directory, shared, rules, given, behind, resumed, models)
+
     # ------------------------------------------------------------------ batches
+
+    def take(self, values: Iterable[Batch | Completion]) -> list[Output]:
+        """What comes for the state partition at a time: calls of models that have ended, and batches."""
+        given = [*values]
+        finished = [value.call for value in given if isinstance(value, Completion)]
+        # Before what comes behind them: they were asked earlier.
+        outputs = self.receive(finished) if finished else []
+        return outputs + self.apply(chain.from_iterable(value.items for value in given if isinstance(value, Batch)))
 
     def apply(self, items: Iterable[Item]) -> list[Output]:
         """One batch: what its items put out, and then what is through."""
@@ -145,6 +176,20 @@ class StateStep:
                     return outputs
                 self._queue.hold(item, first=True)
                 return []
+
+    # ------------------------------------------------------------------ logs that nobody reads again
+
+    def go_on(self, source: str) -> None:
+        """Goes on with events of a log that took steps when the process ended: no snapshot and no source brings them
+        again."""
+        for item in prepare(self._embedder, self._writes.begun(source)):
+            self._queue.hold(item)
+
+    def next_offset(self, source: str) -> int:
+        """The offset behind all that was applied of a log, and behind what is still held."""
+        held = (item.record.position for item in self._queue.items())
+        offsets = [position.offset for position in held if position.source == source]
+        return 1 + max(self._partition.applied.get(source, -1), *offsets, -1)
 
     # ------------------------------------------------------------------ snapshots
 

@@ -31,7 +31,7 @@ from recallflow.owner import Owner
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt
 from recallflow.state.hot_owner import Owners
-from recallflow.state.partition import Partition
+from recallflow.state.partition import Partition, Values
 
 # What comes of a record by more than its own fields, and may come out differently another time.
 PASSING = ("internal_error", "skipped", "unauthenticated", "forbidden")
@@ -61,6 +61,10 @@ class Writes:
         """Whether steps of an owner's event are still to be done."""
         return self._large.is_at_work(owner) or self._erasures.is_at_work(owner)
 
+    def begun(self, source: str) -> list[Item]:
+        """The events of a log whose steps an earlier process did not come to the end of."""
+        return self._large.begun(source)
+
     def advance(self) -> None:
         """Does one step of one event that takes several."""
         self._large.advance()
@@ -89,7 +93,7 @@ class Writes:
             outputs = [DeadLetter(record, 0, redaction.unreadable(), STEP)]
         ended = self._large.end(owner)
         whose = None if view is None or view.unfit == "erased" else owner
-        kept = ended if record.silent else ended | outbox.encode(self._partition, record, outputs, whose)
+        kept = ended | self._kept(record, outputs, whose)
         position = self._counted(record.position)
         if view is None:
             self._partition.stage(kept, position)
@@ -127,7 +131,7 @@ class Writes:
             outputs = [DeadLetter(record, 0, refusal, STEP)]
         if self._rules.audited:
             outputs = [*outputs, audit.erased(write, refusal)]
-        kept = {} if record.silent else outbox.encode(self._partition, record, outputs)
+        kept = self._kept(record, outputs)
         if erasure is None:
             self._partition.stage(kept, self._counted(record.position))
         else:
@@ -148,11 +152,17 @@ class Writes:
         if item.error.code in PASSING and item.query_id is None:
             if self._partition.is_applied(record.position):
                 return self._again(record)
-            kept = {} if record.silent else outbox.encode(self._partition, record, letters)
+            kept = self._kept(record, letters)
         else:
             kept = {}
         self._partition.stage(kept, self._counted(record.position))
         return [] if record.silent else letters
+
+    def _kept(self, record: Record, outputs: Sequence[Kept], owner: Owner | None = None) -> Values:
+        """What keeps a record's outputs until they are delivered: nothing where nobody would ask for them again."""
+        if record.silent or not self._rules.comes_again:
+            return {}
+        return outbox.encode(self._partition, record, outputs, owner)
 
     def _again(self, record: Record) -> Sequence[Kept]:
         if record.silent:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from recallflow.operators.answers.models import Answers, Job, Models
 from recallflow.operators.async_call import Call, Completed, Completion
-from recallflow.operators.async_call.logic import numbers
+from recallflow.operators.async_call.completions import numbers
 from recallflow.operators.events import Ask
 from recallflow.operators.recall.said import Received, Said, Wanted
 from recallflow.operators.recall.stages import Find, Found

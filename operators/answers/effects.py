@@ -53,9 +53,9 @@ class Marks:
         return dict.fromkeys(self._generations.popleft())
 
 
-def stage_effects(partition: Partition, marks: Marks, hot: HotOwner, ask: Ask, effects: Effects) -> None:
-    """Stages what an answer leaves behind, unless it is in."""
-    staged = marks.mark(ask.record)
+def stage_effects(partition: Partition, marks: Marks | None, hot: HotOwner, ask: Ask, effects: Effects) -> None:
+    """Stages what an answer leaves behind, unless it is in. `marks`: None where no query comes again."""
+    staged = {} if marks is None else marks.mark(ask.record)
     if staged is None:
         return
     if effects.seqs and (ask.query.id is None or _is_new(partition, hot, ask.query.id, staged)):

@@ -18,7 +18,7 @@ from recallflow.errors import EmbedderError, ModelError
 from recallflow.llm import EmbeddingService, LanguageModel, Prompt
 from recallflow.operators.answers.scoring import Scorer
 from recallflow.operators.async_call import Completions, Runtime
-from recallflow.operators.async_call.logic import numbers
+from recallflow.operators.async_call.completions import numbers
 from recallflow.operators.recall.rerank import Scored, Text
 from recallflow.operators.recall.said import Ended, Kind, LlmStep, ModelStep, Wanted
 from recallflow.records import Position

@@ -59,7 +59,7 @@ class Queries:
         self._behind = behind
         self._asides = asides
         self._received: list[Question] = []
-        self._marks = Marks(partition)
+        self._marks = Marks(partition) if rules.comes_again else None
         self._pasts = Pasts(owners, answerer.embedder, rules.episode_gap_ms)
         self._turns = Turns(answerer)
         self._had_turn = False  # the first of these, in this batch: it was looked up
@@ -160,7 +160,8 @@ class Queries:
 
     def forget_marks(self) -> None:
         """A snapshot is taken: marks of the answers before the last one but one are not asked for any more."""
-        self._partition.stage(self._marks.next_generation())
+        if self._marks is not None:
+            self._partition.stage(self._marks.next_generation())
 
     # ------------------------------------------------------------------ answers
 

@@ -18,33 +18,15 @@ How it works:
    polls. A completion only names its call: the result is handed over within the process.
 4. Where the input ends, what is pending stays in the snapshot.
 
+What needs Bytewax is imported from its module: calls are made where there is no dataflow as well. `steps.py` has the
+operators, `batching.py` batches, `logic.py` the state per key, `source.py` the source that emits completions.
+
 No back-pressure crosses from a stateful step to a source: a source that should stop reading ahead counts what it gave
 and what came out.
 """
 
-from recallflow.operators.async_call.batching import BatchingLogic, Held, batched
-from recallflow.operators.async_call.completions import Completion, Completions, WithCompletions
-from recallflow.operators.async_call.logic import AsyncCallLogic, Snapshot
+from recallflow.operators.async_call.completions import Completion, Completions
 from recallflow.operators.async_call.results import CallError, Completed, Failed, Result
 from recallflow.operators.async_call.runtime import Call, Runtime
-from recallflow.operators.async_call.steps import InputOut, async_call, async_input
 
-__all__ = [
-    "AsyncCallLogic",
-    "BatchingLogic",
-    "Call",
-    "CallError",
-    "Completed",
-    "Completion",
-    "Completions",
-    "Failed",
-    "Held",
-    "InputOut",
-    "Result",
-    "Runtime",
-    "Snapshot",
-    "WithCompletions",
-    "async_call",
-    "async_input",
-    "batched",
-]
+__all__ = ["Call", "CallError", "Completed", "Completion", "Completions", "Failed", "Result", "Runtime"]

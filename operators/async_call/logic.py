@@ -2,17 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from itertools import count
 from typing import Generic
 
 from bytewax.operators import StatefulBatchLogic
 
 from recallflow.checked import Checked
-from recallflow.operators.async_call.completions import Completion
+from recallflow.operators.async_call.completions import Completion, numbers
 from recallflow.operators.async_call.results import Result, V, W
 from recallflow.operators.async_call.runtime import Call, Runtime
-
-numbers = count()  # of steps and calls; an earlier run in this process may still have calls under way
 
 
 @dataclass(frozen=True, slots=True)

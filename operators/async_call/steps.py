@@ -9,10 +9,11 @@ from bytewax.dataflow import Dataflow, Stream, operator
 from bytewax.inputs import FixedPartitionedSource
 from bytewax.operators import KeyedStream
 
-from recallflow.operators.async_call.completions import Completion, Completions, WithCompletions, X
-from recallflow.operators.async_call.logic import AsyncCallLogic, numbers
+from recallflow.operators.async_call.completions import Completion, Completions, numbers
+from recallflow.operators.async_call.logic import AsyncCallLogic
 from recallflow.operators.async_call.results import Result, V, W
 from recallflow.operators.async_call.runtime import Runtime
+from recallflow.operators.async_call.source import WithCompletions, X
 
 
 @dataclass(frozen=True)

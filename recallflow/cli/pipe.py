@@ -12,6 +12,7 @@ from recallflow.cli.options import ENGINE, GRAPH, LLM, RERANK, add_control, add_
 from recallflow.connectors.lines import Delivery, PumpFeed, bounded_lines
 from recallflow.flows.embedded import Embedded, rejection
 from recallflow.flows.encryption import open_at_rest
+from recallflow.flows.lines import run_lines
 from recallflow.limits import RECORD_BYTES
 from recallflow.outputs import Answer, DeadLetter, Receipted
 
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
             first.append(offset)
             return PumpFeed(lines)
 
-        embedded.run(TOPIC, open_feed, _printer(first, receipts=options.receipts), rewinds=False)
+        run_lines(embedded, TOPIC, open_feed, _printer(first, receipts=options.receipts), rewinds=False)
     return 0
 
 

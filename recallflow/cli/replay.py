@@ -19,6 +19,7 @@ from recallflow.errors import UsageError
 from recallflow.flows.embedded import Embedded, rejection
 from recallflow.flows.embedding import open_embedder
 from recallflow.flows.encryption import open_at_rest
+from recallflow.flows.lines import run_lines
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused, Write
 from recallflow.operators.prepare import check_dimension
@@ -78,7 +79,7 @@ def _replay(
             counts["before"] = offset
             return IteratorFeed(read_log(path, scope, log_format, skip=offset))
 
-        embedded.run(_topic(path), open_feed, _counter(rejects, counts, bar), rewinds=True, workers=workers)
+        run_lines(embedded, _topic(path), open_feed, _counter(rejects, counts, bar), rewinds=True, workers=workers)
     summary = f"{path.name}: {counts['events']} events"
     if counts["before"]:
         summary += f", {counts['before']} before were there from an earlier run"

@@ -9,7 +9,8 @@ from confluent_kafka import Producer
 from benchmarks.broker import Cluster
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.source import KafkaSource
-from recallflow.operators.async_call import Completion, Completions, WithCompletions
+from recallflow.operators.async_call import Completion, Completions
+from recallflow.operators.async_call.source import WithCompletions
 from tests.kafka.harness import until
 
 Names = Callable[[str], str]

@@ -28,8 +28,8 @@ async def write(service: LocalService, run: str, writer: int) -> None:
             "id": f"{run}-{number}",
             "content": said,
         }
-        await service.store(parse(orjson.dumps(event)), ())  # type: ignore[arg-type]
-        print(event["user_id"], event["id"], flush=True)
+        stored = await service.store(parse(orjson.dumps(event)), ())  # type: ignore[arg-type]
+        print(event["user_id"], event["id"], stored.position, flush=True)
         number += 1
 
 

@@ -29,8 +29,9 @@ from bytewax.testing import cluster_main
 from openai import AsyncOpenAI
 
 from recallflow.checked import Checked
-from recallflow.flows.recovery import recovery_store
-from recallflow.operators.async_call import Completed, Completions, Failed, Runtime, async_call, async_input
+from recallflow.flows.dataflow import recovery_store
+from recallflow.operators.async_call import Completed, Completions, Failed, Runtime
+from recallflow.operators.async_call.steps import async_call, async_input
 from tests.starts import Starts
 
 CAPACITY = 100

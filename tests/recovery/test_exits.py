@@ -42,13 +42,13 @@ LINES = b"".join(
     )
 )
 PLACES = [
-    "connectors.lines.LineSource.list_parts",
-    "connectors.lines.LineSource.build_part",
-    "connectors.lines.LinePart.next_batch",
-    "connectors.lines.LinePart.snapshot",
-    "connectors.lines.LinePart.close",
-    "connectors.lines.InOrder.write_batch",
-    "connectors.lines.InOrder.snapshot",
+    "connectors.line_parts.LineSource.list_parts",
+    "connectors.line_parts.LineSource.build_part",
+    "connectors.line_parts.LinePart.next_batch",
+    "connectors.line_parts.LinePart.snapshot",
+    "connectors.line_parts.LinePart.close",
+    "connectors.line_parts.InOrder.write_batch",
+    "connectors.line_parts.InOrder.snapshot",
     "operators.partition.PartitionLogic.on_batch",
     "operators.partition.PartitionLogic.snapshot",
     "state.directory.StateDirectory.sync",
@@ -147,7 +147,7 @@ def test_an_interrupt_says_nothing(broken: Broken) -> None:
 
 def test_a_full_disk_under_the_recovery_store_is_one_line(broken: Broken) -> None:
     """No file may grow over what the state partitions are content with."""
-    line = the_line(broken("disk", "connectors.lines.InOrder.snapshot", "pipe"))
+    line = the_line(broken("disk", "connectors.line_parts.InOrder.snapshot", "pipe"))
     assert line.startswith("recallflow: the recovery store could not be written (")
     assert line.endswith("start again, it continues where it stopped")
 

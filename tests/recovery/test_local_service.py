@@ -25,7 +25,7 @@ def acknowledged(state_dir: Path, run: str, count: int) -> list[list[str]]:
         first = [process.stdout.readline() for _ in range(count)]
         process.kill()
         rest = process.stdout.readlines()
-    return [line.split() for line in (*first, *rest) if line.endswith("\n")]
+    return [line.split()[:2] for line in (*first, *rest) if line.endswith("\n")]
 
 
 def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:

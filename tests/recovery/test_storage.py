@@ -15,6 +15,7 @@ from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.errors import StateInUse
 from recallflow.flows.embedded import Embedded
+from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer
 from recallflow.owner import Owner
@@ -265,9 +266,9 @@ def answers_with(tmp_path: Path) -> Callable[[list[bytes], int], list[dict[str, 
 
         fingerprint = settings.fingerprint(embedder)
         with StateDirectory.open(tmp_path / f"{cache_bytes}", fingerprint, cache_bytes) as directory:
-            engine = Embedded(directory, embedder, settings, None)
+            engine = Embedded(directory, embedder, settings, lasting=True)
             # A line a batch: owners leave memory between batches.
-            engine.run("lines", lambda _: OneByOne(iter(lines)), collect, rewinds=False)
+            run_lines(engine, "lines", lambda _: OneByOne(iter(lines)), collect, rewinds=False)
         return answers
 
     return run

@@ -11,6 +11,7 @@ from recallflow.connectors.kafka.sink import Delivered
 from recallflow.connectors.kafka.source import Offsets
 from recallflow.errors import StorageError
 from recallflow.operators import async_call
+from recallflow.operators.async_call import logic
 from recallflow.operators.snapshot import Snapshot
 
 KINDS: list[Checked | None] = [
@@ -18,7 +19,7 @@ KINDS: list[Checked | None] = [
     lines.Offsets({"stdin": 1_900_017}),
     Delivered(1_900_017, ((b"memory.events:0:5", b"1"),), "an id"),
     Snapshot(3, {"memory.events:0": 1_900_016}, {"query.events:0": 254}, (b"sealed",), {}, (b"held",)),
-    async_call.Snapshot("key", (("item", async_call.Completed("item", 300)), ("another", None))),
+    logic.Snapshot("key", (("item", async_call.Completed("item", 300)), ("another", None))),
     None,
 ]
 

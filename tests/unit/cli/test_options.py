@@ -132,14 +132,15 @@ def test_topics_create_checks_before_it_asks_kafka(cli: Cli, words: list[str]) -
 
 @pytest.fixture
 def rules(monkeypatch: pytest.MonkeyPatch) -> list[Rules]:
-    """What the dataflow of a command is built with."""
+    """What the engine of a command is made with."""
     seen: list[Rules] = []
+    rules_of = Embedded.rules
 
-    def noting(*arguments: Any, **named: Any) -> Any:
-        seen.append(arguments[-1])
-        return build(*arguments, **named)
+    def noting(self: Embedded) -> Rules:
+        seen.append(rules_of(self))
+        return seen[-1]
 
-    monkeypatch.setattr("recallflow.flows.embedded.build", noting)
+    monkeypatch.setattr(Embedded, "rules", noting)
     return seen
 
 

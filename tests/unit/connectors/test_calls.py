@@ -4,7 +4,6 @@ import pytest
 
 from recallflow.connectors import calls
 from recallflow.connectors.calls import Calls
-from recallflow.connectors.lines import Offsets
 from recallflow.errors import SourceError
 
 TOPICS = ("events", "queries")
@@ -16,7 +15,7 @@ def test_callers_that_give_up_leave_no_endless_queue_before_a_dataflow_that_stan
 ) -> None:
     monkeypatch.setattr(calls, "QUEUED_MAX", 5)
     put = Calls(*TOPICS, clock_ms=lambda: 1)
-    put.begin(Offsets(dict.fromkeys(TOPICS, 0)))
+    put.begin(dict.fromkeys(TOPICS, 0))
 
     def give_up() -> None:
         with put.put(topic, b"{}", ()):

@@ -16,20 +16,10 @@ from bytewax.dataflow import Dataflow
 from bytewax.recovery import RecoveryConfig, init_db_dir
 from bytewax.testing import TestingSink, TestingSource, cluster_main, run_main
 
-from recallflow.operators.async_call import (
-    AsyncCallLogic,
-    Call,
-    CallError,
-    Completed,
-    Completion,
-    Completions,
-    Failed,
-    Runtime,
-    Snapshot,
-    WithCompletions,
-    async_call,
-    async_input,
-)
+from recallflow.operators.async_call import Call, CallError, Completed, Completion, Completions, Failed, Runtime
+from recallflow.operators.async_call.logic import AsyncCallLogic, Snapshot
+from recallflow.operators.async_call.source import WithCompletions
+from recallflow.operators.async_call.steps import async_call, async_input
 
 Item = tuple[str, int]
 Fn = Callable[[int], Awaitable[Any]]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.operators.async_call import BatchingLogic, Held
+from recallflow.operators.async_call.batching import BatchingLogic, Held
 
 SIZE, WAIT_S = 3, 2.0
 

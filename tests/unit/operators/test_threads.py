@@ -13,6 +13,7 @@ from recallflow.connectors.embedders import HashEmbedder
 from recallflow.connectors.lines import IteratorFeed
 from recallflow.embedder import Matrix
 from recallflow.flows.embedded import Embedded
+from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
 
 OWNERS = 12
@@ -42,7 +43,9 @@ def test_every_native_library_has_one_thread_where_the_state_is_worked_on(tmp_pa
     looking = Looking()
     with threadpool_limits(4), Embedded.open(Settings(), tmp_path / "state") as embedded:
         embedded.embedder = looking
-        embedded.run("lines", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False, workers=workers)
+        run_lines(
+            embedded, "lines", lambda _: IteratorFeed(iter(lines)), lambda *_: None, rewinds=False, workers=workers
+        )
         after = {one["num_threads"] for one in threadpool_info()}
     assert [*looking.threads.values()] == [{1}] * workers
     assert after == {4}  # as before

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from recallflow.control import Rollout
 from recallflow.decisions import History
 from recallflow.flows.embedded import Embedded
+from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
 from recallflow.operators.graph import query_graph
 from recallflow.operators.graph.gate import Compared
@@ -51,7 +52,7 @@ def answered(lines: list[bytes], sizes: list[int], partitions: int = 1) -> list[
         found.extend(orjson.loads(output.body) for output in outputs if isinstance(output, Answer))
 
     with Embedded.open(Settings(partitions=partitions), None, history) as embedded:
-        embedded.run("lines", lambda _: Chunks(lines, sizes), deliver, rewinds=False, clock_ms=lambda: DAY_MS)
+        run_lines(embedded, "lines", lambda _: Chunks(lines, sizes), deliver, rewinds=False, clock_ms=lambda: DAY_MS)
     return [{name: value for name, value in one.items() if name not in TIMES} for one in found]
 
 
