@@ -142,7 +142,8 @@ def told_by(module: str, state_dir: Path, run: str, count: int) -> list[tuple[st
         first = [process_.stdout.readline() for _ in range(count)]
         process_.kill()
         rest = process_.stdout.readlines()
-    return [(user, id_, position) for line in (*first, *rest) if line.endswith("\n") for user, id_, position in [line.split()]]
+    whole = (line.split() for line in (*first, *rest) if line.endswith("\n"))
+    return [(user, id_, position) for user, id_, position in whole]
 
 
 def test_kills_by_turns_lose_nothing_repeat_nothing_and_no_position_is_given_twice(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from recallflow import __version__
 from recallflow.cli.options import ENGINE, PACE, add_settings, config
 from recallflow.errors import UsageError
-from recallflow.flows.engine import build
+from recallflow.flows.embedded import Embedded
 from recallflow.flows.settings import Settings
 from recallflow.operators.rules import Rules
 
