@@ -25,12 +25,15 @@ class BehindKafka(NamedTuple):
 def open_behind_kafka(config: Config, decisions: History) -> Iterator[BehindKafka]:
     """The service, once all that was decided up to now is in `decisions`, which goes on growing. Raises SourceError
     where Kafka cannot be reached, refuses us, or has no such topics."""
+    sys.setswitchinterval(SWITCH_S)
+    table = ControlTable(config.kafka, config.topics.control, history=decisions, secret=config.auth.control_secret)
+    named, timeout_s = service_topics(config), config.serve.timeout_s
+    with closing(table), closing(KafkaService(config.kafka, named, timeout_s, table.failure)) as service:
+        yield BehindKafka(service, table.failure)
+
+
+def service_topics(config: Config) -> ServiceTopics:
+    """What a service writes and reads."""
     topics, chosen = config.topics, config.serve
     replies = Inbox(chosen.reply_topic, True, chosen.reply_partition) if chosen.reply_topic is not None else None
-    named = ServiceTopics(
-        topics.memory, topics.queries, topics.responses, topics.receipts, topics.dead_letters, replies
-    )
-    sys.setswitchinterval(SWITCH_S)
-    table = ControlTable(config.kafka, topics.control, history=decisions, secret=config.auth.control_secret)
-    with closing(table), closing(KafkaService(config.kafka, named, chosen.timeout_s, table.failure)) as service:
-        yield BehindKafka(service, table.failure)
+    return ServiceTopics(topics.memory, topics.queries, topics.responses, topics.receipts, topics.dead_letters, replies)

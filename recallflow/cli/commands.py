@@ -18,6 +18,7 @@ from recallflow.cli import (
     kafka,
     keys,
     mcp,
+    memories,
     memory,
     person,
     pipe,
@@ -26,6 +27,7 @@ from recallflow.cli import (
     replay,
     schema,
     serve,
+    tail,
 )
 from recallflow.cli.failures import failed, hooked
 from recallflow.cli.log import in_json
@@ -41,8 +43,8 @@ def commands() -> argparse.ArgumentParser:
     parser.set_defaults(debug=False)
     parser.add_argument("--version", action="version", version=f"recallflow {__version__}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    first = demo, pipe, memory, replay, graph, categories, quota, keys
-    for module in (*first, kafka, enrich, serve, mcp, doctor, reembed, dlq, inspect, person, erase, schema):
+    first = demo, pipe, memory, memories, replay, graph, categories, quota, keys
+    for module in (*first, kafka, enrich, serve, tail, mcp, doctor, reembed, dlq, inspect, person, erase, schema):
         module.add_to(added)
     _add_debug(parser)
     return parser

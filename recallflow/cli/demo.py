@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from recallflow.cli.memory import ranked
-from recallflow.cli.output import paragraph
+from recallflow.cli.memory_text import print_ranked
+from recallflow.cli.output import console, paragraph
 from recallflow.errors import RecallflowError
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
@@ -56,7 +56,7 @@ def _print_answers(
         print(f"\n{paragraph(f'{question.note} [{how}]')}")
         print(paragraph(query["query"], "   ", "?  "))
         for memory in response["memories"]:
-            print(ranked(memory))
+            print_ranked(console(), memory)
     print("\nYour own memory:")
     print('  recallflow remember "I moved to Porto" --state-dir memory')
     print('  recallflow ask "Where do I live?" --state-dir memory')

@@ -1,18 +1,16 @@
 """`recallflow remember` and `recallflow ask`: one memory, one question."""
 
 import argparse
-import time
+from collections.abc import Mapping
 from typing import Any, get_args
 
-import orjson
+from rich.text import Text
 
-from recallflow.cli.options import ENGINE, GRAPH, LLM, RERANK, add_control, add_owner, add_settings, config, decisions
-from recallflow.cli.output import paragraph
-from recallflow.errors import RecallflowError
-from recallflow.flows.embedded import Processed, process
-from recallflow.flows.encryption import open_at_rest
+from recallflow.cli.engine import add_engine, opened
+from recallflow.cli.memory_text import one_line, print_block, print_ranked, print_warnings
+from recallflow.cli.options import GRAPH, LLM, RERANK, add_control
+from recallflow.cli.output import console, json_line
 from recallflow.queries import Mode
-from recallflow.state.directory import describe
 
 NOTHING_RELEVANT = "nothing_relevant"
 _SEEN = {"no_memories", "k_exceeds_memories", NOTHING_RELEVANT}  # warnings of what the list of memories shows
@@ -25,10 +23,18 @@ _STEPS = {  # of a language model
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    remember = commands.add_parser("remember", help="store one memory", description="Stores one memory.")
+    remember = commands.add_parser(
+        "remember",
+        help="store one memory",
+        description="Stores one memory, and prints its id once it is applied: what asks after that finds it.",
+    )
     remember.add_argument("text", metavar="TEXT")
     remember.add_argument("--kind", default="fact", metavar="KIND", help="fact, preference, rule, … (default: fact)")
     remember.add_argument("--id", metavar="ID", help="idempotency key")
+    remember.add_argument("--session", dest="session_id", metavar="ID", help="the conversation that it is of")
+    remember.add_argument("--category", metavar="NAME", help="what it is about")
+    remember.add_argument("--tag", dest="tags", action="append", metavar="TAG", help="a label; may be given often")
+    add_engine(remember)
     remember.set_defaults(run=run_remember)
     ask = commands.add_parser("ask", help="ask one question", description="Asks one question.")
     ask.add_argument("question", metavar="QUESTION")
@@ -37,81 +43,74 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     ask.add_argument(
         "--min-relevance", type=float, metavar="X", help="only memories at least so relevant, 0 to 1; 0 shows any"
     )
+    ask.add_argument("--as-of", metavar="TIME", help="as of that time: nothing that was said after it")
+    ask.add_argument("--known-at", metavar="TIME", help="with what the engine knew then, whenever it had been said")
+    ask.add_argument("--after", metavar="POSITION", help="once what was written there is applied")
+    ask.add_argument("--explain", action="store_true", help="show every reason, and how each score came about")
     for step, text in _STEPS.items():
         ask.add_argument(f"--{step.replace('_', '-')}", action="store_true", help=f"with --llm: {text}")
     add_control(ask)
+    add_engine(ask, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms")
     ask.set_defaults(run=run_ask)
-    for parser in (remember, ask):
-        parser.add_argument("--json", action="store_true", help="print the response as JSON")
-        add_settings(parser, *ENGINE, *((*GRAPH, *RERANK, *LLM, "llm.query_timeout_ms") if parser is ask else ()))
-        add_owner(parser)
 
 
 def run_remember(options: argparse.Namespace) -> int:
-    event = {"type": "memory", "content": options.text, "kind": options.kind, "receipt": True}
-    if options.id is not None:
-        event["id"] = options.id
-    receipt = _run(options, event).receipts[0]
-    print(orjson.dumps(receipt).decode() if options.json else f"{receipt['outcome']}: {receipt['memory_id']}")
+    named = ("id", "session_id", "category", "tags")
+    fields = {name: given for name in named if (given := getattr(options, name)) is not None}
+    with opened(options) as engine:
+        receipt = engine.send("memory", {"content": options.text, "kind": options.kind} | fields)
+    if options.json:
+        json_line(receipt.model_dump(exclude_unset=True))
+        return 0
+    console().print(Text.assemble((receipt.outcome, "green"), f": {one_line(receipt.memory_id or '')}"), soft_wrap=True)
+    if receipt.code is not None:
+        print_warnings(console(), [{"code": receipt.code, "detail": receipt.detail or ""}])
     return 0
 
 
 def run_ask(options: argparse.Namespace) -> int:
-    describe(config(options).named_state_dir())  # asking makes no directory
-    query = {"type": "recall", "query": options.question, "k": options.k, "mode": options.mode}
-    if options.min_relevance is not None:
-        query["min_relevance"] = options.min_relevance
-    query |= {step: True for step in _STEPS if getattr(options, step)}
-    response = _run(options, query).responses[0]
-    print(orjson.dumps(response).decode() if options.json else _readable(response, options))
+    with opened(options) as engine:
+        response = engine.ask("recall", _query(options)).model_dump(mode="json", exclude_unset=True)
+    if options.json:
+        json_line(response)
+    else:
+        _print(response, options)
     return 1 if response["status"] == "error" else 0
 
 
-def _run(options: argparse.Namespace, event: dict[str, Any]) -> Processed:
-    chosen = config(options)
-    scope = {"tenant_id": options.tenant, "user_id": options.user, "environment": options.environment}
-    stamped = event | scope | {"timestamp": time.time_ns() // 1_000_000}
-    known = decisions(options) if "control" in options else None
-    at_rest, path = open_at_rest(chosen.encryption), chosen.named_state_dir()
-    processed = process([orjson.dumps(stamped)], chosen.engine, path, known, chosen.models, at_rest)
-    if processed.rejected and not processed.responses:
-        raise RecallflowError(processed.rejected[0]["error"]["message"])
-    return processed
+def _query(options: argparse.Namespace) -> dict[str, Any]:
+    moments = {"event_time": options.as_of, "ingestion_time": options.known_at}
+    as_of = {name: at for name, at in moments.items() if at is not None}
+    given = {"min_relevance": options.min_relevance, "as_of": as_of or None, "wait_for": options.after}
+    asked = {"query": options.question, "k": options.k, "mode": options.mode}
+    asked |= {name: value for name, value in given.items() if value is not None}
+    return asked | {step: True for step in _STEPS if getattr(options, step)}
 
 
-def _readable(response: dict[str, Any], options: argparse.Namespace) -> str:
+def _print(response: Mapping[str, Any], options: argparse.Namespace) -> None:
+    target = console()
     if response["status"] == "error":
-        return f"error: {response['error']['message']}"
-    lines = [f"{w['code']}: {w['detail']}" for w in response["warnings"] if w["code"] not in _SEEN]
-    codes, shown = {w["code"] for w in response["warnings"]}, response["memories"]
+        target.print(Text(one_line(f"error: {response['error']['message']}"), "red"), soft_wrap=True)
+        return
+    print_warnings(target, [one for one in response["warnings"] if one["code"] not in _SEEN])
+    codes, shown = {one["code"] for one in response["warnings"]}, response["memories"]
     if "decryption_failed" in codes and not shown:
-        return "\n".join(lines)
+        return
     if options.select_categories or response.get("sufficient"):
-        summaries = response["context"]["summaries"].items()
-        lines += [paragraph(f"{category}: {summary}", "  ") for category, summary in summaries]
+        for category, summary in response["context"]["summaries"].items():
+            print_block(target, Text(one_line(f"{category}: {summary}")), "  ")
     if response.get("sufficient"):
-        return "\n".join(lines)
+        return
     if NOTHING_RELEVANT in codes and (options.min_relevance is None or not shown):
-        return "\n".join([*lines, "nothing about that (--min-relevance 0 shows the nearest memories)"])
-    return "\n".join(lines + ([ranked(memory) for memory in shown] or ["nothing remembered yet"]))
+        target.print("nothing about that (--min-relevance 0 shows the nearest memories)", soft_wrap=True)
+        return
+    for memory in shown:
+        print_ranked(target, memory, explain=options.explain)
+    if not shown:
+        target.print(nothing_of(options), soft_wrap=True)
 
 
-def ranked(memory: dict[str, Any]) -> str:
-    """One memory of an answer, over two lines or more."""
-    who = memory["name"] or memory["role"] or memory["kind"]
-    shown = _passage(memory["content"], memory["excerpt"])
-    first = paragraph(f"{memory['created_at'][:10]} {who}: {shown}", " " * 5, f"{memory['rank']:>3}. ")
-    because = "; ".join(reason["text"] for reason in memory["why"])
-    if "question" in memory:
-        because += f"; asked beside: {memory['question']}"
-    return first + "\n" + paragraph(f"because: {because}", " " * 5)
-
-
-def _passage(content: str, excerpt: dict[str, int] | None) -> str:
-    """The text; of a long one the passage that fits the question best, and how much there is beside it."""
-    if excerpt is None:
-        return content
-    passage = content[excerpt["start"] : excerpt["end"]]
-    before, behind = excerpt["start"] > 0, excerpt["end"] < len(content)
-    rest = len(content) - len(passage)
-    return f"{'… ' * before}{passage}{' …' * behind} ({rest:,} characters more)"
+def nothing_of(options: argparse.Namespace) -> str:
+    """That a user has no memories, and which user that is: a name may be mistyped."""
+    where = "" if options.environment == "prod" else f" in {options.environment}"
+    return one_line(f"nothing remembered yet of user {options.user} of tenant {options.tenant}{where}")

@@ -91,7 +91,7 @@ def test_the_demo_answers_every_question_within_80_columns(cli: Cli, monkeypatch
     shown = " ".join(done.stdout.split())
     for question in sample_questions():
         assert f"?  {question.query['query']}".replace("  ", " ") in shown
-    assert len(re.findall(r"^  1\. \d{4}-\d\d-\d\d ", done.stdout, re.MULTILINE)) == len(sample_questions())
+    assert len(re.findall(r"^  1\. \d+ \w+", done.stdout, re.MULTILINE)) == len(sample_questions())
     assert done.stdout.count("because: ") == sum(question.query["k"] for question in sample_questions())
 
 
@@ -118,12 +118,12 @@ def test_the_demo_gives_the_same_answers_each_time(cli: Cli, demo_answers: dict[
 
 def test_what_was_remembered_is_found_by_asking(cli: Cli, tmp_path: Path) -> None:
     told = cli("remember", "The spare key is under the fern", "--kind", "rule", "--state-dir", tmp_path / "s")
-    assert (told.returncode, told.stdout, told.stderr) == (0, "created: lines:0:0\n", "")
+    assert (told.returncode, told.stdout, told.stderr) == (0, "created: local:0:0\n", "")
     cli("remember", "The kettle is broken", "--state-dir", tmp_path / "s")
     done = cli("ask", "Where is the spare key?", "-k", 1, "--state-dir", tmp_path / "s")
     assert (done.returncode, done.stderr) == (0, "")
     first, reason = done.stdout.splitlines()
-    assert re.fullmatch(r"  1\. \d{4}-\d\d-\d\d rule: The spare key is under the fern", first)
+    assert re.fullmatch(r"  1\. (today|yesterday) \d\d:\d\d rule: The spare key is under the fern", first)
     assert reason.strip().startswith("because: ")
 
 
@@ -146,12 +146,13 @@ def test_asking_for_json_gives_the_whole_response(cli: Cli, tmp_path: Path) -> N
 
 def test_each_owner_has_a_memory_of_its_own(cli: Cli, tmp_path: Path) -> None:
     cli("remember", "tea", "--user", "ann", "--tenant", "acme", "--state-dir", tmp_path / "s")
-    for owner in (
-        ["--user", "bob", "--tenant", "acme"],
-        ["--user", "ann"],
-        ["--user", "ann", "--environment", "staging"],
-    ):
-        assert cli("ask", "tea?", *owner, "--state-dir", tmp_path / "s").stdout == "nothing remembered yet\n"
+    for owner, named in {
+        ("--user", "bob", "--tenant", "acme"): "user bob of tenant acme",
+        ("--user", "ann"): "user ann of tenant default",
+        ("--user", "ann", "--tenant", "acme", "--environment", "staging"): "user ann of tenant acme in staging",
+    }.items():
+        said = cli("ask", "tea?", *owner, "--state-dir", tmp_path / "s").stdout
+        assert said == f"nothing remembered yet of {named}\n"
     assert "tea" in cli("ask", "tea?", "--user", "ann", "--tenant", "acme", "--state-dir", tmp_path / "s").stdout
 
 
@@ -170,7 +171,10 @@ def test_other_content_under_the_same_id_is_refused(cli: Cli, tmp_path: Path) ->
 def test_a_warning_does_not_hide_that_nothing_is_remembered(cli: Cli, tmp_path: Path) -> None:
     cli("remember", "tea", "--user", "ann", "--state-dir", tmp_path / "s")
     done = cli("ask", "tea?", "-k", 99, "--state-dir", tmp_path / "s")
-    assert done.stdout.splitlines() == ["k_clamped: k was 99; 1 to 50 are answered", "nothing remembered yet"]
+    assert done.stdout.splitlines() == [
+        "k_clamped: k was 99; 1 to 50 are answered",
+        "nothing remembered yet of user user of tenant default",
+    ]
 
 
 SUMMARIES = {"diet": "Ana eats no meat.", "work": "Ana works at a bakery."}
@@ -216,9 +220,9 @@ def test_a_memory_says_which_smaller_question_found_it(ask_model: Callable[..., 
 
 def test_without_a_language_model_asking_for_one_says_so(cli: Cli, tmp_path: Path) -> None:
     cli("remember", "tea", "--state-dir", tmp_path / "s")
-    first, *rest = cli("ask", "tea?", "--rewrite", "--state-dir", tmp_path / "s").stdout.splitlines()
-    assert first.startswith("llm_off: ")
-    assert "tea" in rest[0]
+    said = cli("ask", "tea?", "--rewrite", "--state-dir", tmp_path / "s").stdout
+    assert said.startswith("llm_off: ")
+    assert "fact: tea" in said
 
 
 def test_asking_makes_no_directory(cli: Cli, tmp_path: Path) -> None:
@@ -228,11 +232,7 @@ def test_asking_makes_no_directory(cli: Cli, tmp_path: Path) -> None:
 
 def test_an_empty_question_fails_and_says_why(cli: Cli, tmp_path: Path) -> None:
     cli("remember", "tea", "--state-dir", tmp_path / "s")
-    done = cli("ask", "", "--state-dir", tmp_path / "s")
-    assert (done.returncode, done.stdout + done.stderr) == (
-        1,
-        "error: query: String should have at least 1 character\n",
-    )
+    assert_one_line(cli("ask", "", "--state-dir", tmp_path / "s"), 1, "query: String should have at least 1 character")
 
 
 # ── replay ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -599,8 +599,14 @@ def test_the_hash_embedder_takes_no_model_path(cli: Cli, tmp_path: Path) -> None
 
 
 USAGE = {
-    "no state directory to ask": (("ask", "tea?"), "give --state-dir"),
-    "no state directory to remember in": (("remember", "tea"), "give --state-dir"),
+    "no state directory to ask": (
+        ("ask", "tea?"),
+        "give --state-dir DIR, where no engine runs, or --bootstrap-servers HOST:PORT",
+    ),
+    "no state directory to remember in": (
+        ("remember", "tea"),
+        "give --state-dir DIR, where no engine runs, or --bootstrap-servers",
+    ),
     "no state directory to replay into": (("replay", "LOG", "--embedded"), "give --embedded --state-dir DIR"),
     "a replay to Kafka": (("replay", "LOG", "--state-dir", "DIR"), "give --embedded --state-dir DIR"),
     "no workers": (
