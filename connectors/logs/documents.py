@@ -78,7 +78,7 @@ def members(file: BinaryIO, without: frozenset[str] = frozenset()) -> dict[str, 
 def first_objects(start: bytes) -> list[dict[str, Any]]:
     """The first objects of a log, by the bytes it starts with: of JSON lines, of an array, or the document itself. Of
     one that is longer than `start`, the members that are in it whole; an array among them has the elements that are."""
-    start = unmarked(start)
+    start = unmarked(start).decode(errors="replace").encode()  # a bad byte in a text says nothing of the format
     lines = (parsed(line) for line in start.split(b"\n", FIRST_OBJECTS)[:FIRST_OBJECTS] if line.strip())
     found = [line for line in lines if isinstance(line, dict)]
     if not found:

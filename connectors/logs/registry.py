@@ -3,18 +3,25 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from recallflow.connectors.logs.chatgpt import CHATGPT
+from recallflow.connectors.logs.claude import CLAUDE
 from recallflow.connectors.logs.documents import first_objects
 from recallflow.connectors.logs.events import EVENTS
 from recallflow.connectors.logs.locomo import LOCOMO
+from recallflow.connectors.logs.mem0 import MEM0
 from recallflow.connectors.logs.model import Head, LogFormat, Scope
 from recallflow.connectors.logs.openai import OPENAI
+from recallflow.connectors.logs.slack import SLACK
 from recallflow.connectors.logs.sources import Source
+from recallflow.connectors.logs.telegram import TELEGRAM
+from recallflow.connectors.logs.whatsapp import WHATSAPP
+from recallflow.connectors.logs.zep import ZEP
 from recallflow.errors import UsageError
 from recallflow.parsing import wrapping
 
 # In the order in which they are tried. Those that look for one program's fields come first: `events` takes whatever has
 # one of our types, `message` among them, and `openai` whatever has `messages`.
-FORMATS: Sequence[LogFormat] = (EVENTS, LOCOMO, OPENAI)
+FORMATS: Sequence[LogFormat] = (CHATGPT, CLAUDE, SLACK, TELEGRAM, ZEP, MEM0, EVENTS, LOCOMO, OPENAI, WHATSAPP)
 
 SHOWN = 6  # names of fields or files in an error
 

@@ -1,0 +1,158 @@
+"""ChatGPT's export: `conversations.json`, or `conversations-000.json` and so on, alone or in the zip.
+
+    [{"title", "create_time", "current_node", "conversation_id",
+      "mapping": {node: {"message": {"id", "author": {"role"}, "create_time", "content": {"content_type", "parts"},
+                                     "recipient", "metadata"} | null, "parent": node | null}}}]
+
+A conversation is a tree: an edited question and an answer given anew begin branches, and `current_node` is the end of
+the one that is shown. Times are epoch seconds. The program documents none of it; the shape is as told by
+github.com/mitkury/chatgpt-export-parser (docs/chatgpt-data-export-format.md), difegam.github.io/chatgpt-to-markdown and
+whychose.com (seo/chatgpt-conversations-json-format).
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from recallflow.connectors.logs.building import (
+    EMPTY,
+    OTHER_BRANCH,
+    Said,
+    branch,
+    broken,
+    epoch_ms,
+    exported,
+    file_name,
+    lenient,
+    message_events,
+)
+from recallflow.connectors.logs.documents import elements, first_objects
+from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+
+_FILE = re.compile(r"conversations(-\d+)?\.json")
+_BESIDE = {"chat.html", "user.json", "message_feedback.json", "shared_conversations.json"}  # Claude's has others
+_CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201")  # what the program shows as a link to a source
+_INSTRUCTIONS = ("user_editable_context", "model_editable_context")
+_REASONING = ("thoughts", "reasoning_recap")
+
+
+def _recognises(head: Head) -> bool:
+    if head.members:
+        names = {file_name(name) for name in head.members}
+        return any(map(_FILE.fullmatch, names)) and bool(names & _BESIDE)
+    return any(isinstance(one.get("mapping"), dict) for one in first_objects(head.start))
+
+
+def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+    for file in exported(source, _FILE, scope):
+        with file.open() as opened:
+            for number, text in enumerate(elements(opened), start=1):
+                yield from conversation_events(lenient(text), scope, f"{file.name}, conversation {number}")
+
+
+CHATGPT = LogFormat("chatgpt", "ChatGPT's export", _recognises, _read)
+
+
+def conversation_events(conversation: Any, scope: Scope, where: str) -> Iterator[bytes]:
+    """The messages of the branch that is shown. Everything else is counted."""
+    mapping = conversation.get("mapping") if isinstance(conversation, dict) else None
+    if not isinstance(mapping, dict):
+        yield broken(where, "is no conversation of ChatGPT's export, which has a mapping", conversation)
+        return
+    session = conversation.get("conversation_id") or conversation.get("id") or where
+    shown = branch({key: _field(node, "parent") for key, node in mapping.items()}, _leaf(conversation, mapping))
+    if others := sum(_field(mapping[key], "message") is not None for key in mapping.keys() - {*shown}):
+        scope.skipped[OTHER_BRANCH] += others
+    about = {"title": title} if isinstance(title := conversation.get("title"), str) and title else {}
+    time = epoch_ms(conversation.get("create_time"))
+    for key in shown:
+        message = _field(mapping[key], "message")
+        if message is None and isinstance(mapping[key], dict):  # the root holds none
+            continue
+        if not isinstance(message, dict):
+            yield broken(f"{where}, {key}", "is no message", mapping[key])
+            continue
+        time = epoch_ms(message.get("create_time")) or time  # one without a time was said after the one before it
+        text = _text(message)
+        if reason := _left_out(message, text):
+            scope.skipped[reason] += 1
+            continue
+        said = Said(
+            id=str(message.get("id") or key),
+            session=str(session),
+            role=_field(message.get("author"), "role"),
+            content=text,
+            time=time,
+            metadata={"source": "chatgpt", **about, **_model(message)},
+        )
+        about = {}  # with the first: were it with each, a conversation that is renamed would be refused as a whole
+        yield from message_events(scope, scope.user_id, said)
+
+
+def _field(value: object, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _leaf(conversation: dict[str, Any], mapping: dict[str, Any]) -> object:
+    """The end of the branch that is shown; where it is not said, of the one that was written last."""
+    if isinstance(current := conversation.get("current_node"), str) and current in mapping:
+        return current
+    parents = {_field(node, "parent") for node in mapping.values() if isinstance(_field(node, "parent"), str)}
+    ends = [key for key in mapping if key not in parents] or [*mapping]
+    return max(ends, key=lambda key: _seconds(_field(mapping[key], "message")), default=None)
+
+
+def _seconds(message: object) -> float:
+    time = _field(message, "create_time")
+    return float(time) if isinstance(time, int | float) else 0.0
+
+
+def _left_out(message: dict[str, Any], text: str) -> str | None:
+    role, content_type = _field(message.get("author"), "role"), _field(message.get("content"), "content_type")
+    metadata = message.get("metadata")
+    if content_type in _INSTRUCTIONS or _field(metadata, "is_user_system_message"):
+        return "custom instructions"
+    if content_type in _REASONING:
+        return "reasoning"
+    if _field(metadata, "is_visually_hidden_from_conversation"):
+        return "hidden message"
+    if role == "system":
+        return "system message"
+    if role == "tool":
+        return "result of a tool"
+    if role == "assistant" and message.get("recipient") not in (None, "all"):
+        return "call of a tool"
+    return None if text else EMPTY
+
+
+def _text(message: dict[str, Any]) -> str:
+    """The parts of a message as one text; what is no text by its kind."""
+    content = message.get("content")
+    parts = _field(content, "parts")
+    if not isinstance(parts, list):
+        parts = [_field(content, "text") or _field(content, "result")]
+    transcribed = any(_field(part, "content_type") == "audio_transcription" for part in parts)
+    found = [_part(part, transcribed) for part in parts]
+    attachments = _field(message.get("metadata"), "attachments")
+    for attachment in attachments if isinstance(attachments, list) else ():
+        if (name := _field(attachment, "name")) and isinstance(name, str):
+            found.append(f"[file: {name}]")
+    return "\n".join(text for text in found if text)
+
+
+def _part(part: object, transcribed: bool) -> str:
+    if isinstance(part, str):
+        return _CITATION.sub("", part).strip()
+    if isinstance(text := _field(part, "text"), str):
+        return text.strip()
+    kind = _field(part, "content_type")
+    if not isinstance(kind, str):
+        return ""
+    if transcribed and ("audio" in kind or "video" in kind):
+        return ""  # its words are there
+    return f"[{kind.removesuffix('_asset_pointer').replace('_', ' ')}]"
+
+
+def _model(message: dict[str, Any]) -> dict[str, object]:
+    model = _field(message.get("metadata"), "model_slug")
+    return {"model": model} if isinstance(model, str) else {}

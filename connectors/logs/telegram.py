@@ -1,0 +1,180 @@
+"""Telegram Desktop's export in JSON: `result.json`, of one chat or of the account.
+
+    {"name", "type", "id", "messages": [...]}
+    {"about", "personal_information", "chats": {"list": [{"name", "type", "id", "messages": [...]}]}, "left_chats"}
+    message: {"id", "type": "message" | "service", "date", "date_unixtime", "edited_unixtime"?, "from": text | null,
+              "from_id", "reply_to_message_id"?, "forwarded_from"?, "text": text | [text | {"type", "text", "href"?}],
+              "photo"?, "file"?, "file_name"?, "media_type"?, "sticker_emoji"?, "poll"?, "action"?}
+
+`date` is of the clock of the machine that wrote it, `date_unixtime` (since 2021) is epoch seconds. The shape is as told
+by tg-parser (docs/TELEGRAM_FORMAT.md on PyPI), and by importers of it in public repositories.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from recallflow.connectors.logs.building import (
+    EMPTY,
+    Said,
+    author,
+    broken,
+    epoch_ms,
+    exported,
+    file_name,
+    identifier,
+    lenient,
+    message_events,
+)
+from recallflow.connectors.logs.documents import EACH, first_objects, placed_elements
+from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+
+_FILE = re.compile(r"result\.json")
+_OF_CHATS = ("personal_chat", "bot_chat", "saved_messages", "replies", "verification_codes")
+_OF_GROUPS = ("private_group", "private_supergroup", "public_supergroup", "private_channel", "public_channel")
+_OF_THE_ACCOUNT = ("bot_chat", "saved_messages", "replies", "verification_codes")  # what nobody else takes part in
+_NOT_INCLUDED = "(File"  # an export without files says so in their place
+_FORWARD_CHARACTERS = 200
+
+
+def _recognises(head: Head) -> bool:
+    if head.members:
+        return any(_FILE.fullmatch(file_name(name)) for name in head.members)
+    return any(map(_is_export, first_objects(head.start)))
+
+
+def _is_export(one: dict[str, Any]) -> bool:
+    if one.get("type") in (*_OF_CHATS, *_OF_GROUPS):
+        return "messages" in one
+    return "about" in one and ("personal_information" in one or "chats" in one)
+
+
+def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+    for file in exported(source, _FILE, scope):
+        for path in _paths(file):
+            with file.open() as opened:
+                for number, (chat, text) in enumerate(placed_elements(opened, *path), start=1):
+                    yield from message_of(lenient(text), chat, scope, f"{file.name}, message {number}")
+
+
+def _paths(file: LogSource) -> list[tuple[str, ...]]:
+    """Where messages stand: of a whole account, under the chats it is in and under those it left."""
+    with file.open() as opened:
+        start = first_objects(opened.read(64 * 1024))
+    if any("messages" in one for one in start):
+        return [("messages", EACH)]
+    return [("chats", "list", EACH, "messages", EACH), ("left_chats", "list", EACH, "messages", EACH)]
+
+
+TELEGRAM = LogFormat("telegram", "Telegram's export", _recognises, _read)
+
+
+def message_of(message: Any, chat: dict[str, Any], scope: Scope, where: str) -> Iterator[bytes]:
+    """A message of a chat. Service messages are counted by their action."""
+    if not isinstance(message, dict):
+        yield broken(where, "is no message of Telegram's export", message)
+        return
+    if message.get("type") == "service":
+        scope.skipped[f"service message ({message.get('action')})"] += 1
+        return
+    text = _text(message)
+    if not text:
+        scope.skipped[EMPTY] += 1
+        return
+    chat_id = str(chat.get("id", "chat"))
+    time = _time(message, "date", scope)
+    answered = message.get("reply_to_message_id")
+    said = Said(
+        id=f"{chat_id}-{message.get('id', where)}",
+        session=chat_id,
+        role="assistant" if _is_bot(message, chat) else "user",
+        content=text,
+        time=time,
+        name=_name(message),
+        metadata={"source": "telegram", **({} if answered is None else {"reply_to": f"{chat_id}-{answered}"})},
+        edited=_edited(message, scope),
+    )
+    yield from message_events(scope, _owner(chat, scope), said)
+
+
+def _owner(chat: dict[str, Any], scope: Scope) -> str:
+    if scope.user_given or chat.get("type") in _OF_THE_ACCOUNT:
+        return scope.user_id
+    return identifier(author(chat.get("name")) or f"chat {chat.get('id', '')}".strip())
+
+
+def _is_bot(message: dict[str, Any], chat: dict[str, Any]) -> bool:
+    """In a chat with a bot, who writes under the chat's own id."""
+    return chat.get("type") == "bot_chat" and str(message.get("from_id")) == f"user{chat.get('id')}"
+
+
+def _name(message: dict[str, Any]) -> str:
+    """Who wrote it; an account that is deleted has an id only."""
+    return author(message.get("from")) or author(f"deleted account {message.get('from_id') or ''}") or "deleted account"
+
+
+def _time(message: dict[str, Any], field: str, scope: Scope) -> int | str | None:
+    if given := message.get(f"{field}_unixtime"):
+        return epoch_ms(given)
+    written = message.get(field)
+    if not isinstance(written, str):
+        return None
+    with suppress(ValueError):
+        return int(datetime.fromisoformat(written).replace(tzinfo=scope.zone).timestamp() * 1000)
+    return written[:64]
+
+
+def _edited(message: dict[str, Any], scope: Scope) -> tuple[str, int | str | None] | None:
+    time = _time(message, "edited", scope)
+    return None if time is None else (str(time), time)
+
+
+def _text(message: dict[str, Any]) -> str:
+    """What was said, and what was sent with it."""
+    found = [*_sent(message), _words(message.get("text"))]
+    text = "\n".join(part for part in found if part)
+    forwarded = author(message.get("forwarded_from"))
+    return f"[forwarded from {forwarded[:_FORWARD_CHARACTERS]}]\n{text}" if text and forwarded else text
+
+
+def _words(text: object) -> str:
+    """Text, or pieces of it; the address of a link that shows other words stands behind them."""
+    if isinstance(text, str):
+        return text.strip()
+    pieces = []
+    for piece in text if isinstance(text, list) else ():
+        if isinstance(piece, str):
+            pieces.append(piece)
+        elif isinstance(piece, dict) and isinstance(words := piece.get("text"), str):
+            address = piece.get("href")
+            pieces.append(f"{words} ({address})" if isinstance(address, str) and address != words else words)
+    return "".join(pieces).strip()
+
+
+def _sent(message: dict[str, Any]) -> Iterator[str]:
+    if "photo" in message:
+        yield "[photo]"
+    kind, emoji = message.get("media_type"), message.get("sticker_emoji")
+    if "file" in message or isinstance(kind, str):
+        name = message.get("file_name") or message.get("file")
+        named = (
+            isinstance(name, str) and not name.startswith(_NOT_INCLUDED) and (kind is None or "file_name" in message)
+        )
+        if isinstance(kind, str) and not named:
+            yield f"[{kind.replace('_', ' ')}{f' {emoji}' if isinstance(emoji, str) else ''}]"
+        else:
+            yield f"[file: {file_name(str(name))}]" if named else "[file]"
+    if isinstance(poll := message.get("poll"), dict) and isinstance(question := poll.get("question"), str):
+        answers = poll.get("answers")
+        texts = (
+            [one["text"] for one in answers if isinstance(one, dict) and isinstance(one.get("text"), str)]
+            if (isinstance(answers, list))
+            else []
+        )
+        yield f"[poll: {question}{': ' if texts else ''}{', '.join(texts)}]"
+    if "location_information" in message:
+        yield f"[location{f': {place}' if isinstance(place := message.get('place_name'), str) else ''}]"
+    if "contact_information" in message:
+        yield "[contact]"

@@ -1,0 +1,201 @@
+"""WhatsApp's export of a chat: `_chat.txt` (iOS) or `WhatsApp Chat with NAME.txt` (Android), alone or in its zip.
+
+    [31/12/2025, 23:59:58] Ann: Happy new year!            iOS
+    31/12/2025, 23:59 - Ann: Happy new year!               Android
+    12/31/25, 11:59 PM - Ann created group "Trip"          a line of the program's: nobody's name, or a mark before it
+
+There are no ids, no zone, and days and months come in the phone's order: which one, the whole file tells, or an option.
+The forms are as told by importers in public repositories (bolsozap, koftezz/whatsapp-chat-analyzer's issue 18 on edited
+messages, sepinf-inc/IPED's issue 1647 on the program's own lines); WhatsApp documents none.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from recallflow.connectors.lines import bounded_lines
+from recallflow.connectors.logs.building import (
+    EMPTY,
+    OTHER_FILE,
+    Said,
+    author,
+    broken,
+    file_name,
+    identifier,
+    message_events,
+)
+from recallflow.connectors.logs.dates import Dates
+from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+from recallflow.limits import RECORD_BYTES
+
+_MARKS = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\ufeff"
+_STAMP = (
+    r"(?P<a>\d{1,4})(?P<sep>[./-])\s?(?P<b>\d{1,2})(?P=sep)\s?(?P<c>\d{1,4})\.?,?\s+"
+    r"(?:(?:klo|kl|at|um|om|alle|a las)\.?\s+)?"
+    r"(?P<hour>\d{1,2})[:.](?P<minute>\d{2})(?:[:.](?P<second>\d{2}))?(?:\s?(?P<half>[AaPp])\.?\s?[Mm]\.?)?"
+)
+IOS_LINE = re.compile(rf"\[{_STAMP}\]\s?(?P<rest>.*)", re.DOTALL)
+ANDROID_LINE = re.compile(rf"{_STAMP} [-–] (?P<rest>.*)", re.DOTALL)
+_SAID = re.compile(r"(?P<name>[^:\"“”«»\n]{1,100}):(?:\s(?P<text>.*))?", re.DOTALL)
+_FILE = re.compile(r"_chat\.txt|WhatsApp[ _-].*\.txt|Chat[ _]WhatsApp.*\.txt", re.IGNORECASE)
+_CHAT = re.compile(
+    r"(?:WhatsApp Chat(?: with| -)|Chat WhatsApp (?:con|mit|avec)) (?P<name>.+?)(?: ?\(\d+\))?\.(?:txt|zip)"
+)
+_FIRST_LINES = 50  # of which one is a message, or the file is of another kind
+
+_ATTACHED_IOS = re.compile(r"\s*\u200e<[^<>:\n]{1,40}: (?P<file>[^<>\n]+)>")
+_ATTACHED_ANDROID = re.compile(r"(?P<file>[^\n]{1,200}?\.\w{2,5}) \([^()\n]{4,40}\)(?=\n|$)")
+_OMITTED = re.compile(r"<[^<>\n]{3,60}>")  # <Media omitted>, in the phone's language
+_KINDS_OMITTED = re.compile(r"(image|video|audio|sticker|GIF|document|Contact card) omitted")
+_DELETED = re.compile(r"(You deleted this message|This message was deleted)( by .+)?\.?")
+_EDITED = re.compile(r"(?<=\S)\s*(?:\u200e<[^<>:\n]+>|<This message was edited>)$")
+MEDIA, DELETED, OWN = "media that is not in the export", "deleted message", "line of the program's own"
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A message as it is written: where its clock stood, and all of its lines behind that."""
+
+    wall: datetime
+    lines: list[str]
+    characters: int = 0
+
+
+def _recognises(head: Head) -> bool:
+    if head.members:
+        return bool(_chats([*head.members]))
+    lines = head.start.decode("utf-8", "replace").splitlines()[:_FIRST_LINES]
+    return any(started(line, form) for line in lines for form in (IOS_LINE, ANDROID_LINE))
+
+
+def _chats(names: list[str]) -> list[str]:
+    return [name for name in names if _FILE.fullmatch(file_name(name))]
+
+
+def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+    members = source.members()
+    chats = [one for one in members if _FILE.fullmatch(file_name(one.name))] if members else [source]
+    if others := len(members) - len(chats) if members else 0:
+        scope.skipped[OTHER_FILE] += others
+    for chat in chats:
+        found = _CHAT.fullmatch(file_name(chat.name)) or _CHAT.fullmatch(file_name(source.name))
+        yield from chat_events(chat, author(found["name"]) if found else None, scope)
+
+
+WHATSAPP = LogFormat("whatsapp", "WhatsApp's export of a chat", _recognises, _read)
+
+
+def chat_events(file: LogSource, chat: str | None, scope: Scope) -> Iterator[bytes]:
+    """The messages of a chat. Raises UsageError where its dates fit two orders and no option decides."""
+    dates = Dates(file.name, scope.date_order)
+    form = None
+    for line in _lines(file):
+        form = form or next((one for one in (IOS_LINE, ANDROID_LINE) if started(line, one)), None)
+        if form and (found := started(line, form)):
+            dates.note(found["a"], found["sep"], found["b"], found["c"])
+    dates.decide()
+    owner = scope.user_id if scope.user_given or chat is None else identifier(chat)
+    same: Counter[str] = Counter()
+    day = None
+    for entry in _entries(file, form, dates):
+        if isinstance(entry, bytes):
+            yield entry
+            continue
+        if entry.wall.date() != day:  # the same words in the same minute are told apart by their number
+            day, same = entry.wall.date(), Counter()
+        yield from _events(entry, form is IOS_LINE, chat or "chat", owner, same, scope)
+
+
+def _lines(file: LogSource) -> Iterator[str]:
+    with file.open() as opened:
+        for line in bounded_lines(opened, RECORD_BYTES):
+            yield line.removesuffix(b"\r").decode("utf-8", "replace")
+
+
+def started(line: str, form: "re.Pattern[str]") -> "re.Match[str] | None":
+    """The beginning of a message in a line, whatever marks of direction and unusual blanks are in it."""
+    return form.match(line.lstrip(_MARKS).replace("\u202f", " ").replace("\xa0", " "))
+
+
+def _entries(file: LogSource, form: "re.Pattern[str] | None", dates: Dates) -> Iterator[_Entry | bytes]:
+    """Messages with all their lines; what is none is passed on, to be refused."""
+    entry: _Entry | None = None
+    for number, line in enumerate(_lines(file), start=1):
+        found = started(line, form) if form else None
+        if found:
+            if entry:
+                yield entry
+            moment = wall(found, dates)
+            entry = _Entry(moment, [found["rest"]]) if moment else None
+            if moment is None:
+                yield broken(f"{file.name}, line {number}", "has no such date or time", line)
+        elif entry:
+            entry.characters += len(line) + 1
+            if entry.characters <= RECORD_BYTES + len(line):  # beyond it the message is refused as it is
+                entry.lines.append(line)
+        elif line.strip(_MARKS + " \t"):
+            yield broken(f"{file.name}, line {number}", "is no message of a WhatsApp chat", line)
+    if entry:
+        yield entry
+
+
+def wall(found: "re.Match[str]", dates: Dates) -> datetime | None:
+    """Where the clock stood; None where there is no such date or time."""
+    hour = int(found["hour"])
+    if found["half"]:
+        hour = hour % 12 + (12 if found["half"] in "Pp" else 0)
+    year, month, day = dates.read(found["a"], found["b"], found["c"])
+    try:
+        return datetime(year, month, day, hour, int(found["minute"]), int(found["second"] or 0))
+    except ValueError:
+        return None
+
+
+def _events(entry: _Entry, is_ios: bool, chat: str, owner: str, same: "Counter[str]", scope: Scope) -> Iterator[bytes]:
+    found = _SAID.fullmatch("\n".join(entry.lines))
+    name = author(found["name"]) if found else None
+    if found is None or name is None:
+        scope.skipped[OWN] += 1
+        return
+    text, reason = _content(found["text"] or "", is_ios)
+    if reason:
+        scope.skipped[reason] += 1
+        return
+    content = f"{entry.wall.isoformat()}\n{name}\n{text}"
+    same[content] += 1
+    key = hashlib.sha256(f"{chat}\n{content}\n{same[content]}".encode(errors="replace")).hexdigest()[:32]
+    said = Said(
+        id=f"whatsapp-{key}",
+        session=chat,
+        role="user",
+        content=text,
+        time=int(entry.wall.replace(tzinfo=scope.zone).timestamp() * 1000),
+        name=name,
+        metadata={"source": "whatsapp"},
+    )
+    yield from message_events(scope, owner, said)
+
+
+def _content(text: str, is_ios: bool) -> tuple[str, str | None]:
+    """What was said, or why it is left out. iOS puts a mark before what the program wrote itself."""
+    text = text.strip(" \t\r\n")
+    bare = _plain(_EDITED.sub("", text))
+    if not bare:
+        return "", EMPTY
+    if _DELETED.fullmatch(bare):
+        return "", DELETED
+    if is_ios and _ATTACHED_IOS.search(text):
+        return _plain(_ATTACHED_IOS.sub(lambda found: f"\n[file: {found['file']}]", text)), None
+    if _OMITTED.fullmatch(bare) or (is_ios and _KINDS_OMITTED.fullmatch(bare)):
+        return "", MEDIA
+    if is_ios and text.startswith("\u200e"):
+        return "", OWN
+    attached = None if is_ios else _ATTACHED_ANDROID.match(bare)
+    return (f"[file: {attached['file']}]{bare[attached.end() :]}" if attached else bare), None
+
+
+def _plain(text: str) -> str:
+    return "".join(one for one in text if one not in _MARKS).strip()

@@ -1,0 +1,207 @@
+"""Zep's threads (sessions, before) and facts, and what Graphiti keeps, as their interfaces give them, saved as JSON.
+
+    {"thread_id" | "session_id", "user_id", "messages": [message]}, or {"threads" | "sessions": [such]}
+    message: {"uuid", "role" (of v2: a name, with "role_type"), "name"?, "content", "created_at", "metadata"}
+    {"edges" | "facts": [edge], "nodes": [node], "episodes": [episode]}
+    edge:    {"uuid", "fact", "name", "source_node_uuid", "target_node_uuid", "valid_at", "invalid_at", "expired_at",
+              "created_at", "group_id"?}
+    node:    {"uuid", "name", "summary"}
+    episode: {"uuid", "content", "source": "message" | "text" | "json", "role"?, "role_type"?, "valid_at", "created_at",
+              "thread_id" | "session_id"?, "group_id"?}
+
+A fact that became untrue has an `invalid_at`: it comes as the fact, and as an update that ends it. The shapes are as
+told by help.getzep.com/sdk-reference (thread/get-messages-of-a-thread), its version 2
+(deprecated/memory/get-session-message, graph/node/get-entity-edges-for-a-node) and mintlify.com/getzep/graphiti
+(api/edges, api/episodes).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from recallflow.connectors.logs.building import (
+    EMPTY,
+    Said,
+    author,
+    broken,
+    edit,
+    encoded,
+    file_name,
+    identifier,
+    lenient,
+    message_events,
+    stamp,
+)
+from recallflow.connectors.logs.documents import elements, first_objects
+from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+
+_THREADS, _FACTS = ("threads", "sessions"), ("edges", "facts")
+_LISTS = (*_THREADS, "messages", "episodes", *_FACTS)
+_ROLES = {"norole": "user", "human": "user", "ai": "assistant"}
+_SPOKEN = re.compile(r"(?P<name>[^:\n]{1,100}): ?(?P<text>.*)", re.DOTALL)
+
+
+def _recognises(head: Head) -> bool:
+    return not head.members and any(map(_is_zep, first_objects(head.start)))
+
+
+def _is_zep(one: dict[str, Any]) -> bool:
+    listed = {name: item for name in _LISTS if (item := _one(one.get(name))) is not None}
+    if _is_thread(one) or any(_is_thread(listed[name]) for name in _THREADS if name in listed):
+        return True
+    return any("fact" in item or _is_episode(item) for item in (one, *listed.values()))
+
+
+def _one(items: object) -> dict[str, Any] | None:
+    return items[0] if isinstance(items, list) and items and isinstance(items[0], dict) else None
+
+
+def _is_thread(one: dict[str, Any]) -> bool:
+    """Zep names its messages by uuid; a chat with a model, which has `messages` too, does not."""
+    message = _one(one.get("messages"))
+    return message is not None and "content" in message and ("uuid" in message or "role_type" in message)
+
+
+def _is_episode(one: dict[str, Any]) -> bool:
+    return {"uuid", "content", "source"} <= one.keys()
+
+
+def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+    with source.open() as opened:
+        start = first_objects(opened.read(64 * 1024))
+    listed = [name for name in _LISTS if any(name in one for one in start)]
+    about = next((one for one in start if "messages" in one), {})
+    if listed and not any("thread_id" in one or "session_id" in one for one in start):
+        names = dict(_nodes(source))
+        for name in ("episodes", "messages", *_THREADS, *_FACTS):  # what was said comes before what is known of it
+            if name in listed:
+                for number, value in _values(source, name):
+                    yield from _events(name, value, about, names, scope, f"{source.name}, {name} {number}")
+        return
+    for number, value in _values(source):
+        yield from _events("", value, {}, {}, scope, f"{source.name}, {number}")
+
+
+ZEP = LogFormat("zep", "threads and facts of Zep and Graphiti", _recognises, _read)
+
+
+def _values(source: LogSource, *path: str) -> Iterator[tuple[int, Any]]:
+    with source.open() as opened:
+        for number, text in enumerate(elements(opened, *path), start=1):
+            yield number, lenient(text)
+
+
+def _nodes(source: LogSource) -> Iterator[tuple[str, str]]:
+    """The names of entities, which edges tell by their ids."""
+    for _, node in _values(source, "nodes"):
+        if isinstance(node, dict) and (name := author(node.get("name"))):
+            yield str(node.get("uuid")), name
+
+
+def _events(
+    kind: str, value: Any, about: dict[str, Any], names: Mapping[str, str], scope: Scope, where: str
+) -> Iterator[bytes]:
+    if not isinstance(value, dict):
+        yield broken(where, "is nothing that Zep gives", value)
+    elif kind == "messages":
+        yield from _message(value, _session(about, where), _owner(about, scope), scope, where)
+    elif isinstance(messages := value.get("messages"), list):
+        for number, message in enumerate(messages, start=1):
+            yield from _message(
+                message, _session(value, where), _owner(value, scope), scope, f"{where}, message {number}"
+            )
+    elif "fact" in value:
+        yield from fact_events(value, names, scope)
+    elif _is_episode(value):
+        yield from _episode(value, scope, where)
+    else:
+        yield broken(where, "is no thread, fact or episode of Zep's", value)
+
+
+def _session(thread: dict[str, Any], where: str) -> str:
+    given = thread.get("thread_id") or thread.get("session_id") or thread.get("uuid")
+    return str(given) if isinstance(given, str) else file_name(where.partition(",")[0])
+
+
+def _owner(given: dict[str, Any], scope: Scope) -> str:
+    """A thread's user, a graph's group: whom Zep keeps it of."""
+    named = next((one for name in ("user_id", "group_id", "graph_id") if (one := author(given.get(name)))), None)
+    return scope.user_id if scope.user_given or named is None else identifier(named)
+
+
+def _message(message: Any, session: str, owner: str, scope: Scope, where: str) -> Iterator[bytes]:
+    if not isinstance(message, dict):
+        yield broken(where, "is no message", message)
+        return
+    content = message.get("content")
+    if not isinstance(content, str) or not content.strip():
+        scope.skipped[EMPTY] += 1
+        return
+    role, kind = message.get("role"), message.get("role_type")
+    said = Said(
+        id=str(message.get("uuid") or where),
+        session=session,
+        role=_role(kind or role),
+        content=content,
+        time=stamp(message.get("created_at")),
+        name=author(message.get("name")) or (author(role) if kind is not None and role != kind else None),
+        metadata={"source": "zep"},
+    )
+    yield from message_events(scope, owner, said)
+
+
+def _role(given: object) -> object:
+    return _ROLES.get(given, given) if isinstance(given, str) else given
+
+
+def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: Scope) -> Iterator[bytes]:
+    """A fact with the entities it relates, and its end."""
+    owner, memory_id = _owner(edge, scope), identifier(edge.get("uuid"))
+    created, begins, ends = (stamp(edge.get(name)) for name in ("created_at", "valid_at", "invalid_at"))
+    ends = ends or stamp(edge.get("expired_at"))
+    source, target = (
+        author(edge.get(f"{end}_node_name")) or names.get(str(edge.get(f"{end}_node_uuid")))
+        for end in ("source", "target")
+    )
+    relation = {"source": source, "type": author(edge.get("name")) or "relates_to", "target": target}
+    held = {} if begins is None else {"valid_from": begins}
+    event = {"type": "memory", "id": memory_id, "kind": "fact", "content": edge.get("fact"), **held}
+    if source and target:
+        event["relations"] = [relation | held]
+    yield encoded(scope, owner, event | ({} if created is None else {"timestamp": created}))
+    if ends is not None:
+        changed: dict[str, object] = {"valid_to": ends}
+        if source and target:
+            changed["relations"] = [relation | held | {"valid_to": ends}]
+        yield edit(scope, owner, memory_id, (ends, stamp(edge.get("expired_at")) or ends), changed)
+
+
+def _episode(episode: dict[str, Any], scope: Scope, where: str) -> Iterator[bytes]:
+    """What Graphiti was given: a message with who said it, or a text or data of another kind."""
+    content, kind = episode.get("content"), str(episode.get("source"))
+    if not isinstance(content, str) or not content.strip():
+        scope.skipped[EMPTY] += 1
+        return
+    time = stamp(episode.get("valid_at")) or stamp(episode.get("reference_time")) or stamp(episode.get("created_at"))
+    owner, key = _owner(episode, scope), str(episode.get("uuid") or where)
+    if kind != "message":
+        event = {"type": "memory", "id": identifier(key), "kind": kind[:100], "content": content}
+        yield encoded(scope, owner, event | ({} if time is None else {"timestamp": time}))
+        return
+    spoken = _SPOKEN.fullmatch(content) if episode.get("role") is None else None
+    name = author(spoken["name"] if spoken else episode.get("role"))
+    role = _role(episode.get("role_type") or (name if name in ("assistant", "system", "tool") else "user"))
+    said = Said(
+        id=key,
+        session=_session({**episode, "uuid": None}, where) if _has_session(episode) else owner,
+        role=role,
+        content=spoken["text"] if spoken else content,
+        time=time,
+        name=None if name in ("user", "assistant", "system", "tool") else name,
+        metadata={"source": "zep"},
+    )
+    yield from message_events(scope, owner, said)
+
+
+def _has_session(episode: dict[str, Any]) -> bool:
+    return bool(episode.get("thread_id") or episode.get("session_id"))

@@ -1,0 +1,198 @@
+"""ChatGPT's export: the branch that is shown, with ids and times; what is not said is counted."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.connectors.logs.building import branch
+from recallflow.connectors.logs.chatgpt import conversation_events
+from recallflow.connectors.logs.model import Scope
+from tests.unit.connectors.logs.reading import Kept, ms, read, times, zipped
+
+START = 1_736_209_412.345
+
+
+def node(
+    key: str, parent: str | None, role: str, *parts: Any, after_s: float | None = 0.0, **fields: Any
+) -> dict[str, Any]:
+    """A node with its message; `after_s`: None for a message without a time."""
+    content = fields.pop("content", {"content_type": "text", "parts": [*parts]})
+    time = None if after_s is None else START + after_s
+    message = {
+        "id": key,
+        "author": {"role": role},
+        "create_time": time,
+        "content": content,
+        "recipient": "all",
+    } | fields
+    return {"id": key, "message": message, "parent": parent, "children": []}
+
+
+def conversation(*nodes: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    root: dict[str, Any] = {"id": "root", "message": None, "parent": None, "children": []}
+    last = {"current_node": nodes[-1]["id"]} if nodes else {}
+    start = {"title": "Kiln", "create_time": START, "conversation_id": "talk-1"}
+    return start | last | {"mapping": {one["id"]: one for one in (root, *nodes)}} | fields
+
+
+def written(tmp_path: Path, *conversations: Any, name: str = "conversations.json") -> Path:
+    (tmp_path / name).write_bytes(orjson.dumps(list(conversations)))
+    return tmp_path / name
+
+
+def test_the_branch_that_is_shown_comes_with_its_ids_and_times(tmp_path: Path) -> None:
+    talk = conversation(
+        node("q1", "root", "user", "Which glaze runs?"),
+        node("a1", "q1", "assistant", "Any.", after_s=1, metadata={"model_slug": "gpt-4o"}),
+        node("a1b", "q1", "assistant", "An overfired one.", after_s=2),
+        node("q2", "a1b", "user", "And celadon?", after_s=3.0004),
+        current_node="q2",
+    )
+    found = read(written(tmp_path, talk))
+    assert found.format == "chatgpt"
+    assert found.column("id") == ["q1", "a1b", "q2"]
+    assert found.column("role") == ["user", "assistant", "user"]
+    assert found.column("content") == ["Which glaze runs?", "An overfired one.", "And celadon?"]
+    assert times(found.messages) == [1_736_209_412_345, 1_736_209_414_345, 1_736_209_415_345]
+    assert {*found.column("session_id")} == {"talk-1"}
+    assert {*found.column("user_id")} == {"ann"}
+    assert found.column("metadata")[0] == {"source": "chatgpt", "title": "Kiln"}
+    assert found.skipped == {"message of another branch": 1}
+    assert not found.refused
+
+
+def test_what_nobody_said_is_counted_by_its_reason(tmp_path: Path) -> None:
+    picture = {"content_type": "multimodal_text", "parts": [{"content_type": "image_asset_pointer"}, "What moth?"]}
+    talk = conversation(
+        node("s", "root", "system", "You are helpful."),
+        node("i", "s", "user", content={"content_type": "user_editable_context", "user_profile": "Ann"}),
+        node("h", "i", "user", "unseen", metadata={"is_visually_hidden_from_conversation": True}),
+        node("q", "h", "user", content=picture),
+        node("t", "q", "assistant", content={"content_type": "thoughts", "thoughts": []}),
+        node("c", "t", "assistant", content={"content_type": "code", "text": "search()"}, recipient="browser"),
+        node("r", "c", "tool", content={"content_type": "execution_output", "text": "1"}),
+        node("e", "r", "assistant", ""),
+        node("n", "e", "assistant", content=None),
+        node("a", "n", "assistant", "A hawk-moth \ue200cite\ue202turn0\ue201.", None, 5),
+        node("f", "a", "user", "", metadata={"attachments": [{"name": "moth.pdf"}, {}]}),
+    )
+    found = read(written(tmp_path, talk))
+    assert found.column("content") == ["[image]\nWhat moth?", "A hawk-moth .", "[file: moth.pdf]"]
+    assert found.skipped == {
+        "system message": 1,
+        "custom instructions": 1,
+        "hidden message": 1,
+        "reasoning": 1,
+        "call of a tool": 1,
+        "result of a tool": 1,
+        "empty message": 2,
+    }
+
+
+def test_messages_without_a_time_follow_the_one_before(tmp_path: Path) -> None:
+    talk = conversation(
+        node("a", "root", "user", "one", after_s=None),
+        node("b", "a", "user", "two", after_s=7),
+        node("c", "b", "user", "three", after_s=None),
+    )
+    timeless = conversation(
+        node("d", "root", "user", "four", after_s=None), create_time=None, title=None, conversation_id="talk-2"
+    )
+    found = read(written(tmp_path, talk, timeless))
+    assert times(found.messages[:3]) == [1_736_209_412_345, 1_736_209_419_345, 1_736_209_419_345]
+    assert "timestamp" not in found.messages[3]
+    assert found.messages[3]["metadata"] == {"source": "chatgpt"}
+
+
+def test_the_zip_is_read_with_all_its_parts_and_without_its_other_files(tmp_path: Path) -> None:
+    first = conversation(node("a", "root", "user", "one"))
+    second = conversation(node("b", "root", "user", "two"), conversation_id="talk-2")
+    files = {"conversations-000.json": orjson.dumps([first]), "conversations-001.json": orjson.dumps([second])}
+    found = read(zipped(tmp_path / "export.zip", files | {"chat.html": b"<html>", "user.json": b"{}"}))
+    assert found.column("id") == ["a", "b"]
+    assert found.skipped == {"file of another kind": 2}
+
+
+def test_one_conversation_alone_is_an_export(tmp_path: Path) -> None:
+    (tmp_path / "talk.json").write_bytes(orjson.dumps(conversation(node("a", "root", "user", "one"))))
+    assert read(tmp_path / "talk.json").column("content") == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("current", "shown"),
+    [("a2", ["a1", "a2"]), ("gone", ["a1", "b2"]), (None, ["a1", "b2"]), ({"deep": []}, ["a1", "b2"])],
+)
+def test_where_the_current_node_is_not_known_the_last_branch_is_shown(
+    tmp_path: Path, current: object, shown: list[str]
+) -> None:
+    nodes = [
+        node("a1", "root", "user", "?"),
+        node("b2", "a1", "assistant", "new", after_s=9),
+        node("a2", "a1", "assistant", "old", after_s=1),
+    ]
+    assert read(written(tmp_path, conversation(*nodes, current_node=current))).column("id") == shown
+
+
+def test_circles_and_missing_parents_end_a_branch(tmp_path: Path) -> None:
+    circle = conversation(node("a", "b", "user", "one"), node("b", "a", "user", "two"))
+    orphan = conversation(node("c", "nobody", "user", "three"), node("x", "root", "user", "lost"), current_node="c")
+    found = read(written(tmp_path, circle, orphan))
+    assert found.column("id") == ["a", "b", "c"]
+    assert found.skipped == {"message of another branch": 1}
+
+
+def test_what_is_broken_is_refused_and_costs_no_other_conversation(tmp_path: Path) -> None:
+    good = orjson.dumps(conversation(node("a", "root", "user", "caf\u00e9"), node("b", "a", "user", "half")))
+    bad_bytes = good.replace("\u00e9".encode(), b"\xe9").replace(b"half", b"\\ud83d!")
+    strange = conversation(node("d", "root", "narrator", "Once"), conversation_id="talk-2")
+    unreadable: dict[str, Any] = {"mapping": {"e": "text", "f": {"message": "no", "parent": "e"}}, "current_node": "f"}
+    deep = b'{"mapping": {"g": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
+    others = [orjson.dumps(one) for one in [strange, unreadable, "text", {"mapping": []}]]
+    (tmp_path / "conversations.json").write_bytes(b"[" + b",".join([bad_bytes, *others, deep]) + b"]")
+    found = read(tmp_path / "conversations.json")
+    assert found.column("content") == ["caf\ufffd", "\ufffd!"]
+    assert len(found.refused) == 6
+    assert b"conversations.json, conversation 4: is no conversation of ChatGPT's export" in found.refused[3]
+
+
+def test_a_message_beyond_the_limit_is_refused_alone(tmp_path: Path) -> None:
+    talk = conversation(node("a", "root", "user", "x" * 3_000_000), node("b", "a", "user", "short"))
+    found = read(written(tmp_path, talk))
+    assert found.column("id") == ["b"]
+    assert [len(line) for line in found.refused] == [1024 * 1024 + 1]
+
+
+def test_a_newer_export_adds_what_is_new(tmp_path: Path) -> None:
+    older = [node("a", "root", "user", "I glaze at cone six."), node("b", "a", "assistant", "Noted.", after_s=1)]
+    kept = Kept(tmp_path / "state")
+    path = written(tmp_path, conversation(*older))
+    assert kept.take(read(path).lines) == {"created": 2}
+    assert kept.take(read(path).lines) == {"duplicate": 2}
+    newer = [*older, node("c", "b", "user", "And at cone ten in winter.", after_s=90)]
+    assert kept.take(read(written(tmp_path, conversation(*newer))).lines) == {"duplicate": 2, "created": 1}
+    assert kept.contents() == ["I glaze at cone six.", "Noted.", "And at cone ten in winter."]
+
+
+KEYS = st.sampled_from("abcdefgh")
+
+
+@given(st.dictionaries(KEYS, st.one_of(st.none(), KEYS, st.just("nowhere")), min_size=1), KEYS)
+def test_a_branch_leads_from_parent_to_child_whatever_the_tree(parents: dict[str, object], leaf: str) -> None:
+    found = branch(parents, leaf)
+    assert len(set(found)) == len(found)
+    assert all(parents[child] == parent for parent, child in pairwise(found))
+    assert (found[-1:] == [leaf]) == (leaf in parents)
+    mapping = {key: node(key, parent, "user", key) for key, parent in parents.items()}  # type: ignore[arg-type]
+    events = conversation_events({"mapping": mapping, "current_node": leaf}, Scope(), "here")
+    said = [orjson.loads(event)["id"] for event in events]
+    assert said == found or leaf not in parents
+
+
+def test_times_are_what_the_export_says(tmp_path: Path) -> None:
+    talk = conversation(node("a", "root", "user", "one", create_time="1736209412.345678"))
+    assert times(read(written(tmp_path, talk)).messages) == [ms("2025-01-07T00:23:32.345Z")]

@@ -1,0 +1,116 @@
+"""Claude's export: what both said, with ids and times; blocks that are no words are counted."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tests.unit.connectors.logs.reading import Kept, ms, read, times, zipped
+
+
+def message(key: str, sender: str, *texts: str, **fields: Any) -> dict[str, Any]:
+    content = [{"type": "text", "text": text} for text in texts]
+    given = {"uuid": key, "sender": sender, "created_at": "2026-02-14T10:04:22.123456Z", "content": content}
+    return given | {"text": "".join(texts), "attachments": [], "files": []} | fields
+
+
+def conversation(*messages: Any, **fields: Any) -> dict[str, Any]:
+    return {
+        "uuid": "talk-1",
+        "name": "Moths",
+        "created_at": "2026-02-14T10:00:00Z",
+        "chat_messages": [*messages],
+    } | fields
+
+
+def written(tmp_path: Path, *conversations: Any) -> Path:
+    (tmp_path / "conversations.json").write_bytes(orjson.dumps(conversations))
+    return tmp_path / "conversations.json"
+
+
+def test_messages_come_with_ids_times_and_roles(tmp_path: Path) -> None:
+    talk = conversation(
+        message("m1", "human", "What flies at dusk?"),
+        message("m2", "assistant", "Hawk-moths.", "And bats.", created_at="2026-02-14T11:04:30+01:00"),
+        message("m3", "human", "", content=[], text="An older export had text alone.", created_at=None),
+    )
+    found = read(written(tmp_path, talk))
+    assert found.format == "claude"
+    assert found.column("id") == ["m1", "m2", "m3"]
+    assert found.column("role") == ["user", "assistant", "user"]
+    assert found.column("content")[1:] == ["Hawk-moths.\nAnd bats.", "An older export had text alone."]
+    assert times(found.messages) == [
+        ms("2026-02-14T10:04:22.123Z"),
+        ms("2026-02-14T10:04:30Z"),
+        ms("2026-02-14T10:00:00Z"),
+    ]
+    assert found.column("session_id") == ["talk-1"] * 3
+    assert found.column("metadata") == [{"source": "claude", "title": "Moths"}, *[{"source": "claude"}] * 2]
+
+
+def test_blocks_that_are_no_words_are_counted(tmp_path: Path) -> None:
+    blocks = [{"type": "thinking", "thinking": "…"}, {"type": "tool_use"}, {"type": "tool_result"}, {"type": "odd"}]
+    file = {"file_name": "trip.txt", "extracted_content": "Three pages of it."}
+    talk = conversation(
+        message("m1", "assistant", content=[*blocks, {"type": "text", "text": "Done."}], text="not supported"),
+        message("m2", "assistant", content=blocks[1:2], text="This block is not supported."),
+        message("m3", "human", attachments=[file], files=[{"file_name": "kite.png"}]),
+        message("m4", "human"),
+    )
+    found = read(written(tmp_path, talk))
+    assert found.column("content") == ["Done.", "[file: trip.txt]\n[file: kite.png]"]
+    assert found.skipped == {
+        "reasoning": 1,
+        "call of a tool": 2,
+        "result of a tool": 1,
+        "block of type odd": 1,
+        "text of an attached file": 1,
+        "empty message": 1,
+    }
+
+
+def test_of_branches_the_one_that_is_shown_is_read(tmp_path: Path) -> None:
+    root = "00000000-0000-4000-8000-000000000000"
+    messages = [
+        message("m1", "human", "?", parent_message_uuid=root),
+        message("m2", "assistant", "old", parent_message_uuid="m1"),
+        message("m3", "assistant", "new", parent_message_uuid="m1"),
+    ]
+    found = read(written(tmp_path, conversation(*messages, current_leaf_message_uuid="m3")))
+    assert found.column("id") == ["m1", "m3"]
+    assert found.skipped == {"message of another branch": 1}
+    assert read(written(tmp_path, conversation(*messages))).column("id") == ["m1", "m2", "m3"]
+    unknown = conversation(*messages, current_leaf_message_uuid=["m3"])
+    assert read(written(tmp_path, unknown)).column("id") == ["m1", "m2", "m3"]
+
+
+def test_the_zip_is_told_from_chatgpts_by_what_is_beside(tmp_path: Path) -> None:
+    files = {"conversations.json": orjson.dumps([conversation(message("m1", "human", "one"))])}
+    found = read(zipped(tmp_path / "data.zip", files | {"users.json": b"[{}]", "projects.json": b"[]"}))
+    assert (found.format, found.column("id")) == ("claude", ["m1"])
+    assert found.skipped == {"file of another kind": 2}
+    assert read(zipped(tmp_path / "alone.zip", files)).format == "claude"
+
+
+def test_what_is_broken_is_refused_and_costs_nothing_else(tmp_path: Path) -> None:
+    talk = conversation(
+        message("m1", "human", "bad time", created_at="yesterday"),
+        "no message",
+        message("m2", "narrator", "no such role"),
+        message("m3", "human", "good"),
+        message("m4", "human", "deep", created_at={"a": {"b": 1}}),
+    )
+    found = read(written(tmp_path, talk, {"uuid": "x"}, 7))
+    assert found.column("id") == ["m3"]
+    assert len(found.refused) == 6
+    assert b"conversation 1, message 2: is no message" in found.refused[1]
+
+
+def test_a_newer_export_adds_what_is_new(tmp_path: Path) -> None:
+    kept, older = Kept(tmp_path / "state"), [message("m1", "human", "one"), message("m2", "assistant", "two")]
+    assert kept.take(read(written(tmp_path, conversation(*older))).lines) == {"created": 2}
+    newer = conversation(*older, message("m3", "human", "three"), updated_at="2026-03-01T00:00:00Z")
+    assert kept.take(read(written(tmp_path, newer)).lines) == {"duplicate": 2, "created": 1}
+    renamed = conversation(*older, name="Night flyers")
+    assert kept.take(read(written(tmp_path, renamed)).lines) == {"id_conflict": 1, "duplicate": 1}
+    assert sorted(kept.contents()) == ["one", "three", "two"]

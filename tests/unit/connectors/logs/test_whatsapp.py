@@ -1,0 +1,210 @@
+"""WhatsApp's export: both forms, dates in any order that the file tells, and ids out of what is said."""
+
+from datetime import date, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.connectors.logs.dates import Dates
+from recallflow.connectors.logs.model import DateOrder
+from recallflow.connectors.logs.whatsapp import ANDROID_LINE, started, wall
+from recallflow.errors import UsageError
+from tests.unit.connectors.logs.reading import Kept, Read, ms, read, times, zipped
+
+ANDROID = """\
+31/12/2025, 23:58 - Messages and calls are end-to-end encrypted. Tap to learn more.
+31/12/2025, 23:58 - Ann created group "Trip: Rome"
+31/12/2025, 23:59 - Ann: Who brings the kite?
+And who the string?
+
+It has three lines.
+01/01/2026, 00:00 - Bo \U0001f98b: <Media omitted>
+01/01/2026, 00:00 - Bo \U0001f98b: IMG-20260101-WA0001.jpg (file attached)
+The kite!
+01/01/2026, 00:01 - +49 170 1234567: ok
+01/01/2026, 00:01 - +49 170 1234567: ok
+01/01/2026, 00:02 - Ann: This message was deleted
+01/01/2026, 00:03 - Ann: At nine: sharp. <This message was edited>
+01/01/2026, 00:04 - Ann:
+01/01/2026, 00:05 - Ann: null
+"""
+
+IOS = """\
+\u200e[31.12.25, 23:58:01] Trip: \u200eMessages and calls are end-to-end encrypted.
+[31.12.25, 23:59:59] Ann: Who brings the kite?
+[13.01.26, 09:00:00] ~\u202fBo: \u200eimage omitted
+[13.01.26, 09:00:01] ~\u202fBo: \u200e<attached: 00000004-PHOTO-2026-01-13.jpg>
+[13.01.26, 09:00:02] \u202aBo\u202c: \u200eYou deleted this message.
+[13.01.26, 09:00:03] Bo: \u200eMissed voice call
+[13.01.26, 09:00:04] Bo: Nine \u200e<This message was edited>
+"""
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode())
+    return path
+
+
+def chat(tmp_path: Path, text: str, **scope: object) -> Read:
+    return read(written(tmp_path / "WhatsApp Chat with Trip.txt", text), **scope)
+
+
+def test_android(tmp_path: Path) -> None:
+    found = chat(tmp_path, ANDROID)
+    assert found.format == "whatsapp"
+    assert found.column("content") == [
+        "Who brings the kite?\nAnd who the string?\n\nIt has three lines.",
+        "[file: IMG-20260101-WA0001.jpg]\nThe kite!",
+        "ok",
+        "ok",
+        "At nine: sharp.",
+        "null",
+    ]
+    assert found.column("name") == ["Ann", "Bo \U0001f98b", "+49 170 1234567", "+49 170 1234567", "Ann", "Ann"]
+    assert times(found.messages)[:2] == [ms("2025-12-31T23:59:00Z"), ms("2026-01-01T00:00:00Z")]
+    assert {*found.column("user_id")} == {*found.column("session_id")} == {"Trip"}
+    assert found.skipped == {
+        "line of the program's own": 2,
+        "media that is not in the export": 1,
+        "deleted message": 1,
+        "empty message": 1,
+    }
+
+
+def test_ios(tmp_path: Path) -> None:
+    found = chat(tmp_path, IOS)
+    assert found.column("content") == ["Who brings the kite?", "[file: 00000004-PHOTO-2026-01-13.jpg]", "Nine"]
+    assert found.column("name") == ["Ann", "~ Bo", "Bo"]
+    assert times(found.messages)[:2] == [ms("2025-12-31T23:59:59Z"), ms("2026-01-13T09:00:01Z")]
+    assert found.skipped == {
+        "line of the program's own": 2,
+        "media that is not in the export": 1,
+        "deleted message": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "moment"),
+    [
+        ("12/31/25, 12:05 AM - Ann: x", "2025-12-31T00:05:00Z"),
+        ("12/31/25, 12:05\u202fPM - Ann: x", "2025-12-31T12:05:00Z"),
+        ("[31/12/2025, 1:05:09 p.m.] Ann: x", "2025-12-31T13:05:09Z"),
+        ("2025-12-31 13:05 - Ann: x", "2025-12-31T13:05:00Z"),
+        ("[2025/12/31, 13:05:09] Ann: x", "2025-12-31T13:05:09Z"),
+        ("[1.2.2025 klo 13.05.09] Ann: x", "2025-02-01T13:05:09Z"),
+        ("31-12-2025 13:05 - Ann: x", "2025-12-31T13:05:00Z"),
+    ],
+)
+def test_every_way_to_write_a_moment(tmp_path: Path, line: str, moment: str) -> None:
+    found = chat(tmp_path, line)
+    assert times(found.messages) == [ms(moment)]
+    assert found.column("content") == ["x"]
+
+
+def test_dates_that_fit_two_orders_are_refused_until_somebody_says_which(tmp_path: Path) -> None:
+    text = "01/02/2026, 10:00 - Ann: one\n01/03/2026, 10:00 - Ann: two\n"
+    with pytest.raises(UsageError, match=r"01/03/2026.*could be day or month first; give --date-order"):
+        chat(tmp_path, text)
+    assert times(chat(tmp_path, text, date_order="dmy").messages)[1] == ms("2026-03-01T10:00:00Z")
+    assert times(chat(tmp_path, text, date_order="mdy").messages)[1] == ms("2026-01-03T10:00:00Z")
+
+
+def test_the_order_that_keeps_the_file_in_order_is_taken(tmp_path: Path) -> None:
+    text = "01/02/2026, 10:00 - Ann: one\n05/02/2026, 10:00 - Ann: two\n01/03/2026, 10:00 - Ann: three\n"
+    assert times(chat(tmp_path, text).messages)[1] == ms("2026-02-05T10:00:00Z")
+
+
+def test_dates_of_no_order_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="in no order that fits"):
+        chat(tmp_path, "31/12/2025, 10:00 - Ann: one\n12/31/2025, 10:00 - Ann: two\n")
+
+
+def test_the_clock_stands_where_the_option_says(tmp_path: Path) -> None:
+    found = chat(tmp_path, ANDROID, zone=ZoneInfo("Europe/Berlin"))
+    assert times(found.messages)[0] == ms("2025-12-31T22:59:00Z")
+    assert found.column("id") == chat(tmp_path, ANDROID).column("id")
+
+
+def test_a_named_user_gets_the_chat(tmp_path: Path) -> None:
+    found = chat(tmp_path, ANDROID, user_given=True)
+    assert {*found.column("user_id")} == {"ann"}
+    assert {*found.column("session_id")} == {"Trip"}
+
+
+def test_the_zip_gives_the_chat_its_name(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "WhatsApp Chat - Trip.zip", {"_chat.txt": IOS.encode(), "PHOTO.jpg": b"\xff\xd8"})
+    found = read(path)
+    assert {*found.column("user_id")} == {"Trip"}
+    assert found.skipped["file of another kind"] == 1
+    assert {*read(written(tmp_path / "_chat.txt", IOS)).column("user_id")} == {"ann"}
+
+
+def test_what_is_no_message_is_refused(tmp_path: Path) -> None:
+    found = chat(
+        tmp_path, "Some heading\n31/12/2025, 23:59 - Ann: one\n32/12/2025, 10:00 - Ann: two\n", date_order="dmy"
+    )
+    assert found.column("content") == ["one"]
+    assert [line.partition(b": ")[0] for line in found.refused] == [
+        b"WhatsApp Chat with Trip.txt, line 1",
+        b"WhatsApp Chat with Trip.txt, line 3",
+    ]
+
+
+def test_bad_bytes_and_a_message_without_end_cost_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "WhatsApp Chat with Trip.txt"
+    endless = b"31/12/2025, 23:59 - Ann: " + b"x" * 3_000_000 + b"\n" + b"more\n" * 400_000
+    path.write_bytes(endless + b"31/12/2025, 23:59 - Bo: caf\xe9\r\n")
+    found = read(path)
+    assert found.column("content") == ["caf\ufffd"]
+    assert len(found.refused) == 1
+
+
+def test_a_newer_export_adds_what_is_new(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "state")
+    assert kept.take(chat(tmp_path, ANDROID).lines) == {"created": 6}
+    newer = ANDROID.replace("31/12/2025, 23:58 - Messages", "31/12/2025, 23:57 - Messages")
+    assert kept.take(chat(tmp_path, newer + "02/01/2026, 08:00 - Bo: ok\n").lines) == {"duplicate": 6, "created": 1}
+    assert kept.contents("Trip")[2:4] == ["ok", "ok"]
+    assert len(kept.contents("Trip")) == 7
+
+
+DAYS = st.lists(st.dates(date(2012, 1, 1), date(2035, 12, 31)), min_size=1, max_size=30).map(sorted)
+WAYS: dict[DateOrder, tuple[str, ...]] = {
+    "dmy": ("%d/%m/%Y", "%d/%m/%y", "%d.%m.%y"),
+    "mdy": ("%m/%d/%y", "%m-%d-%Y"),
+    "ymd": ("%Y-%m-%d", "%Y/%m/%d"),
+}
+
+
+@given(DAYS, st.sampled_from([(order, way) for order, ways in WAYS.items() for way in ways]))
+def test_dates_are_read_as_they_were_written_or_asked_about(
+    days: list[date], written_so: tuple[DateOrder, str]
+) -> None:
+    """Never another day than the one that was meant."""
+    order, way = written_so
+    separator = next(one for one in way if one in "/.-")
+    parts = [tuple(day.strftime(way).split(separator)) for day in days]
+    dates = Dates("chat", None)
+    for a, b, c in parts:
+        dates.note(a, separator, b, c)
+    try:
+        dates.decide()
+    except UsageError:
+        assert order != "ymd"
+        assert separator != "."
+        swapped = [(day.month, day.day) for day in days]
+        assert all(day <= 12 for _, day in swapped)  # no day was beyond the months, or it would have told
+        dates = Dates("chat", order)
+    assert [date(*dates.read(*one)) for one in parts] == days
+
+
+@given(st.datetimes(datetime(2013, 1, 1), datetime(2035, 1, 1)), st.booleans())
+def test_hours_are_read_in_both_clocks(moment: datetime, twelve: bool) -> None:
+    moment = moment.replace(second=0, microsecond=0)
+    clock = moment.strftime("%I:%M %p" if twelve else "%H:%M")
+    found = started(f"{moment.strftime('%d/%m/%Y')}, {clock} - Ann: x", ANDROID_LINE)
+    assert found is not None
+    assert wall(found, Dates("chat", "dmy")) == moment
