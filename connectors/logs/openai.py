@@ -30,15 +30,16 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
         return
     with source.open() as file:
         for number, text in enumerate(elements(file) if as_document else written_lines(file), start=1):
-            yield from _values(scope, text, number)
+            element = parsed(text)
+            if element is None and not (as_document and text == b"null"):
+                yield text[:EVENT_BYTES]
+            else:
+                yield from element_events(scope, element, number)
 
 
-def _values(scope: Scope, text: bytes, number: int) -> Iterator[bytes]:
-    """The events of an element: a message, or a conversation with its messages."""
-    element = parsed(text)
-    if element is None and text.strip() != b"null":
-        yield text[:EVENT_BYTES]
-    elif isinstance(element, dict) and "messages" in element:
+def element_events(scope: Scope, element: object, number: int) -> Iterator[bytes]:
+    """The events of an element of a log: a message, or a conversation with its messages."""
+    if isinstance(element, dict) and "messages" in element:
         messages = element["messages"]
         conversation = _conversation(element, _given(element, ("id",), f"conversation-{number}"))
         for place, message in enumerate(messages if isinstance(messages, list) else [messages], start=1):

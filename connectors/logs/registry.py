@@ -1,7 +1,8 @@
 """All formats of logs, and which of them a log is in."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from recallflow.connectors.logs.chatgpt import CHATGPT
 from recallflow.connectors.logs.claude import CLAUDE
@@ -11,8 +12,10 @@ from recallflow.connectors.logs.locomo import LOCOMO
 from recallflow.connectors.logs.mem0 import MEM0
 from recallflow.connectors.logs.model import Head, LogFormat, Scope
 from recallflow.connectors.logs.openai import OPENAI
+from recallflow.connectors.logs.parquet import parquet_format
 from recallflow.connectors.logs.slack import SLACK
 from recallflow.connectors.logs.sources import Source
+from recallflow.connectors.logs.tables import lines_format
 from recallflow.connectors.logs.telegram import TELEGRAM
 from recallflow.connectors.logs.whatsapp import WHATSAPP
 from recallflow.connectors.logs.zep import ZEP
@@ -28,49 +31,58 @@ SHOWN = 6  # names of fields or files in an error
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A source with the format that it is read as."""
+    """A source with the format that it is read as. `columns`: as somebody named them."""
 
     source: Source
     format: LogFormat
+    columns: tuple[tuple[str, str], ...] = ()
 
     def read(self, scope: Scope) -> Iterator[bytes]:
         return self.format.read(self.source, scope)
 
 
-def named(name: str) -> LogFormat:
-    """Raises UsageError where there is no such format."""
-    for one in FORMATS:
-        if one.name == name:
-            return one
-    raise UsageError(f"--format {name}: no such format; there are {', '.join(one.name for one in FORMATS)}")
+class Registry:
+    """The formats that logs are read in: all of them, or the one that somebody chose."""
 
+    def __init__(self, chosen: str | None = None, columns: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`columns`: field of an event → column of a table; without `chosen`, lines are rows then. Raises UsageError
+        where there is no such format."""
+        self._columns = tuple(sorted(columns.items()))
+        parquet, rows = parquet_format(columns), lines_format(columns)
+        self._formats = (parquet, rows) if columns else (parquet, *FORMATS)
+        self._chosen = None
+        if chosen is not None:
+            by_name = {one.name: one for one in (parquet, rows, *FORMATS)}
+            if chosen not in by_name:
+                raise UsageError(f"--format {chosen}: no such format; there are {', '.join(by_name)}")
+            self._chosen = by_name[chosen]
 
-def logs_of(source: Source, chosen: LogFormat | None = None) -> tuple[list[Log], list[Source]]:
-    """What is to be read of a source, and the files that are no logs. A folder or an archive is one log where a format
-    knows it as a whole, and else as many as there are in it. Raises UsageError, which says what was found and what is
-    understood, where there is none."""
-    if (found := recognised(source, chosen)) is not None:
-        return [Log(source, found)], []
-    if not source.members():
-        raise UsageError(f"{source.where}: not a conversation log: {_described(source.head())}; {_understood()}")
-    logs: list[Log] = []
-    others: list[Source] = []
-    for one in source.members():
-        if (known := chosen or recognised(one)) is not None:
-            logs.append(Log(one, known))
-        else:
-            others.append(one)
-    if not logs:
-        raise UsageError(f"{source.where}: no conversation log in it: {_described(source.head())}; {_understood()}")
-    return logs, others
+    def logs_of(self, source: Source) -> tuple[list[Log], list[Source]]:
+        """What is to be read of a source, and the files that are no logs. A folder or an archive is one log where a
+        format knows it as a whole, and else as many as there are in it. Raises UsageError, which says what was found
+        and what is understood, where there is none."""
+        if (found := self._recognised(source)) is not None:
+            return [Log(source, found, self._columns)], []
+        if not source.members():
+            raise UsageError(f"{source.where}: not a conversation log: {_described(source.head())}; {_understood()}")
+        logs: list[Log] = []
+        others: list[Source] = []
+        for one in source.members():
+            if (known := self._recognised(one)) is not None:
+                logs.append(Log(one, known, self._columns))
+            else:
+                others.append(one)
+        if not logs:
+            raise UsageError(f"{source.where}: no conversation log in it: {_described(source.head())}; {_understood()}")
+        return logs, others
 
-
-def recognised(source: Source, chosen: LogFormat | None = None) -> LogFormat | None:
-    """The format of a whole source; the chosen one where the source is a single file, or that format knows it."""
-    head = source.head()
-    if chosen is not None:
-        return chosen if not source.members() or chosen.recognises(head) else None
-    return next((one for one in FORMATS if one.recognises(head)), None)
+    def _recognised(self, source: Source) -> LogFormat | None:
+        """A chosen format is taken for any file, and for a folder or an archive that it knows."""
+        if self._chosen is not None and not source.members():
+            return self._chosen
+        head = source.head()
+        formats = self._formats if self._chosen is None else (self._chosen,)
+        return next((one for one in formats if one.recognises(head)), None)
 
 
 def _understood() -> str:

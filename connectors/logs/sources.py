@@ -23,6 +23,7 @@ from recallflow.connectors.logs.model import HEAD_BYTES, Head
 from recallflow.errors import UsageError
 
 STANDARD_INPUT = "-"
+REJECTS = ".rejects.jsonl"
 GZIP, ZSTANDARD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 _EMPTY_ZIP = b"PK\x05\x06"
 _SUFFIXES = (".gz", ".zst")
@@ -33,13 +34,16 @@ _BROKEN = OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError
 
 @dataclass(slots=True)
 class Source:
-    """A `LogSource`. `bytes` are what there is to read, before decompression, and `done_bytes` how far it was read."""
+    """A `LogSource`. `bytes` are what there is to read, before decompression, and `done_bytes` how far it was read;
+    `path`: a file's own; `checksum`: of what is in an archive."""
 
     name: str
     where: str  # what a person knows it by
     bytes: int = 0
     open_raw: Opens | None = None
     inside: tuple["Source", ...] = ()
+    path: Path | None = None
+    checksum: int | None = None
     _reader: "_Counted | None" = field(default=None, repr=False)
 
     @property
@@ -81,7 +85,7 @@ def open_source(path: Path | str) -> Source:
             raise UsageError(f"{path}: no such file; check the path")
         if not path.is_file():
             raise UsageError(f"{path}: not a regular file; give - and send it to standard input")
-        return _file(str(path), path.name, path.stat().st_size, partial(io.FileIO, path))
+        return _file(str(path), path.name, path.stat().st_size, partial(io.FileIO, path), path)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
 
@@ -92,14 +96,14 @@ def unreadable(where: str, error: BaseException) -> UsageError:
     return UsageError(f"{where}: cannot be read on ({reason}); what came before it was read: repair it, and go on")
 
 
-def _file(where: str, name: str, size: int, open_raw: Opens) -> Source:
+def _file(where: str, name: str, size: int, open_raw: Opens, path: Path | None = None) -> Source:
     with open_raw() as file:
         start = file.read(4)
     if not start:
         raise UsageError(f"{where}: empty; give a file that holds a conversation")
     if start in (ZIP, _EMPTY_ZIP):
         return _archive(where, name, open_raw)
-    return Source(_plain(name), where, size, open_raw)
+    return Source(_plain(name), where, size, open_raw, path=path)
 
 
 def _plain(name: str) -> str:
@@ -107,9 +111,9 @@ def _plain(name: str) -> str:
 
 
 def _is_hidden(name: str) -> bool:
-    """What systems put beside files: `.DS_Store`, `__MACOSX/._log.json`."""
+    """What systems put beside files (`.DS_Store`, `__MACOSX/._log.json`), and what replays refused of them."""
     parts = [part for part in name.split("/") if part not in (".", "..")]
-    return any(part.startswith(".") or part == "__MACOSX" for part in parts)
+    return name.endswith(REJECTS) or any(part.startswith(".") or part == "__MACOSX" for part in parts)
 
 
 def _folder(path: Path) -> Source:
@@ -118,7 +122,7 @@ def _folder(path: Path) -> Source:
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path).as_posix()
         if file.is_file() and not _is_hidden(name) and file.stat().st_size:
-            found.append(_file(str(file), name, file.stat().st_size, partial(io.FileIO, file)))
+            found.append(_file(str(file), name, file.stat().st_size, partial(io.FileIO, file), file))
     if not found:
         raise UsageError(f"{path}: a folder without files; give one that holds logs")
     return Source(path.name, str(path), sum(one.bytes for one in found), inside=tuple(found))
@@ -135,7 +139,13 @@ def _archive(where: str, name: str, open_raw: Opens) -> Source:
         raise unreadable(where, error) from None
     weakref.finalize(archive, file.close)
     found = [
-        Source(_plain(info.filename), f"{where}: {info.filename}", info.file_size, partial(archive.open, info))
+        Source(
+            _plain(info.filename),
+            f"{where}: {info.filename}",
+            info.file_size,
+            partial(archive.open, info),
+            checksum=info.CRC,
+        )
         for info in sorted(archive.infolist(), key=lambda info: info.filename)
         if not info.is_dir() and info.file_size and not _is_hidden(info.filename)
     ]

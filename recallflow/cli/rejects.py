@@ -22,17 +22,18 @@ class Rejects:
             self._read()
         self._opened = False
 
-    def note(self, line: int, letter: DeadLetter) -> None:
-        """Notes a refused line of a log, unless an earlier replay did."""
+    def note(self, line: int, letter: DeadLetter, log: str | None = None) -> None:
+        """Notes a refused line of a log, unless an earlier replay did. `log`: its name, where one of many."""
         record = letter.record.value.decode(errors="replace")
-        if _name(line, record) in self._known:
+        if _name(line, record, log) in self._known:
             return
+        named = {} if log is None else {"log": log}
         try:
             with self.path.open("ab") as file:
                 if not self._opened:
                     file.truncate(self._whole_bytes)
                     self._opened = True
-                file.write(orjson.dumps(rejection(line, letter) | {"record": record}) + b"\n")
+                file.write(orjson.dumps(rejection(line, letter) | named | {"record": record}) + b"\n")
         except OSError as error:
             raise RecallflowError(f"cannot write {self.path}: {error.strerror}; give --rejects FILE") from error
 
@@ -44,9 +45,9 @@ class Rejects:
                 self._whole_bytes += len(noted)
                 with suppress(ValueError, KeyError, TypeError):  # somebody else's line
                     rejected = orjson.loads(noted)
-                    self._known.add(_name(rejected["line"], rejected["record"]))
+                    self._known.add(_name(rejected["line"], rejected["record"], rejected.get("log")))
 
 
-def _name(line: int, record: str) -> bytes:
+def _name(line: int, record: str, log: str | None) -> bytes:
     """What stands for a line with its content: another log may come under the same name."""
-    return blake2b(orjson.dumps([line, record]), digest_size=16).digest()
+    return blake2b(orjson.dumps([line, record, log]), digest_size=16).digest()

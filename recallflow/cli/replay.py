@@ -1,124 +1,226 @@
-"""`recallflow replay`: conversation logs into a state directory."""
+"""`recallflow replay`: conversation logs to Kafka, or into a state directory."""
 
 import argparse
-import hashlib
-import sys
 from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-
-import orjson
-from tqdm import tqdm
+from typing import TYPE_CHECKING, NamedTuple
 
 from recallflow.cli.options import ENGINE, add_kafka, add_owner, config_and_origins
-from recallflow.cli.publish import publish
-from recallflow.cli.rejects import Rejects
-from recallflow.connectors.chat_logs import LogFormat, Scope, count_log, detect_format, read_log
-from recallflow.connectors.lines import Delivery, IteratorFeed
-from recallflow.embedder import Embedder
-from recallflow.errors import UsageError
-from recallflow.flows.embedded import Embedded, rejection
-from recallflow.flows.embedding import open_embedder
-from recallflow.flows.encryption import open_at_rest
-from recallflow.flows.lines import run_lines
-from recallflow.operators.decode import decode
-from recallflow.operators.events import Refused, Write
-from recallflow.operators.prepare import check_dimension
-from recallflow.outputs import Answer, DeadLetter, Receipted
-from recallflow.records import Position, Record
+
+if TYPE_CHECKING:
+    from recallflow.cli.pace import Meter, Pace
+    from recallflow.cli.rejects import Rejects
+    from recallflow.connectors.lines import Delivery
+    from recallflow.connectors.logs.model import Scope
+    from recallflow.connectors.logs.registry import Log
+    from recallflow.flows.config import Config
+    from recallflow.flows.embedded import Embedded
+    from recallflow.outputs import Answer, DeadLetter, Receipted
+
+DATES = ("dmy", "mdy", "ymd")
+
+
+class Replayed(NamedTuple):
+    """What was done with a log. `before`: events that an earlier run had taken; `rate`: events a second; `where`: what
+    else there is to say of where they went."""
+
+    log: str
+    events: int
+    refused: int
+    before: int
+    skipped: "Counter[str]"
+    rate: float
+    rejects: Path
+    where: str = ""
+
+    def text(self) -> str:
+        said = f"{self.log}: {self.events:,} events{self.where}"
+        if self.before:
+            said += f", {self.before:,} before were there from an earlier run"
+        if self.refused:
+            said += f"; {self.refused:,} refused, see {self.rejects}"
+        if self.skipped:
+            said += f"; left out: {', '.join(f'{count:,} {reason}' for reason, count in self.skipped.most_common())}"
+        return f"{said}; {self.rate:,.0f} events/s" if self.events else said
+
+
+class Job(NamedTuple):
+    """A log to be replayed. `shown`: its name for people; `within`: its name in the folder or archive it is of."""
+
+    log: "Log"
+    scope: "Scope"
+    rejects: "Rejects"
+    shown: str
+    within: str | None
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "replay",
         help="conversation logs to Kafka, or into a state directory",
-        description="Replays conversation logs: JSON lines of events, OpenAI chat messages or LoCoMo. An interrupted "
-        "replay goes on where it stopped; refused records go to FILE.rejects.jsonl with their reasons.",
+        description="Replays conversation logs: exports of chat programs and of other memories, chat messages, tables, "
+        "our own events. The format is recognised. An interrupted replay goes on where it stopped; refused records go "
+        "to FILE.rejects.jsonl with their reasons.",
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="a file, a folder, a zip archive, or - for standard input; .gz, .zst"
+    )
     parser.add_argument("--embedded", action="store_true", help="into --state-dir, without Kafka")
-    parser.add_argument("--format", type=LogFormat, choices=list(LogFormat), help="default: detected from the content")
+    parser.add_argument("--format", metavar="NAME", help="read it as this, whatever it looks like")
+    of_table = "of a table (Parquet, JSON lines): which column has content, user_id, timestamp, …"
+    parser.add_argument(
+        "--column", dest="columns", action="append", default=[], metavar="FIELD=COLUMN", type=_column, help=of_table
+    )
+    parser.add_argument("--date-order", choices=DATES, help="of dates that do not say it: 1/2/24")
+    parser.add_argument("--zone", metavar="NAME", help="where clocks stood that do not say it (default: UTC)")
+    parser.add_argument("--rate", type=_rate, metavar="N", help="at most so many events a second")
     parser.add_argument("--rejects", type=Path, metavar="FILE", help="default: the log's name with .rejects.jsonl")
     parser.add_argument("--dry-run", action="store_true", help="read and check only; nothing is stored")
+    parser.add_argument("--json", action="store_true", help="what was done, or would be, as JSON lines")
     add_kafka(parser, *ENGINE, "run.workers", "topics.memory")
     add_owner(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, user=None)
 
 
 def run(options: argparse.Namespace) -> int:
+    from recallflow.cli.dry_run import dry_run
+    from recallflow.cli.pace import Pace
+    from recallflow.errors import UsageError
+    from recallflow.flows.embedding import open_embedder
+
     chosen, origins = config_and_origins(options)
-    scope = Scope(options.tenant, options.user, options.environment)
-    formats = {path: options.format or detect_format(path) for path in options.files}
+    jobs = _jobs(options)
     if options.dry_run:
         with open_embedder(chosen.engine, chosen.embedding) as embedder:
-            return max(_check(path, scope, log_format, embedder) for path, log_format in formats.items())
-    targets = {path: options.rejects or path.with_name(path.name + ".rejects.jsonl") for path in formats}
-    opened = {target: Rejects(target) for target in targets.values()}
-    rejects = {path: opened[target] for path, target in targets.items()}
+            return dry_run([(job.shown, job.log, job.scope) for job in jobs], embedder, as_json=options.json)
+    pace = None if options.rate is None else Pace(options.rate)
     if not options.embedded and "kafka.bootstrap_servers" in origins:
-        for path, log_format in formats.items():
-            where = chosen.kafka, chosen.topics.memory, path, scope, log_format, _topic(path)
-            print(publish(*where, rejects[path].note, chosen.auth.credentials))
-        return 0
-    if not options.embedded or chosen.state_dir is None:
+        _to_kafka(chosen, jobs, pace, as_json=options.json)
+    elif options.embedded and chosen.state_dir is not None:
+        _to_directory(chosen, chosen.state_dir, jobs, pace, as_json=options.json)
+    else:
         raise UsageError("give --embedded --state-dir DIR, or --bootstrap-servers HOST:PORT")
-    at_rest = open_at_rest(chosen.encryption)
-    with Embedded.open(chosen.engine, chosen.state_dir, models=chosen.models, at_rest=at_rest) as embedded:
-        for path, log_format in formats.items():
-            _replay(embedded, path, scope, log_format, chosen.run.workers, rejects[path])
     return 0
 
 
-def _replay(
-    embedded: Embedded, path: Path, scope: Scope, log_format: LogFormat, workers: int, rejects: Rejects
-) -> None:
+def _jobs(options: argparse.Namespace) -> list[Job]:
+    from recallflow.cli.output import note
+    from recallflow.cli.rejects import Rejects
+    from recallflow.connectors.logs.registry import Registry
+    from recallflow.connectors.logs.sources import REJECTS, STANDARD_INPUT, open_source
+
+    registry = Registry(options.format, dict(options.columns))
+    scope = _scope(options)
+    opened: dict[Path, Rejects] = {}
+    jobs = []
+    for given in options.files:
+        source = open_source(given)
+        logs, others = registry.logs_of(source)
+        path = Path("standard-input" if given == STANDARD_INPUT else given).resolve()
+        target = options.rejects or path.with_name(path.name + REJECTS)
+        rejects = opened.setdefault(target, Rejects(target))
+        for log in logs:
+            within = None if log.source is source else log.source.name
+            shown = path.name if within is None else f"{path.name}: {within}"
+            jobs.append(Job(log, replace(scope, skipped=Counter()), rejects, shown, within))
+        for other in others:
+            note(f"{other.where}: not a conversation log, passed over")
+    return jobs
+
+
+def _scope(options: argparse.Namespace) -> "Scope":
+    from datetime import UTC
+    from zoneinfo import ZoneInfo
+
+    from recallflow.connectors.logs.model import Scope
+    from recallflow.errors import UsageError
+
+    try:
+        zone = UTC if options.zone is None else ZoneInfo(options.zone)
+    except (ValueError, OSError, KeyError):
+        raise UsageError(f"--zone {options.zone}: no such time zone; give one like Europe/Lisbon") from None
+    user, given = (options.user, True) if options.user is not None else ("user", False)
+    return Scope(options.tenant, user, options.environment, given, options.date_order, zone)
+
+
+def _tell(done: Replayed, *, as_json: bool) -> None:
+    from recallflow.cli.output import json_line
+
+    if as_json:
+        json_line(done._asdict() | {"rejects": str(done.rejects), "rate": round(done.rate, 1)})
+    else:
+        print(done.text())
+
+
+def _to_kafka(chosen: "Config", jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> None:
+    from recallflow.cli.publish import publish
+
+    for job in jobs:
+        _tell(publish(chosen.kafka, chosen.topics.memory, job, pace, chosen.auth.credentials), as_json=as_json)
+
+
+def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> None:
+    from recallflow.flows.embedded import Embedded
+    from recallflow.flows.encryption import open_at_rest
+
+    with ExitStack() as stack:
+        at_rest = open_at_rest(chosen.encryption)
+        opened = Embedded.open(chosen.engine, state_dir, models=chosen.models, at_rest=at_rest)
+        embedded = stack.enter_context(opened)
+        for job in jobs:
+            _tell(_replay(embedded, job, chosen.run.workers, pace), as_json=as_json)
+
+
+def _replay(embedded: "Embedded", job: Job, workers: int, pace: "Pace | None") -> Replayed:
+    from recallflow.cli.pace import Meter, PacedFeed
+    from recallflow.connectors.lines import Feed, IteratorFeed
+    from recallflow.connectors.logs.identity import log_name
+    from recallflow.flows.lines import run_lines
+
     counts: Counter[str] = Counter()
-    with tqdm(total=count_log(path, scope, log_format), desc=path.name, unit=" events", file=sys.stderr) as bar:
+    with Meter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
 
-        def open_feed(offset: int) -> IteratorFeed:
-            bar.update(offset)
+        def open_feed(offset: int) -> Feed:
             counts["before"] = offset
-            return IteratorFeed(read_log(path, scope, log_format, skip=offset))
+            values = islice(job.log.read(job.scope), offset, None)
+            return IteratorFeed(values) if pace is None else PacedFeed(values, pace)
 
-        run_lines(embedded, _topic(path), open_feed, _counter(rejects, counts, bar), rewinds=True, workers=workers)
-    summary = f"{path.name}: {counts['events']} events"
-    if counts["before"]:
-        summary += f", {counts['before']} before were there from an earlier run"
-    if counts["rejected"]:
-        summary += f"; {counts['rejected']} refused, see {rejects.path}"
-    print(summary)
+        name = log_name(job.log, job.scope)
+        run_lines(embedded, name, open_feed, _counter(job, counts, meter), rewinds=True, workers=workers)
+        done = meter.events, counts["refused"], counts["before"], job.scope.skipped, meter.rate()
+    return Replayed(job.shown, *done, job.rejects.path)
 
 
-def _counter(rejects: Rejects, counts: "Counter[str]", bar: "tqdm[None]") -> Delivery:
-    def deliver(offset: int, outputs: list[Answer | Receipted | DeadLetter]) -> None:
-        counts["events"] += 1
-        bar.update(1)
+def _counter(job: Job, counts: "Counter[str]", meter: "Meter") -> "Delivery":
+    from recallflow.outputs import DeadLetter
+
+    def deliver(offset: int, outputs: "list[Answer | Receipted | DeadLetter]") -> None:
+        meter.add()
         for output in outputs:
             if isinstance(output, DeadLetter):
-                counts["rejected"] += 1
-                rejects.note(offset + 1, output)
+                counts["refused"] += 1
+                job.rejects.note(offset + 1, output, job.within)
 
     return deliver
 
 
-def _check(path: Path, scope: Scope, log_format: LogFormat, embedder: Embedder) -> int:
-    """Reads and decodes a log without storing anything; 1 where a record would be refused."""
-    events, refused = 0, 0
-    topic = _topic(path)
-    for events, value in enumerate(read_log(path, scope, log_format), 1):
-        item = decode(Record(Position(topic, 0, events - 1), value, 0))
-        if isinstance(item, Write):
-            item = check_dimension(embedder, item)
-        if isinstance(item, Refused):
-            refused += 1
-            rejected = rejection(events, DeadLetter(item.record, 0, item.error, item.step))
-            print(orjson.dumps(rejected).decode(), file=sys.stderr)
-    print(f"{path.name}: {log_format}, {events} events, {refused} would be refused")
-    return 1 if refused else 0
+def _column(text: str) -> tuple[str, str]:
+    from recallflow.connectors.logs.tables import FIELDS
+
+    field, _, column = text.partition("=")
+    if not column or field not in FIELDS:
+        raise argparse.ArgumentTypeError(f"give FIELD=COLUMN, FIELD one of {', '.join(FIELDS)}")
+    return field, column
 
 
-def _topic(path: Path) -> str:
-    """The topic that stands for a file in positions, named after its path and first line: a log that grew is read on
-    from its position, and another log under the same name is another topic."""
-    with path.open("rb") as file:
-        first = file.readline(64 * 1024).rstrip(b"\r\n")
-    return "file-" + hashlib.sha256(f"{path.resolve()}\n".encode() + first).hexdigest()[:16]
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0
+    if not 0 < rate < float("inf"):
+        raise argparse.ArgumentTypeError("give a number of events a second above 0")
+    return rate

@@ -1,0 +1,126 @@
+"""`recallflow replay --dry-run`: what is in logs, before anything of it is stored."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from recallflow.cli.output import json_line, note, table
+from recallflow.cli.pace import Meter
+from recallflow.connectors.logs.identity import log_name
+from recallflow.connectors.logs.model import Scope
+from recallflow.connectors.logs.registry import Log
+from recallflow.embedder import Embedder
+from recallflow.errors import UsageError
+from recallflow.fields import format_time
+from recallflow.flows.embedded import rejection
+from recallflow.operators.decode import decode
+from recallflow.operators.events import Ask, Refused, Write
+from recallflow.operators.prepare import check_dimension, said
+from recallflow.outputs import DeadLetter
+from recallflow.records import Position, Record
+
+EXAMPLES = 3
+EXAMPLE_CHARACTERS = 60
+DISTINCT_MAX = 100_000  # names that are told apart: a log has no bound, and memory does
+COLUMNS = "log", "format", "users", "people", "sessions", "events", "from", "to", "refused"
+
+
+class Distinct:
+    """How many different names there are; of more than DISTINCT_MAX, only that."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def add(self, *name: str | None) -> None:
+        if len(self._seen) <= DISTINCT_MAX:
+            self._seen.add(hash(name))
+
+    def count(self) -> int | str:
+        return len(self._seen) if len(self._seen) <= DISTINCT_MAX else f"over {DISTINCT_MAX:,}"
+
+
+class Survey:
+    """What a log holds. People are who speaks, by name, assistants and tools aside."""
+
+    def __init__(self) -> None:
+        self.events = self.refused = 0
+        self.users, self.people, self.sessions = Distinct(), Distinct(), Distinct()
+        self.span: tuple[int, int] | None = None
+        self.examples: list[dict[str, Any]] = []
+
+    def add(self, item: Write | Ask) -> None:
+        event, owner = (item.event, item.owner) if isinstance(item, Write) else (item.query, item.owner)
+        self.users.add(*owner)
+        if event.session_id is not None:
+            self.sessions.add(*owner, event.session_id)
+        if (at := event.timestamp) is not None:
+            self.span = (at, at) if self.span is None else (min(at, self.span[0]), max(at, self.span[1]))
+        if not isinstance(item, Write) or (brought := said(item.event)) is None:
+            return
+        if getattr(event, "role", "user") == "user":
+            self.people.add(*owner, getattr(event, "name", None))
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(_example(event, brought[1]))
+
+    def shown(self) -> dict[str, Any]:
+        first, last = (None, None) if self.span is None else map(format_time, self.span)
+        counts = {name: getattr(self, name).count() for name in ("users", "people", "sessions")}
+        return counts | {"events": self.events, "from": first, "to": last, "refused": self.refused}
+
+
+def _example(event: Any, text: str) -> dict[str, Any]:
+    shown = " ".join(text.split())
+    cut = shown if len(shown) <= EXAMPLE_CHARACTERS else shown[: EXAMPLE_CHARACTERS - 1] + "…"
+    who = getattr(event, "name", None) or getattr(event, "role", None)
+    at = None if event.timestamp is None else format_time(event.timestamp)
+    return {"user": event.user_id, "session": event.session_id, "at": at, "who": who, "text": cut}
+
+
+def dry_run(jobs: Sequence[tuple[str, Log, Scope]], embedder: Embedder, *, as_json: bool) -> int:
+    """Reads and checks logs; 1 where a record would be refused, or a log cannot be read to its end."""
+    surveys: list[dict[str, Any]] = []
+    failed = False
+    for shown, log, scope in jobs:
+        survey = Survey()
+        found: dict[str, Any] = {"log": shown, "format": log.format.name}
+        try:
+            _look(shown, log, scope, embedder, survey)
+        except UsageError as error:
+            failed = True
+            found["error"] = str(error)
+            note(str(error))
+        found |= survey.shown() | {"left_out": dict(scope.skipped), "examples": survey.examples}
+        failed |= survey.refused > 0
+        surveys.append(found)
+        if as_json:
+            json_line(found)
+    if not as_json:
+        _print(surveys)
+    return int(failed)
+
+
+def _look(shown: str, log: Log, scope: Scope, embedder: Embedder, survey: Survey) -> None:
+    name = log_name(log, scope)
+    with Meter(shown, lambda: log.source.done_bytes, log.source.bytes) as meter:
+        for value in log.read(scope):
+            item = decode(Record(Position(name, 0, survey.events), value, 0))
+            survey.events += 1
+            if isinstance(item, Write):
+                item = check_dimension(embedder, item)
+            if isinstance(item, Refused):
+                survey.refused += 1
+                refused = rejection(survey.events, DeadLetter(item.record, 0, item.error, item.step))
+                print(orjson.dumps(refused).decode(), file=sys.stderr)
+            else:
+                survey.add(item)
+            meter.add()
+
+
+def _print(surveys: list[dict[str, Any]]) -> None:
+    rows = [[one[name] for name in COLUMNS] + [sum(one["left_out"].values())] for one in surveys]
+    table((*COLUMNS, "left out"), rows)
+    if examples := [example for one in surveys for example in one["examples"]][:EXAMPLES]:
+        print()
+        table(("user", "session", "at", "who", "text"), [[*example.values()] for example in examples])

@@ -1,0 +1,103 @@
+"""How fast a replay goes, and what a person sees of it meanwhile."""
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from types import TracebackType
+from typing import Self
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from recallflow.cli.output import console
+from recallflow.connectors.lines import BATCH_RECORDS
+
+SHOWN_EVERY_S = 0.1
+SAID_EVERY_S = 10.0  # where no terminal is
+
+Clock = Callable[[], float]
+
+
+class Pace:
+    """At most so many events a second, from the first on."""
+
+    def __init__(self, rate: float, clock: Clock = time.monotonic) -> None:
+        self._rate, self._clock = rate, clock
+        self._begun: float | None = None
+        self._taken = 0
+
+    def room(self) -> int:
+        """How many more may go now."""
+        if self._begun is None:
+            self._begun = self._clock()
+        return int((self._clock() - self._begun) * self._rate) + 1 - self._taken
+
+    def take(self, count: int) -> None:
+        self._taken += count
+
+    def wait(self) -> None:
+        """Takes one, once there is room for it."""
+        while self.room() < 1:
+            time.sleep(min(1 / self._rate, SHOWN_EVERY_S))
+        self.take(1)
+
+
+class Meter:
+    """Shows on standard error how far a log was read, how fast, and how long the rest will take: a bar where that is a
+    terminal, and else a line now and then."""
+
+    def __init__(self, name: str, done: Callable[[], int], total: int, clock: Clock = time.monotonic) -> None:
+        """`done`: how many of `total` bytes are read."""
+        self._name, self._done, self._total, self._clock = name, done, total, clock
+        self.events = 0
+        target = console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"),
+            TimeRemainingColumn(), console=target, disable=not target.is_terminal, transient=True,
+        )  # fmt: skip
+        self._task = self._bar.add_task(name, total=total, said="")
+        self._begun = clock()
+        self._shown = self._said = self._begun
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def add(self, count: int = 1) -> None:
+        self.events += count
+        now = self._clock()
+        if now - self._shown < SHOWN_EVERY_S:
+            return
+        self._shown = now
+        if not self._bar.disable:
+            said = f"{self.events:,} events, {self.rate():,.0f}/s"
+            self._bar.update(self._task, completed=self._done(), said=said)
+        elif now - self._said >= SAID_EVERY_S:
+            self._said = now
+            self._bar.console.print(self._line())
+
+    def rate(self) -> float:
+        """Events a second, so far."""
+        return self.events / max(self._clock() - self._begun, 1e-3)
+
+    def _line(self) -> str:
+        share = self._done() / max(1, self._total)
+        left = (self._clock() - self._begun) * (1 - share) / max(share, 1e-3)
+        return f"{self._name}: {self.events:,} events, {self.rate():,.0f}/s, {share:.0%} read, {left:,.0f} s left"
+
+
+class PacedFeed:
+    """A feed that gives no more than the pace has room for."""
+
+    def __init__(self, lines: Iterator[bytes], pace: Pace) -> None:
+        self._lines, self._pace = lines, pace
+
+    def take(self) -> list[bytes]:
+        if (room := min(self._pace.room(), BATCH_RECORDS)) < 1:
+            return []
+        if not (batch := list(islice(self._lines, room))):
+            raise StopIteration
+        self._pace.take(len(batch))
+        return batch
