@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from recallflow.cli.output import json_line, note, table
+from recallflow.cli.output import heading, json_line, note, table
 from recallflow.cli.pace import Meter
 from recallflow.connectors.logs.identity import log_name
 from recallflow.connectors.logs.model import Scope
@@ -22,9 +22,9 @@ from recallflow.outputs import DeadLetter
 from recallflow.records import Position, Record
 
 EXAMPLES = 3
-EXAMPLE_CHARACTERS = 60
+EXAMPLE_CHARACTERS = 50
 DISTINCT_MAX = 100_000  # names that are told apart: a log has no bound, and memory does
-COLUMNS = "log", "format", "users", "people", "sessions", "events", "from", "to", "refused"
+COLUMNS = "users", "people", "sessions", "events", "refused"
 
 
 class Distinct:
@@ -119,8 +119,10 @@ def _look(shown: str, log: Log, scope: Scope, embedder: Embedder, survey: Survey
 
 
 def _print(surveys: list[dict[str, Any]]) -> None:
-    rows = [[one[name] for name in COLUMNS] + [sum(one["left_out"].values())] for one in surveys]
-    table((*COLUMNS, "left out"), rows)
-    if examples := [example for one in surveys for example in one["examples"]][:EXAMPLES]:
+    for one in surveys:
+        heading(f"{one['log']}: {one['format']}")
+        days = [one[name] and one[name][: len("2024-01-31")] for name in ("from", "to")]
+        left_out = sum(one["left_out"].values())
+        table((*COLUMNS, "from", "to", "left out"), [[*(one[name] for name in COLUMNS), *days, left_out]])
         print()
-        table(("user", "session", "at", "who", "text"), [[*example.values()] for example in examples])
+        table(("user", "session", "at", "who", "text"), [[*example.values()] for example in one["examples"]])
