@@ -13,16 +13,20 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from recallflow.client import AsyncRecallClient as AsyncRecallClient
     from recallflow.client import RecallClient as RecallClient
+    from recallflow.embedder import Embedder as Embedder
+    from recallflow.embedder import TokenCounter as TokenCounter
     from recallflow.memory import AsyncMemory as AsyncMemory
     from recallflow.memory import Memory as Memory
     from recallflow.public import *  # noqa: F403 - it gives what is listed there
 
 # What brings much with it is loaded for who asks for it alone.
-_APART = {
+APART = {
     "AsyncMemory": "recallflow.memory",
     "AsyncRecallClient": "recallflow.client",
+    "Embedder": "recallflow.embedder",
     "Memory": "recallflow.memory",
     "RecallClient": "recallflow.client",
+    "TokenCounter": "recallflow.embedder",
 }
 
 
@@ -30,4 +34,4 @@ def __getattr__(name: str) -> Any:
     """Loads it all with the first name that is asked for: a process that is told to stop must hear that before."""
     if find_spec(f"{__name__}.{name}") is not None:  # a module of ours: Python looks here before it imports it
         raise AttributeError(name)
-    return getattr(import_module(_APART.get(name, "recallflow.public")), name)
+    return getattr(import_module(APART.get(name, "recallflow.public")), name)

@@ -123,7 +123,9 @@ class Model(BaseModel):
     """Base of everything that crosses a topic: immutable; unknown fields are let in by the parser and reported once. A
     number is no text and no truth value, nor the other way round: who sends `true` for 1 means something else."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False, ser_json_inf_nan="null")
+    model_config = ConfigDict(
+        frozen=True, extra="allow", strict=True, allow_inf_nan=False, ser_json_inf_nan="null", defer_build=True
+    )
 
 
 class Cuttable(Model):

@@ -6,9 +6,10 @@ is none.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from recallflow.embedder import Matrix
+if TYPE_CHECKING:
+    from recallflow.embedder import Matrix  # who imports types of records is spared numpy
 from recallflow.errors import ModelFailure
 
 Task = Literal[
@@ -66,7 +67,7 @@ class Completion(NamedTuple):
 class Embedded(NamedTuple):
     """(texts, dimension) float32, L2-normalised rows, and what they cost."""
 
-    vectors: Matrix
+    vectors: "Matrix"
     spent: Spent
 
 

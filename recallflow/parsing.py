@@ -7,6 +7,7 @@ import codecs
 import json
 import logging
 import re
+from functools import cache
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -17,7 +18,7 @@ from recallflow.control import Control, ControlEvent
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode, FieldProblem, InvalidRecord
 from recallflow.events import Event, MemoryEvent
-from recallflow.fields import NOT_BLANK
+from recallflow.fields import NOT_BLANK, Model
 from recallflow.queries import QueryEvent
 
 MAX_DEPTH = 201  # the JSON parser's own
@@ -40,11 +41,18 @@ _FRAME_BYTES = 5  # a schema registry's: a zero byte, and the schema's id in fou
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-_EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[MemoryEvent | QueryEvent, Field(discriminator="type")])
-_REQUEST = TypeAdapter(EnrichmentRequest)
-_RESULT = TypeAdapter(EnrichmentResult)
-_CONTROL: TypeAdapter[Control] = TypeAdapter(ControlEvent)
+M = TypeVar("M", bound=Model)
+
+
+# Made when the first record is read: what imports a client alone need not wait for them.
+@cache
+def _event() -> TypeAdapter[Event]:
+    return TypeAdapter(Annotated[MemoryEvent | QueryEvent, Field(discriminator="type")])
+
+
+@cache
+def _control() -> TypeAdapter[Control]:
+    return TypeAdapter(ControlEvent)
 
 
 def _types(union: Any) -> frozenset[str]:
@@ -70,7 +78,7 @@ def parse(value: bytes) -> Event:
         raise _refusal("invalid_json", "empty; send one JSON object")
     _check_size(value)
     try:
-        event = _EVENT.validate_json(value)
+        event = _event().validate_json(value)
     except ValidationError as error:
         raise _invalid(value, error, EVENT_TYPES, "unknown_type") from None
     _check_names(value)
@@ -83,7 +91,7 @@ def parse(value: bytes) -> Event:
 def parse_control(value: bytes) -> Control:
     """JSON of any control event → its model. Raises InvalidRecord."""
     try:
-        event = _CONTROL.validate_json(unmarked(value))
+        event = _control().validate_json(unmarked(value))
     except ValidationError as error:
         raise _invalid(value, error, _CONTROL_TYPES, "invalid_event") from None
     _check_names(unmarked(value))
@@ -92,12 +100,12 @@ def parse_control(value: bytes) -> Control:
 
 def parse_request(value: bytes) -> EnrichmentRequest:
     """JSON of a request for enrichment → its model. Raises InvalidRecord."""
-    return _parse_as(_REQUEST, value, frozenset(("enrichment.request",)))
+    return _parse_as(EnrichmentRequest, value, frozenset(("enrichment.request",)))
 
 
 def parse_result(value: bytes) -> EnrichmentResult:
     """JSON of a result of enrichment → its model. Raises InvalidRecord."""
-    return _parse_as(_RESULT, value, frozenset(("enrichment.result",)))
+    return _parse_as(EnrichmentResult, value, frozenset(("enrichment.result",)))
 
 
 def unknown_fields(event: Event) -> list[str]:
@@ -163,11 +171,11 @@ def wrapping(value: bytes) -> str | None:
     return None
 
 
-def _parse_as(adapter: TypeAdapter[T], value: bytes, types: frozenset[str]) -> T:
+def _parse_as(model: type[M], value: bytes, types: frozenset[str]) -> M:
     if len(value) > limits.RECORD_BYTES:
         raise _refusal("too_large", f"over {limits.RECORD_BYTES} bytes")
     try:
-        return adapter.validate_json(unmarked(value))
+        return model.model_validate_json(unmarked(value))
     except ValidationError as error:
         raise _invalid(unmarked(value), error, types, "unknown_type") from None
 

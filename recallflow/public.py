@@ -6,6 +6,8 @@
 
 from typing import TYPE_CHECKING
 
+from recallflow import APART
+
 from recallflow.control import (
     ApiKey as ApiKey,
     Category as Category,
@@ -15,10 +17,6 @@ from recallflow.control import (
     Quota as Quota,
     Rollout as Rollout,
     TenantSettings as TenantSettings,
-)
-from recallflow.embedder import (
-    Embedder as Embedder,
-    TokenCounter as TokenCounter,
 )
 from recallflow.errors import (
     DecryptionFailed as DecryptionFailed,
@@ -120,4 +118,5 @@ from recallflow.workspaces import (
 )
 
 if not TYPE_CHECKING:  # which would know no name of a list that is made
-    __all__ = [name for name in dir() if name != "TYPE_CHECKING" and not name.startswith("_")]
+    _here = {name for name in dir() if name not in ("APART", "TYPE_CHECKING") and not name.startswith("_")}
+    __all__ = sorted(_here | APART.keys())
