@@ -147,7 +147,7 @@ def test_format_is_detected(write: Callable[[bytes], Path], content: bytes, log_
     [
         (b"", "empty"),
         (b"\n \n", "blank lines only"),
-        (b'{"mapping":{},"title":"t"}', "the fields mapping, title"),
+        (b'{"rows":{},"title":"t"}', "the fields rows, title"),
         (b"a,b\n1,2\n", "'a,b'"),
         (b'{"type":7}', "the fields type"),
     ],

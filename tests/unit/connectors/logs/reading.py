@@ -10,7 +10,7 @@ from zipfile import ZipFile
 import orjson
 
 from recallflow.connectors.logs.model import Scope
-from recallflow.connectors.logs.registry import logs_of
+from recallflow.connectors.logs.registry import Registry
 from recallflow.connectors.logs.sources import open_source
 from recallflow.errors import InvalidRecord
 from recallflow.fields import parse_time
@@ -45,7 +45,7 @@ class Read:
 
 def read(path: Path, **scope: Any) -> Read:
     """Reads an export, whose format is recognised, twice: a reader says the same each time."""
-    logs, _ = logs_of(open_source(path))
+    logs, _ = Registry().logs_of(open_source(path))
     given = Scope(**ANN | scope)
     lines = [line for log in logs for line in log.read(given)]
     again = Scope(**ANN | scope)
