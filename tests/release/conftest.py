@@ -46,11 +46,11 @@ def uv(*arguments: str) -> str:
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheel of each distribution."""
+    """The wheel of each distribution, by way of its source archive, which holds nothing that a build before left."""
     made = {}
     for name, project in DISTRIBUTIONS.items():
         folder = tmp_path_factory.mktemp("wheel")
-        uv("build", "--quiet", "--wheel", "--out-dir", str(folder), str(project))
+        uv("build", "--quiet", "--out-dir", str(folder), str(project))
         (made[name],) = folder.glob("*.whl")
     return made
 
