@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from recallflow import __version__
 from recallflow.state.directory import RECOVERY
+from recallflow.version import __version__
 
 
 def registry_of(collector: Collector) -> CollectorRegistry:

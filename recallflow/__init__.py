@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from recallflow.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from recallflow.client import AsyncRecallClient as AsyncRecallClient

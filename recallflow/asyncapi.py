@@ -5,13 +5,13 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, TypeAdapter
 
-from recallflow import __version__
 from recallflow.audit import AuditRecord
 from recallflow.control import ControlEvent
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.events import MemoryEvent
 from recallflow.queries import QueryEvent
 from recallflow.responses import Receipt, Response
+from recallflow.version import __version__
 
 REFERENCE = "#/components/schemas/{model}"
 BINDING = "0.5.0"  # of the Kafka binding

@@ -60,7 +60,7 @@ def absolute(readme: str, repository: str, tag: str) -> str:
 
 def _version(tree: Path) -> str:
     """The version of a tree, which has to be the changelog's newest."""
-    (version,) = re.findall(r'^__version__ = "(.+)"$', (tree / "recallflow" / "__init__.py").read_text(), re.MULTILINE)
+    (version,) = re.findall(r'^__version__ = "(.+)"$', (tree / "recallflow" / "version.py").read_text(), re.MULTILINE)
     newest = re.findall(r"^## (.+)$", (tree / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
     if newest.split()[0] != version:
         sys.exit(f"CHANGELOG.md begins with {newest}, and the version is {version}")

@@ -4,7 +4,6 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry
 
-from recallflow import __version__
 from recallflow.connectors.http import errors, openapi
 from recallflow.connectors.http.asked import Segments
 from recallflow.connectors.http.deciding import Rollouts
@@ -16,6 +15,7 @@ from recallflow.connectors.http.mem0 import routes as mem0
 from recallflow.connectors.http.routes import graph, memories, memory, probes, rollout
 from recallflow.connectors.http.tracing import Traced
 from recallflow.service import Admission, Service
+from recallflow.version import __version__
 
 # FastAPI's own spans have URLs with all parameters, and what exceptions say: questions, and whose they are.
 UNTOLD: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}

@@ -14,11 +14,11 @@ from mcp_types import (
     TextContent,
 )
 
-from recallflow import __version__
 from recallflow.connectors.mcp import failures
 from recallflow.connectors.mcp.caller import Caller
 from recallflow.connectors.mcp.perform import Performer
 from recallflow.connectors.mcp.tools import INSTRUCTIONS, TOOLS
+from recallflow.version import __version__
 
 Context = ServerRequestContext[Any, Any]
 

@@ -5,7 +5,6 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from recallflow import __version__
 from recallflow.cli import (
     categories,
     demo,
@@ -33,6 +32,7 @@ from recallflow.cli.failures import failed, hooked
 from recallflow.cli.log import in_json
 from recallflow.cli.output import native_stderr_aside
 from recallflow.state import lock
+from recallflow.version import __version__
 
 DEBUG = "show tracebacks, and what native code writes"
 
