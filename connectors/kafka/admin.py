@@ -111,6 +111,24 @@ def create_topics(
         raise SourceError(f"cannot create topics at {options.bootstrap_servers}: {error.args[0].str()}") from error
 
 
+def delete_topics(options: KafkaOptions, topics: Sequence[str]) -> None:
+    """Deletes those of the topics that are there. Raises SourceError."""
+    admin = AdminClient(options.admin())
+    try:
+        for future in admin.delete_topics([*topics], operation_timeout=CREATE_S).values():
+            _deleted(future)
+    except KafkaException as error:
+        raise SourceError(f"cannot delete topics at {options.bootstrap_servers}: {error.args[0].str()}") from error
+
+
+def _deleted(future: Any) -> None:
+    try:
+        future.result()
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+
+
 def _is_made(future: Any) -> bool:
     try:
         future.result()

@@ -54,7 +54,7 @@ def print_block(target: Console, text: Text, first: str = "", rest: str | None =
 def print_ranked(target: Console, memory: Mapping[str, Any], *, explain: bool = False) -> None:
     """One memory of an answer: when, who, what, and why."""
     shown = Text.assemble((said_at(memory["created_at"]), WHEN), " ", (f"{who(memory)}:", WHO), " ")
-    print_block(target, shown.append_text(_passage(memory)), f"{memory['rank']:>3}. ")
+    print_block(target, shown.append_text(passage(memory)), f"{memory['rank']:>3}. ")
     reasons = [one_line(reason["text"]) for reason in memory["why"]]
     because = "; ".join(reasons if explain else reasons[:1])
     if memory.get("question") is not None:
@@ -64,7 +64,7 @@ def print_ranked(target: Console, memory: Mapping[str, Any], *, explain: bool = 
         print_block(target, Text(_score(memory), ASIDE), _INDENT)
 
 
-def _passage(memory: Mapping[str, Any]) -> Text:
+def passage(memory: Mapping[str, Any]) -> Text:
     """The text with the words that are asked for standing out; of a long one the passage that fits the question best,
     and how much there is beside it."""
     content, excerpt = memory["content"], memory["excerpt"] or {"start": 0, "end": len(memory["content"])}
@@ -74,11 +74,11 @@ def _passage(memory: Mapping[str, Any]) -> Text:
             for place in word["places"]:
                 text.stylize(FOUND, place["start"], place["end"])
     start, end = excerpt["start"], excerpt["end"]
-    passage = text[start:end] if start < end else Text()
-    if (rest := len(content) - len(passage)) > 0:
+    shown = text[start:end] if start < end else Text()
+    if (rest := len(content) - len(shown)) > 0:
         before, behind = "… " * (start > 0), " …" * (end < len(content))
-        return Text.assemble(before, passage, behind, (f" ({rest:,} characters more)", ASIDE))
-    return passage
+        return Text.assemble(before, shown, behind, (f" ({rest:,} characters more)", ASIDE))
+    return shown
 
 
 def _score(memory: Mapping[str, Any]) -> str:

@@ -6,13 +6,17 @@ fields of its own: `_note` says what it shows, `_expect` names the memories that
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import orjson
 
+from recallflow.events import MemoryEvent
+from recallflow.parsing import parse
+
 
 class SampleQuestion(NamedTuple):
-    """A recall query as it is sent, with what it shows and the memory ids of which one should be in the first three."""
+    """A recall query as it is sent, with what it shows and the memory ids of which one should be in the first three;
+    none where nothing that was said answers it."""
 
     note: str
     expect: tuple[str, ...]
@@ -22,6 +26,11 @@ class SampleQuestion(NamedTuple):
 def sample_path(name: str) -> Path:
     """The path of a bundled file (`conversations.jsonl`, `questions.jsonl`)."""
     return Path(__file__).parent / name
+
+
+def sample_events() -> list[MemoryEvent]:
+    """The sample conversations, in the order of their times."""
+    return [cast(MemoryEvent, parse(line)) for line in sample_path("conversations.jsonl").read_bytes().splitlines()]
 
 
 def sample_questions() -> list[SampleQuestion]:

@@ -84,7 +84,6 @@ def test_a_question_expects_memories_of_its_own_user(events: list[Event]) -> Non
     memories = {(e.user_id, e.id) for e in events if isinstance(e, Message | MemoryAdd) and e.id not in forgotten}
     for question in sample_questions():
         assert question.note
-        assert question.expect
         assert {(question.query["user_id"], memory_id) for memory_id in question.expect} <= memories
 
 
@@ -94,6 +93,8 @@ def test_questions_are_sent_without_the_fields_of_the_file() -> None:
     assert sent == [{k: v for k, v in fields.items() if not k.startswith("_")} for fields in written]
 
 
-def test_questions_show_several_modes(questions: list[Recall]) -> None:
-    assert {question.mode for question in questions} == {"hybrid", "recency", "relevance", "episode"}
+def test_questions_show_a_mode_a_point_in_time_and_what_nobody_said(questions: list[Recall]) -> None:
+    assert {question.mode for question in questions} == {"hybrid", "episode"}
     assert all(question.k == 3 for question in questions)
+    assert [question.as_of is not None for question in questions].count(True) == 1
+    assert [bool(question.expect) for question in sample_questions()].count(False) == 1

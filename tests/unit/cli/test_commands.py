@@ -89,10 +89,10 @@ def test_the_demo_answers_every_question_within_80_columns(cli: Cli, monkeypatch
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
     shown = " ".join(done.stdout.split())
-    for question in sample_questions():
-        assert f"?  {question.query['query']}".replace("  ", " ") in shown
-    assert len(re.findall(r"^  1\. \d+ \w+", done.stdout, re.MULTILINE)) == len(sample_questions())
-    assert done.stdout.count("because: ") == sum(question.query["k"] for question in sample_questions())
+    answered = [question for question in sample_questions() if question.expect]
+    assert all(question.query["query"] in shown and question.note in shown for question in sample_questions())
+    assert (len(sample_questions()), shown.count("▸"), shown.count("because: ")) == (10, len(answered), len(answered))
+    assert shown.count("no answer: ") == 10 - len(answered)
 
 
 @pytest.mark.parametrize("question", sample_questions(), ids=lambda question: question.query["id"])
@@ -102,7 +102,16 @@ def test_the_demo_finds_what_a_question_is_about_among_the_first_three(
     answer = demo_answers[question.query["id"]]
     found = [memory["id"] for memory in answer["memories"]]
     assert (answer["status"], len(found)) == ("ok", 3)
-    assert set(found) & set(question.expect), found
+    knows = "nothing_relevant" not in {warning["code"] for warning in answer.get("warnings", ())}
+    assert (bool(set(found) & set(question.expect)), knows) == ((True, True) if question.expect else (False, False))
+
+
+def test_one_asks_the_demo_questions_of_ones_own(cli: Cli) -> None:
+    done = cli("demo", "--interactive", stdin=b"Who found my jacket?\ntheo: Which colour is the cat?\n\nnot asked\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("▸") == 2
+    assert "One green rain jacket" in done.stdout
+    assert "Grey, thin, one torn ear." in done.stdout
 
 
 def test_the_demo_gives_the_same_answers_each_time(cli: Cli, demo_answers: dict[str, Any], parsed: Parsed) -> None:
@@ -235,13 +244,6 @@ def test_an_empty_question_fails_and_says_why(cli: Cli, tmp_path: Path) -> None:
     assert_one_line(cli("ask", "", "--state-dir", tmp_path / "s"), 1, "query: String should have at least 1 character")
 
 
-def without_rate(line: str) -> str:
-    """What a replay says of a log in its last line, which ends with how fast it went."""
-    said, _, rate = line.strip().rpartition("; ")
-    assert re.fullmatch(r"[\d,]+ events/s", rate), line
-    return said
-
-
 # ── replay ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -251,7 +253,7 @@ def test_a_log_of_events_keeps_ids_owners_and_times(
     log = tmp_path / "log.jsonl"
     log.write_bytes(jsonl(make_event("message", 1_000, id="a", content="hello"), make_event("recall", query="hello")))
     done = cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
-    assert (done.returncode, without_rate(done.stdout)) == (0, "log.jsonl: 2 events")
+    assert (done.returncode, done.stdout) == (0, "log.jsonl: 2 events\n")
     assert memory_of(cli, tmp_path / "s", "a")["created_at"] == "1970-01-01T00:00:01Z"
 
 
@@ -260,7 +262,7 @@ def test_openai_chats_go_to_the_owner_that_is_given(cli: Cli, tmp_path: Path, js
     log.write_bytes(jsonl(*OPENAI))
     owner = ["--tenant", "acme", "--user", "kim", "--environment", "staging"]
     done = cli("replay", log, "--embedded", "--state-dir", tmp_path / "s", *owner)
-    assert (done.returncode, without_rate(done.stdout)) == (0, "chats.jsonl: 3 events")
+    assert (done.returncode, done.stdout) == (0, "chats.jsonl: 3 events\n")
     assert "Silvergreen bryum" in cli("ask", "What moss is on the wall?", *owner, "--state-dir", tmp_path / "s").stdout
     stored = memory_of(cli, tmp_path / "s", "chat-7-1", user_id="kim", environment="staging")
     assert (stored["session_id"], stored["created_at"]) == ("chat-7", "2023-11-14T22:13:20Z")
@@ -270,7 +272,7 @@ def test_locomo_samples_are_users_with_speakers(cli: Cli, tmp_path: Path) -> Non
     log = tmp_path / "locomo.json"
     log.write_text(json.dumps(LOCOMO, indent=1))
     done = cli("replay", log, "--embedded", "--state-dir", tmp_path / "s", "--tenant", "acme")
-    assert (done.returncode, without_rate(done.stdout)) == (0, "locomo.json: 2 events")
+    assert (done.returncode, done.stdout) == (0, "locomo.json: 2 events\n")
     stored = memory_of(cli, tmp_path / "s", "D1:2", user_id="pair-1")
     assert (stored["name"], stored["content"], stored["created_at"]) == (
         "Bo",
@@ -284,8 +286,7 @@ def test_a_dry_run_counts_and_stores_nothing(cli: Cli, tmp_path: Path, make_even
     log.write_bytes(jsonl(make_event("message", content="hello")))
     done = cli("replay", log, "--dry-run", "--embedded", "--state-dir", tmp_path / "s")
     assert (done.returncode, done.stderr) == (0, "")
-    heading, _, counts, *_ = done.stdout.splitlines()
-    assert (heading, counts.split()[:5]) == ("log.jsonl: events", ["1", "1", "0", "1", "0"])
+    assert done.stdout == "log.jsonl: events, 1 events, 0 would be refused\n"
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
@@ -294,9 +295,8 @@ def test_a_dry_run_tells_what_would_be_refused(
 ) -> None:
     log = tmp_path / "log.jsonl"
     log.write_bytes(jsonl(make_event("message", content="hello"), b"{", make_event("message")))
-    done = cli("replay", log, "--dry-run", "--json")
-    (told,) = parsed(done.stdout)
-    assert (done.returncode, told["events"], told["refused"]) == (1, 3, 2)
+    done = cli("replay", log, "--dry-run")
+    assert (done.returncode, done.stdout) == (1, "log.jsonl: events, 3 events, 2 would be refused\n")
     assert [(told["line"], told["error"]["code"]) for told in parsed(done.stderr)] == [
         (2, "invalid_json"),
         (3, "invalid_event"),
@@ -311,7 +311,7 @@ def test_refused_records_end_up_in_the_rejects_file_with_their_reasons(
     log.write_bytes(jsonl(make_event("message", id="a", content="hello"), b"{", unknown, b"\xff"))
     done = cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
     rejects = tmp_path / "log.jsonl.rejects.jsonl"
-    assert (done.returncode, without_rate(done.stdout)) == (0, f"log.jsonl: 4 events; 3 refused, see {rejects}")
+    assert (done.returncode, done.stdout) == (0, f"log.jsonl: 4 events; 3 refused, see {rejects}\n")
     noted = parsed(rejects.read_bytes())
     assert [(reject["line"], reject["error"]["code"]) for reject in noted] == [
         (2, "invalid_json"),
@@ -370,7 +370,7 @@ def test_several_logs_go_in_one_after_the_other(
     first.write_bytes(jsonl(make_event("memory", id="a", content="tea")))
     second.write_bytes(jsonl(make_event("memory.update", memory_id="a", content="coffee"), b"{"))
     done = cli("replay", first, second, "--embedded", "--state-dir", tmp_path / "s")
-    assert without_rate(done.stdout.splitlines()[0]) == "1.jsonl: 1 events"
+    assert done.stdout.splitlines()[0] == "1.jsonl: 1 events"
     assert memory_of(cli, tmp_path / "s", "a")["content"] == "coffee"
     assert [reject["line"] for reject in parsed((tmp_path / "2.jsonl.rejects.jsonl").read_bytes())] == [2]
 
@@ -624,7 +624,7 @@ USAGE = {
     ),
     "a missing log": (("replay", "DIR", "--embedded", "--state-dir", "DIR"), "no such file; check the path"),
     "a missing log in a dry run": (("replay", "DIR", "--dry-run"), "no such file; check the path"),
-    "a folder as a log": (("replay", "FOLDER", "--dry-run"), "a folder without files"),
+    "a folder as a log": (("replay", "FOLDER", "--dry-run"), "a directory; give the log files in it"),
     "an empty log": (("replay", "EMPTY", "--dry-run"), "empty; give a file that holds a conversation"),
     "no conversation log": (("replay", "BINARY", "--dry-run"), "not a conversation log: starts with"),
 }
@@ -639,8 +639,7 @@ def test_a_wrong_call_is_told_in_one_line(
     (tmp_path / "log").write_bytes(jsonl(make_event("message", content="tea")))
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "binary").write_bytes(bytes(range(256)))
-    (tmp_path / "folder").mkdir()
-    paths = {"LOG": "log", "EMPTY": "empty", "BINARY": "binary", "FOLDER": "folder", "DIR": "new"}
+    paths = {"LOG": "log", "EMPTY": "empty", "BINARY": "binary", "FOLDER": "", "DIR": "new"}
     done = cli(*(tmp_path / paths[part] if part in paths else part for part in command))
     assert_one_line(done, 2, says)
     assert not (tmp_path / "new").exists()
@@ -667,7 +666,5 @@ def test_every_command_has_help(cli: Cli, command: tuple[str, ...]) -> None:
 
 
 def test_the_sample_log_is_a_clean_log(cli: Cli) -> None:
-    done = cli("replay", sample_path("conversations.jsonl"), "--dry-run", "--json")
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["users"], told["events"], told["refused"]) == (0, 3, 205, 0)
-    assert (told["from"], told["to"]) == ("2025-09-14T18:06:06Z", "2026-05-30T10:45:06Z")
+    done = cli("replay", sample_path("conversations.jsonl"), "--dry-run")
+    assert (done.returncode, done.stdout) == (0, "conversations.jsonl: events, 205 events, 0 would be refused\n")
