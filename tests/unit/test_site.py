@@ -61,6 +61,9 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path) -> N
     assert pages.keys() >= {"index.html", "events.html", *(f"{name[:-3]}.html" for name in PAGES)}
     assert [name for name, text in pages.items() if LOADED.search(text)] == []
     assert "RecallClient" in pages["reference/python.html"]
+    for path in (ROOT / "docs").glob("*.md"):  # none is swallowed by a block of code
+        shown = len(re.findall(r"<h2 ", pages[f"{path.stem}.html"]))
+        assert shown == len(re.findall(r"^## ", text_of(path), re.M)), path.name
     assert re.search(r"<h1[^>]*>Command line", pages["reference/cli.html"])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from recallflow.cli.commands import commands
 from tools.reference import markdown
-from tools.reference.markdown import code, table
+from tools.reference.markdown import code, escaped, table
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -48,7 +48,7 @@ def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> tuple[str,
     text = action.help or ""
     written = _plain(argparse.HelpFormatter(parser.prog)._expand_help(action)) if "%" in text else text
     default = "" if action.default in (None, False, argparse.SUPPRESS, (), []) or "(default" in text else action.default
-    return f"{names} {value}".strip(), _escaped(written), code(default) if default != "" else ""
+    return f"{names} {value}".strip(), escaped(written), code(default) if default != "" else ""
 
 
 def _metavar(action: argparse.Action) -> str:
@@ -68,7 +68,3 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 
 def _plain(text: str) -> str:
     return ANSI.sub("", text)
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"([<>*_])", r"\\\1", text)

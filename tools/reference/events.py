@@ -1,6 +1,5 @@
 """Events, queries and responses, field by field, from the models."""
 
-import re
 from collections.abc import Iterable
 from typing import Any, get_args
 
@@ -10,7 +9,7 @@ from recallflow.events import Event, MemoryEvent
 from recallflow.queries import QueryEvent
 from recallflow.responses import Receipt, Response
 from tools.reference.fields import fields_of
-from tools.reference.markdown import code, page, prose, table
+from tools.reference.markdown import code, escaped, page, prose, table
 
 HEADS = ("field", "values", "default")
 
@@ -82,7 +81,7 @@ def _parts(schemas: Iterable[dict[str, Any]]) -> list[str]:
 def _section(title: str, told: str, schema: dict[str, Any], without: Iterable[str] = ()) -> str:
     fields = [field for field in fields_of(schema, _link) if field.name not in without]
     shown = table(HEADS, [(code(one.name), one.values, one.default) for one in fields]) if fields else "No field more."
-    return f"## {title}\n\n{_as_markdown(told)}\n\n{shown}"
+    return f"## {title}\n\n{escaped(told)}\n\n{shown}"
 
 
 def _values(title: str, schema: dict[str, Any]) -> str:
@@ -92,8 +91,3 @@ def _values(title: str, schema: dict[str, Any]) -> str:
 
 def _link(part: str) -> str:
     return f"[{part}](#{part.lower()})"
-
-
-def _as_markdown(told: str) -> str:
-    """A docstring's brackets are no links."""
-    return re.sub(r"([\[\]<>])", r"\\\1", told)

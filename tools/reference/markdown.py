@@ -21,6 +21,12 @@ def prose(documented: object) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(documented) or "").split("\n\n"))
 
 
+def escaped(told: str) -> str:
+    """A docstring's brackets are no links, but within code they stand as they are."""
+    parts = told.split("`")
+    return "`".join(part if at % 2 else re.sub(r"([\[\]<>*])", r"\\\1", part) for at, part in enumerate(parts))
+
+
 def page(title: str, *parts: str) -> str:
     """A page that says where it comes from."""
     return "\n\n".join([f"# {title}", *parts]) + "\n"

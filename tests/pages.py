@@ -1,0 +1,45 @@
+"""The blocks of a page of docs/, and running them as a reader would: one after the other, in one folder."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.M | re.S)
+RUN = ("bash", "python", "sh")  # `sh` needs a broker
+
+
+class Block(NamedTuple):
+    """One that is run. `shows`: lines that must be in what it prints."""
+
+    language: str
+    code: str
+    shows: list[str]
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """Those of a page that are run, in order. A block of text behind one is what it prints."""
+    found = FENCED.findall((DOCS / page).read_text())
+    for (language, code), (following, text) in zip(found, [*found[1:], ("", "")], strict=True):
+        if language in RUN:
+            shows = text.splitlines() if following == "text" and not text.startswith("recallflow ") else []
+            yield Block(language, code, shows)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Where the commands are found, and nothing of ours is set."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("RECALLFLOW_", "KAFKA_"))}
+    return ours | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"} | more
+
+
+def run(language: str, code: str, folder: Path, **more: str) -> str:
+    """What a block prints, which has to end well."""
+    command = ["bash", "-ec", code] if language != "python" else [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, cwd=folder, env=environment(**more), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
