@@ -62,7 +62,8 @@ def row_events(row: dict[str, Any], fields: Mapping[str, str], number: int, scop
         for field in _JSON_FIELDS:
             if isinstance(text := element.get(field), str):
                 element[field] = parsed(text.encode())
-        yield encoded(scope, element)
+        cleared = dict.fromkeys(element.pop("cleared", ()))
+        yield encoded(scope, element | cleared)
         return
     if "messages" not in element:
         element.setdefault("role", "user")
