@@ -77,12 +77,15 @@ def _short(name: str, record: Any, message: Any) -> str:
 
 
 def _answered(response: dict[str, Any]) -> str:
-    """How a query was answered."""
-    if (error := response.get("error")) is not None:
-        return f"{response.get('status')}: {error.get('message')}"
-    took = f", {response['processing_time_ms']:.1f} ms" if "processing_time_ms" in response else ""
-    memories = response.get("memories")
-    if memories is None:
-        return f"{response.get('status')}{took}"
-    first = f": {memories[0].get('content')}" if memories else ""
-    return f"{response.get('status')}, {len(memories)} memories{took}{first}"
+    """How a query was answered. Anybody can write anything to a topic: what is no answer is shown as far as it is."""
+    error, took, memories = (response.get(name) for name in ("error", "processing_time_ms", "memories"))
+    parts = [str(response.get("status"))]
+    if isinstance(memories, list):
+        parts.append(f"{len(memories)} memories")
+    if isinstance(took, int | float):
+        parts.append(f"{took:.1f} ms")
+    first = memories[0] if isinstance(memories, list) and memories else None
+    detail = (
+        error.get("message") if isinstance(error, dict) else first.get("content") if isinstance(first, dict) else None
+    )
+    return ", ".join(parts) + (f": {detail}" if detail else "")
