@@ -79,13 +79,10 @@ def _short(name: str, record: Any, message: Any) -> str:
 def _answered(response: dict[str, Any]) -> str:
     """How a query was answered. Anybody can write anything to a topic: what is no answer is shown as far as it is."""
     error, took, memories = (response.get(name) for name in ("error", "processing_time_ms", "memories"))
-    parts = [str(response.get("status"))]
+    parts, said = [str(response.get("status"))], error.get("message") if isinstance(error, dict) else None
     if isinstance(memories, list):
         parts.append(f"{len(memories)} memories")
+        said = memories[0].get("content") if memories and isinstance(memories[0], dict) else said
     if isinstance(took, int | float):
         parts.append(f"{took:.1f} ms")
-    first = memories[0] if isinstance(memories, list) and memories else None
-    detail = (
-        error.get("message") if isinstance(error, dict) else first.get("content") if isinstance(first, dict) else None
-    )
-    return ", ".join(parts) + (f": {detail}" if detail else "")
+    return ", ".join(parts) + (f": {said}" if said else "")

@@ -184,14 +184,15 @@ def test_it_follows_from_now_on_until_it_is_interrupted(broker: Cluster, deserte
     produce(broker, deserted.memory, "a/b", {"type": "message", "content": "long before"})
     words = [sys.executable, "-c", COMMAND, "tail", *at(broker, deserted), "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
-        assert following.stdout is not None
+        stdout = following.stdout
+        assert stdout is not None
 
         def is_heard() -> bool:
             produce(broker, deserted.memory, "a/b", {"type": "message", "content": "now"})
-            return bool(select.select([following.stdout], [], [], 0.5)[0])
+            return bool(select.select([stdout], [], [], 0.5)[0])
 
         until(is_heard)
-        assert json.loads(following.stdout.readline())["record"]["content"] == "now"
+        assert json.loads(stdout.readline())["record"]["content"] == "now"
         following.send_signal(signal.SIGINT)
         _, errors = following.communicate(timeout=GIVE_UP_S)
         assert (following.returncode, errors) == (0, b"")
