@@ -33,10 +33,11 @@ def below(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 def _command(parser: argparse.ArgumentParser, heading: str) -> str:
     told = _plain(parser.description or "")
     usage = f"```text\n{_usage(parser)}\n```"
-    epilog = f"```text\n{_plain(parser.epilog)}\n```" if parser.epilog else ""
+    examples = "\n".join(getattr(parser, "examples", ()))
+    shown = f"For example:\n\n```text\n{examples}\n```" if examples else ""
     rows = [row for action in parser._actions if (row := _row(parser, action))]
     options = table(("option", "what", "default"), rows) if rows else ""
-    return "\n\n".join(part for part in (f"{heading} {parser.prog}", told, usage, options, epilog) if part)
+    return "\n\n".join(part for part in (f"{heading} {parser.prog}", told, usage, shown, options) if part)
 
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> tuple[str, str, str] | None:
