@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from recallflow.cli.options import ENGINE, add_kafka, add_owner, config_and_origins, decisions
-from recallflow.errors import QueryTimeout, RecallflowError, SourceError, UsageError
+from recallflow.errors import QueryTimeout, RecallflowError, SourceError, StateInUse, UsageError
 
 if TYPE_CHECKING:  # what speaks to an engine takes long to import, and help needs none
     import asyncio
@@ -122,8 +122,11 @@ def _over_directory(config: "Config", options: argparse.Namespace) -> "Iterator[
         describe(config.named_state_dir())  # looking makes no directory
     decided = decisions(options) if "control" in options else History()
     # Who runs this process may read the files: there is nobody to keep out.
-    with open_local(replace(config, auth=AuthSettings(mode="off")), decided) as service:
-        yield service
+    try:
+        with open_local(replace(config, auth=AuthSettings(mode="off")), decided) as service:
+            yield service
+    except StateInUse as error:
+        raise StateInUse(f"{error}; an engine on Kafka answers with --bootstrap-servers HOST:PORT") from None
 
 
 @contextmanager
