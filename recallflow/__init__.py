@@ -34,4 +34,10 @@ def __getattr__(name: str) -> Any:
     """Loads it all with the first name that is asked for: a process that is told to stop must hear that before."""
     if find_spec(f"{__name__}.{name}") is not None:  # a module of ours: Python looks here before it imports it
         raise AttributeError(name)
-    return getattr(import_module(APART.get(name, "recallflow.public")), name)
+    try:
+        return getattr(import_module(APART.get(name, "recallflow.public")), name)
+    except ModuleNotFoundError as error:
+        to_install = import_module("recallflow.extras").way_out(error)
+        if to_install is None:
+            raise
+        raise ImportError(f"recallflow.{name}: {to_install}") from None

@@ -24,12 +24,10 @@ def install(extra: str) -> str:
 
 
 def way_out(missing: ModuleNotFoundError) -> str | None:
-    """What is missing and what to do; None where it should have been installed with recallflow."""
+    """What is missing and what to do; None where it should have been installed with the engine."""
     library = (missing.name or "").partition(".")[0]
+    if find_spec("recallflow.state") is None:
+        return "recallflow-client is the Kafka client alone; the engine and the commands: pip install recallflow"
     if library == "bytewax":
         return _NO_WHEEL.format(python=".".join(platform.python_version_tuple()[:2]))
-    if library == "recallflow" and find_spec("recallflow.state") is None:
-        return "recallflow-client is the Kafka client alone; the engine and the commands: pip install recallflow"
-    if library in _EXTRAS:
-        return f"{library} is not installed: {install(_EXTRAS[library])}"
-    return None
+    return f"{library} is not installed: {install(_EXTRAS[library])}" if library in _EXTRAS else None
