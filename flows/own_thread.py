@@ -104,9 +104,13 @@ class OwnThread:
 _open = WeakSet[OwnThread]()
 
 
-@atexit.register
 def _close_all() -> None:
     """Daemon threads are stopped wherever they are as a program ends: these are to be through by then."""
     for one in [*_open]:
         with suppress(RecallflowError):  # the engine's log says it
             one.close()
+
+
+# `atexit` comes too late: executors, which the engine ends with, take nothing any more by then. They stop by this.
+_register: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
+_register(_close_all)

@@ -1,0 +1,490 @@
+"""`Memory` and `AsyncMemory`: the engine in the program that uses it."""
+
+import asyncio
+import gc
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, assert_type
+from unittest.mock import patch
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from recallflow import (
+    Added,
+    AsyncMemory,
+    Context,
+    Episodes,
+    Found,
+    FoundFacts,
+    History,
+    InvalidRecord,
+    ListedMemory,
+    Memory,
+    MemoryVersion,
+    Message,
+    Page,
+    Position,
+    QueryTimeout,
+    RecalledMemory,
+    SettingsMismatch,
+    StateInUse,
+    Stats,
+    UsageError,
+    UserStats,
+)
+from recallflow.flows.embedded import process
+from recallflow.flows.settings import Settings
+from recallflow.state import lock
+from recallflow.state.directory import StateDirectory
+from recallflow.state.logical import state_hash
+from tests import programme
+
+CACHE_BYTES = 16 * 1024 * 1024
+ANN = {"tenant_id": "default", "user_id": "ann", "environment": "prod"}
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    with Memory() as memory:
+        yield memory
+
+
+def script(text: str, *arguments: object) -> str:
+    """What a program prints; it has nothing to say on standard error."""
+    words = [sys.executable, "-c", text, *map(str, arguments)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+# ── the first ten minutes ───────────────────────────────────────────────────────────────────────────────────────────
+
+FIVE_LINES = """
+from recallflow import Memory
+with Memory("memories") as m:
+    m.add("I live in Porto", user="ann")
+    print(m.search("Where does Ann live?", user="ann", k=5)[0].content)
+"""
+
+
+def test_five_lines_answer_a_question_from_a_memory_of_one_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(FIVE_LINES.strip().splitlines()) <= 5
+    monkeypatch.chdir(tmp_path)
+    assert script(FIVE_LINES) == "I live in Porto\n"
+    answered = process([orjson.dumps(ANN | {"type": "recall", "query": "Porto?"})], Settings(), Path("memories"))
+    assert [one["content"] for one in answered.responses[0]["memories"]] == ["I live in Porto"]
+
+
+NEVER_CLOSED = """
+import sys
+from recallflow import Memory
+m = Memory(sys.argv[1])
+m.add({"role": "user", "content": f"My number is {sys.argv[2]}"}, user="ann")
+print(sorted(one.content for one in m.each(user="ann")))
+"""
+
+
+def test_a_program_that_never_closes_its_memory_ends_well_and_keeps_it(tmp_path: Path) -> None:
+    assert script(NEVER_CLOSED, tmp_path / "m", 1) == "['My number is 1']\n"
+    assert script(NEVER_CLOSED, tmp_path / "m", 2) == "['My number is 1', 'My number is 2']\n"
+
+
+def test_without_a_path_the_memory_is_gone_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with Memory() as memory:
+        memory.add("x", user="ann")
+        assert len([*tmp_path.iterdir()]) == 1
+    assert [*tmp_path.iterdir()] == []
+    with Memory() as memory:
+        assert len(memory.all(user="ann")) == 0
+
+
+def test_a_memory_that_nobody_holds_any_more_gives_its_directory_back(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "m")
+    engine = memory._engine
+    del memory
+    gc.collect()
+    engine.close()  # it was told to end: this waits for it
+    with Memory(tmp_path / "m"):
+        pass
+
+
+def test_opening_says_nothing(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+    with caplog.at_level(logging.WARNING), Memory() as memory:
+        memory.add("x", user="ann")
+    assert (caplog.records, capfd.readouterr()) == ([], ("", ""))
+
+
+# ── what the verbs give ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_verb_has_a_type_and_an_outcome(memory: Memory) -> None:
+    with Memory(tenant="acme") as of_acme:
+        seen = programme.run(of_acme, "ann")
+    assert (seen["added"], seen["talk"]) == (("home",), ("t1", "t2", "t3"))
+    assert [one["content"] for one in seen["found"]] == ["I live in Porto"]
+    assert (seen["home"]["content"], seen["home"]["version"]) == ("I live in Lisbon", 1)
+    assert seen["tea"]["usage"]["useful"] == 1
+    assert [one["content"] for one in seen["history"]] == ["I live in Porto", "I live in Lisbon"]
+    assert [one["target_name"] for one in seen["facts"]] == ["Porto"]
+    assert [(one["session_id"], one["messages"]) for one in seen["episodes"]] == [("s1", 3)]
+    assert seen["context"]["token_count"] > 0
+    total, first, second = seen["pages"]
+    assert (total, [one["id"] for one in [*first, *second]]) == (5, ["tea", "t3", "t2", "t1"])
+    assert (seen["each"], seen["stats"]["memories"]) == (["t3", "t2", "t1"], 1)
+    assert (seen["nothing"], seen["error"], seen["erased"]) == ([None, 0], "not_found", 0)
+
+    assert_type(memory.add("x", user="ann"), Added)
+    assert_type(memory.search("x", user="ann"), Found)
+    assert_type(memory.search("x", user="ann")[0], RecalledMemory)
+    assert_type(memory.search("x", user="ann").context, Context | None)
+    assert_type(memory.get("x", user="ann"), MemoryVersion | None)
+    assert_type(memory.all(user="ann"), Page)
+    assert_type(next(memory.each(user="ann")), ListedMemory)
+    assert_type(memory.update(memory.add("y", user="ann").id, "z", user="ann"), Position)
+    assert_type(memory.history("x", user="ann"), History)
+    assert_type(memory.episodes(user="ann"), Episodes)
+    assert_type(memory.facts(user="ann"), FoundFacts)
+    assert_type(memory.stats(user="ann"), Stats)
+
+
+def test_what_is_found_is_a_sequence_that_shows_itself(memory: Memory) -> None:
+    memory.add("I live in Porto", user="ann", id="home")
+    found = memory.search("Porto?", user="ann", k=5)
+    assert [*found] == [found[0]] == [*found[0:1]] == [*reversed(found)]
+    assert repr(found).startswith("Found([\n  1. 'I live in Porto' (score ")
+    assert [warning.code for warning in found.warnings] == ["k_exceeds_memories"]
+    assert found.answerable is not None
+    assert found.response.status == "ok"
+    assert repr(memory.all(user="ann")) == "Page([\n  home v0: 'I live in Porto',\n])"
+    assert repr(memory.episodes(user="ann")) == "Episodes([])"
+    by_episode = memory.search("Porto?", user="ann", mode="episode")
+    assert by_episode.episodes == []
+
+
+class OfTheClient(BaseModel):
+    """A message as the official client has them."""
+
+    role: str
+    content: str | None
+    refusal: str | None = None
+
+
+def test_messages_are_taken_as_the_official_client_has_them(memory: Memory) -> None:
+    said = OfTheClient(role="assistant", content="You live in Porto")
+    added = memory.add([{"role": "user", "content": "Where do I live?"}, said], user="ann", session="s")
+    first, second = (memory.get(name, user="ann") for name in added.ids)
+    assert first is not None
+    assert second is not None
+    assert [first.role, second.role, second.content, second.session_id] == ["user", "assistant", said.content, "s"]
+    assert added.position == added.positions[1]
+    assert added.id == str(added.position)
+
+
+def test_a_hundred_messages_of_one_call_stay_in_their_order(memory: Memory) -> None:
+    talk = [{"role": "user", "content": f"number {number}"} for number in range(100)]
+    added = memory.add(talk, user="ann", timestamp="2026-01-01T00:00:00Z")
+    assert [position.offset for position in added.positions] == [*range(100)]
+    assert [one.content for one in memory.each(user="ann", limit=30)] == [m["content"] for m in reversed(talk)]
+
+
+# ── the state is that of the flow ───────────────────────────────────────────────────────────────────────────────────
+
+IDS = st.sampled_from(["a", "b", "c"])
+TEXTS = st.sampled_from(["I live in Porto", "Ann met Bob at Acme in Oslo", "我住在波尔图", "tea", "no more tea"])
+ACTIONS = st.one_of(
+    st.tuples(st.just("memory"), IDS, TEXTS),
+    st.tuples(st.just("message"), IDS, TEXTS),
+    st.tuples(st.just("memory.update"), IDS, TEXTS),
+    st.tuples(st.just("memory.forget"), IDS, TEXTS),
+)
+Action = tuple[str, str, str]
+BEGIN_MS, MINUTE_MS = 1_770_000_000_000, 60_000
+
+
+def by_memory(path: Path, actions: Sequence[Action]) -> list[str]:
+    refused: list[str] = []
+    with Memory(path) as memory:
+        for number, (kind, name, text) in enumerate(actions):
+            at_ms = BEGIN_MS + number * MINUTE_MS
+            fields: dict[str, Any] = {"timestamp": at_ms, "user": "ann"}
+            calls: dict[str, Callable[[], object]] = {
+                "memory": lambda: memory.add(text, id=name, **fields),  # noqa: B023 - called at once
+                "message": lambda: memory.add({"role": "user", "content": text}, id=name, session="s", **fields),  # noqa: B023
+                "memory.update": lambda: memory.update(name, text, **fields),  # noqa: B023
+                "memory.forget": lambda: memory.forget(name, **fields),  # noqa: B023
+            }
+            try:
+                with patch(
+                    "time.time_ns", return_value=at_ms * 1_000_000
+                ):  # the log's time, which a line brings itself
+                    calls[kind]()
+            except InvalidRecord as error:
+                refused.append(error.code)
+    return refused
+
+
+def by_flow(path: Path, actions: Sequence[Action], first: int = 0) -> list[str]:
+    lines = []
+    for number, (kind, name, text) in enumerate(actions, first):
+        event = ANN | {"type": kind, "timestamp": BEGIN_MS + number * MINUTE_MS}
+        match kind:
+            case "memory":
+                event |= {"id": name, "content": text, "kind": "fact"}
+            case "message":
+                event |= {"id": name, "content": text, "role": "user", "session_id": "s"}
+            case "memory.update":
+                event |= {"memory_id": name, "content": text}
+            case _:
+                event |= {"memory_id": name}
+        lines.append(orjson.dumps(event))
+    return [one["error"]["code"] for one in process(lines, Settings(), path).rejected]
+
+
+def hash_of(path: Path) -> str:
+    with StateDirectory.existing(path, CACHE_BYTES) as directory:
+        return state_hash(directory)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(actions=st.lists(ACTIONS, min_size=1, max_size=10), half=st.integers(0, 10))
+def test_the_state_is_that_of_the_flow_whoever_opens_the_directory(
+    actions: list[Action], half: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("ways")
+    ways = folder / "memory", folder / "flow", folder / "both"
+    refused = by_memory(ways[0], actions)
+    assert by_flow(ways[1], actions) == refused
+    by_memory(ways[2], actions[:half])
+    by_flow(ways[2], actions[half:], half)
+    assert hash_of(ways[0]) == hash_of(ways[1]) == hash_of(ways[2])
+
+
+# ── threads, loops, processes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_threads_share_a_memory_and_each_sees_what_it_wrote(memory: Memory) -> None:
+    def work(name: str) -> list[bool]:
+        seen = []
+        for number in range(10):
+            memory.add(f"locker {number}", user=name)
+            seen.append(len(memory.all(user=name)) == number + 1)
+        return seen
+
+    users = [f"user {number}" for number in range(8)]
+    with ThreadPoolExecutor(len(users)) as pool:
+        assert [*pool.map(work, users)] == [[True] * 10] * len(users)
+
+
+def test_the_async_twin_has_the_same_verbs(tmp_path: Path) -> None:
+    async def use() -> None:
+        async with AsyncMemory(tmp_path / "m") as memory:
+            added = await asyncio.gather(*(memory.add(f"locker {n}", user=f"user {n}") for n in range(50)))
+            assert_type(added, list[Added])
+            found = await memory.search("locker", user="user 7")
+            assert_type(found, Found)
+            assert [one.content for one in found] == ["locker 7"]
+            await memory.add([{"role": "user", "content": str(n)} for n in range(5)], user="ann")
+            assert [one.content async for one in memory.each(user="ann", limit=2)] == ["4", "3", "2", "1", "0"]
+            with pytest.raises(StateInUse):
+                async with AsyncMemory(tmp_path / "m"):
+                    pass
+        with pytest.raises(UsageError, match="the memory is closed"):
+            await memory.stats(user="ann")
+
+    asyncio.run(use())
+
+
+def test_the_async_twin_needs_no_async_with(tmp_path: Path) -> None:
+    async def use() -> str:
+        memory = AsyncMemory(tmp_path / "m")
+        await memory.add("x", user="ann")
+        given_up = asyncio.create_task(memory.search("x", user="ann"))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        found = await memory.search("x", user="ann")
+        await memory.close()
+        await memory.close()
+        return found[0].content
+
+    assert asyncio.run(use()) == "x"
+
+
+def test_a_directory_in_use_names_who_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "WAIT_S", 0.0)
+    with Memory(tmp_path / "m"):
+        with pytest.raises(StateInUse, match=rf"in use by recallflow.Memory \(process {os.getpid()} "):
+            Memory(tmp_path / "m")
+        with pytest.raises(StateInUse):
+            process([], Settings(), tmp_path / "m")
+
+
+def test_a_forked_process_is_told_to_open_its_own() -> None:
+    code = """
+import os, sys
+from recallflow import Memory, UsageError
+memory = Memory()
+memory.add("x", user="ann")
+sys.stdout.flush()
+if os.fork() == 0:
+    try:
+        memory.add("y", user="ann")
+    except UsageError as error:
+        print(str(error).partition(":")[0].replace(str(os.getppid()), "PARENT"), flush=True)
+    memory.close()
+    sys.exit()
+os.wait()
+print(len(memory.all(user="ann")))
+"""
+    assert script(code) == "this memory was opened by process PARENT, and this one was forked from it\n1\n"
+
+
+# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+STATS = UserStats(type="user.stats", tenant_id="default", user_id="ann")
+ELSEWHERE = Message(type="message", tenant_id="other", user_id="ann", content="x")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda m: m.add("x", user=""), InvalidRecord, "user_id: "),
+        (lambda m: m.add(" ", user="ann"), InvalidRecord, "content: is blank"),
+        (lambda m: m.add("x", user="ann", colour="red"), UsageError, "memory has no field colour"),
+        (lambda m: m.add("x", user="ann", embedding=[1.0]), InvalidRecord, "embedding: "),  # only the engine knows
+        (lambda m: m.update("nowhere", "y", user="ann"), InvalidRecord, "no memory has this id"),
+        (lambda m: m.search("", user="ann"), InvalidRecord, "query: "),
+        (lambda m: m.search("x", user="ann", timeout_s=0), UsageError, "timeout_s must be"),
+        (lambda m: m.search("x", user="ann", mode="best"), InvalidRecord, "mode: "),
+        (lambda m: m.send(STATS), UsageError, "user.stats asks: use ask"),
+        (lambda m: m.send(ELSEWHERE), UsageError, "tenant_id is 'other', and this client is for 'default'"),
+    ],
+)
+def test_a_wrong_call_says_so(
+    memory: Memory, call: Callable[[Memory], object], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        call(memory)
+    assert len(memory.all(user="ann")) == 0
+
+
+def test_what_is_already_there_under_an_id_is_not_added_silently(memory: Memory) -> None:
+    memory.add("x", user="ann", id="a")
+    with pytest.raises(InvalidRecord) as raised:
+        memory.add("y", user="ann", id="a")
+    assert raised.value.code == "id_conflict"
+
+
+def test_a_closed_memory_refuses_and_can_be_closed_again() -> None:
+    memory = Memory()
+    memory.close()
+    memory.close()
+    for call in (lambda: memory.add("x", user="ann"), lambda: memory.search("x", user="ann")):
+        with pytest.raises(UsageError, match="the memory is closed"):
+            call()
+
+
+def test_closing_waits_for_what_is_under_way() -> None:
+    memory = Memory()
+    with ThreadPoolExecutor(8) as pool:
+        begun = threading.Barrier(9)
+
+        def add(number: int) -> object:
+            begun.wait()
+            try:
+                return memory.add(str(number), user="ann").id
+            except UsageError:
+                return "refused"
+
+        added = [pool.submit(add, number) for number in range(8)]
+        begun.wait()
+        memory.close()
+        assert all(isinstance(one.result(), str) for one in added)
+
+
+def test_an_answer_that_does_not_come_in_time_is_an_error_of_its_own(memory: Memory) -> None:
+    with pytest.raises(QueryTimeout):
+        memory.search("x", user="ann", after="local:0:99999", wait_timeout_ms=60_000, timeout_s=0.05)
+    found = memory.search("x", user="ann", after="local:0:99999", timeout_s=0.1)
+    assert "stale_read" in [warning.code for warning in found.warnings]
+
+
+# ── settings ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_settings_come_from_arguments_the_environment_and_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.toml").write_text('state_dir = "elsewhere"\n[engine]\npartitions = 3\n')
+    with Memory(tmp_path / "m", config=tmp_path / "c.toml"):
+        pass
+    with StateDirectory.existing(tmp_path / "m", CACHE_BYTES) as directory:
+        assert directory.fingerprint.partitions == 3
+    monkeypatch.setenv("RECALLFLOW_ENGINE_PARTITIONS", "4")
+    with pytest.raises(SettingsMismatch):
+        Memory(tmp_path / "m", config=tmp_path / "c.toml")
+    with pytest.raises(UsageError, match="--config: cannot read"):
+        Memory(config=tmp_path / "none.toml")
+    with pytest.raises(UsageError, match="--control: cannot read"):
+        Memory(control=tmp_path / "none.jsonl")
+    with pytest.raises(InvalidRecord, match="tenant_id"):
+        Memory(tenant="")
+    assert not Path("elsewhere").exists()
+
+
+def test_what_is_encrypted_cannot_be_read_on_disk_nor_opened_without_its_key(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n")
+    with Memory(tmp_path / "m", master_key_file=tmp_path / "key") as memory:
+        memory.add("the lighthouse keeper", user="ann")
+    assert not any(b"lighthouse" in file.read_bytes() for file in (tmp_path / "m").rglob("*") if file.is_file())
+    with pytest.raises(UsageError):
+        Memory(tmp_path / "m")
+
+
+def test_what_operators_decided_holds(tmp_path: Path) -> None:
+    decided = {
+        "type": "quota",
+        "tenant_id": "default",
+        "name": "memories_per_user",
+        "limit": 1,
+        "timestamp": 1_770_000_000_000,
+    }
+    (tmp_path / "control.jsonl").write_bytes(orjson.dumps(decided))
+    with Memory(control=tmp_path / "control.jsonl") as memory:
+        memory.add("x", user="ann")
+        with pytest.raises(InvalidRecord, match="memories"):
+            memory.add("y", user="ann")
+
+
+# ── erasing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_erased_user_is_gone_from_every_file_when_the_call_returns(tmp_path: Path) -> None:
+    def held() -> list[str]:
+        files = [file for file in (tmp_path / "m").rglob("*") if file.is_file()]
+        return [file.name for file in files if b"lighthouse" in file.read_bytes()]
+
+    with Memory(tmp_path / "m") as memory:
+        memory.add("the lighthouse keeper", user="ann", id="a")
+        memory.add("the bicycle", user="bob", id="b")
+        memory.update("a", "the old lighthouse keeper", user="ann")
+        memory.search("lighthouse?", user="ann")
+        assert held() != []
+        memory.erase(user="ann")
+        assert held() == []
+        assert (len(memory.all(user="ann")), len(memory.all(user="bob"))) == (0, 1)
+        assert memory.add("I am back", user="ann", id="a").ids == ("a",)
+    assert held() == []
