@@ -23,14 +23,15 @@ from recallflow.fields import written_time
 _ID_CHARACTERS, _NAME_CHARACTERS = 128, 512
 _SHOWN_CHARACTERS = 500  # of what is broken
 _TIME_CHARACTERS = 64
+_REASON_CHARACTERS, _REASONS_MAX = 64, 100
 _SECONDS_BELOW = 10**12  # beyond it no year has four digits
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _HALVES = re.compile("[\ud800-\udfff]")
 _BESIDE = re.compile(r"[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]+")  # marks of direction, and of no width
 
-OTHER_FILE = "file of another kind"
-EMPTY = "empty message"
-OTHER_BRANCH = "message of another branch"
+OTHER_FILE = "files of another kind"
+EMPTY = "empty messages"
+OTHER_BRANCH = "messages of other branches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,14 @@ def stamp(written: object) -> str | None:
     return None if written in (None, "") else str(written)[:_TIME_CHARACTERS]
 
 
+def leave_out(scope: Scope, reason: str, count: int = 1) -> None:
+    """Counts what is not passed on. Some reasons are words of the log, which has no bound, and memory does."""
+    shown = author(reason[:_REASON_CHARACTERS]) or "without a reason"
+    known = shown in scope.skipped or len(scope.skipped) < _REASONS_MAX
+    if count:
+        scope.skipped[shown if known else "for other reasons"] += count
+
+
 def exported(source: LogSource, names: "re.Pattern[str]", scope: Scope) -> list[LogSource]:
     """The files of an export that are called so, or the one file that was given alone; others are counted."""
     members = source.members()
@@ -158,7 +167,7 @@ def exported(source: LogSource, names: "re.Pattern[str]", scope: Scope) -> list[
         return [source]
     found = [member for member in members if names.fullmatch(file_name(member.name))]
     if others := len(members) - len(found):
-        scope.skipped[OTHER_FILE] += others
+        leave_out(scope, OTHER_FILE, others)
     return found
 
 

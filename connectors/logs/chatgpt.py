@@ -23,6 +23,7 @@ from recallflow.connectors.logs.building import (
     epoch_ms,
     exported,
     file_name,
+    leave_out,
     lenient,
     message_events,
 )
@@ -62,7 +63,7 @@ def conversation_events(conversation: Any, scope: Scope, where: str) -> Iterator
     session = conversation.get("conversation_id") or conversation.get("id") or where
     shown = branch({key: _field(node, "parent") for key, node in mapping.items()}, _leaf(conversation, mapping))
     if others := sum(_field(mapping[key], "message") is not None for key in mapping.keys() - {*shown}):
-        scope.skipped[OTHER_BRANCH] += others
+        leave_out(scope, OTHER_BRANCH, others)
     about = {"title": title} if isinstance(title := conversation.get("title"), str) and title else {}
     time = epoch_ms(conversation.get("create_time"))
     for key in shown:
@@ -75,7 +76,7 @@ def conversation_events(conversation: Any, scope: Scope, where: str) -> Iterator
         time = epoch_ms(message.get("create_time")) or time  # one without a time was said after the one before it
         text = _text(message)
         if reason := _left_out(message, text):
-            scope.skipped[reason] += 1
+            leave_out(scope, reason)
             continue
         said = Said(
             id=str(message.get("id") or key),
@@ -115,13 +116,13 @@ def _left_out(message: dict[str, Any], text: str) -> str | None:
     if content_type in _REASONING:
         return "reasoning"
     if _field(metadata, "is_visually_hidden_from_conversation"):
-        return "hidden message"
+        return "hidden messages"
     if role == "system":
-        return "system message"
+        return "system messages"
     if role == "tool":
-        return "result of a tool"
+        return "results of tools"
     if role == "assistant" and message.get("recipient") not in (None, "all"):
-        return "call of a tool"
+        return "calls of tools"
     return None if text else EMPTY
 
 

@@ -21,6 +21,7 @@ from recallflow.connectors.logs.building import (
     broken,
     exported,
     file_name,
+    leave_out,
     lenient,
     message_events,
     stamp,
@@ -31,7 +32,7 @@ from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
 _FILE = re.compile(r"conversations(-\d+)?\.json")
 _BESIDE = {"users.json", "projects.json", "memories.json"}
 _ROLES = {"human": "user"}
-_LEFT_OUT = {"thinking": "reasoning", "tool_use": "call of a tool", "tool_result": "result of a tool"}
+_LEFT_OUT = {"thinking": "reasoning", "tool_use": "calls of tools", "tool_result": "results of tools"}
 
 
 def _recognises(head: Head) -> bool:
@@ -60,17 +61,17 @@ def conversation_events(conversation: Any, scope: Scope, where: str) -> Iterator
     session = str(conversation.get("uuid") or where)
     about = {"title": title} if isinstance(title := conversation.get("name"), str) and title else {}
     shown = _shown(messages, conversation.get("current_leaf_message_uuid"))
-    scope.skipped[OTHER_BRANCH] += len(messages) - len(shown)
+    leave_out(scope, OTHER_BRANCH, len(messages) - len(shown))
     for number, message in enumerate(shown, start=1):
         if not isinstance(message, dict):
             yield broken(f"{where}, message {number}", "is no message", message)
             continue
         text, reasons = _text(message)
         for reason in reasons:
-            scope.skipped[reason] += 1
+            leave_out(scope, reason)
         if not text:
             if not reasons:
-                scope.skipped[EMPTY] += 1
+                leave_out(scope, EMPTY)
             continue
         sender = message.get("sender")
         said = Said(
@@ -103,14 +104,14 @@ def _text(message: dict[str, Any]) -> tuple[str, list[str]]:
         if kind in ("text", None) and isinstance(text := block.get("text") if isinstance(block, dict) else block, str):
             found.append(text.strip())
         elif kind is not None:
-            reasons.append(_LEFT_OUT.get(str(kind), f"block of type {kind}"))
+            reasons.append(_LEFT_OUT.get(str(kind), f"blocks of type {kind}"))
     if not blocks and isinstance(text := message.get("text"), str):  # before there were blocks
         found.append(text.strip())
     for file in _files(message):
         if isinstance(file, dict) and isinstance(name := file.get("file_name"), str) and name:
             found.append(f"[file: {name}]")
         if isinstance(file, dict) and file.get("extracted_content"):
-            reasons.append("text of an attached file")
+            reasons.append("texts of attached files")
     return "\n".join(text for text in found if text), reasons
 
 

@@ -15,7 +15,7 @@ from datetime import date, timedelta
 from typing import Any
 
 from recallflow.connectors.http.mem0.entities import ENTITIES, owned
-from recallflow.connectors.logs.building import broken, edit, encoded, identifier, lenient, stamp
+from recallflow.connectors.logs.building import broken, edit, encoded, identifier, leave_out, lenient, stamp
 from recallflow.connectors.logs.documents import elements, first_objects
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
 from recallflow.errors import InvalidRecord
@@ -54,7 +54,7 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
             for one in pages if isinstance(pages, list) else [value]:
                 yield from memory_events(one, scope, where)
     if any(name in one for one in start for name in _NOT_MEMORIES):
-        scope.skipped["relations of mem0's graph"] += 1
+        leave_out(scope, "relations of mem0's graph")
 
 
 MEM0 = LogFormat("mem0", "memories of mem0", _recognises, _read)

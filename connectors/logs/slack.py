@@ -26,6 +26,7 @@ from recallflow.connectors.logs.building import (
     epoch_ms,
     file_name,
     identifier,
+    leave_out,
     lenient,
     message_events,
 )
@@ -36,7 +37,7 @@ _DAY = re.compile(r"(?:.*/)?(?P<folder>[^/]+)/\d{4}-\d{2}-\d{2}\.json")
 _LISTS = ("channels.json", "groups.json", "mpims.json", "dms.json")
 _USERS = ("users.json", "org_users.json")
 _SAID = (None, "bot_message", "me_message", "thread_broadcast", "reply_broadcast", "file_share", "file_comment")
-_REASONS = {"tombstone": "deleted message", "message_deleted": "deleted message"}
+_REASONS = {"tombstone": "deleted messages", "message_deleted": "deleted messages"}
 _MARKED = re.compile(r"<(?P<what>[^<>|]*)(?:\|(?P<label>[^<>]*))?>")
 _BLOCK_TEXTS = 200  # of one message
 
@@ -60,7 +61,7 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
         found = _DAY.fullmatch(member.name.replace("\\", "/"))
         if found is None:
             if file_name(member.name) not in (*_LISTS, *_USERS):
-                scope.skipped[OTHER_FILE] += 1
+                leave_out(scope, OTHER_FILE)
             continue
         channel = channels.get(found["folder"], _Channel(found["folder"], found["folder"]))
         with member.open() as opened:
@@ -119,14 +120,14 @@ def message_of(
         return
     kind = message.get("subtype")
     if kind not in _SAID:
-        scope.skipped[_REASONS.get(str(kind), str(kind))] += 1
+        leave_out(scope, _REASONS.get(str(kind), str(kind)))
         return
     if message.get("hidden"):
-        scope.skipped["hidden message"] += 1
+        leave_out(scope, "hidden messages")
         return
     text = _text(message, people, scope)
     if not text:
-        scope.skipped[EMPTY] += 1
+        leave_out(scope, EMPTY)
         return
     ts, thread, edited = message.get("ts"), message.get("thread_ts"), message.get("edited")
     answered = thread if isinstance(thread, str) and thread != ts else None
@@ -165,7 +166,7 @@ def _text(message: dict[str, Any], people: Mapping[str, str], scope: Scope) -> s
     if not any(found):
         found = [_plain(text, people) for text in [*_attached(attachments), *_in_blocks(blocks)][:_BLOCK_TEXTS]]
     elif isinstance(attachments, list) and attachments:
-        scope.skipped["attachment beside a message's own text"] += len(attachments)
+        leave_out(scope, "attachments beside a message's own text", len(attachments))
     for file in files if isinstance(files := message.get("files"), list) else ():
         name = file.get("name") or file.get("title") if isinstance(file, dict) else None
         found.append(f"[file: {name}]" if isinstance(name, str) else "[file]")

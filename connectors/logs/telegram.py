@@ -25,6 +25,7 @@ from recallflow.connectors.logs.building import (
     exported,
     file_name,
     identifier,
+    leave_out,
     lenient,
     message_events,
 )
@@ -77,11 +78,11 @@ def message_of(message: Any, chat: dict[str, Any], scope: Scope, where: str) -> 
         yield broken(where, "is no message of Telegram's export", message)
         return
     if message.get("type") == "service":
-        scope.skipped[f"service message ({message.get('action')})"] += 1
+        leave_out(scope, f"service messages ({message.get('action')})")
         return
     text = _text(message)
     if not text:
-        scope.skipped[EMPTY] += 1
+        leave_out(scope, EMPTY)
         return
     chat_id = str(chat.get("id", "chat"))
     time = _time(message, "date", scope)

@@ -25,6 +25,7 @@ from recallflow.connectors.logs.building import (
     broken,
     file_name,
     identifier,
+    leave_out,
     message_events,
 )
 from recallflow.connectors.logs.dates import Dates
@@ -52,7 +53,7 @@ _OMITTED = re.compile(r"<[^<>\n]{3,60}>")  # <Media omitted>, in the phone's lan
 _KINDS_OMITTED = re.compile(r"(image|video|audio|sticker|GIF|document|Contact card) omitted")
 _DELETED = re.compile(r"(You deleted this message|This message was deleted)( by .+)?\.?")
 _EDITED = re.compile(r"(?<=\S)\s*(?:\u200e<[^<>:\n]+>|<This message was edited>)$")
-MEDIA, DELETED, OWN = "media that is not in the export", "deleted message", "line of the program's own"
+MEDIA, DELETED, OWN = "media that are not in the export", "deleted messages", "lines of the program's own"
 
 
 @dataclass(slots=True)
@@ -79,7 +80,7 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
     members = source.members()
     chats = [one for one in members if _FILE.fullmatch(file_name(one.name))] if members else [source]
     if others := len(members) - len(chats) if members else 0:
-        scope.skipped[OTHER_FILE] += others
+        leave_out(scope, OTHER_FILE, others)
     for chat in chats:
         found = _CHAT.fullmatch(file_name(chat.name)) or _CHAT.fullmatch(file_name(source.name))
         yield from chat_events(chat, author(found["name"]) if found else None, scope)
@@ -158,11 +159,11 @@ def _events(entry: _Entry, is_ios: bool, chat: str, owner: str, same: "Counter[s
     found = _SAID.fullmatch("\n".join(entry.lines))
     name = author(found["name"]) if found else None
     if found is None or name is None:
-        scope.skipped[OWN] += 1
+        leave_out(scope, OWN)
         return
     text, reason = _content(found["text"] or "", is_ios)
     if reason:
-        scope.skipped[reason] += 1
+        leave_out(scope, reason)
         return
     content = f"{entry.wall.isoformat()}\n{name}\n{text}"
     same[content] += 1

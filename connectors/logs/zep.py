@@ -28,6 +28,7 @@ from recallflow.connectors.logs.building import (
     encoded,
     file_name,
     identifier,
+    leave_out,
     lenient,
     message_events,
     stamp,
@@ -135,7 +136,7 @@ def _message(message: Any, session: str, owner: str, scope: Scope, where: str) -
         return
     content = message.get("content")
     if not isinstance(content, str) or not content.strip():
-        scope.skipped[EMPTY] += 1
+        leave_out(scope, EMPTY)
         return
     role, kind = message.get("role"), message.get("role_type")
     said = Said(
@@ -180,7 +181,7 @@ def _episode(episode: dict[str, Any], scope: Scope, where: str) -> Iterator[byte
     """What Graphiti was given: a message with who said it, or a text or data of another kind."""
     content, kind = episode.get("content"), str(episode.get("source"))
     if not isinstance(content, str) or not content.strip():
-        scope.skipped[EMPTY] += 1
+        leave_out(scope, EMPTY)
         return
     time = stamp(episode.get("valid_at")) or stamp(episode.get("reference_time")) or stamp(episode.get("created_at"))
     owner, key = _owner(episode, scope), str(episode.get("uuid") or where)

@@ -23,6 +23,7 @@ from recallflow.records import Position, Record
 
 EXAMPLES = 3
 EXAMPLE_CHARACTERS = 50
+EXCERPT_BYTES = 200  # of what would be refused
 DISTINCT_MAX = 100_000  # names that are told apart: a log has no bound, and memory does
 COLUMNS = "users", "people", "sessions", "events", "refused"
 
@@ -112,7 +113,8 @@ def _look(shown: str, log: Log, scope: Scope, embedder: Embedder, survey: Survey
             if isinstance(item, Refused):
                 survey.refused += 1
                 refused = rejection(survey.events, DeadLetter(item.record, 0, item.error, item.step))
-                print(orjson.dumps(refused).decode(), file=sys.stderr)
+                shown_record = value[:EXCERPT_BYTES].decode(errors="replace")  # what it was, and where it stood
+                print(orjson.dumps(refused | {"record": shown_record}).decode(), file=sys.stderr)
             else:
                 survey.add(item)
             meter.add()
@@ -124,5 +126,7 @@ def _print(surveys: list[dict[str, Any]]) -> None:
         days = [one[name] and one[name][: len("2024-01-31")] for name in ("from", "to")]
         left_out = sum(one["left_out"].values())
         table((*COLUMNS, "from", "to", "left out"), [[*(one[name] for name in COLUMNS), *days, left_out]])
+        if left_out:
+            print(f"left out: {', '.join(f'{count:,} {reason}' for reason, count in one['left_out'].items() if count)}")
         print()
         table(("user", "session", "at", "who", "text"), [[*example.values()] for example in one["examples"]])

@@ -62,7 +62,7 @@ def test_the_branch_that_is_shown_comes_with_its_ids_and_times(tmp_path: Path) -
     assert {*found.column("session_id")} == {"talk-1"}
     assert {*found.column("user_id")} == {"ann"}
     assert found.column("metadata")[0] == {"source": "chatgpt", "title": "Kiln"}
-    assert found.skipped == {"message of another branch": 1}
+    assert found.skipped == {"messages of other branches": 1}
     assert not found.refused
 
 
@@ -84,13 +84,13 @@ def test_what_nobody_said_is_counted_by_its_reason(tmp_path: Path) -> None:
     found = read(written(tmp_path, talk))
     assert found.column("content") == ["[image]\nWhat moth?", "A hawk-moth .", "[file: moth.pdf]"]
     assert found.skipped == {
-        "system message": 1,
+        "system messages": 1,
         "custom instructions": 1,
-        "hidden message": 1,
+        "hidden messages": 1,
         "reasoning": 1,
-        "call of a tool": 1,
-        "result of a tool": 1,
-        "empty message": 2,
+        "calls of tools": 1,
+        "results of tools": 1,
+        "empty messages": 2,
     }
 
 
@@ -115,7 +115,7 @@ def test_the_zip_is_read_with_all_its_parts_and_without_its_other_files(tmp_path
     files = {"conversations-000.json": orjson.dumps([first]), "conversations-001.json": orjson.dumps([second])}
     found = read(zipped(tmp_path / "export.zip", files | {"chat.html": b"<html>", "user.json": b"{}"}))
     assert found.column("id") == ["a", "b"]
-    assert found.skipped == {"file of another kind": 2}
+    assert found.skipped == {"files of another kind": 2}
 
 
 def test_one_conversation_alone_is_an_export(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_circles_and_missing_parents_end_a_branch(tmp_path: Path) -> None:
     orphan = conversation(node("c", "nobody", "user", "three"), node("x", "root", "user", "lost"), current_node="c")
     found = read(written(tmp_path, circle, orphan))
     assert found.column("id") == ["a", "b", "c"]
-    assert found.skipped == {"message of another branch": 1}
+    assert found.skipped == {"messages of other branches": 1}
 
 
 def test_what_is_broken_is_refused_and_costs_no_other_conversation(tmp_path: Path) -> None:

@@ -61,11 +61,11 @@ def test_blocks_that_are_no_words_are_counted(tmp_path: Path) -> None:
     assert found.column("content") == ["Done.", "[file: trip.txt]\n[file: kite.png]"]
     assert found.skipped == {
         "reasoning": 1,
-        "call of a tool": 2,
-        "result of a tool": 1,
-        "block of type odd": 1,
-        "text of an attached file": 1,
-        "empty message": 1,
+        "calls of tools": 2,
+        "results of tools": 1,
+        "blocks of type odd": 1,
+        "texts of attached files": 1,
+        "empty messages": 1,
     }
 
 
@@ -78,7 +78,7 @@ def test_of_branches_the_one_that_is_shown_is_read(tmp_path: Path) -> None:
     ]
     found = read(written(tmp_path, conversation(*messages, current_leaf_message_uuid="m3")))
     assert found.column("id") == ["m1", "m3"]
-    assert found.skipped == {"message of another branch": 1}
+    assert found.skipped == {"messages of other branches": 1}
     assert read(written(tmp_path, conversation(*messages))).column("id") == ["m1", "m2", "m3"]
     unknown = conversation(*messages, current_leaf_message_uuid=["m3"])
     assert read(written(tmp_path, unknown)).column("id") == ["m1", "m2", "m3"]
@@ -88,7 +88,7 @@ def test_the_zip_is_told_from_chatgpts_by_what_is_beside(tmp_path: Path) -> None
     files = {"conversations.json": orjson.dumps([conversation(message("m1", "human", "one"))])}
     found = read(zipped(tmp_path / "data.zip", files | {"users.json": b"[{}]", "projects.json": b"[]"}))
     assert (found.format, found.column("id")) == ("claude", ["m1"])
-    assert found.skipped == {"file of another kind": 2}
+    assert found.skipped == {"files of another kind": 2}
     assert read(zipped(tmp_path / "alone.zip", files)).format == "claude"
 
 

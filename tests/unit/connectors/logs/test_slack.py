@@ -51,7 +51,7 @@ def test_channels_threads_and_people(tmp_path: Path) -> None:
     ]
     thread = {"source": "slack", "channel": "trip", "thread": "C1-1769767200.000100"}
     assert found.column("metadata")[2:4] == [{"source": "slack", "channel": "trip"}, thread]
-    assert found.skipped == {"file of another kind": 1}
+    assert found.skipped == {"files of another kind": 1}
 
 
 def test_marks_are_read_as_people_read_them(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_bots_speak_in_attachments_and_blocks(tmp_path: Path) -> None:
     assert found.column("content")[:4] == ["Build\nfailed", "Build passed", "Build\npassed", "Hi"]
     assert found.column("role") == ["assistant", "assistant", "assistant", "user", "user"]
     assert found.column("name") == ["CI", "B1", "Deploys", "Ann", "Ann"]
-    assert found.skipped["attachment beside a message's own text"] == 1
+    assert found.skipped["attachments beside a message's own text"] == 1
 
 
 def test_what_is_no_message_is_counted_by_its_kind(tmp_path: Path) -> None:
@@ -99,10 +99,10 @@ def test_what_is_no_message_is_counted_by_its_kind(tmp_path: Path) -> None:
     assert found.skipped == {
         "channel_join": 2,
         "channel_leave": 1,
-        "deleted message": 1,
-        "hidden message": 1,
-        "empty message": 1,
-        "file of another kind": 1,
+        "deleted messages": 1,
+        "hidden messages": 1,
+        "empty messages": 1,
+        "files of another kind": 1,
     }
 
 

@@ -64,7 +64,11 @@ def test_a_chat(tmp_path: Path) -> None:
     assert found.column("metadata")[1] == {"source": "telegram", "reply_to": "4242-2"}
     assert {*found.column("user_id")} == {"Trip"}
     assert {*found.column("session_id")} == {"4242"}
-    assert found.skipped == {"service message (create_group)": 1, "service message (phone_call)": 1, "empty message": 1}
+    assert found.skipped == {
+        "service messages (create_group)": 1,
+        "service messages (phone_call)": 1,
+        "empty messages": 1,
+    }
 
 
 def test_an_account_has_an_owner_a_chat(tmp_path: Path) -> None:
@@ -84,7 +88,7 @@ def test_the_folder_is_read_without_its_files(tmp_path: Path) -> None:
     files = {"result.json": orjson.dumps(chat(said(1, "one"))), "photos/a.jpg": b"\xff\xd8"}
     found = read(folder(tmp_path / "ChatExport", files))
     assert found.column("content") == ["one"]
-    assert found.skipped == {"file of another kind": 1}
+    assert found.skipped == {"files of another kind": 1}
 
 
 def test_older_exports_have_the_time_of_the_machine_alone(tmp_path: Path) -> None:
@@ -124,4 +128,13 @@ def test_what_is_broken_is_refused_and_costs_nothing_else(tmp_path: Path, wrap: 
     found = read(tmp_path / "result.json")
     assert found.column("content") == ["caf\ufffd", "end"]
     assert len(found.refused) == 3
-    assert found.skipped == {"empty message": 1}
+    assert found.skipped == {"empty messages": 1}
+
+
+def test_reasons_are_no_more_than_people_read(tmp_path: Path) -> None:
+    """A log with a reason of its own in each message is counted all the same."""
+    messages = [{"id": number, "type": "service", "action": f"{number}\n{'x' * 500}"} for number in range(500)]
+    found = read(written(tmp_path, chat(*messages)))
+    assert found.skipped.total() == 500
+    assert len(found.skipped) == 101
+    assert max(map(len, found.skipped)) <= 64

@@ -67,10 +67,10 @@ def test_android(tmp_path: Path) -> None:
     assert times(found.messages)[:2] == [ms("2025-12-31T23:59:00Z"), ms("2026-01-01T00:00:00Z")]
     assert {*found.column("user_id")} == {*found.column("session_id")} == {"Trip"}
     assert found.skipped == {
-        "line of the program's own": 2,
-        "media that is not in the export": 1,
-        "deleted message": 1,
-        "empty message": 1,
+        "lines of the program's own": 2,
+        "media that are not in the export": 1,
+        "deleted messages": 1,
+        "empty messages": 1,
     }
 
 
@@ -80,9 +80,9 @@ def test_ios(tmp_path: Path) -> None:
     assert found.column("name") == ["Ann", "~ Bo", "Bo"]
     assert times(found.messages)[:2] == [ms("2025-12-31T23:59:59Z"), ms("2026-01-13T09:00:01Z")]
     assert found.skipped == {
-        "line of the program's own": 2,
-        "media that is not in the export": 1,
-        "deleted message": 1,
+        "lines of the program's own": 2,
+        "media that are not in the export": 1,
+        "deleted messages": 1,
     }
 
 
@@ -138,7 +138,7 @@ def test_the_zip_gives_the_chat_its_name(tmp_path: Path) -> None:
     path = zipped(tmp_path / "WhatsApp Chat - Trip.zip", {"_chat.txt": IOS.encode(), "PHOTO.jpg": b"\xff\xd8"})
     found = read(path)
     assert {*found.column("user_id")} == {"Trip"}
-    assert found.skipped["file of another kind"] == 1
+    assert found.skipped["files of another kind"] == 1
     assert {*read(written(tmp_path / "_chat.txt", IOS)).column("user_id")} == {"ann"}
 
 

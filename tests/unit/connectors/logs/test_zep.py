@@ -44,7 +44,7 @@ def test_threads(tmp_path: Path) -> None:
         assert found.column("session_id") == ["s1", "s1", "t2", "t2"]
         assert {*found.column("user_id")} == {"bo"}
         assert {*times(found.messages)} == {ms("2025-07-01T10:00:00.123Z")}
-        assert found.skipped == {"empty message": 1}
+        assert found.skipped == {"empty messages": 1}
 
 
 def test_the_messages_of_one_thread_alone(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_episodes_are_messages_or_texts(tmp_path: Path) -> None:
     assert found.column("role")[:3] == ["user", "assistant", "user"]
     assert found.column("session_id")[:3] == ["g1", "g1", "s1"]
     assert found.column("user_id") == ["g1", "g1", "ann", "ann"]
-    assert found.skipped == {"empty message": 1}
+    assert found.skipped == {"empty messages": 1}
 
 
 def test_what_is_broken_is_refused_and_costs_nothing_else(tmp_path: Path) -> None:
