@@ -116,12 +116,20 @@ def lenient(text: bytes) -> Any:
             return text
 
 
+def word(value: object) -> str:
+    """A text or a number of a log as text, nothing for null. What is neither is told by its type alone: it may be nested
+    deeper than Python writes."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else str(value) if isinstance(value, int | float) else f"({type(value).__name__})"
+
+
 def identifier(text: object) -> str:
     """An id as events take them: what is too long, or has no place in one, is told apart by its digest."""
-    given = _CONTROL.sub(" ", _sound(str(text))).strip()
+    given = _CONTROL.sub(" ", _sound(word(text))).strip()
     if given and len(given) <= _ID_CHARACTERS:
         return given
-    digest = hashlib.sha256(str(text).encode(errors="replace")).hexdigest()[:32]
+    digest = hashlib.sha256(word(text).encode(errors="replace")).hexdigest()[:32]
     return f"{given[: _ID_CHARACTERS - 33]}~{digest}"
 
 
@@ -140,7 +148,7 @@ def epoch_ms(seconds: object) -> int | str | None:
     """Epoch seconds, as a number or in digits → a time as events take it; None for none, what is no time as a text."""
     if seconds is None or isinstance(seconds, bool) or seconds in ("", 0, "0"):
         return None
-    written = str(seconds)[:_TIME_CHARACTERS]
+    written = word(seconds)[:_TIME_CHARACTERS]
     try:
         return written_time(int(Decimal(written) * 1000)) if abs(Decimal(written)) < _SECONDS_BELOW else written
     except (ArithmeticError, ValueError):
@@ -149,7 +157,7 @@ def epoch_ms(seconds: object) -> int | str | None:
 
 def stamp(written: object) -> str | None:
     """A time that is written as RFC 3339, for the decode step to judge; None for none."""
-    return None if written in (None, "") else str(written)[:_TIME_CHARACTERS]
+    return None if written in (None, "") else word(written)[:_TIME_CHARACTERS]
 
 
 def leave_out(scope: Scope, reason: str, count: int = 1) -> None:

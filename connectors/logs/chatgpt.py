@@ -26,6 +26,7 @@ from recallflow.connectors.logs.building import (
     leave_out,
     lenient,
     message_events,
+    word,
 )
 from recallflow.connectors.logs.documents import elements, first_objects
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
@@ -79,8 +80,8 @@ def conversation_events(conversation: Any, scope: Scope, where: str) -> Iterator
             leave_out(scope, reason)
             continue
         said = Said(
-            id=str(message.get("id") or key),
-            session=str(session),
+            id=word(message.get("id")) or key,
+            session=word(session),
             role=_field(message.get("author"), "role"),
             content=text,
             time=time,

@@ -25,6 +25,7 @@ from recallflow.connectors.logs.building import (
     lenient,
     message_events,
     stamp,
+    word,
 )
 from recallflow.connectors.logs.documents import elements, first_objects
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
@@ -58,7 +59,7 @@ def conversation_events(conversation: Any, scope: Scope, where: str) -> Iterator
     if not isinstance(messages, list):
         yield broken(where, "is no conversation of Claude's export, which has chat_messages", conversation)
         return
-    session = str(conversation.get("uuid") or where)
+    session = word(conversation.get("uuid")) or where
     about = {"title": title} if isinstance(title := conversation.get("name"), str) and title else {}
     shown = _shown(messages, conversation.get("current_leaf_message_uuid"))
     leave_out(scope, OTHER_BRANCH, len(messages) - len(shown))
@@ -75,7 +76,7 @@ def conversation_events(conversation: Any, scope: Scope, where: str) -> Iterator
             continue
         sender = message.get("sender")
         said = Said(
-            id=str(message.get("uuid") or f"{session}-{number}"),
+            id=word(message.get("uuid")) or f"{session}-{number}",
             session=session,
             role=_ROLES.get(sender, sender) if isinstance(sender, str) else None,
             content=text,
@@ -104,7 +105,7 @@ def _text(message: dict[str, Any]) -> tuple[str, list[str]]:
         if kind in ("text", None) and isinstance(text := block.get("text") if isinstance(block, dict) else block, str):
             found.append(text.strip())
         elif kind is not None:
-            reasons.append(_LEFT_OUT.get(str(kind), f"blocks of type {kind}"))
+            reasons.append(_LEFT_OUT.get(word(kind), f"blocks of type {word(kind)}"))
     if not blocks and isinstance(text := message.get("text"), str):  # before there were blocks
         found.append(text.strip())
     for file in _files(message):

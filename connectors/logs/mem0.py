@@ -15,7 +15,7 @@ from datetime import date, timedelta
 from typing import Any
 
 from recallflow.connectors.http.mem0.entities import ENTITIES, owned
-from recallflow.connectors.logs.building import broken, edit, encoded, identifier, leave_out, lenient, stamp
+from recallflow.connectors.logs.building import broken, edit, encoded, identifier, leave_out, lenient, stamp, word
 from recallflow.connectors.logs.documents import elements, first_objects
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
 from recallflow.errors import InvalidRecord
@@ -100,7 +100,7 @@ def _labels(memory: dict[str, Any]) -> dict[str, object]:
     if len(named) > 1:
         labels["tags"] = named
     if expires := memory.get("expiration_date"):
-        labels["expires_at"] = _expires(str(expires)[:64])
+        labels["expires_at"] = _expires(word(expires)[:64])
     return labels
 
 

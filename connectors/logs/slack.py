@@ -29,6 +29,7 @@ from recallflow.connectors.logs.building import (
     leave_out,
     lenient,
     message_events,
+    word,
 )
 from recallflow.connectors.logs.documents import elements
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
@@ -106,7 +107,9 @@ def _channels(files: Iterator[LogSource], people: Mapping[str, str]) -> Iterator
         else:
             members = one.get("members")
             named = (
-                sorted(people.get(str(member), str(member)) for member in members) if isinstance(members, list) else []
+                sorted(people.get(word(member), word(member)) for member in members)
+                if isinstance(members, list)
+                else []
             )
             yield key, _Channel(key, f"dm {', '.join(named)}" if named else key)
 
@@ -120,7 +123,7 @@ def message_of(
         return
     kind = message.get("subtype")
     if kind not in _SAID:
-        leave_out(scope, _REASONS.get(str(kind), str(kind)))
+        leave_out(scope, _REASONS.get(word(kind), word(kind)))
         return
     if message.get("hidden"):
         leave_out(scope, "hidden messages")
@@ -132,7 +135,7 @@ def message_of(
     ts, thread, edited = message.get("ts"), message.get("thread_ts"), message.get("edited")
     answered = thread if isinstance(thread, str) and thread != ts else None
     said = Said(
-        id=f"{channel_id}-{ts or where}",
+        id=f"{channel_id}-{word(ts) or where}",
         # The message that a thread began with stays in the channel: nothing told, before the first answer, of a thread.
         session=f"{channel_id}-{answered}" if answered else channel_id,
         role="assistant" if kind == "bot_message" or message.get("bot_id") else "user",
@@ -140,13 +143,13 @@ def message_of(
         time=epoch_ms(ts),
         name=_author(message, people),
         metadata={"source": "slack", "channel": channel} | ({"thread": f"{channel_id}-{answered}"} if answered else {}),
-        edited=(str(edited["ts"]), epoch_ms(edited["ts"])) if isinstance(edited, dict) and edited.get("ts") else None,
+        edited=(word(edited["ts"]), epoch_ms(edited["ts"])) if isinstance(edited, dict) and edited.get("ts") else None,
     )
     yield from message_events(scope, scope.user_id if scope.user_given else identifier(channel), said)
 
 
 def _author(message: dict[str, Any], people: Mapping[str, str]) -> str | None:
-    user = str(message.get("user") or "")
+    user = word(message.get("user"))
     return (
         people.get(user)
         or _person(message.get("user_profile"))

@@ -28,6 +28,7 @@ from recallflow.connectors.logs.building import (
     leave_out,
     lenient,
     message_events,
+    word,
 )
 from recallflow.connectors.logs.documents import EACH, first_objects, placed_elements
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
@@ -78,23 +79,23 @@ def message_of(message: Any, chat: dict[str, Any], scope: Scope, where: str) -> 
         yield broken(where, "is no message of Telegram's export", message)
         return
     if message.get("type") == "service":
-        leave_out(scope, f"service messages ({message.get('action')})")
+        leave_out(scope, f"service messages ({word(message.get('action'))})")
         return
     text = _text(message)
     if not text:
         leave_out(scope, EMPTY)
         return
-    chat_id = str(chat.get("id", "chat"))
+    chat_id = word(chat.get("id")) or "chat"
     time = _time(message, "date", scope)
     answered = message.get("reply_to_message_id")
     said = Said(
-        id=f"{chat_id}-{message.get('id', where)}",
+        id=f"{chat_id}-{word(message.get('id')) or where}",
         session=chat_id,
         role="assistant" if _is_bot(message, chat) else "user",
         content=text,
         time=time,
         name=_name(message),
-        metadata={"source": "telegram", **({} if answered is None else {"reply_to": f"{chat_id}-{answered}"})},
+        metadata={"source": "telegram", **({} if answered is None else {"reply_to": f"{chat_id}-{word(answered)}"})},
         edited=_edited(message, scope),
     )
     yield from message_events(scope, _owner(chat, scope), said)
@@ -103,17 +104,17 @@ def message_of(message: Any, chat: dict[str, Any], scope: Scope, where: str) -> 
 def _owner(chat: dict[str, Any], scope: Scope) -> str:
     if scope.user_given or chat.get("type") in _OF_THE_ACCOUNT:
         return scope.user_id
-    return identifier(author(chat.get("name")) or f"chat {chat.get('id', '')}".strip())
+    return identifier(author(chat.get("name")) or f"chat {word(chat.get('id'))}".strip())
 
 
 def _is_bot(message: dict[str, Any], chat: dict[str, Any]) -> bool:
     """In a chat with a bot, who writes under the chat's own id."""
-    return chat.get("type") == "bot_chat" and str(message.get("from_id")) == f"user{chat.get('id')}"
+    return chat.get("type") == "bot_chat" and word(message.get("from_id")) == f"user{word(chat.get('id'))}"
 
 
 def _name(message: dict[str, Any]) -> str:
     """Who wrote it; an account that is deleted has an id only."""
-    return author(message.get("from")) or author(f"deleted account {message.get('from_id') or ''}") or "deleted account"
+    return author(message.get("from")) or author(f"deleted account {word(message.get('from_id'))}") or ""
 
 
 def _time(message: dict[str, Any], field: str, scope: Scope) -> int | str | None:
@@ -166,7 +167,7 @@ def _sent(message: dict[str, Any]) -> Iterator[str]:
         if isinstance(kind, str) and not named:
             yield f"[{kind.replace('_', ' ')}{f' {emoji}' if isinstance(emoji, str) else ''}]"
         else:
-            yield f"[file: {file_name(str(name))}]" if named else "[file]"
+            yield f"[file: {file_name(word(name))}]" if named else "[file]"
     if isinstance(poll := message.get("poll"), dict) and isinstance(question := poll.get("question"), str):
         answers = poll.get("answers")
         texts = (

@@ -32,6 +32,7 @@ from recallflow.connectors.logs.building import (
     lenient,
     message_events,
     stamp,
+    word,
 )
 from recallflow.connectors.logs.documents import elements, first_objects
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
@@ -96,7 +97,7 @@ def _nodes(source: LogSource) -> Iterator[tuple[str, str]]:
     """The names of entities, which edges tell by their ids."""
     for _, node in _values(source, "nodes"):
         if isinstance(node, dict) and (name := author(node.get("name"))):
-            yield str(node.get("uuid")), name
+            yield word(node.get("uuid")), name
 
 
 def _events(
@@ -140,7 +141,7 @@ def _message(message: Any, session: str, owner: str, scope: Scope, where: str) -
         return
     role, kind = message.get("role"), message.get("role_type")
     said = Said(
-        id=str(message.get("uuid") or where),
+        id=word(message.get("uuid")) or where,
         session=session,
         role=_role(kind or role),
         content=content,
@@ -161,7 +162,7 @@ def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: Scope) ->
     created, begins, ends = (stamp(edge.get(name)) for name in ("created_at", "valid_at", "invalid_at"))
     ends = ends or stamp(edge.get("expired_at"))
     source, target = (
-        author(edge.get(f"{end}_node_name")) or names.get(str(edge.get(f"{end}_node_uuid")))
+        author(edge.get(f"{end}_node_name")) or names.get(word(edge.get(f"{end}_node_uuid")))
         for end in ("source", "target")
     )
     relation = {"source": source, "type": author(edge.get("name")) or "relates_to", "target": target}
@@ -179,12 +180,12 @@ def fact_events(edge: dict[str, Any], names: Mapping[str, str], scope: Scope) ->
 
 def _episode(episode: dict[str, Any], scope: Scope, where: str) -> Iterator[bytes]:
     """What Graphiti was given: a message with who said it, or a text or data of another kind."""
-    content, kind = episode.get("content"), str(episode.get("source"))
+    content, kind = episode.get("content"), word(episode.get("source"))
     if not isinstance(content, str) or not content.strip():
         leave_out(scope, EMPTY)
         return
     time = stamp(episode.get("valid_at")) or stamp(episode.get("reference_time")) or stamp(episode.get("created_at"))
-    owner, key = _owner(episode, scope), str(episode.get("uuid") or where)
+    owner, key = _owner(episode, scope), word(episode.get("uuid")) or where
     if kind != "message":
         event = {"type": "memory", "id": identifier(key), "kind": kind[:100], "content": content}
         yield encoded(scope, owner, event | ({} if time is None else {"timestamp": time}))
