@@ -117,8 +117,8 @@ def lenient(text: bytes) -> Any:
 
 
 def word(value: object) -> str:
-    """A text or a number of a log as text, nothing for null. What is neither is told by its type alone: it may be nested
-    deeper than Python writes."""
+    """A text or a number of a log as text, nothing for null. What is neither is told by its type alone: it may be
+    nested deeper than Python writes."""
     if isinstance(value, str):
         return value
     return "" if value is None else str(value) if isinstance(value, int | float) else f"({type(value).__name__})"

@@ -79,11 +79,11 @@ def memory_events(memory: Any, scope: Scope, where: str) -> Iterator[bytes]:
         stamp(memory.get("updated_at")),
     )
     labels = _labels(memory)
-    told = {"content": memory["memory"], **labels}
-    event = {"type": "memory", "id": memory_id, **fields, **told}
+    given = {"content": memory["memory"], **labels}
+    event = {"type": "memory", "id": memory_id, **fields, **given}
     yield encoded(scope, owner, event | ({} if created is None else {"timestamp": created}))
     if updated is not None and updated != created:
-        yield edit(scope, owner, memory_id, (updated, updated), told)
+        yield edit(scope, owner, memory_id, (updated, updated), given)
 
 
 def _owned(memory: dict[str, Any], scope: Scope) -> tuple[str, dict[str, Any]]:

@@ -179,9 +179,9 @@ def _text(message: dict[str, Any], people: Mapping[str, str], scope: Scope) -> s
 def _attached(attachments: object) -> Iterator[str]:
     for one in attachments if isinstance(attachments, list) else ():
         if isinstance(one, dict):
-            told = [text for field in ("pretext", "title", "text") if isinstance(text := one.get(field), str) and text]
+            texts = [text for field in ("pretext", "title", "text") if isinstance(text := one.get(field), str) and text]
             fallback = one.get("fallback")
-            yield from told or ([fallback] if isinstance(fallback, str) else [])
+            yield from texts or ([fallback] if isinstance(fallback, str) else [])
 
 
 def _in_blocks(blocks: object) -> Iterator[str]:
