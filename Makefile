@@ -18,7 +18,8 @@ lint: .venv
 
 types: .venv
 	$(BIN)/mypy
-	$(BIN)/mypy --strict benchmarks tests tools
+	$(BIN)/mypy --strict benchmarks tests tools examples/agent_loop examples/year_of_logs
+	cd examples/chat_service && MYPYPATH=../.. ../../$(BIN)/mypy --strict .
 
 imports: .venv
 	$(BIN)/lint-imports --no-cache

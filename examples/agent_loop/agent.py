@@ -1,7 +1,7 @@
 """An agent that remembers: a language model with two tools, on a memory in this process.
 
-    python agent.py ann "I moved to Porto. Please remember that."
-    python agent.py ann "Where do I live?"
+python agent.py ann "I moved to Porto. Please remember that."
+python agent.py ann "Where do I live?"
 """
 
 import json
@@ -18,7 +18,7 @@ ROUNDS = 5  # of tool calls: a model that never comes to an end is stopped
 SYSTEM = "You help a person. Remember what will matter later, and look up what you were told before you answer."
 
 
-def _tool(name: str, description: str, parameter: str) -> dict[str, Any]:
+def _tool(name: str, description: str, parameter: str) -> Any:
     schema = {"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}
     return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
 
@@ -44,14 +44,15 @@ def answer(model: OpenAI, memory: Memory, user: str, question: str) -> str:
     """The model's answer, after all its calls."""
     messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
     for _ in range(ROUNDS):
-        completion = model.chat.completions.create(model=MODEL, messages=messages, tools=TOOLS)  # type: ignore[call-overload]
+        completion = model.chat.completions.create(model=MODEL, messages=messages, tools=TOOLS)
         said = completion.choices[0].message
         if not said.tool_calls:
             return said.content or ""
         messages.append(said)
         for call in said.tool_calls:
-            result = use_tool(memory, user, call.function.name, json.loads(call.function.arguments))
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+            if call.type == "function":
+                result = use_tool(memory, user, call.function.name, json.loads(call.function.arguments))
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     return "I could not come to an answer."
 
 

@@ -1,6 +1,6 @@
 """A chat service: what is said goes to Kafka, and each answer is given with what recallflow remembers.
 
-    uvicorn app:app --port 8000
+uvicorn app:app --port 8000
 """
 
 import logging
@@ -74,5 +74,5 @@ async def remember(said: Said, text: str) -> None:
     turns = [{"role": "user", "content": said.text}, {"role": "assistant", "content": text}]
     try:
         await memory.add(turns, user=said.user, session=said.session)
-    except RecallflowError as error:
-        log.error("not remembered: %s", error)
+    except RecallflowError:
+        log.exception("not remembered")

@@ -1,6 +1,6 @@
 """A stream consumer: how many answers were given, and how many of them knew nothing. One line for each.
 
-    python watch.py --count 1
+python watch.py --count 1
 """
 
 import argparse

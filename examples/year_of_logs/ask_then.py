@@ -1,6 +1,6 @@
 """What was known at the end of each month that a question is asked about.
 
-    python ask_then.py year 2025-03-31 2025-06-30 2025-12-31
+python ask_then.py year 2025-03-31 2025-06-30 2025-12-31
 """
 
 import sys

@@ -1,6 +1,6 @@
 """A year of a chat between a person and an assistant, as JSON lines of OpenAI messages, the same each time.
 
-    python write_year.py > year.jsonl
+python write_year.py > year.jsonl
 """
 
 import json

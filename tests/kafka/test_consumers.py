@@ -1,4 +1,4 @@
-"""The consumers in docs/examples, in Java and TypeScript: built as their pages say, they read what a real engine
+"""The consumers in examples/, in Java and TypeScript: built as their pages say, they read what a real engine
 answers."""
 
 import os
@@ -19,7 +19,7 @@ from recallflow.queries import MemoryGet
 from tests.conftest import GIVE_UP_S
 from tests.kafka.harness import Deployment, Names, own_topics, until, watched
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 NODE_VALIDATES = """
 import fs from "node:fs";
 import { Parser } from "@asyncapi/parser";
@@ -36,15 +36,19 @@ def build(folder: Path, *commands: str) -> None:
 
 def commands_of(page: str) -> list[str]:
     """What a page says to type, but for the command that runs it."""
-    lines = (DOCS / "examples" / page / "README.md").read_text().partition("```sh\n")[2].partition("```")[0]
+    lines = (ROOT / "examples" / page / "README.md").read_text().partition("```sh\n")[2].partition("```")[0]
     return lines.splitlines()
 
 
 @pytest.fixture(scope="module")
-def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy: what is built in it is gone afterwards."""
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the examples, with the contract beside them: what is built in it is gone afterwards."""
     made = ("node_modules", "dist", "target", "response.d.ts")
-    return shutil.copytree(DOCS, tmp_path_factory.mktemp("copy") / "docs", ignore=shutil.ignore_patterns(*made))
+    copy = tmp_path_factory.mktemp("copy")
+    shutil.copytree(ROOT / "examples", copy / "examples", ignore=shutil.ignore_patterns(*made))
+    shutil.copytree(ROOT / "docs" / "schemas", copy / "docs" / "schemas")
+    shutil.copy(ROOT / "docs" / "asyncapi.json", copy / "docs")
+    return copy
 
 
 def is_ready(port: int) -> bool:
@@ -103,8 +107,8 @@ def lines_of(command: list[str], folder: Path, count: int) -> set[str]:
 
 
 @pytest.mark.needs("mvn")
-def test_a_consumer_in_java_reads_responses(docs: Path, answered: str, broker: Cluster) -> None:
-    folder = docs / "examples" / "java"
+def test_a_consumer_in_java_reads_responses(copied: Path, answered: str, broker: Cluster) -> None:
+    folder = copied / "examples" / "java"
     *making, running = commands_of("java")
     build(folder, *making)
     given = running.replace("localhost:9092", broker.bootstrap_servers).replace("recall.responses", answered)
@@ -113,16 +117,16 @@ def test_a_consumer_in_java_reads_responses(docs: Path, answered: str, broker: C
 
 @pytest.mark.needs("npm")
 def test_a_consumer_in_typescript_reads_responses_and_the_contract_is_an_asyncapi_document(
-    docs: Path, answered: str, broker: Cluster
+    copied: Path, answered: str, broker: Cluster
 ) -> None:
-    folder = docs / "examples" / "typescript"
+    folder = copied / "examples" / "typescript"
     *making, running = commands_of("typescript")
     build(folder, *making)
     given = running.replace("localhost:9092", broker.bootstrap_servers).replace("recall.responses", answered)
     assert lines_of(given.split(), folder, len(EXPECTED)) == EXPECTED
 
     (folder / "validates.mjs").write_text(NODE_VALIDATES)
-    command = ["node", "validates.mjs", str(docs / "asyncapi.json")]
+    command = ["node", "validates.mjs", str(copied / "docs" / "asyncapi.json")]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=GIVE_UP_S, check=True)
     said = orjson.loads(done.stdout)
     assert said["problems"] == []
