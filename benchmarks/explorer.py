@@ -50,6 +50,7 @@ def serving(state_dir: Path) -> Iterator[str]:
     command = [
         str(Path(sys.executable).with_name("recallflow")),
         "serve",
+        "--create",
         "--state-dir",
         str(state_dir),
         "--partitions",

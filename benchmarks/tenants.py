@@ -22,8 +22,9 @@ from benchmarks.kafka_load import MEMORIES, Timed, Way, ask, percentiles, recall
 from benchmarks.locomo import Conversation, load, shared
 from recallflow.brokers.options import KafkaOptions
 from recallflow.client import RecallClient
-from recallflow.control import EVENTS_PER_S, QUERIES_PER_S, SETTLED_MS
+from recallflow.control import SETTLED_MS
 from recallflow.flows.topics import Topics
+from recallflow.quota_names import EVENTS_PER_S, QUERIES_PER_S
 
 LOUD = "loud"
 USERS = 8

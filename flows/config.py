@@ -4,6 +4,7 @@ A value comes from the first of these that names it: a flag, the environment, th
 is a section and a field, as in `engine.cache_bytes`; its environment variable is `RECALLFLOW_ENGINE_CACHE_BYTES`.
 """
 
+import logging
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -140,6 +141,7 @@ VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
 OPENAI_VARIABLES = {"OPENAI_API_KEY": "llm.key", "OPENAI_BASE_URL": "llm.base_url"}
 _NO_SETTINGS = frozenset((FILE_VARIABLE, "RECALLFLOW_SHARED"))  # the latter is read by tests and benchmarks
 _LIBRDKAFKA_VARIABLE = PREFIX + LIBRDKAFKA.upper().replace(".", "_")
+_log = logging.getLogger(__name__)
 _SECRET = re.compile(
     r"password|^(reranker_|api_|master_)?key$|^headers$|passphrase|secret|jaas|kinit\.cmd|\.pem$|^ssl_key$|oauthbearer\.config"
 )
@@ -148,10 +150,10 @@ _SECRET = re.compile(
 def read_config(
     flags: Mapping[str, Given], environment: Mapping[str, str], file: Path | None = None
 ) -> tuple[Config, dict[str, str]]:
-    """The effective configuration, and for each key that somebody gave where it stands. `file` defaults to the one that
-    `RECALLFLOW_CONFIG` names, if any. Raises UsageError for a key that there is not, and for a value that does not fit.
+    """The effective configuration, and for each key that somebody gave where it stands. `file` defaults to
+    `default_file`. Raises UsageError for a key that there is not, and for a value that does not fit.
     """
-    path = file or (Path(environment[FILE_VARIABLE]) if environment.get(FILE_VARIABLE) else None)
+    path = file or default_file(environment)
     openai = {key: Given(name, environment[name]) for name, key in OPENAI_VARIABLES.items() if environment.get(name)}
     given = openai | (_from_file(path) if path else {}) | _from_environment(environment) | dict(flags)
     sections: dict[str, dict[str, Any]] = {"": {}, **{name: {} for name in SECTIONS}}
@@ -169,6 +171,18 @@ def read_config(
     return Config(**sections[""], **built), {key: one.origin for key, one in given.items()}
 
 
+def default_file(environment: Mapping[str, str]) -> Path | None:
+    """The file that holds where none is named: `$RECALLFLOW_CONFIG`, or the user's own, if there is one."""
+    if named := environment.get(FILE_VARIABLE):
+        return Path(named)
+    given = environment.get("XDG_CONFIG_HOME", "")
+    home = environment.get("HOME", "")
+    # the standard wants a relative path to be ignored
+    folder = Path(given) if Path(given).is_absolute() else Path(home) / ".config" if home else None
+    own = None if folder is None else folder / "recallflow" / "config.toml"
+    return own if own is not None and own.is_file() else None
+
+
 def _from_file(path: Path) -> dict[str, Given]:
     try:
         found = dict(_flattened(tomllib.loads(path.read_text("utf-8"))))
@@ -176,6 +190,9 @@ def _from_file(path: Path) -> dict[str, Given]:
         raise UsageError(f"--config: cannot read {path}: {error.strerror}") from error
     except ValueError as error:  # not UTF-8, or not TOML
         raise UsageError(f"{path}: {error}") from error
+    secrets = [key for key in found if is_secret(_name_of(key))]
+    if secrets and path.stat().st_mode & 0o077:
+        _log.warning("%s: others can read it, and it holds %s: chmod 600 %s", path, ", ".join(secrets), path)
     _refuse_unknown(path, [key for key in found if key not in KEYS and not key.startswith(LIBRDKAFKA)], KEYS)
     return {key: Given(f"{path}: {key}", value) for key, value in found.items()}
 
@@ -229,7 +246,7 @@ def _parsed(key: str, given: Given) -> Any:
     try:
         return parse(given.value)
     except ValueError as error:
-        problem = "is not of the right type" if _is_secret(key.rpartition(".")[2]) else error
+        problem = "is not of the right type" if is_secret(_name_of(key)) else error
         raise UsageError(f"{given.origin}: {problem}") from None
 
 
@@ -249,12 +266,18 @@ def printed(config: Config, origins: Mapping[str, str]) -> str:
 
 
 def _masked(key: str, value: object) -> object:
-    if isinstance(value, tuple) and _is_secret(key):
+    if isinstance(value, tuple) and is_secret(key):
         return ["***" for _ in value]
-    return "***" if value is not None and _is_secret(key) else value
+    return "***" if value is not None and is_secret(key) else value
 
 
-def _is_secret(key: str) -> bool:
+def _name_of(key: str) -> str:
+    """A setting's name within its section, or the name of an option of librdkafka."""
+    return key.removeprefix(LIBRDKAFKA) if key.startswith(LIBRDKAFKA) else key.rpartition(".")[2]
+
+
+def is_secret(key: str) -> bool:
+    """Whether a setting, or an option of librdkafka's, holds what nobody else may see."""
     return _SECRET.search(key.lower()) is not None
 
 

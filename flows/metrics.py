@@ -15,7 +15,6 @@ from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.llm import Meter
-from recallflow.control import QUOTAS
 from recallflow.errors import ErrorCode
 from recallflow.events import DERIVED_TYPES
 from recallflow.flows.journeys import Journeys
@@ -25,6 +24,7 @@ from recallflow.flows.tally import Tally
 from recallflow.operators.authorise import JUDGED_BY, Authoriser
 from recallflow.operators.enrichment.requests import TASKS
 from recallflow.parsing import EVENT_TYPES, QUERY_TYPES
+from recallflow.quota_names import QUOTAS
 from recallflow.responses import WARNINGS, Response
 from recallflow.state.directory import StateDirectory
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from recallflow.connectors.llm import Endpoint, Policy, Waits, load_embedding_service, load_language_model
-from recallflow.control import EMBEDDING_TOKENS_PER_DAY, LLM_TOKENS_PER_DAY, Quota
+from recallflow.control import Quota
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.flows.settings import refuse_unless
 from recallflow.llm import RemoteEmbedder
 from recallflow.operators.enrichment.wanted import Wanted
+from recallflow.quota_names import EMBEDDING_TOKENS_PER_DAY, LLM_TOKENS_PER_DAY
 
 if TYPE_CHECKING:
     from recallflow.connectors.llm.chat import OpenAiModel

@@ -9,11 +9,11 @@ signed spends no tenant's quota. Nor do those of a tenant without a limit: they 
 from collections.abc import Container
 from typing import NamedTuple
 
-from recallflow.control import EVENTS_PER_S, QUERIES_PER_S
 from recallflow.decisions import History, quota
 from recallflow.errors import FieldProblem, InvalidRecord, OverQuota
 from recallflow.operators.events import Ask, Item, Refused, Write
 from recallflow.owner import key_tenant
+from recallflow.quota_names import EVENTS_PER_S, QUERIES_PER_S
 from recallflow.records import Refusal
 
 STEP = "quota"

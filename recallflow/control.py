@@ -18,24 +18,6 @@ Listed = Field(max_length=limits.USERS_MAX)
 ALL_TENANTS = "*"  # the tenant of keys that act for any: the deployment's own
 SETTLED_MS = 1_000  # what decides whether a record counts holds from so long after its append time
 
-# Names of quotas. Without an event there is no limit.
-EVENTS_PER_S = "events_per_s"
-QUERIES_PER_S = "queries_per_s"
-MEMORIES_PER_USER = "memories_per_user"
-BYTES_PER_USER = "bytes_per_user"
-EDGES_PER_USER = "edges_per_user"
-LLM_TOKENS_PER_DAY = "llm_tokens_per_day"
-EMBEDDING_TOKENS_PER_DAY = "embedding_tokens_per_day"
-QUOTAS = {
-    EVENTS_PER_S: "memory events a second, in each partition of their topic",
-    QUERIES_PER_S: "queries a second, in each partition of their topic",
-    MEMORIES_PER_USER: "memories that are not forgotten",
-    BYTES_PER_USER: "bytes of the texts of these, with all their versions",
-    EDGES_PER_USER: "edges of a user's graph",
-    LLM_TOKENS_PER_DAY: "tokens of language models a day",
-    EMBEDDING_TOKENS_PER_DAY: "tokens of embedding services a day",
-}
-
 
 class Control(Model):
     """What every control event carries. A revocation is a value with its time, never a deletion."""

@@ -28,7 +28,7 @@ from recallflow.flows.settings import Settings
 from recallflow.state.rows import Entry
 from tests.interpreters import interpreter
 from tests.llm_server import LlmServer
-from tests.starts import COMMAND, Starts
+from tests.starts import COMMAND, Starts, creating
 
 # A slow machine is no defect, so there is no deadline. CI tries the same examples every time: a red build is then the
 # change's doing; who runs the tests by hand gets new ones with each run.
@@ -180,7 +180,7 @@ def cli(
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         capfd.readouterr()
         try:
-            code = main([str(argument) for argument in arguments])
+            code = main(creating([str(argument) for argument in arguments]))
         except SystemExit as end:  # argparse
             code = end.code if isinstance(end.code, int) else 1
         finally:
@@ -215,7 +215,7 @@ def start(starts: Starts) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             *arguments: str | Path, script: str = COMMAND, before: str = "", **environment: str
         ) -> subprocess.Popen[bytes]:
             surroundings = os.environ | {"RUST_BACKTRACE": "0"} | environment
-            process = starts.start(f"{before}\n{script}", [*map(str, arguments)], surroundings)
+            process = starts.start(f"{before}\n{script}", creating([*map(str, arguments)]), surroundings)
             watchdog = threading.Timer(GIVE_UP_S, process.kill)
             watchdog.start()
             stack.callback(_end, process, watchdog)

@@ -19,6 +19,12 @@ import orjson
 
 MESSAGE_BYTES = 1 << 20
 COMMAND = "import sys; from recallflow.cli import main; sys.exit(main())"
+FILLING = ("enrich", "mcp", "pipe", "remember", "replay", "run", "serve")  # take --create
+
+
+def creating(words: list[str]) -> list[str]:
+    """A command as a test means it: a state directory that is not there yet is made."""
+    return [*words, "--create"] if words and words[0] in FILLING and "--create" not in words else words
 
 
 class Started(subprocess.Popen[bytes]):
@@ -136,7 +142,12 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
     import openai  # noqa: F401
 
-    import recallflow.cli.commands  # noqa: F401
+    import recallflow.cli.commands
+    import recallflow.cli.erasing
+    import recallflow.flows.doctor
+    import recallflow.flows.embedded
+    import recallflow.flows.enrich
+    import recallflow.flows.kafka  # noqa: F401
 
     asked = serve(socket.socket(fileno=int(sys.argv[1])))
     os.environ.clear()

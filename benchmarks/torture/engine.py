@@ -106,7 +106,13 @@ class Engine:
         self.starts += 1
 
     def words(self, *options: str) -> list[str]:
-        where = ["--state-dir", str(self.state_dir), "--bootstrap-servers", self.topics.cluster.bootstrap_servers]
+        where = [
+            "--create",
+            "--state-dir",
+            str(self.state_dir),
+            "--bootstrap-servers",
+            self.topics.cluster.bootstrap_servers,
+        ]
         probes = ["--metrics-port", str(self._port)]
         return words_of("run", *where, *probes, *self.topics.arguments(), *self._options, *options)
 

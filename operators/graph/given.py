@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from recallflow.control import EDGES_PER_USER
 from recallflow.errors import FieldProblem, InvalidRecord, OverQuota
 from recallflow.events import GraphEdge, GraphEdges
 from recallflow.limits import EVIDENCE_MAX
 from recallflow.operators.graph.changes import Changes
 from recallflow.operators.graph.extract import relations
 from recallflow.operators.graph.write import with_statement
+from recallflow.quota_names import EDGES_PER_USER
 from recallflow.state.graph_codec import (
     CONDITION_KIND,
     ENTITY_KIND,

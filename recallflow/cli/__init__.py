@@ -1,4 +1,4 @@
-"""The command line: `recallflow …`. Exit codes: 0, 1 failure, 2 usage."""
+"""The command line: `recallflow …`. Exit codes: 0, 1 failure, 2 usage, 130 Ctrl-C, 141 nobody reads its output."""
 
 import sys
 from collections.abc import Sequence
@@ -13,9 +13,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = arguments is None and named in ("run", "enrich", "serve")
     if runs:
         end_on_signals()
-    from recallflow.cli.commands import perform  # this import may take seconds, and a signal may come meanwhile
+    try:
+        from recallflow.cli.commands import perform  # a signal may come meanwhile
 
-    code = perform(arguments)
+        code = perform(arguments)
+    except KeyboardInterrupt:
+        code = 130
     if runs:
         end_process(code)
     return code

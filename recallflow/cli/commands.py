@@ -1,12 +1,16 @@
-"""The commands there are, and running one."""
+"""The commands there are, and running one.
+
+No module of a command imports at its top what takes long to: help and completion load them all."""
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
 from recallflow.cli import (
     categories,
+    completion,
     demo,
     dlq,
     doctor,
@@ -29,22 +33,41 @@ from recallflow.cli import (
     tail,
 )
 from recallflow.cli.failures import failed, hooked
-from recallflow.cli.log import in_json
 from recallflow.cli.output import native_stderr_aside
-from recallflow.state import lock
+from recallflow.cli.parser import Parser
 from recallflow.version import __version__
 
 DEBUG = "show tracebacks, and what native code writes"
+PIPE_CLOSED = 141  # what shells report of a program that nobody reads any more
+# Heading of help → the commands below it.
+GROUPS = {
+    "the first ten minutes": ("demo", "remember", "ask", "list", "show", "episodes", "forget", "tail"),
+    "conversation logs": ("replay", "pipe"),
+    "on Kafka": ("topics", "run", "enrich", "doctor", "dlq", "reembed"),
+    "for other programs": ("serve", "mcp", "schema", "completion"),
+    "what tenants may": ("keys", "quota", "categories", "graph"),
+    "privacy": ("export", "erase"),
+    "upkeep": ("state",),
+}
 
 
-def commands() -> argparse.ArgumentParser:
+def commands() -> Parser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(prog="recallflow", description="Event-driven memory for chat platforms.")
+    parser = Parser(
+        prog="recallflow",
+        description="Memory for chat platforms: it remembers conversations, and answers questions.",
+        groups=GROUPS,
+        examples=(
+            "recallflow demo",
+            'recallflow remember "I moved to Porto" --state-dir memory --create',
+            'recallflow ask "Where do I live?" --state-dir memory',
+        ),
+    )
     parser.set_defaults(debug=False)
     parser.add_argument("--version", action="version", version=f"recallflow {__version__}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    first = demo, pipe, memory, memories, replay, graph, categories, quota, keys
-    for module in (*first, kafka, enrich, serve, tail, mcp, doctor, reembed, dlq, inspect, person, erase, schema):
+    first = demo, memory, memories, tail, pipe, replay, graph, categories, quota, keys, completion
+    for module in (*first, kafka, enrich, serve, mcp, doctor, reembed, dlq, inspect, person, erase, schema):
         module.add_to(added)
     _add_debug(parser)
     return parser
@@ -52,11 +75,18 @@ def commands() -> argparse.ArgumentParser:
 
 def perform(arguments: Sequence[str] | None) -> int:
     """Runs one command and returns its exit code."""
-    options = commands().parse_args(arguments)
-    lock.command.set(f"recallflow {options.command} {getattr(options, 'action', '')}".rstrip())
-    with native_stderr_aside(shown=options.debug), hooked(options.debug):
-        logging.basicConfig(stream=sys.stderr, format="recallflow: %(message)s", level=logging.WARNING)
-        return _run(options)
+    parser = commands()
+    completion.complete(parser)
+    try:
+        options = parser.parse_args(arguments)
+        with native_stderr_aside(shown=options.debug), hooked(options.debug):
+            logging.basicConfig(stream=sys.stderr, format="recallflow: %(message)s", level=logging.WARNING)
+            code = _run(options)
+    except SystemExit as end:  # argparse, after help or a mistake
+        code = end.code if isinstance(end.code, int) else 0
+    except BrokenPipeError:
+        code = PIPE_CLOSED
+    return _flushed(code)
 
 
 def _add_debug(parser: argparse.ArgumentParser) -> None:
@@ -69,13 +99,29 @@ def _add_debug(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from recallflow.state import lock
+
+    lock.command.set(f"recallflow {options.command} {getattr(options, 'action', '')}".rstrip())
     try:
         code: int = options.run(options)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        sys.stdout = None  # nobody reads any more, and Python would fail to flush at its end
-        return 1
+        raise
     except BaseException as error:  # noqa: BLE001 - a panic of native code is no Exception
+        from recallflow.cli.log import in_json
+
         return failed(error, debug=options.debug, as_json=in_json())
+    return code
+
+
+def _flushed(code: int) -> int:
+    """The exit code, once what was printed is out: whoever read it may have had enough."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        code = PIPE_CLOSED
+    if code == PIPE_CLOSED:  # or Python would fail to flush at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code

@@ -5,18 +5,19 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recallflow.cli.options import config, decisions
-from recallflow.client import RecallClient
-from recallflow.connectors.kafka.control import ControlTable
-from recallflow.decisions import History
 from recallflow.errors import UsageError
-from recallflow.flows.config import Config
-from recallflow.records import Position
-from recallflow.verbs.scope import Scope
 
-Send = Callable[[RecallClient, Mapping[str, Any]], Position]
+if TYPE_CHECKING:
+    from recallflow.client import RecallClient
+    from recallflow.connectors.kafka.control import ControlTable
+    from recallflow.decisions import History
+    from recallflow.flows.config import Config
+    from recallflow.records import Position
+
+    Send = Callable[[RecallClient, Mapping[str, Any]], Position]
 
 
 def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> None:
@@ -26,7 +27,7 @@ def add_reasons(*actions: argparse.ArgumentParser, required: bool = False) -> No
         action.add_argument("--why", required=required, metavar="TEXT", help="for what reason")
 
 
-def decide(options: argparse.Namespace, said: str, event_type: str, fields: Mapping[str, Any], send: Send) -> int:
+def decide(options: argparse.Namespace, said: str, event_type: str, fields: Mapping[str, Any], send: "Send") -> int:
     """Sends a decision, or appends it to the file of --control, and prints where it stands. `said`: the decision in
     words."""
     given = {**fields, **{name: one for name in ("by", "why") if (one := getattr(options, name)) is not None}}
@@ -42,7 +43,7 @@ def decide(options: argparse.Namespace, said: str, event_type: str, fields: Mapp
     return 0
 
 
-def decided(options: argparse.Namespace) -> History:
+def decided(options: argparse.Namespace) -> "History":
     """All decisions that stand in the file of --control, or in the control topic."""
     if options.control is not None:
         return decisions(options)
@@ -52,14 +53,18 @@ def decided(options: argparse.Namespace) -> History:
 
 def _append(path: Path, tenant_id: str, event_type: str, fields: dict[str, Any]) -> None:
     """Appends a decision that is in force from now on."""
+    from recallflow.verbs.scope import Scope
+
     scope = Scope(tenant_id, "prod")
     event = scope.decision(event_type, fields | {"timestamp": time.time_ns() // 1_000_000})
     with path.open("ab") as file:
         file.write(event.model_dump_json(exclude_none=True).encode() + b"\n")
 
 
-def client(where: Config, tenant_id: str, environment: str = "prod") -> RecallClient:
+def client(where: "Config", tenant_id: str, environment: str = "prod") -> "RecallClient":
     """A client for one tenant."""
+    from recallflow.client import RecallClient
+
     return RecallClient(
         where.kafka.bootstrap_servers,
         tenant_id,
@@ -74,12 +79,14 @@ def client(where: Config, tenant_id: str, environment: str = "prod") -> RecallCl
     )
 
 
-def control_table(where: Config) -> ControlTable:
+def control_table(where: "Config") -> "ControlTable":
     """What stands in the control topic, to be closed."""
+    from recallflow.connectors.kafka.control import ControlTable
+
     return ControlTable(where.kafka, where.topics.control, secret=where.auth.control_secret)
 
 
-def check_signing(where: Config) -> None:
+def check_signing(where: "Config") -> None:
     """Raises UsageError where decisions are signed, and the one to be sent would not be: it would count for nothing."""
     if where.auth.control_secret is not None:
         return

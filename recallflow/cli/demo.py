@@ -35,6 +35,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         help="ten questions about bundled conversations, answered with reasons",
         description="Has an engine remember bundled conversations (a person with her assistant, a team, two friends) "
         "and asks it ten questions. No Kafka and no network unless you want them, and nothing is left behind.",
+        examples=("recallflow demo", "recallflow demo --json | head -1"),
     )
     parser.add_argument("--interactive", action="store_true", help="ask questions of your own, one a line")
     parser.add_argument(

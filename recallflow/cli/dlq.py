@@ -3,15 +3,15 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from typing import get_args
-
-import orjson
+from typing import TYPE_CHECKING, get_args
 
 from recallflow.cli.options import add_kafka, config
-from recallflow.cli.output import paragraph
-from recallflow.connectors.kafka.dead_letters import Letter, read_letters, send_again
+from recallflow.cli.output import json_line, paragraph
 from recallflow.errors import ErrorCode
-from recallflow.flows.config import Config
+
+if TYPE_CHECKING:
+    from recallflow.connectors.kafka.dead_letters import Letter
+    from recallflow.flows.config import Config
 
 SHOWN_CHARACTERS = 200
 CODES = get_args(ErrorCode)
@@ -20,8 +20,16 @@ DENIED = ("unauthenticated", "forbidden")
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("dlq", help="look at dead letters, send them again", description="Dead letters.")
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="what was refused, and why")
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    listing = actions.add_parser(
+        "list",
+        help="what was refused, and why",
+        description="Prints what was refused, and why.",
+        examples=(
+            "recallflow dlq list --bootstrap-servers localhost:9092",
+            "recallflow dlq list --code invalid_event --json --bootstrap-servers localhost:9092",
+        ),
+    )
     listing.add_argument("--json", action="store_true", help="print JSON lines")
     listing.set_defaults(run=run_list)
     replay = actions.add_parser(
@@ -31,6 +39,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "Records that name an id apply once, however often they are sent. What a dead letter does not hold whole is "
         "left out, and the exit code 1. So are records whose sender was not known or not allowed to, unless --code "
         "names that reason: they would be believed, as yours.",
+        examples=("recallflow dlq replay --code internal_error --bootstrap-servers localhost:9092",),
     )
     replay.set_defaults(run=run_replay)
     for action in (listing, replay):
@@ -45,7 +54,7 @@ def run_list(options: argparse.Namespace) -> int:
         count += 1
         text = None if letter.value is None else letter.value.decode(errors="replace")
         if options.json:
-            print(orjson.dumps({"position": str(letter.position), "error": letter.error, "record": text}).decode())
+            json_line({"position": str(letter.position), "error": letter.error, "record": text})
         else:
             error = letter.error
             print(paragraph(f"{error['source']} {error['code']}: {error['detail']}"))
@@ -58,6 +67,8 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_replay(options: argparse.Namespace) -> int:
+    from recallflow.connectors.kafka.dead_letters import send_again
+
     where = config(options)
     letters = [*_chosen(options, where)]
     cut = [letter for letter in letters if letter.missing]
@@ -76,7 +87,9 @@ def run_replay(options: argparse.Namespace) -> int:
     return 1 if cut or denied else 0
 
 
-def _chosen(options: argparse.Namespace, where: Config) -> Iterator[Letter]:
+def _chosen(options: argparse.Namespace, where: "Config") -> "Iterator[Letter]":
+    from recallflow.connectors.kafka.dead_letters import read_letters
+
     for letter in read_letters(where.kafka, where.topics.dead_letters):
         if options.code in (None, letter.error.get("code")):
             yield letter

@@ -2,11 +2,13 @@
 
 import argparse
 
-import orjson
+from rich.text import Text
 
 from recallflow.cli.kafka import RUN
 from recallflow.cli.options import add_kafka, config
-from recallflow.flows.doctor import examine
+from recallflow.cli.output import clean, console, json_line
+
+_STYLES = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -15,6 +17,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         help="looks at everything a deployment needs, and says what to do",
         description="Looks at brokers, topics, rights, clocks, state, disk, models and auth, as `run` with the same "
         "settings would find them. Changes nothing. Exit code 1 where something fails.",
+        examples=("recallflow doctor --bootstrap-servers localhost:9092 --state-dir engine",),
     )
     add_kafka(parser, *RUN)
     parser.add_argument("--json", action="store_true", help="a line of JSON for each check")
@@ -22,12 +25,16 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def run_doctor(options: argparse.Namespace) -> int:
+    from recallflow.flows.doctor import examine
+
     failed = False
     for finding in examine(config(options)):
         failed |= finding.status == "FAIL"
         if options.json:
-            print(orjson.dumps(finding._asdict()).decode(), flush=True)
+            json_line(finding._asdict())
         else:
             todo = f"\n      → {finding.todo}" if finding.todo else ""
-            print(f"{finding.status:<5} {finding.check}: {finding.what}{todo}", flush=True)
+            status = f"{finding.status:<5}", _STYLES.get(finding.status, "")
+            said = clean(f" {finding.check}: {finding.what}{todo}")
+            console().print(Text.assemble(status, said), soft_wrap=True)
     return 1 if failed else 0

@@ -1,16 +1,19 @@
 """What `recallflow erase` says of what is left."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from recallflow.connectors.kafka.remains import Remains, Retention
 from recallflow.fields import format_time
-from recallflow.flows.verifying import Sought
-from recallflow.state.searching import Findings
+
+if TYPE_CHECKING:
+    from recallflow.connectors.kafka.remains import Remains, Retention
+    from recallflow.flows.verifying import Sought
+    from recallflow.state.searching import Findings
 
 MIB = 1024 * 1024
 
 
-def remains_line(found: Remains, *, is_memory: bool) -> str:
+def remains_line(found: "Remains", *, is_memory: bool) -> str:
     """What a topic holds of a user, and until when."""
     if not found.count:
         return f"{found.topic}: nothing"
@@ -18,7 +21,7 @@ def remains_line(found: Remains, *, is_memory: bool) -> str:
     return f"{found.topic}: {found.count} records, the newest of {newest}; {_until(found, is_memory=is_memory)}"
 
 
-def _until(found: Remains, *, is_memory: bool) -> str:
+def _until(found: "Remains", *, is_memory: bool) -> str:
     kept = found.retention
     if kept is None:
         return "until when is not known: the brokers do not let us describe the topic"
@@ -29,7 +32,7 @@ def _until(found: Remains, *, is_memory: bool) -> str:
     return f"{policy}: {'; '.join(said)}"
 
 
-def _retention(kept: Retention, newest_ms: int) -> str:
+def _retention(kept: "Retention", newest_ms: int) -> str:
     sooner = "" if kept.retention_bytes < 0 else f", or sooner (retention.bytes={kept.retention_bytes})"
     if kept.longest_ms is None:
         return f"without limit of time (retention.ms=-1){sooner}: until the topic, or its records, are deleted"
@@ -53,7 +56,7 @@ def _time(at_ms: int) -> str:
     return format_time(min(at_ms, 253_402_300_799_999))
 
 
-def finding_lines(who: Sought, findings: Findings) -> Iterator[str]:
+def finding_lines(who: "Sought", findings: "Findings") -> Iterator[str]:
     """What was searched, for how much, and where anything was found. No line quotes anything."""
     pieces, telling = len(who.traces.pieces()), findings.telling()
     looked_for = f"looked for {pieces - len(findings.others)} strings of user {who.user_id}"

@@ -1,16 +1,14 @@
 """`recallflow state …`: what a state directory holds."""
 
 import argparse
-from typing import Any
-
-import orjson
+from typing import TYPE_CHECKING, Any
 
 from recallflow.cli import rotate, upkeep
 from recallflow.cli.options import STATE, add_settings, config
-from recallflow.flows.encryption import open_at_rest
-from recallflow.state import keys
-from recallflow.state.directory import StateDirectory
-from recallflow.state.logical import state_hash
+from recallflow.cli.output import json_line
+
+if TYPE_CHECKING:
+    from recallflow.state.directory import StateDirectory
 
 CACHE_BYTES = 1024 * 1024
 
@@ -18,14 +16,24 @@ CACHE_BYTES = 1024 * 1024
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("state", help="look into a state directory")
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
-    info = actions.add_parser("info", help="settings, counts, positions")
-    info.add_argument("--json", action="store_true", help="print as JSON")
+    info = actions.add_parser(
+        "info",
+        help="settings, counts, positions",
+        description="Prints the settings that shaped a state directory, what is in it, and up to where it was filled.",
+        examples=("recallflow state info --state-dir memory", "recallflow state info --json --state-dir memory"),
+    )
     info.set_defaults(run=run_info)
-    hashed = actions.add_parser("hash", help="equal for equal logs")
+    hashed = actions.add_parser(
+        "hash",
+        help="equal for equal logs",
+        description="Prints a hash of all that is in a state directory: equal logs give equal hashes.",
+        examples=("recallflow state hash --state-dir memory",),
+    )
     hashed.set_defaults(run=run_hash)
     upkeep.add_to(actions)
     rotate.add_to(actions)
     for action in (info, hashed):
+        action.add_argument("--json", action="store_true", help="print as JSON")
         add_settings(action, *STATE)
 
 
@@ -33,7 +41,7 @@ def run_info(options: argparse.Namespace) -> int:
     with _opened(options) as directory:
         found = _info(directory)
     if options.json:
-        print(orjson.dumps(found).decode())
+        json_line(found)
         return 0
     for name, value in found.items():
         print(f"{name.replace('_', ' '):<20} {value if not isinstance(value, dict) else ''}".rstrip())
@@ -43,17 +51,28 @@ def run_info(options: argparse.Namespace) -> int:
 
 
 def run_hash(options: argparse.Namespace) -> int:
+    from recallflow.state.logical import state_hash
+
     with _opened(options) as directory:
-        print(state_hash(directory))
+        found = state_hash(directory)
+    if options.json:
+        json_line({"state_dir": str(directory.path), "hash": found})
+    else:
+        print(found)
     return 0
 
 
-def _opened(options: argparse.Namespace) -> StateDirectory:
+def _opened(options: argparse.Namespace) -> "StateDirectory":
+    from recallflow.flows.encryption import open_at_rest
+    from recallflow.state.directory import StateDirectory
+
     chosen = config(options)
     return StateDirectory.existing(chosen.named_state_dir(), CACHE_BYTES, open_at_rest(chosen.encryption))
 
 
-def _info(directory: StateDirectory) -> dict[str, Any]:
+def _info(directory: "StateDirectory") -> dict[str, Any]:
+    from recallflow.state import keys
+
     settings = directory.fingerprint
     found: dict[str, Any] = {
         "state_dir": str(directory.path),

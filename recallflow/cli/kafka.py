@@ -2,12 +2,10 @@
 
 import argparse
 
-from recallflow.cli.options import ENGINE, ENRICHMENT, GRAPH, LLM, PACE, RERANK, add_kafka, config
+from recallflow.cli.options import ENGINE, ENRICHMENT, GRAPH, LLM, PACE, RERANK, add_create, add_kafka, config
+from recallflow.cli.output import json_line
 from recallflow.cli.until_stopped import run_until_stopped
-from recallflow.connectors.kafka.admin import KEEPS_ALL, create_topics
 from recallflow.errors import UsageError
-from recallflow.flows.config_values import parse_whole
-from recallflow.flows.kafka import KafkaFlow
 
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 OUTPUTS = ("topics.responses", "topics.receipts", "topics.dead_letters")
@@ -24,13 +22,23 @@ RUN = (
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     run = commands.add_parser(
-        "run", help="the main flow against Kafka", description="Runs the main flow until SIGTERM."
+        "run",
+        help="the engine: the main flow against Kafka",
+        description="Runs the main flow until SIGTERM.",
+        examples=("recallflow run --bootstrap-servers localhost:9092 --state-dir engine --create",),
     )
     add_kafka(run, *RUN)
+    add_create(run)
     run.add_argument("--print-config", action="store_true", help="print the settings that hold, and from where")
     run.set_defaults(run=run_flow)
     parser = commands.add_parser("topics", help="topics with sensible settings", description="Topics.")
-    create = parser.add_subparsers(metavar="ACTION", required=True).add_parser("create", help="create what is missing")
+    create = parser.add_subparsers(metavar="ACTION", required=True, dest="action").add_parser(
+        "create",
+        help="create what is missing",
+        description="Creates the topics that are missing.",
+        examples=("recallflow topics create --partitions 8 --bootstrap-servers localhost:9092",),
+    )
+    create.add_argument("--json", action="store_true", help="a line of JSON for each topic")
     create.add_argument("--partitions", default="8", metavar="N", help="per topic (default: 8)")
     create.add_argument("--replication", default="1", metavar="N", help="copies (default: 1)")
     add_kafka(create, *TOPICS, "topics.results", "topics.audit")
@@ -38,12 +46,16 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def run_flow(options: argparse.Namespace) -> int:
+    from recallflow.flows.kafka import KafkaFlow
+
     return run_until_stopped(
         options, lambda chosen: KafkaFlow(chosen).run(), lambda chosen: chosen.engine.check_models()
     )
 
 
 def run_create(options: argparse.Namespace) -> int:
+    from recallflow.connectors.kafka.admin import KEEPS_ALL, create_topics
+
     chosen = config(options)
     named = chosen.topics
     many, copies = _count("--partitions", options.partitions), _count("--replication", options.replication)
@@ -65,11 +77,16 @@ def run_create(options: argparse.Namespace) -> int:
     # What was decided, too: records are judged by what held when they came, however long ago that is.
     settings[named.control] = LOG_APPEND_TIME | KEEPS_ALL
     for topic, made in create_topics(chosen.kafka, partitions, settings, copies).items():
-        print(f"{topic}: {'created' if made else 'was there'}")
+        if options.json:
+            json_line({"topic": topic, "created": made})
+        else:
+            print(f"{topic}: {'created' if made else 'was there'}")
     return 0
 
 
 def _count(flag: str, text: str) -> int:
+    from recallflow.flows.config_values import parse_whole
+
     try:
         if (count := parse_whole(text)) >= 1:
             return count

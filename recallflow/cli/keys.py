@@ -3,14 +3,16 @@
 import argparse
 import sys
 from contextlib import closing
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from recallflow.cli.deciding import add_reasons, check_signing, client, control_table
 from recallflow.cli.options import add_kafka, config
-from recallflow.control import SETTLED_MS, ApiKey
-from recallflow.decisions import History
+from recallflow.cli.output import json_line, note
 from recallflow.errors import UsageError
-from recallflow.fields import format_time
+
+if TYPE_CHECKING:
+    from recallflow.control import ApiKey
+    from recallflow.decisions import History
 
 KIND = "api_key"
 # What a key may be for → the flag, and what stands for its value. Without the flag it is for all of the tenant's.
@@ -29,9 +31,21 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         help="make a key",
         description="Makes an API key and prints it. It can be shown this once: of its secret a hash is kept, in the "
         "control topic.",
+        examples=("recallflow keys create acme --environment prod --bootstrap-servers localhost:9092 > acme.key",),
     )
-    revoking = actions.add_parser("revoke", help="take a key back, for good", description="Takes an API key back.")
-    listing = actions.add_parser("list", help="print a tenant's keys", description="As they are now, no secrets.")
+    revoking = actions.add_parser(
+        "revoke",
+        help="take a key back, for good",
+        description="Takes an API key back.",
+        examples=("recallflow keys revoke acme 0123456789abcdef --bootstrap-servers localhost:9092",),
+    )
+    listing = actions.add_parser(
+        "list",
+        help="print a tenant's keys",
+        description="As they are now, no secrets.",
+        examples=("recallflow keys list acme --json --bootstrap-servers localhost:9092",),
+    )
+    listing.add_argument("--json", action="store_true", help="a line of JSON for each")
     for action in (creating, revoking, listing):
         action.add_argument("tenant", metavar="TENANT", help="a tenant, or '*': a key for any of them")
         add_kafka(action, "topics.control")
@@ -53,14 +67,15 @@ def run_create(options: argparse.Namespace) -> int:
         made = opened.create_key(**scopes, by=options.by, why=options.why)
     print(made.text)
     # Beside it, so that what is piped on is the key alone.
-    note = (
-        f"key {made.event.name} is decided at {made.position} and holds {_SETTLED}; this is the only time it is shown"
-    )
-    print(f"recallflow: {note}", file=sys.stderr)
+    held = f"key {made.event.name} is decided at {made.position} and holds {_settled()}"
+    sys.stdout.flush()
+    note(f"{held}; this is the only time it is shown")
     return 0
 
 
 def run_revoke(options: argparse.Namespace) -> int:
+    from recallflow.fields import format_time
+
     where = config(options)
     check_signing(where)
     with closing(control_table(where)) as table:
@@ -72,7 +87,7 @@ def run_revoke(options: argparse.Namespace) -> int:
         return 0
     with client(where, options.tenant) as opened:
         position = opened.revoke_key(found[0].event, by=options.by, why=options.why)
-    print(f"keys revoke {options.tenant} {options.name}: {position}; it is refused {_SETTLED}")
+    print(f"keys revoke {options.tenant} {options.name}: {position}; it is refused {_settled()}")
     return 0
 
 
@@ -80,23 +95,31 @@ def run_list(options: argparse.Namespace) -> int:
     with closing(control_table(config(options))) as table:
         found = _keys(table.history, options.tenant)
     for key in found:
-        print(key.line())
+        if options.json:
+            json_line(key.fields())
+        else:
+            print(key.line())
     if not found:
-        print(f"recallflow: tenant {options.tenant} has no keys", file=sys.stderr)
+        note(f"tenant {options.tenant} has no keys")
     return 0
 
 
-_SETTLED = f"for records that Kafka takes in from {SETTLED_MS / 1_000:g} s after that on"
+def _settled() -> str:
+    from recallflow.control import SETTLED_MS
+
+    return f"for records that Kafka takes in from {SETTLED_MS / 1_000:g} s after that on"
 
 
 class _Key(NamedTuple):
     """A key as it is now, when it was made, and when it was revoked, if it was (epoch milliseconds)."""
 
-    event: ApiKey
+    event: "ApiKey"
     made_ms: int
     revoked_ms: int | None
 
     def line(self) -> str:
+        from recallflow.fields import format_time
+
         event = self.event
         scopes = [
             f"{name.replace('_', ' ')}: {', '.join(given)}"
@@ -109,12 +132,20 @@ class _Key(NamedTuple):
         said += [f"{name}: {given}" for name in ("by", "why") if (given := getattr(event, name)) is not None]
         return "; ".join(said)
 
+    def fields(self) -> dict[str, Any]:
+        from recallflow.fields import format_time
 
-def _keys(history: History, tenant_id: str) -> list[_Key]:
+        scopes = {name: getattr(self.event, name) for name in SCOPES}
+        revoked = None if self.revoked_ms is None else format_time(self.revoked_ms)
+        said = {"by": self.event.by, "why": self.event.why}
+        return {"name": self.event.name, "since": format_time(self.made_ms), "revoked": revoked} | scopes | said
+
+
+def _keys(history: "History", tenant_id: str) -> list[_Key]:
     """A tenant's keys in the order of their names. One that was revoked stays so, whatever was said of it later."""
     found = []
     for name in history.names(tenant_id, KIND):
-        said = [(append_ms, cast(ApiKey, event)) for append_ms, event in history.decisions(tenant_id, KIND, name)]
+        said = [(append_ms, cast("ApiKey", event)) for append_ms, event in history.decisions(tenant_id, KIND, name)]
         made_ms, _ = said[0]
         revoked_ms, shown = next(((at_ms, event) for at_ms, event in said if event.revoked), (None, said[-1][1]))
         found.append(_Key(shown, made_ms, revoked_ms))

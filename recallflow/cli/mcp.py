@@ -1,12 +1,15 @@
 """`recallflow mcp`: memory as tools for language models."""
 
 import argparse
+from typing import TYPE_CHECKING
 
-from recallflow.cli.options import ENGINE, GRAPH, LLM, RERANK, add_control, add_kafka, decisions
+from recallflow.cli.options import ENGINE, GRAPH, LLM, RERANK, add_control, add_create, add_kafka, decisions
 from recallflow.cli.serve import TOPICS
 from recallflow.cli.until_stopped import run_until_stopped
 from recallflow.errors import UsageError
-from recallflow.flows.config import Config
+
+if TYPE_CHECKING:
+    from recallflow.flows.config import Config
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -16,6 +19,10 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         description="Serves search_memory, add_memory, forget_memory and list_episodes on standard input and output, "
         "for one user, or over HTTP, where each request names its user in x-end-user-id. Asks the engine over Kafka; "
         "with --state-dir the engine is in this process. Credentials: auth.api_key, or those of each HTTP request.",
+        examples=(
+            "recallflow mcp --state-dir memory",
+            "recallflow mcp --bootstrap-servers localhost:9092 --http 127.0.0.1:8765",
+        ),
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="streamable HTTP at /mcp, instead of standard input")
     parser.add_argument("--tenant", default="default", metavar="ID", help="tenant (default: default)")
@@ -24,12 +31,13 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser.add_argument("--project", metavar="NAME", help="only this project's memories; new ones belong to it")
     add_kafka(parser, *TOPICS, *ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", "run.log_format")
     add_control(parser)
+    add_create(parser)
     parser.add_argument("--print-config", action="store_true", help="print the settings that hold, and from where")
     parser.set_defaults(run=run_server)
 
 
 def run_server(options: argparse.Namespace) -> int:
-    def run(config: Config) -> None:
+    def run(config: "Config") -> None:
         from recallflow.connectors.mcp.caller import Place
         from recallflow.flows import mcp  # which needs an extra
 

@@ -21,7 +21,12 @@ _SAME = {"session_id": "session_ids", "category": "categories", "tag": "tags", "
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    listing = commands.add_parser("list", help="a user's memories, newest first", description="Lists memories.")
+    listing = commands.add_parser(
+        "list",
+        help="a user's memories, newest first",
+        description="Lists memories.",
+        examples=("recallflow list --state-dir memory", "recallflow list --json --bootstrap-servers localhost:9092"),
+    )
     _add_limit(listing)
     listing.add_argument("--all", action="store_true", help="every one, however many there are")
     for flag, name in _FILTERS.items():
@@ -33,6 +38,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "show",
         help="one memory: text, fields, versions, edges, usage",
         description="Shows all that is known of a memory.",
+        examples=("recallflow show home --state-dir memory",),
     )
     show.add_argument("id", metavar="ID")
     show.set_defaults(run=run_show)
@@ -41,6 +47,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         help="take memories away, for good",
         description="Forgets one memory, or all of a session, category or tag, those alone that all of the given holds "
         "of. On a terminal it asks before.",
+        examples=("recallflow forget home --yes --state-dir memory",),
     )
     forget.add_argument("id", nargs="?", metavar="ID")
     forget.add_argument("--session", dest="session_id", metavar="ID", help="all of this session")
@@ -49,7 +56,12 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     forget.add_argument("--older-than", metavar="TIME", help="all that was said before")
     forget.add_argument("--yes", action="store_true", help="do not ask")
     forget.set_defaults(run=run_forget)
-    episodes = commands.add_parser("episodes", help="a user's conversations, newest first", description="Episodes.")
+    episodes = commands.add_parser(
+        "episodes",
+        help="a user's conversations, newest first",
+        description="Lists conversations.",
+        examples=("recallflow episodes --limit 5 --state-dir memory",),
+    )
     episodes.add_argument("--session", dest="session_id", metavar="ID", help="only of this session")
     _add_limit(episodes)
     episodes.set_defaults(run=run_episodes)

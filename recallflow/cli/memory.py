@@ -8,7 +8,7 @@ from rich.text import Text
 
 from recallflow.cli.engine import add_engine, opened
 from recallflow.cli.memory_text import one_line, print_block, print_ranked, print_warnings
-from recallflow.cli.options import GRAPH, LLM, RERANK, add_control
+from recallflow.cli.options import GRAPH, LLM, RERANK, add_control, add_create
 from recallflow.cli.output import console, json_line
 from recallflow.queries import Mode
 
@@ -27,6 +27,10 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "remember",
         help="store one memory",
         description="Stores one memory, and prints its id once it is applied: what asks after that finds it.",
+        examples=(
+            'recallflow remember "I moved from Leeds to Porto" --state-dir memory --create',
+            'recallflow remember "Tea, please" --kind preference --bootstrap-servers localhost:9092',
+        ),
     )
     remember.add_argument("text", metavar="TEXT")
     remember.add_argument("--kind", default="fact", metavar="KIND", help="fact, preference, rule, … (default: fact)")
@@ -35,8 +39,17 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     remember.add_argument("--category", metavar="NAME", help="what it is about")
     remember.add_argument("--tag", dest="tags", action="append", metavar="TAG", help="a label; may be given often")
     add_engine(remember)
+    add_create(remember)
     remember.set_defaults(run=run_remember)
-    ask = commands.add_parser("ask", help="ask one question", description="Asks one question.")
+    ask = commands.add_parser(
+        "ask",
+        help="ask one question",
+        description="Asks one question.",
+        examples=(
+            'recallflow ask "Where do I live?" --state-dir memory',
+            'recallflow ask "What do I drink?" -k 3 --json --bootstrap-servers localhost:9092',
+        ),
+    )
     ask.add_argument("question", metavar="QUESTION")
     ask.add_argument("-k", type=int, default=5, help="how many memories (default: 5)")
     ask.add_argument("--mode", choices=get_args(Mode), default="hybrid", help="ranking mode (default: hybrid)")

@@ -1,16 +1,18 @@
-"""Options that several commands share."""
+"""Options that several commands share.
+
+What reads the settings is imported once a command runs: help and completion need none of it."""
 
 import argparse
 import os
-from operator import attrgetter
+from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from recallflow.connectors.embedders import NAMES
-from recallflow.decisions import History
-from recallflow.errors import InvalidRecord, UsageError
-from recallflow.flows.config import KEYS, LIBRDKAFKA, LOG_FORMATS, Config, Given, read_config
-from recallflow.flows.repeats import ACCEPT
-from recallflow.parsing import parse_control
+from recallflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from recallflow.decisions import History
+    from recallflow.flows.config import Config
 
 ENCRYPTION = ("encryption.master_key_file", "encryption.kms_key")
 STATE = ("state_dir", *ENCRYPTION)
@@ -22,80 +24,136 @@ LLM = ("llm.model", "llm.base_url")
 ENRICHMENT = tuple(f"enrichment.{name}" for name in ("relationships", "facts", "categories", "summaries"))
 ENGINE = (*STATE, *MODEL, "engine.partitions", "engine.episode_gap_minutes")
 PACE = ("engine.cache_bytes", "engine.epoch_ms")
+
+
+class Flag(NamedTuple):
+    """How a setting is given on the command line. `metavar`: what stands for its value; None takes none. `default`: as
+    help says it."""
+
+    name: str
+    metavar: str | None
+    help: str
+    default: str | None = None
+    repeated: bool = False
+
+
 # Key of a setting → its flag, what stands for its value, and its help.
-_FLAGS = {
-    "state_dir": ("--state-dir", "DIR", "keep the state here between runs"),
-    "kafka.bootstrap_servers": ("--bootstrap-servers", "HOST:PORT", "Kafka, also $KAFKA_BOOTSTRAP_SERVERS"),
-    "engine.embedder": ("--embedder", "NAME", f"embedding model: {', '.join(NAMES)}"),
-    "engine.model_path": ("--model-path", "DIR", "folder of a local copy of the model"),
-    "embedding.model": ("--embedding-model", "NAME", "with openai: the model"),
-    "embedding.dimension": ("--embedding-dimension", "N", "with openai: floats of its vectors"),
-    "embedding.base_url": ("--embedding-url", "URL", "with openai: any service of its protocol, if not OpenAI's own"),
-    "engine.reranker": ("--reranker", "NAME", "a cross-encoder that reads the best candidates once more"),
-    "engine.reranker_path": ("--reranker-path", "DIR", "folder of a local copy of it (with hash: --model-path too)"),
-    "engine.reranker_url": ("--reranker-url", "URL", "the service that has it, in place of a local model"),
-    "engine.rerank_timeout_ms": ("--rerank-timeout-ms", "MS", "after so long an answer goes without it"),
-    "llm.model": ("--llm", "NAME", "a language model behind an API"),
-    "llm.base_url": ("--llm-url", "URL", "any service of OpenAI's protocol, if not OpenAI's own"),
-    "llm.timeout_ms": ("--llm-timeout-ms", "MS", "for each attempt"),
-    "llm.query_timeout_ms": ("--llm-query-timeout-ms", "MS", "after so long an answer goes without it"),
-    "enrichment.relationships": ("--enrich-relationships", None, "have found what memories say to each other"),
-    "enrichment.facts": ("--enrich-facts", None, "have found what of a message is worth remembering by itself"),
-    "enrichment.categories": ("--enrich-categories", None, "have found which category a memory is of"),
-    "enrichment.summaries": ("--enrich-summaries", None, "have categories and episodes summed up"),
-    "engine.partitions": ("--partitions", "N", "state partitions; the directory keeps its number"),
-    "engine.episode_gap_minutes": ("--episode-gap-minutes", "MINUTES", "what ends an episode; kept too"),
-    "engine.graph_enabled": ("--graph-enabled", "TRUE_OR_FALSE", "whether queries may follow the graph at all"),
-    "engine.cache_bytes": ("--cache-bytes", "SIZE", "owners held in memory, such as 2GiB"),
-    "engine.epoch_ms": ("--epoch-ms", "MS", "time between two snapshots"),
-    "run.workers": ("--workers", "N", "threads of the dataflow"),
-    "run.deployment": ("--deployment", "NAME", "one engine works for it (default: recallflow-MEMORY_TOPIC)"),
-    "run.session_timeout_s": ("--session-timeout-s", "S", "silence after which another may take over"),
-    "run.wait": ("--wait", None, "stand by while another engine works for the deployment"),
-    "run.accept_repeats": (ACCEPT, None, "start although outputs since the last snapshot may be sent again"),
-    "run.serve_while_catching_up": ("--serve-while-catching-up", None, "/readyz is 200 before all is applied"),
-    "run.skip": ("--skip", "TOPIC:PARTITION:OFFSET", "a record to pass over, unread; may be given often"),
-    "run.metrics_host": ("--metrics-host", "HOST", "where"),
-    "run.metrics_port": ("--metrics-port", "PORT", "serve /metrics, /livez and /readyz here"),
-    "run.log_format": ("--log-format", "FORMAT", f"of the lines on standard error: {', '.join(LOG_FORMATS)}"),
-    "serve.host": ("--host", "HOST", "the address that is listened at"),
-    "serve.port": ("--port", "PORT", "where; 0 takes a free one"),
-    "serve.reply_topic": ("--reply-topic", "TOPIC", "where answers go, in place of the response topic"),
-    "serve.reply_partition": ("--reply-partition", "N", "of it, which alone is read (default: any)"),
-    "encryption.master_key_file": ("--master-key-file", "FILE", "what the state is encrypted with: 32 bytes in base64"),
-    "encryption.kms_key": ("--kms-key", "ID", "the same, with a key of AWS KMS, by id or ARN"),
-    "topics.memory": ("--memory-topic", "TOPIC", "memory events"),
-    "topics.queries": ("--query-topic", "TOPIC", "query events"),
-    "topics.control": ("--control-topic", "TOPIC", "control events"),
-    "topics.responses": ("--response-topic", "TOPIC", "responses"),
-    "topics.receipts": ("--receipt-topic", "TOPIC", "receipts"),
-    "topics.enrichment": ("--enrichment-topic", "TOPIC", "requests for enrichment"),
-    "topics.results": ("--result-topic", "TOPIC", "results of enrichment"),
-    "topics.dead_letters": ("--dead-letter-topic", "TOPIC", "dead letters"),
-    "topics.audit": ("--audit-topic", "TOPIC", "the access record, one record a query; none without it"),
-    "topics.replies": ("--reply-topic", "TOPIC", "may be named in reply_to; may be given often"),
+FLAGS = {
+    "state_dir": Flag("--state-dir", "DIR", "keep the state here between runs"),
+    "kafka.bootstrap_servers": Flag(
+        "--bootstrap-servers", "HOST:PORT", "Kafka, also $KAFKA_BOOTSTRAP_SERVERS", "localhost:9092"
+    ),
+    "engine.embedder": Flag("--embedder", "NAME", "embedding model: hash, static, minilm, onnx or openai", "hash"),
+    "engine.model_path": Flag("--model-path", "DIR", "folder of a local copy of the model"),
+    "embedding.model": Flag("--embedding-model", "NAME", "with openai: the model", "text-embedding-3-small"),
+    "embedding.dimension": Flag("--embedding-dimension", "N", "with openai: floats of its vectors", "1536"),
+    "embedding.base_url": Flag(
+        "--embedding-url", "URL", "with openai: any service of its protocol, if not OpenAI's own"
+    ),
+    "engine.reranker": Flag("--reranker", "NAME", "a cross-encoder that reads the best candidates once more"),
+    "engine.reranker_path": Flag(
+        "--reranker-path", "DIR", "folder of a local copy of it (with hash: --model-path too)"
+    ),
+    "engine.reranker_url": Flag("--reranker-url", "URL", "the service that has it, in place of a local model"),
+    "engine.rerank_timeout_ms": Flag("--rerank-timeout-ms", "MS", "after so long an answer goes without it", "1500"),
+    "llm.model": Flag("--llm", "NAME", "a language model behind an API"),
+    "llm.base_url": Flag("--llm-url", "URL", "any service of OpenAI's protocol, if not OpenAI's own"),
+    "llm.timeout_ms": Flag("--llm-timeout-ms", "MS", "for each attempt", "30000"),
+    "llm.query_timeout_ms": Flag("--llm-query-timeout-ms", "MS", "after so long an answer goes without it", "1500"),
+    "enrichment.relationships": Flag("--enrich-relationships", None, "have found what memories say to each other"),
+    "enrichment.facts": Flag("--enrich-facts", None, "have found what of a message is worth remembering by itself"),
+    "enrichment.categories": Flag("--enrich-categories", None, "have found which category a memory is of"),
+    "enrichment.summaries": Flag("--enrich-summaries", None, "have categories and episodes summed up"),
+    "engine.partitions": Flag("--partitions", "N", "state partitions; the directory keeps its number", "16"),
+    "engine.episode_gap_minutes": Flag("--episode-gap-minutes", "MINUTES", "what ends an episode; kept too", "30"),
+    "engine.graph_enabled": Flag(
+        "--graph-enabled", "TRUE_OR_FALSE", "whether queries may follow the graph at all", "true"
+    ),
+    "engine.cache_bytes": Flag("--cache-bytes", "SIZE", "owners held in memory, such as 2G", "512MiB"),
+    "engine.epoch_ms": Flag("--epoch-ms", "MS", "time between two snapshots", "500"),
+    "run.workers": Flag("--workers", "N", "threads of the dataflow", "1"),
+    "run.deployment": Flag("--deployment", "NAME", "one engine works for it (default: recallflow-MEMORY_TOPIC)"),
+    "run.session_timeout_s": Flag("--session-timeout-s", "S", "silence after which another may take over", "45"),
+    "run.wait": Flag("--wait", None, "stand by while another engine works for the deployment"),
+    "run.accept_repeats": Flag(
+        "--accept-repeats", None, "start although outputs since the last snapshot may be sent again"
+    ),
+    "run.serve_while_catching_up": Flag("--serve-while-catching-up", None, "/readyz is 200 before all is applied"),
+    "run.skip": Flag(
+        "--skip", "TOPIC:PARTITION:OFFSET", "a record to pass over, unread; may be given often", repeated=True
+    ),
+    "run.metrics_host": Flag("--metrics-host", "HOST", "where", "127.0.0.1"),
+    "run.metrics_port": Flag("--metrics-port", "PORT", "serve /metrics, /livez and /readyz here"),
+    "run.log_format": Flag("--log-format", "FORMAT", "of the lines on standard error: text or json", "text"),
+    "serve.host": Flag("--host", "HOST", "the address that is listened at", "127.0.0.1"),
+    "serve.port": Flag("--port", "PORT", "where; 0 takes a free one", "8080"),
+    "serve.reply_topic": Flag("--reply-topic", "TOPIC", "where answers go, in place of the response topic"),
+    "serve.reply_partition": Flag("--reply-partition", "N", "of it, which alone is read (default: any)"),
+    "encryption.master_key_file": Flag(
+        "--master-key-file", "FILE", "what the state is encrypted with: 32 bytes in base64"
+    ),
+    "encryption.kms_key": Flag("--kms-key", "ID", "the same, with a key of AWS KMS, by id or ARN"),
+    "topics.memory": Flag("--memory-topic", "TOPIC", "memory events", "memory.events"),
+    "topics.queries": Flag("--query-topic", "TOPIC", "query events", "query.events"),
+    "topics.control": Flag("--control-topic", "TOPIC", "control events", "control.events"),
+    "topics.responses": Flag("--response-topic", "TOPIC", "responses", "recall.responses"),
+    "topics.receipts": Flag("--receipt-topic", "TOPIC", "receipts", "memory.receipts"),
+    "topics.enrichment": Flag("--enrichment-topic", "TOPIC", "requests for enrichment", "enrichment.requests"),
+    "topics.results": Flag("--result-topic", "TOPIC", "results of enrichment", "enrichment.results"),
+    "topics.dead_letters": Flag("--dead-letter-topic", "TOPIC", "dead letters", "dead.letters"),
+    "topics.audit": Flag("--audit-topic", "TOPIC", "the access record, one record a query; none without it"),
+    "topics.replies": Flag("--reply-topic", "TOPIC", "may be named in reply_to; may be given often", repeated=True),
 }
+
+
+# Section of a setting → the heading that its flags stand under.
+_HEADINGS = {
+    "": "state",
+    "encryption": "state",
+    "kafka": "Kafka",
+    "topics": "topics",
+    "run": "process",
+    "serve": "listening",
+    "engine": "engine",
+    "embedding": "models",
+    "llm": "models",
+    "enrichment": "models",
+}
+_MODELS = ("embedder", "model_path", "reranker", "reranker_path", "reranker_url", "rerank_timeout_ms")
+_DESCRIPTION = "recallflow.json"  # what a state directory has
 
 
 def add_settings(parser: argparse.ArgumentParser, *keys: str) -> None:
     """Flags for the settings that a command uses, and the file that they may stand in."""
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML (default: $RECALLFLOW_CONFIG)")
+    text = "settings in TOML (default: $RECALLFLOW_CONFIG, or ~/.config/recallflow/config.toml where that is)"
+    parser.add_argument("--config", type=Path, metavar="FILE", help=text)
+    groups: dict[str, argparse._ArgumentGroup] = {}
     for key in keys:
-        flag, metavar, text = _FLAGS[key]
-        if (default := attrgetter(key)(Config())) not in (None, False, ()):
-            text += f" (default: {default})"
-        if metavar is None:
-            parser.add_argument(flag, dest=key, action="store_const", const=True, help=text)
+        flag = FLAGS[key]
+        section, _, name = key.rpartition(".")
+        heading = "models" if name in _MODELS else _HEADINGS[section]
+        if heading not in groups:
+            groups[heading] = parser.add_argument_group(heading)
+        text = flag.help if flag.default is None else f"{flag.help} (default: {flag.default})"
+        if flag.metavar is None:
+            groups[heading].add_argument(flag.name, dest=key, action="store_const", const=True, help=text)
         else:
-            action = "append" if KEYS[key] == tuple[str, ...] else "store"
-            parser.add_argument(flag, dest=key, action=action, metavar=metavar, help=text)
+            action = "append" if flag.repeated else "store"
+            groups[heading].add_argument(flag.name, dest=key, action=action, metavar=flag.metavar, help=text)
+
+
+def add_create(parser: argparse.ArgumentParser) -> None:
+    """For a command that fills a state directory: without the option it wants one that is there, so that a mistyped
+    name is not another memory, and empty."""
+    parser.add_argument("--create", action="store_true", help="make the state directory, where it is not there yet")
 
 
 def add_kafka(parser: argparse.ArgumentParser, *keys: str) -> None:
     """Flags for a command that connects to Kafka."""
     add_settings(parser, *keys, "kafka.bootstrap_servers")
     parser.add_argument("-X", dest="librdkafka", action="append", default=[], metavar="NAME=VALUE",
-                        help="any librdkafka option: security.protocol, sasl.*, ssl.*, …")  # fmt: skip
+                        help="any librdkafka option: security.protocol, ssl.ca.location, …; no secrets, which other "
+                        "users of the machine would see: they go into the --config file")  # fmt: skip
 
 
 def add_owner(parser: argparse.ArgumentParser) -> None:
@@ -111,25 +169,53 @@ def add_control(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--control", type=Path, metavar="FILE", help=text)
 
 
-def config(options: argparse.Namespace) -> Config:
+def config(options: argparse.Namespace) -> "Config":
     """The configuration out of file, environment and flags. Raises UsageError."""
     return config_and_origins(options)[0]
 
 
-def config_and_origins(options: argparse.Namespace) -> tuple[Config, dict[str, str]]:
+def config_and_origins(options: argparse.Namespace) -> "tuple[Config, dict[str, str]]":
     """The same, and for each key that somebody gave where it stands."""
+    from recallflow.flows.config import LIBRDKAFKA, Given, is_secret, read_config
+
     given = vars(options)
-    flags = {key: Given(flag, given[key]) for key, (flag, _, _) in _FLAGS.items() if given.get(key) is not None}
+    flags = {key: Given(flag.name, given[key]) for key, flag in FLAGS.items() if given.get(key) is not None}
     for text in given.get("librdkafka", ()):
         name, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"-X {name}: give NAME=VALUE")
+        if is_secret(name):
+            raise UsageError(
+                f"-X {name}: other users of the machine see what stands on a command line; give it in the file of "
+                f'--config, as "{name}" under [kafka.librdkafka], or as the variable '
+                f"RECALLFLOW_KAFKA_LIBRDKAFKA_{name.upper().replace('.', '_')}"
+            )
         flags[LIBRDKAFKA + name] = Given(f"-X {name}", value)
-    return read_config(flags, os.environ, options.config)
+    chosen, origins = read_config(flags, os.environ, options.config)
+    _check_state_dir(options)
+    return chosen, origins
 
 
-def decisions(options: argparse.Namespace) -> History:
+def _check_state_dir(options: argparse.Namespace) -> None:
+    """Raises UsageError where --state-dir names what is not there, the command would fill it, and --create does not say
+    that it is meant. What a file or the environment names was written once, with care, and is made."""
+    given = getattr(options, "state_dir", None)
+    path = None if given is None else Path(given)
+    fills = getattr(options, "create", None) is False
+    only_shows = getattr(options, "print_config", False) or getattr(options, "dry_run", False)
+    if path is None or not fills or only_shows or path.exists():
+        return
+    siblings = [one.parent.name for one in path.absolute().parent.glob(f"*/{_DESCRIPTION}")]
+    near = "".join(f"; did you mean {path.with_name(one)}?" for one in get_close_matches(path.name, siblings, 1))
+    raise UsageError(f"there is no state directory {path}{near or ':'} --create makes it")
+
+
+def decisions(options: argparse.Namespace) -> "History":
     """The control events of the file that is named, if any. Raises UsageError with line and field."""
+    from recallflow.decisions import History
+    from recallflow.errors import InvalidRecord
+    from recallflow.parsing import parse_control
+
     history, path = History(), options.control
     if path is None:
         return history

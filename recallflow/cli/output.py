@@ -90,7 +90,7 @@ def json_line(value: Any) -> None:
     """A value as a line for programs."""
     import orjson
 
-    sys.stdout.write(orjson.dumps(value).decode() + "\n")
+    print(orjson.dumps(value).decode(), flush=True)
 
 
 def clean(text: str) -> str:

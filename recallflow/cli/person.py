@@ -20,6 +20,11 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "memory, the graph, usage, episodes, what waits; it ends with 1 where nothing is known of the user. With "
         "--memories: the memories of all, of a tenant or of a user, as events that replay reads. With --answers: what "
         "is in the response topic.",
+        examples=(
+            "recallflow export default user --state-dir memory --out user.jsonl",
+            "recallflow export --memories --state-dir memory --out memories.parquet",
+            "recallflow export --answers --bootstrap-servers localhost:9092 | head -1",
+        ),
     )
     parser.add_argument("tenant", metavar="TENANT", nargs="?")
     parser.add_argument("user", metavar="USER", nargs="?")

@@ -4,17 +4,14 @@ import argparse
 import io
 import logging
 import sys
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-import orjson
-
-from recallflow.cli.options import ENGINE, GRAPH, LLM, RERANK, add_control, add_settings, config, decisions
-from recallflow.connectors.lines import Delivery, PumpFeed, bounded_lines
-from recallflow.flows.embedded import Embedded, rejection
-from recallflow.flows.encryption import open_at_rest
-from recallflow.flows.lines import run_lines
+from recallflow.cli.options import ENGINE, GRAPH, LLM, RERANK, add_control, add_create, add_settings, config, decisions
 from recallflow.limits import RECORD_BYTES
-from recallflow.outputs import Answer, DeadLetter, Receipted
+
+if TYPE_CHECKING:
+    from recallflow.connectors.lines import Delivery
+    from recallflow.outputs import Answer, DeadLetter, Receipted
 
 TOPIC = "stdin"
 
@@ -25,16 +22,26 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         help="JSON lines of events on stdin, one response line on stdout per query",
         description="Applies one event per stdin line, strictly in order. Each query line gives exactly one response "
         "line on stdout, in query order; refused lines go to stderr as JSON {line, error}.",
+        examples=(
+            "recallflow pipe --state-dir memory < conversations.jsonl",
+            "recallflow pipe --state-dir new --create --receipts < conversations.jsonl",
+        ),
     )
     parser.add_argument(
         "--receipts", action="store_true", help="on stdout too, in their places: what became of events with a receipt"
     )
     add_settings(parser, *ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms")
     add_control(parser)
+    add_create(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    from recallflow.connectors.lines import PumpFeed, bounded_lines
+    from recallflow.flows.embedded import Embedded
+    from recallflow.flows.encryption import open_at_rest
+    from recallflow.flows.lines import run_lines
+
     logging.disable(logging.WARNING)  # scripts parse stderr: it holds refused lines, or the one error that ends it all
     chosen = config(options)
     with Embedded.open(
@@ -59,10 +66,14 @@ def _stdin() -> BinaryIO:
         return sys.stdin.buffer
 
 
-def _printer(first: list[int], *, receipts: bool) -> Delivery:
+def _printer(first: list[int], *, receipts: bool) -> "Delivery":
     """Prints outputs as they come; line numbers count from 1 in this run's input."""
+    import orjson
 
-    def deliver(offset: int, outputs: list[Answer | Receipted | DeadLetter]) -> None:
+    from recallflow.flows.embedded import rejection
+    from recallflow.outputs import Answer, DeadLetter
+
+    def deliver(offset: int, outputs: "list[Answer | Receipted | DeadLetter]") -> None:
         for output in outputs:
             if isinstance(output, DeadLetter):
                 line = orjson.dumps(rejection(offset - first[0] + 1, output)).decode()

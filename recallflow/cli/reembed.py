@@ -2,29 +2,25 @@
 
 import argparse
 import sys
-from typing import cast
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, cast
 
 from recallflow.cli.options import ENCRYPTION, MODEL, add_kafka, config_and_origins
-from recallflow.connectors.embedders import REMOTE
-from recallflow.connectors.kafka.publish import Publisher
-from recallflow.connectors.token_counters import load_tiktoken
-from recallflow.embedder import TokenCounter
 from recallflow.errors import UsageError
-from recallflow.flows.config import Config
-from recallflow.flows.embedding import open_embedder
-from recallflow.flows.reembed import Cost, Reembedding, Standing
-from recallflow.llm import EmbeddingService, RemoteEmbedder
-from recallflow.operators.async_call import Completions, Runtime
-from recallflow.operators.recall.budget import Estimate
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from recallflow.embedder import TokenCounter
+    from recallflow.flows.config import Config
+    from recallflow.flows.reembed import Cost, Standing
+    from recallflow.llm import EmbeddingService, RemoteEmbedder
 
 _LOCAL = """\
 {name} embeds in the engine's own process: there is nothing to compute beforehand. An engine with a new state directory
 reads the log anew, and embeds as it reads:
-    recallflow run --embedder {name} --state-dir NEW_DIR
+    recallflow run --embedder {name} --state-dir NEW_DIR --create
 Files that were replayed without Kafka are replayed once more, into a new state directory:
-    recallflow replay --embedded --embedder {name} --state-dir NEW_DIR FILE"""
+    recallflow replay --embedded --embedder {name} --state-dir NEW_DIR --create FILE"""
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -34,6 +30,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         description="Reads the memory topic, says how many texts stand without a vector of the model and what those "
         "cost, and has them computed by the embedding service: each goes to the memory topic as memory.embedding. "
         "Interrupted, it goes on where it stopped. Engines with other models pass the vectors over.",
+        examples=("recallflow reembed --embedder openai --dry-run --bootstrap-servers localhost:9092",),
     )
     parser.add_argument("--price-per-million", type=float, metavar="PRICE", help="of a million tokens, to say the cost")
     parser.add_argument("--dry-run", action="store_true", help="say what it costs, and no more")
@@ -43,6 +40,10 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def run(options: argparse.Namespace) -> int:
+    from recallflow.connectors.embedders import REMOTE
+    from recallflow.flows.embedding import open_embedder
+    from recallflow.flows.reembed import Standing
+
     chosen, origins = config_and_origins(options)
     name = chosen.engine.embedder
     if name != REMOTE and "engine.embedder" not in origins:
@@ -57,10 +58,13 @@ def run(options: argparse.Namespace) -> int:
 
         with Standing.read(chosen, embedder, expect, reading.update) as standing:
             reading.close()
-            return _reembed(options, chosen, cast(RemoteEmbedder, embedder).service, standing)
+            return _reembed(options, chosen, cast("RemoteEmbedder", embedder).service, standing)
 
 
-def _reembed(options: argparse.Namespace, chosen: Config, service: EmbeddingService, standing: Standing) -> int:
+def _reembed(options: argparse.Namespace, chosen: "Config", service: "EmbeddingService", standing: "Standing") -> int:
+    from recallflow.connectors.token_counters import load_tiktoken
+    from recallflow.operators.recall.budget import Estimate
+
     counter = load_tiktoken() or Estimate()
     cost = standing.cost(counter)
     print(_cost_line(cost, service.name, counter, options.price_per_million))
@@ -74,12 +78,12 @@ def _reembed(options: argparse.Namespace, chosen: Config, service: EmbeddingServ
         print(f"{cost.texts - refused:,} vectors are in {chosen.topics.memory}; {refused:,} texts were not taken")
     print(
         f"now: recallflow run --embedder openai --embedding-model {service.name} "
-        f"--embedding-dimension {service.dimension} --state-dir NEW_DIR"
+        f"--embedding-dimension {service.dimension} --state-dir NEW_DIR --create"
     )
     return 0
 
 
-def _cost_line(cost: Cost, model: str, counter: TokenCounter, price: float | None) -> str:
+def _cost_line(cost: "Cost", model: str, counter: "TokenCounter", price: float | None) -> str:
     """What is to be computed, and what it costs."""
     found = (
         f"{cost.texts:,} texts stand without a vector of {model}: {cost.characters:,} characters, "
@@ -100,8 +104,12 @@ def _agreed() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _compute(chosen: Config, service: EmbeddingService, standing: Standing, texts: int) -> int:
+def _compute(chosen: "Config", service: "EmbeddingService", standing: "Standing", texts: int) -> int:
     """Has all computed and sent; returns how many texts the service did not take."""
+    from recallflow.connectors.kafka.publish import Publisher
+    from recallflow.flows.reembed import Reembedding
+    from recallflow.operators.async_call import Completions, Runtime
+
     publisher = Publisher(chosen.kafka, chosen.topics.memory, lambda _: None, chosen.auth.credentials)
     with _bar("embedding", " texts", texts) as bar, Runtime(Completions()) as runtime:
         reembedding = Reembedding(service, runtime, standing.directory.has_vectors())
@@ -110,4 +118,6 @@ def _compute(chosen: Config, service: EmbeddingService, standing: Standing, text
 
 
 def _bar(what: str, unit: str, total: int | None = None) -> "tqdm[None]":
+    from tqdm import tqdm
+
     return tqdm(total=total, desc=what, unit=unit, file=sys.stderr, disable=None)  # shown on terminals only

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from recallflow.cli.options import ENGINE, add_kafka, add_owner, config_and_origins
+from recallflow.cli.options import ENGINE, add_create, add_kafka, add_owner, config_and_origins
 
 if TYPE_CHECKING:
     from recallflow.cli.pace import Meter, Pace
@@ -64,6 +64,12 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         description="Replays conversation logs: exports of chat programs and of other memories, chat messages, tables, "
         "our own events. The format is recognised. An interrupted replay goes on where it stopped; refused records go "
         "to FILE.rejects.jsonl with their reasons.",
+        examples=(
+            "recallflow replay conversations.jsonl --dry-run",
+            "recallflow replay conversations.jsonl --embedded --state-dir new --create",
+            "zcat -f conversations.jsonl | recallflow replay - --embedded --state-dir piped --create",
+            "recallflow replay conversations.jsonl --bootstrap-servers localhost:9092",
+        ),
     )
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="a file, a folder, a zip archive, or - for standard input; .gz, .zst"
@@ -78,6 +84,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser.add_argument("--zone", metavar="NAME", help="where clocks stood that do not say it (default: UTC)")
     parser.add_argument("--rate", type=_rate, metavar="N", help="at most so many events a second")
     parser.add_argument("--rejects", type=Path, metavar="FILE", help="default: the log's name with .rejects.jsonl")
+    add_create(parser)
     parser.add_argument("--dry-run", action="store_true", help="read and check only; nothing is stored")
     parser.add_argument("--json", action="store_true", help="what was done, or would be, as JSON lines")
     add_kafka(parser, *ENGINE, "run.workers", "topics.memory")

@@ -3,13 +3,14 @@
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recallflow.cli.options import STATE, add_settings, config
 from recallflow.errors import UsageError
-from recallflow.flows.encryption import open_at_rest
-from recallflow.flows.security_settings import EncryptionSettings
-from recallflow.master_key import MasterKey
-from recallflow.state.directory import rewrap
+
+if TYPE_CHECKING:
+    from recallflow.flows.security_settings import EncryptionSettings
+    from recallflow.master_key import MasterKey
 
 HOW = "give the new master key: --to-master-key-file FILE or --to-kms-key ID"
 
@@ -21,6 +22,9 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="another master key; nothing that is encrypted is written anew",
         description="Wraps the directory's secret with another master key. The one before is given as usual. "
         "Checkpoints made before keep needing that one.",
+        examples=(
+            "recallflow state rotate-key --state-dir sealed --master-key-file old.key --to-master-key-file new.key",
+        ),
     )
     new = rotating.add_mutually_exclusive_group()
     new.add_argument("--to-master-key-file", type=Path, metavar="FILE", help="the new key: 32 bytes in base64")
@@ -30,6 +34,9 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(options: argparse.Namespace) -> int:
+    from recallflow.flows.encryption import open_at_rest
+    from recallflow.state.directory import rewrap
+
     chosen = config(options)
     state_dir, master_key = chosen.named_state_dir(), _new(options, chosen.encryption)
     rewrap(state_dir, open_at_rest(chosen.encryption), master_key)
@@ -37,7 +44,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _new(options: argparse.Namespace, settings: EncryptionSettings) -> MasterKey:
+def _new(options: argparse.Namespace, settings: "EncryptionSettings") -> "MasterKey":
+    from recallflow.flows.encryption import open_at_rest
+
     named = {"master_key_file": options.to_master_key_file, "master_key": None, "kms_key": options.to_kms_key}
     master_key = open_at_rest(replace(settings, **named)).master_key
     if master_key is None:

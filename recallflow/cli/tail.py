@@ -26,6 +26,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         help="follow what goes into the topics and comes out of them",
         description="Prints a line for each record of the topics, as it comes: memory events and queries in, "
         "responses, receipts and dead letters out. Ctrl-C ends it.",
+        examples=("recallflow tail --from beginning --count 2 --bootstrap-servers localhost:9092",),
     )
     parser.add_argument("--tenant", metavar="ID", help="only this tenant's (default: all)")
     parser.add_argument("--user", metavar="ID", help="only this user's; with --tenant")

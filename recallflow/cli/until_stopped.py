@@ -2,17 +2,22 @@
 
 import argparse
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from recallflow.cli.log import set_up
 from recallflow.cli.options import config_and_origins
-from recallflow.cli.tracing import exported_spans
-from recallflow.flows.config import Config, printed
+
+if TYPE_CHECKING:
+    from recallflow.flows.config import Config
 
 
 def run_until_stopped(
-    options: argparse.Namespace, run: Callable[[Config], None], check: Callable[[Config], None] = lambda _: None
+    options: argparse.Namespace, run: "Callable[[Config], None]", check: "Callable[[Config], None]" = lambda _: None
 ) -> int:
     """Runs a flow with the chosen settings, or prints them, once `check` found nothing wrong."""
+    from recallflow.cli.log import set_up
+    from recallflow.cli.tracing import exported_spans
+    from recallflow.flows.config import printed
+
     set_up(getattr(options, "run.log_format") or "text")  # what is wrong with the settings is logged as well
     chosen, origins = config_and_origins(options)
     if options.print_config:

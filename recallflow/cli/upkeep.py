@@ -2,21 +2,15 @@
 
 import argparse
 from pathlib import Path
-
-import orjson
+from typing import TYPE_CHECKING
 
 from recallflow.cli.options import STATE, add_kafka, add_settings, config
-from recallflow.cli.output import paragraph
+from recallflow.cli.output import json_line, paragraph
 from recallflow.errors import StateBehind
-from recallflow.flows.check import start_problems
-from recallflow.flows.encryption import open_at_rest
-from recallflow.flows.give_up import give_up_unanswered
-from recallflow.flows.rebuild import behind, lack, rebuild
-from recallflow.flows.recovery import GIVE_UP, has_store
-from recallflow.state.at_rest import AtRest
-from recallflow.state.checkpoint import checkpoint, restore
-from recallflow.state.directory import hold
-from recallflow.state.verify import Report, verify
+
+if TYPE_CHECKING:
+    from recallflow.state.at_rest import AtRest
+    from recallflow.state.verify import Report
 
 GAVE_UP = (
     "The recovery store is new and empty.",
@@ -33,18 +27,40 @@ GAVE_UP_QUERIES = (
 
 def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Below `recallflow state`."""
-    verifying = actions.add_parser("verify", help="read everything, and report all that is wrong")
+    verifying = actions.add_parser(
+        "verify",
+        help="read everything, and report all that is wrong",
+        description="Reads everything, and reports all that is wrong; then it ends with 1.",
+        examples=("recallflow state verify --state-dir memory",),
+    )
     verifying.add_argument("--json", action="store_true", help="print as JSON")
     verifying.set_defaults(run=run_verify)
-    copying = actions.add_parser("checkpoint", help="copy the directory, in a moment")
+    copying = actions.add_parser(
+        "checkpoint",
+        help="copy the directory, in a moment",
+        description="Copies the directory, in a moment.",
+        examples=("recallflow state checkpoint backup --state-dir memory",),
+    )
     copying.add_argument("target", type=Path, metavar="DIR", help="an empty or new folder")
     copying.set_defaults(run=run_checkpoint)
-    restoring = actions.add_parser("restore", help="make a directory of a checkpoint")
+    restoring = actions.add_parser(
+        "restore",
+        help="make a directory of a checkpoint",
+        description="Makes a state directory, which is not there yet, of a checkpoint.",
+        examples=("recallflow state restore checkpoint --state-dir restored",),
+    )
     restoring.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the checkpoint; it stays as it is")
     restoring.set_defaults(run=run_restore)
-    rebuilding = actions.add_parser("rebuild", help="have the next run read again what the state lost")
+    rebuilding = actions.add_parser(
+        "rebuild",
+        help="have the next run read again what the state lost",
+        description="Has the next run read again from the log what the state lost.",
+        examples=("recallflow state rebuild --state-dir engine",),
+    )
     rebuilding.add_argument(
-        GIVE_UP, action="store_true", help="go on without a lost recovery store, or without queries that Kafka removed"
+        "--give-up-unanswered",
+        action="store_true",
+        help="go on without a lost recovery store, or without queries that Kafka removed",
     )
     add_kafka(rebuilding, *STATE, "topics.queries")
     rebuilding.set_defaults(run=run_rebuild)
@@ -53,19 +69,27 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run_verify(options: argparse.Namespace) -> int:
+    from recallflow.flows.check import start_problems
+    from recallflow.state.directory import hold
+    from recallflow.state.verify import verify
+
     state_dir, at_rest = _opened(options)
     with hold(state_dir):
         report = verify(state_dir, at_rest)
         report.problems += start_problems(state_dir, at_rest)
     if options.json:
-        found = {"partitions": report.partitions, "records": report.records, "problems": report.problems}
-        print(orjson.dumps(found).decode())
+        json_line({"partitions": report.partitions, "records": report.records, "problems": report.problems})
     else:
         _print_report(report)
     return 1 if report.problems else 0
 
 
 def run_checkpoint(options: argparse.Namespace) -> int:
+    from recallflow.flows.rebuild import behind, lack
+    from recallflow.flows.recovery import has_store
+    from recallflow.state.checkpoint import checkpoint
+    from recallflow.state.directory import hold
+
     state_dir, at_rest = _opened(options)
     with hold(state_dir):
         # A copy of a directory that lacks something would pass for a whole one.
@@ -78,6 +102,8 @@ def run_checkpoint(options: argparse.Namespace) -> int:
 
 
 def run_restore(options: argparse.Namespace) -> int:
+    from recallflow.state.checkpoint import restore
+
     state_dir, at_rest = _opened(options)
     restore(options.checkpoint, state_dir, at_rest)
     print(f"{state_dir}: restored. recallflow run reads on from there; recallflow state verify reads it whole")
@@ -85,6 +111,10 @@ def run_restore(options: argparse.Namespace) -> int:
 
 
 def run_rebuild(options: argparse.Namespace) -> int:
+    from recallflow.flows.encryption import open_at_rest
+    from recallflow.flows.give_up import give_up_unanswered
+    from recallflow.flows.rebuild import lack, rebuild
+
     chosen = config(options)
     if options.give_up_unanswered:
         gave_up = give_up_unanswered(chosen.named_state_dir(), chosen.kafka, chosen.topics.queries)
@@ -106,13 +136,15 @@ def run_rebuild(options: argparse.Namespace) -> int:
     return 0
 
 
-def _opened(options: argparse.Namespace) -> tuple[Path, AtRest]:
+def _opened(options: argparse.Namespace) -> "tuple[Path, AtRest]":
     """The state directory that is named, and what protects it."""
+    from recallflow.flows.encryption import open_at_rest
+
     chosen = config(options)
     return chosen.named_state_dir(), open_at_rest(chosen.encryption)
 
 
-def _print_report(report: Report) -> None:
+def _print_report(report: "Report") -> None:
     for problem in report.problems:
         print(problem)
     counts = ", ".join(f"{count} {name}" for name, count in report.records.items())

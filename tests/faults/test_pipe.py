@@ -29,7 +29,7 @@ def test_another_tenant_s_date_does_not_reach_this_one(tmp_path: Path) -> None:
     }
     near = {"type": "message", "id": "m", "content": "A walnut.", "timestamp": "2026-05-20T09:00:00Z"}
     asked = {"type": "recall", "query": "walnut", "as_of": {"ingestion_time": "2027-01-01T00:00:00Z"}}
-    one = ("--state-dir", tmp_path / "state", "--partitions", "1")
+    one = ("--create", "--state-dir", tmp_path / "state", "--partitions", "1")
     ended = command("pipe", *one, text=lines(far, near, asked | {"timestamp": "2027-01-01T00:00:00Z"}))
     assert ended.code == 0, ended
     (answer,) = answers(ended.out)
@@ -42,7 +42,7 @@ def test_a_query_that_waits_is_answered_in_its_place(tmp_path: Path) -> None:
     asked[1]["wait_for"] = "stdin:0:9999"
     asked[3]["wait_for"] = "elsewhere:3:1"
     events = [event for pair in zip(told, asked, strict=True) for event in pair]
-    ended = command("pipe", "--state-dir", tmp_path / "state", text=lines(*events))
+    ended = command("pipe", "--create", "--state-dir", tmp_path / "state", text=lines(*events))
     assert ended.code == 0, ended
     assert [answer["query_id"] for answer in answers(ended.out)] == [f"q{number}" for number in range(5)]
     for answer in (answers(ended.out)[1], answers(ended.out)[3]):
@@ -80,13 +80,13 @@ def test_a_gate_s_verdict_is_in_force_at_the_same_line_at_any_pace(tmp_path: Pat
 
 
 def all_at_once(tmp_path: Path, events: list[dict[str, Any]], *options: str | Path) -> list[str]:
-    ended = command("pipe", "--state-dir", tmp_path / "at-once", *options, text=lines(*events))
+    ended = command("pipe", "--create", "--state-dir", tmp_path / "at-once", *options, text=lines(*events))
     assert ended.code == 0, ended
     return ended.out.splitlines()
 
 
 def one_by_one(tmp_path: Path, events: list[dict[str, Any]], *options: str | Path) -> list[str]:
-    words = words_of("pipe", "--state-dir", tmp_path / "slowly", *options)
+    words = words_of("pipe", "--create", "--state-dir", tmp_path / "slowly", *options)
     talk: list[str] = []
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(words, env=surroundings(), **streams) as process:  # type: ignore[call-overload]

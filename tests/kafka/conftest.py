@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.starts import creating
+
 SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
 
 
@@ -31,7 +33,7 @@ def command() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs `recallflow …` to its end."""
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
+        words = [sys.executable, "-c", SCRIPT, *creating([*map(str, arguments)])]
         return subprocess.run(words, env=_environment(), capture_output=True, text=True, timeout=60)
 
     return run
@@ -43,7 +45,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     with contextlib.ExitStack() as stack:
 
         def begin(*arguments: str | Path) -> subprocess.Popen[str]:
-            words = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
+            words = [sys.executable, "-c", SCRIPT, *creating([*map(str, arguments)])]
             process = subprocess.Popen(words, env=_environment(), stderr=subprocess.PIPE, text=True)
             stack.callback(process.communicate)
             stack.callback(process.kill)

@@ -76,7 +76,7 @@ class Deployment:
     errors: list[str] = field(default_factory=list)  # standard error of each run
 
     def start(self, kill_after: int = 0) -> subprocess.Popen[bytes]:
-        where = ["--state-dir", str(self.state_dir), "--bootstrap-servers", self.broker.bootstrap_servers]
+        where = ["--state-dir", str(self.state_dir), "--create", "--bootstrap-servers", self.broker.bootstrap_servers]
         named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
         pace = ["--epoch-ms", str(self.epoch_ms), "--workers", str(self.workers)]
         command = [sys.executable, "-c", SCRIPT, str(kill_after), "run", *pace, *self.flags, *where, *named]

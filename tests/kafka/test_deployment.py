@@ -54,7 +54,7 @@ class Site:
             "--session-timeout-s": str(SESSION_S),
             "--state-dir": str(state_dir),
         }
-        return ["run", *(word for flag in flags.items() for word in flag), *more]
+        return ["run", "--create", *(word for flag in flags.items() for word in flag), *more]
 
     def ask(self, count: int = 1) -> None:
         for _ in range(count):

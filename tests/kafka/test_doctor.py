@@ -85,7 +85,7 @@ def test_all_is_well_and_nothing_is_changed(
     assert found[f"topic {named.memory}"] == ("OK", "2 partitions → ")
     assert "will" not in found["state directory"][1]
 
-    assert main(["remember", "The kettle is red", "--state-dir", str(state)]) == 0
+    assert main(["remember", "The kettle is red", "--create", "--state-dir", str(state)]) == 0
     before = files(state)
     found = diagnose("--state-dir", state)
     assert not failed(found)
@@ -155,7 +155,9 @@ def test_producers_times_fail_where_every_record_is_judged(
     assert found["auth"][0] == "OK"
 
 
-def test_rights_that_we_lack_are_told(diagnose: Diagnosis, named: Topics, guarded: Broker) -> None:
+def test_rights_that_we_lack_are_told(
+    diagnose: Diagnosis, named: Topics, guarded: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(guarded, named)
     admin = AdminClient({"bootstrap.servers": guarded.bootstrap_servers})
 
@@ -175,7 +177,8 @@ def test_rights_that_we_lack_are_told(diagnose: Diagnosis, named: Topics, guarde
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER}
     words = [word for given in login.items() for word in ("-X", "=".join(given))]
 
-    found = diagnose(*words, "-X", f"sasl.password={PASSWORD}", servers=guarded.guarded_servers)
+    monkeypatch.setenv("RECALLFLOW_KAFKA_LIBRDKAFKA_SASL_PASSWORD", PASSWORD)
+    found = diagnose(*words, servers=guarded.guarded_servers)
     group = f"rights of group recallflow-{named.memory}"
     # without the latter no topic is read
     lacking = {group, "rights of group recallflow", "control events"}
@@ -186,9 +189,10 @@ def test_rights_that_we_lack_are_told(diagnose: Diagnosis, named: Topics, guarde
     grant(ResourceType.TOPIC, named.receipts, "WRITE")
     grant(ResourceType.GROUP, f"recallflow-{named.memory}", "READ")
     grant(ResourceType.GROUP, "recallflow", "DESCRIBE")
-    assert not failed(diagnose(*words, "-X", f"sasl.password={PASSWORD}", servers=guarded.guarded_servers))
+    assert not failed(diagnose(*words, servers=guarded.guarded_servers))
 
-    found = diagnose(*words, "-X", "sasl.password=walnut-9", servers=guarded.guarded_servers)
+    monkeypatch.setenv("RECALLFLOW_KAFKA_LIBRDKAFKA_SASL_PASSWORD", "walnut-9")
+    found = diagnose(*words, servers=guarded.guarded_servers)
     assert failed(found) == {"broker"}
     assert "walnut-9" not in found["broker"][1]
 
@@ -206,7 +210,7 @@ def test_a_clock_that_is_behind_is_told(diagnose: Diagnosis, named: Topics, guar
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     """A state directory with a memory."""
-    assert main(["remember", "The kettle is red", "--state-dir", str(tmp_path / "s")]) == 0
+    assert main(["remember", "The kettle is red", "--create", "--state-dir", str(tmp_path / "s")]) == 0
     return tmp_path / "s"
 
 

@@ -53,7 +53,13 @@ class Enrichment:
     settings: dict[str, str]
 
     def start(self, *more: str, state_dir: Path | None = None) -> subprocess.Popen[bytes]:
-        words = ["--state-dir", str(state_dir or self.state_dir), "--bootstrap-servers", self.broker.bootstrap_servers]
+        words = [
+            "--create",
+            "--state-dir",
+            str(state_dir or self.state_dir),
+            "--bootstrap-servers",
+            self.broker.bootstrap_servers,
+        ]
         named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
         command = [sys.executable, "-c", SCRIPT, "enrich", *words, *named, "--epoch-ms", "50", *more]
         environment = os.environ | self.settings

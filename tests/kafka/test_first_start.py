@@ -46,7 +46,7 @@ def test_a_recovery_store_that_was_lost_is_no_first_start(
 ) -> None:
     """The folder alone is no store: without it nobody knows which queries were answered."""
     state_dir = tmp_path / "s"
-    starting = [sys.executable, "-c", START, *run_words, "--state-dir", str(state_dir)]
+    starting = [sys.executable, "-c", START, *run_words, "--create", "--state-dir", str(state_dir)]
     assert subprocess.run(starting, check=False, capture_output=True, timeout=60, env=os.environ).returncode == 0
     assert (state_dir / BEGIN).exists()
     shutil.rmtree(state_dir / RECOVERY)

@@ -24,7 +24,8 @@ import yaml
 from confluent_kafka import Producer
 
 from benchmarks.broker import HOST, Broker, free_ports
-from recallflow.control import LLM_TOKENS_PER_DAY, MEMORIES_PER_USER, Quota
+from recallflow.control import Quota
+from recallflow.quota_names import LLM_TOKENS_PER_DAY, MEMORIES_PER_USER
 from tests.kafka.harness import FLAGS
 from tests.kafka.prometheus import GIVE_UP_S, MONITORING, SPEED, Prometheus, faster, running_prometheus, until
 from tests.llm_server import Fault, LlmServer
@@ -141,7 +142,7 @@ class Site:
         self.start("recallflow-serve", "serve", "--port", port, without=("--enrichment-topic", "--result-topic"))
 
     def _own(self, job: str) -> tuple[str, ...]:
-        return ("--state-dir", str(self._folder / job), "--metrics-port", str(self.targets[job]))
+        return ("--create", "--state-dir", str(self._folder / job), "--metrics-port", str(self.targets[job]))
 
     def make_key(self) -> None:
         """The first key: from now on each record needs one."""

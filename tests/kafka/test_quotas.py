@@ -12,7 +12,8 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
 from recallflow.connectors.kafka.outgoing import SOURCE_HEADER
-from recallflow.control import EVENTS_PER_S, MEMORIES_PER_USER, QUERIES_PER_S, SETTLED_MS, Quota
+from recallflow.control import SETTLED_MS, Quota
+from recallflow.quota_names import EVENTS_PER_S, MEMORIES_PER_USER, QUERIES_PER_S
 from tests.kafka import harness
 from tests.kafka.harness import GIVE_UP_S, Command, Names, other_outputs, own_topics, read_topic, until
 

@@ -89,7 +89,7 @@ def running(platform: Platform, tmp_path: Path, llm_server: LlmServer) -> Runnin
     @contextlib.contextmanager
     def run(flow: str, folder: str = "", model: str = "e-1") -> Iterator[None]:
         named = [word for name in FLAGS[flow] for word in (NAMES[name], getattr(platform.topics, name))]
-        where = ["--state-dir", str(tmp_path / (folder or flow)), "--epoch-ms", "50",
+        where = ["--create", "--state-dir", str(tmp_path / (folder or flow)), "--epoch-ms", "50",
                  "--bootstrap-servers", platform.broker.bootstrap_servers]  # fmt: skip
         service = ["--embedding-model", model, "--embedding-dimension", "64", "--embedding-url", llm_server.url]
         embedder = ["--embedder", "openai"] if flow == "run" else []

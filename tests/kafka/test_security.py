@@ -34,8 +34,15 @@ def guarded() -> Iterator[str]:
         yield broker.guarded_servers
 
 
-def words(guarded: str, topics: Topics, password: str) -> list[str]:
-    """The options that name the broker, the login and the topics."""
+def flags_of_login(monkeypatch: pytest.MonkeyPatch, password: str) -> list[str]:
+    """The options of the login; the password is in the environment, where no other user sees it."""
+    monkeypatch.setenv("RECALLFLOW_KAFKA_LIBRDKAFKA_SASL_PASSWORD", password)
+    said = {name: value for name, value in login(password).items() if name != "sasl.password"}
+    return [word for name, value in said.items() for word in ("-X", f"{name}={value}")]
+
+
+def words(guarded: str, topics: Topics) -> list[str]:
+    """The options that name the broker and the topics."""
     flags = {
         "--memory-topic": topics.memory,
         "--query-topic": topics.queries,
@@ -45,15 +52,14 @@ def words(guarded: str, topics: Topics, password: str) -> list[str]:
         "--dead-letter-topic": topics.dead_letters,
         "--bootstrap-servers": guarded,
     }
-    said = [word for flag in flags.items() for word in flag]
-    return said + [word for name, value in login(password).items() for word in ("-X", f"{name}={value}")]
+    return [word for flag in flags.items() for word in flag]
 
 
 def test_with_the_password_a_memory_is_remembered_and_recalled(
-    guarded: str, command: Command, start: Start, tmp_path: Path
+    guarded: str, command: Command, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = own_topics()
-    chosen = words(guarded, topics, PASSWORD)
+    chosen = [*words(guarded, topics), *flags_of_login(monkeypatch, PASSWORD)]
     enrichment = ["--enrichment-topic", topics.enrichment, "--result-topic", topics.results]
     made = command("topics", "create", *enrichment, *chosen)
     assert made.returncode == 0, made.stderr
@@ -73,9 +79,9 @@ def test_with_the_password_a_memory_is_remembered_and_recalled(
 
 @pytest.mark.parametrize("action", [["run"], ["topics", "create"], ["dlq", "list"]], ids=" ".join)
 def test_with_another_password_a_command_says_who_refuses_it(
-    guarded: str, command: Command, tmp_path: Path, action: list[str]
+    guarded: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: list[str]
 ) -> None:
-    flags = [word for name, value in login("walnut-8").items() for word in ("-X", f"{name}={value}")]
+    flags = flags_of_login(monkeypatch, "walnut-8")
     where = ["--state-dir", tmp_path / "s"] if action == ["run"] else []
     done = command(*action, *where, "--bootstrap-servers", guarded, *flags)
     assert (done.returncode, done.stdout) == (1, "")

@@ -45,7 +45,7 @@ class Deployment:
     @contextlib.contextmanager
     def running(self, flow: str) -> Iterator[None]:
         named = [word for name in NAMED[flow] for word in (NAMES[name], getattr(self.topics, name))]
-        state = ["--state-dir", str(self._folder / flow), "--epoch-ms", "50"]
+        state = ["--create", "--state-dir", str(self._folder / flow), "--epoch-ms", "50"]
         where = [*(state if flow != "serve" else []), "--bootstrap-servers", self.broker.bootstrap_servers]
         service = ["--embedding-model", "e-1", "--embedding-dimension", "64", "--embedding-url", self._llm.url]
         own = {

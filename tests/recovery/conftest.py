@@ -277,7 +277,7 @@ def pipe() -> Callable[[Path, Sequence[bytes]], list[dict[str, Any]]]:
         said = io.TextIOWrapper(io.BytesIO())
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
             patch.setattr(sys, "stdin", given)
-            code = main(["pipe", "--state-dir", str(state_dir)])
+            code = main(["pipe", "--create", "--state-dir", str(state_dir)])
         logging.disable(logging.NOTSET)  # pipe keeps warnings off its stderr
         assert code == 0
         said.seek(0)

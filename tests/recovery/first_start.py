@@ -51,7 +51,7 @@ def start(folder: Path, words: list[str], *, moment: int = 0, full_at_bytes: int
         resource.setrlimit(resource.RLIMIT_FSIZE, (full_at_bytes, full_at_bytes))
     # A flow on Kafka has started once its dataflow would run; it would not end by itself.
     setattr(kafka, "run_dataflow", lambda *_: os._exit(0))  # noqa: B010 it is another module's
-    os._exit(main([*words, "--state-dir", str(folder)]))
+    os._exit(main([*words, "--create", "--state-dir", str(folder)]))
 
 
 def each(words: list[str], name: object) -> list[str]:

@@ -78,10 +78,19 @@ def broken(tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]) -> Bro
         log = tmp_path / "log.jsonl"
         log.write_bytes(LINES)
         command = {
-            "pipe": ["pipe", "--state-dir", str(tmp_path / "s")],
-            "replay": ["replay", str(log), "--embedded", "--state-dir", str(tmp_path / "s"), "--workers", "2"],
+            "pipe": ["pipe", "--create", "--state-dir", str(tmp_path / "s")],
+            "replay": [
+                "replay",
+                str(log),
+                "--embedded",
+                "--create",
+                "--state-dir",
+                str(tmp_path / "s"),
+                "--workers",
+                "2",
+            ],
             "demo": ["demo"],
-            "run": ["run", "--state-dir", str(tmp_path / "s"), "--bootstrap-servers", "127.0.0.1:9"],
+            "run": ["run", "--create", "--state-dir", str(tmp_path / "s"), "--bootstrap-servers", "127.0.0.1:9"],
         }[words[0]]
         begun = start(what, places, *command, *words[1:], script=CHILD)
         out, err = begun.communicate(LINES, timeout=120)

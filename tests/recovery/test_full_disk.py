@@ -51,7 +51,7 @@ def test_a_full_disk_is_told_as_such(
     fails: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
     where = ["--state-dir", str(tmp_path / "s")]
-    assert main(["remember", "The bicycle is red.", *where]) == 0
+    assert main(["remember", "The bicycle is red.", "--create", *where]) == 0
     capfd.readouterr()
     for words in COMMANDS:
         with monkeypatch.context() as while_full:

@@ -25,10 +25,11 @@ def test_a_category_is_defined_described_anew_and_removed(cli: Cli, parsed: Pars
     decide("set", "acme", "family", "--description", "Kin.", "--by", "kim", "--why", "asked for")
     decide("set", "other", "work", "--description", "Jobs.")
     decide("set", "acme", "food", "--description", "What is eaten and drunk.")
-    assert decide("list", "acme") == "family: Kin.\nfood: What is eaten and drunk.\n"
+    assert decide("list", "acme").splitlines()[1:] == ["family    Kin.", "food      What is eaten and drunk."]
+    assert [one["name"] for one in parsed(decide("list", "acme", "--json"))] == ["family", "food"]
     decide("remove", "acme", "family")
-    assert decide("list", "acme") == "food: What is eaten and drunk.\n"
-    assert decide("list", "other") == "work: Jobs.\n"
+    assert decide("list", "acme").splitlines()[1:] == ["food      What is eaten and drunk."]
+    assert decide("list", "other").splitlines()[1:] == ["work      Jobs."]
     events = parsed(control.read_bytes())
     assert {(event["type"], event["tenant_id"]) for event in events} == {("category", "acme"), ("category", "other")}
     assert [event["by"] for event in events if "by" in event] == ["kim"]

@@ -73,10 +73,10 @@ def test_a_rollout_is_decided_by_a_command_and_told_with_who_and_why(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["rollout", "acme", "on", *DECIDED], 2, "invalid choice: 'on'"),
+        (["rollout", "acme", "on", *DECIDED], 2, "'on' is none of off, shadow, canary"),
         (["rollout", "acme", "canary", "--by", "ops"], 2, "--why"),
         (["rollout", " ", "canary", *DECIDED], 1, "tenant_id: is blank"),
-        (["gate", "acme", "shut", *DECIDED], 2, "invalid choice: 'shut'"),
+        (["gate", "acme", "shut", *DECIDED], 2, "'shut' is none of open, blocked"),
     ],
 )
 def test_a_decision_that_says_too_little_is_refused(

@@ -237,7 +237,7 @@ def test_a_reader_that_leaves_ends_the_pipe_without_a_traceback(
     pipe.stdout.close()
     pipe.stdout = None
     _, err = pipe.communicate(query * 50)
-    assert (pipe.returncode, err) == (1, b"")
+    assert (pipe.returncode, err) == (141, b"")
 
 
 # ── what is kept ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -314,4 +314,4 @@ def test_lines_may_end_as_windows_ends_them(cli: Cli, make_event: MakeEvent, jso
 def test_an_unknown_option_is_a_usage_error(cli: Cli) -> None:
     done = cli("pipe", "--state-folder", "s")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "unrecognized arguments: --state-folder" in done.stderr
+    assert "there is no option --state-folder; did you mean --state-dir?" in done.stderr

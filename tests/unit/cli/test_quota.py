@@ -24,10 +24,19 @@ def test_a_limit_is_set_changed_and_taken_away(cli: Cli, parsed: Parsed, tmp_pat
     decide("set", "acme", "events_per_s", "50", "--by", "kim", "--why", "a trial")
     decide("set", "other", "queries_per_s", "5")
     decide("set", "acme", "events_per_s", "0")
-    assert decide("list", "acme") == "events_per_s: 0\nmemories_per_user: 100,000\n"
+    lines = decide("list", "acme").splitlines()
+    assert [line.split() for line in lines] == [
+        ["quota", "limit"],
+        ["events_per_s", "0"],
+        ["memories_per_user", "100,000"],
+    ]
+    assert parsed(decide("list", "acme", "--json")) == [
+        {"name": "events_per_s", "limit": 0},
+        {"name": "memories_per_user", "limit": 100_000},
+    ]
     decide("remove", "acme", "events_per_s")
-    assert decide("list", "acme") == "memories_per_user: 100,000\n"
-    assert decide("list", "other") == "queries_per_s: 5\n"
+    assert decide("list", "acme").splitlines()[1:] == ["memories_per_user  100,000"]
+    assert decide("list", "other").splitlines()[1:] == ["queries_per_s      5"]
     events = parsed(control.read_bytes())
     assert {(event["type"], event["tenant_id"]) for event in events} == {("quota", "acme"), ("quota", "other")}
     assert [event["by"] for event in events if "by" in event] == ["kim"]

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallflow.control import EVENTS_PER_S, QUERIES_PER_S, SETTLED_MS, Quota
+from recallflow.control import SETTLED_MS, Quota
 from recallflow.decisions import History, quota
 from recallflow.errors import OverQuota
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask, Item, Refused, Write
 from recallflow.operators.quotas import Rates
 from recallflow.operators.snapshot import decode_record, encode_record
+from recallflow.quota_names import EVENTS_PER_S, QUERIES_PER_S
 from recallflow.records import Position, Record
 
 MEMORIES, QUERIES = "memories", "queries"

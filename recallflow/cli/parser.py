@@ -1,0 +1,233 @@
+"""The parser of every command: help with examples, no abbreviations, and what was meant by what is mistyped."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from rich.text import Text
+from rich_argparse import RichHelpFormatter
+
+from recallflow.cli.output import UNBROKEN, console, error, width
+
+# Words that other programs have for what a command does.
+SYNONYMS = {
+    "add": "remember",
+    "backup": "state checkpoint",
+    "check": "doctor",
+    "delete": "forget",
+    "find": "ask",
+    "follow": "tail",
+    "get": "show",
+    "import": "replay",
+    "ingest": "replay",
+    "load": "replay",
+    "log": "tail",
+    "ls": "list",
+    "memories": "list",
+    "new": "create",
+    "query": "ask",
+    "recall": "ask",
+    "remove": "forget",
+    "rm": "forget",
+    "search": "ask",
+    "send": "remember",
+    "server": "serve",
+    "start": "run",
+    "store": "remember",
+    "up": "run",
+    "watch": "tail",
+}
+WIDTH_MAX = 120  # columns of help; longer lines would be hard to read
+
+
+class HelpFormatter(RichHelpFormatter):
+    """Help as wide as the terminal, and in whole lines where it is piped. A newline of a text is one of its help."""
+
+    group_name_formatter = str
+    usage_markup = help_markup = text_markup = False
+    styles = RichHelpFormatter.styles | {  # legible on dark and on light
+        "argparse.groups": "bold",
+        "argparse.metavar": "italic",
+        "argparse.prog": "bold",
+    }
+
+    def __init__(self, prog: str, *, stderr: bool = False) -> None:
+        columns = width(sys.stderr if stderr else sys.stdout)
+        shown = UNBROKEN if columns is None else min(columns, WIDTH_MAX)
+        super().__init__(prog, max_help_position=30, width=shown, console=console(stderr=stderr))
+
+    def add_lines(self, lines: Sequence[str]) -> None:
+        """Lines as they are, however long: commands to be copied."""
+        indent = " " * self._current_indent
+        self._current_section.rich_items.append(Text("\n".join(indent + line for line in lines) + "\n"))
+
+    def _rich_fill_text(self, text: Text, width: int, indent: Text) -> Text:
+        filled = [super(HelpFormatter, self)._rich_fill_text(line, width, indent) for line in text.split("\n")]
+        for one in filled:
+            one.rstrip()
+        return Text("\n").join(filled) + "\n\n"
+
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> "Callable[[int], tuple[str, ...]]":
+        """Choices stand in the help: some are many."""
+        if action.choices is None or action.metavar is not None:
+            return super()._metavar_formatter(action, default_metavar)
+        return lambda size: (default_metavar,) * size
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.choices is None or isinstance(action, argparse._SubParsersAction):
+            return action.help
+        return f"{action.help or ''} [{', '.join(map(str, action.choices))}]".lstrip()
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of one command, or of all.
+
+    `examples`: command lines that show what it is for; a test runs each."""
+
+    def __init__(
+        self, *, examples: Sequence[str] = (), groups: Mapping[str, Sequence[str]] | None = None, **named: Any
+    ):
+        super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **named)
+        self.examples = tuple(examples)
+        self._groups = groups or {}
+
+    # ------------------------------------------------------------------ help
+
+    def format_usage(self) -> str:
+        """In one line: help names the options anyway."""
+        return f"usage: {self._usage()}\n"
+
+    def format_help(self, *, stderr: bool = False) -> str:
+        formatter = HelpFormatter(self.prog, stderr=stderr)
+        formatter.add_usage(self._usage(), [], [])
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            actions = group._group_actions
+            if len(actions) == 1 and isinstance(actions[0], argparse._SubParsersAction):
+                self._add_commands(formatter, actions[0])
+                continue
+            formatter.start_section(group.title)
+            formatter.add_text(group.description)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        if self.examples:
+            formatter.start_section("examples")
+            formatter.add_lines(self.examples)
+            formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+    def _usage(self) -> str:
+        words = [self.prog, "[OPTIONS]"]
+        words += [f"{one.option_strings[0]} {one.metavar}" for one in self._actions if one.required and _named(one)]
+        words += [_shown(action) for action in self._actions if not _named(action)]
+        return " ".join(words)
+
+    def _add_commands(self, formatter: HelpFormatter, added: "argparse._SubParsersAction[Any]") -> None:
+        listed = {action.dest: action for action in added._get_subactions()}
+        groups = {**self._groups} or {"actions": [*listed]}
+        for title, names in groups.items():
+            formatter.start_section(title)
+            formatter.add_arguments([listed[name] for name in names if name in listed])
+            formatter.end_section()
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Without argparse's silence on a file that nobody reads any more: `perform` deals with that."""
+        if message:
+            (file or sys.stderr).write(message)
+
+    # ------------------------------------------------------------------ mistakes
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with the usage and what is wrong with the command line."""
+        sys.stderr.write(self.format_usage())
+        error(f"{message} ({self.prog} --help)")
+        self.exit(2)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = sys.argv[1:] if args is None else [*args]
+        if "_ARGCOMPLETE" in os.environ:  # a line that is not whole yet
+            return super().parse_known_args(words, namespace)
+        if not words and self._subcommands() is not None:
+            self.exit(2, self.format_help(stderr=True))
+        found, unknown = super().parse_known_args(words, namespace)
+        if unknown:
+            self.error(self._unknown(unknown))
+        return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(one) for one in action.choices]
+        if isinstance(action, argparse._SubParsersAction):
+            near = self._commands_meant(str(value), choices)
+            self.error(f"there is no command {value!r}{_did_you_mean(near)}")
+        near = get_close_matches(str(value).lower(), choices, 1)
+        raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(choices)}{_did_you_mean(near)}")
+
+    def _unknown(self, words: Sequence[str]) -> str:
+        flag = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
+        if flag is None:
+            return f"too many words: {shlex.join(words)}"
+        known = [name for action in self._actions for name in action.option_strings]
+        begun = [name for name in known if flag.startswith("--") and name.startswith(flag)]
+        return f"there is no option {flag}{_did_you_mean(begun or get_close_matches(flag, known, 1))}"
+
+    def _subcommands(self) -> "argparse._SubParsersAction[Parser] | None":
+        return next((one for one in self._actions if isinstance(one, argparse._SubParsersAction)), None)
+
+    def _commands_meant(self, typed: str, choices: list[str]) -> list[str]:
+        """Commands that the word may stand for, as they are to be typed."""
+        typed = typed.lower()
+        below = {words: f"{self.prog} {words}" for words in self._words()}
+        if (synonym := SYNONYMS.get(typed)) in below:
+            return [below[synonym]]
+        if near := get_close_matches(typed, choices, 1):
+            return [below[near[0]]]
+        deeper = {words.split()[-1]: words for words in below}
+        return [below[deeper[one]] for one in get_close_matches(typed, deeper, 1)]
+
+    def _words(self) -> Iterator[str]:
+        """All commands below this one."""
+        if (subcommands := self._subcommands()) is None:
+            return
+        for name, parser in subcommands.choices.items():
+            yield name
+            yield from (f"{name} {deeper}" for deeper in parser._words())
+
+
+def leaves(parser: Parser) -> Iterator[Parser]:
+    """The parsers at and below this one that run something."""
+    if (subcommands := parser._subcommands()) is None:
+        yield parser
+    else:
+        for below in dict.fromkeys(subcommands.choices.values()):
+            yield from leaves(below)
+
+
+def _named(action: argparse.Action) -> bool:
+    return bool(action.option_strings)
+
+
+def _shown(action: argparse.Action) -> str:
+    """What stands in the usage for what is given by its place."""
+    name = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest)
+    match action.nargs:
+        case "?":
+            return f"[{name}]"
+        case "*":
+            return f"[{name} …]"
+        case "+":
+            return f"{name} …"
+        case argparse.PARSER:
+            return f"{name} …"
+    return str(name)
+
+
+def _did_you_mean(near: Iterable[str]) -> str:
+    named = " or ".join(near)
+    return f"; did you mean {named}?" if named else ""
