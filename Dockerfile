@@ -2,8 +2,8 @@
 #
 #   docker build -t recallflow .
 #   docker run --rm recallflow                                                  # the demo
-#   docker run -v memories:/var/lib/recallflow -p 127.0.0.1:8080:8080 recallflow serve --state-dir engine
-#   docker run -v memories:/var/lib/recallflow recallflow run --bootstrap-servers kafka:9092 --state-dir engine
+#   docker run -v memories:/var/lib/recallflow -p 127.0.0.1:8080:8080 recallflow serve --state-dir engine --create
+#   docker run -v memories:/var/lib/recallflow recallflow run --bootstrap-servers kafka:9092 --state-dir engine --create
 #
 # Relative paths, such as that of --state-dir, lie in the volume.
 

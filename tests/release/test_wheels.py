@@ -46,7 +46,7 @@ def test_a_fresh_environment_runs_the_demo(environment: Make, wheels: Wheels) ->
     fresh = environment(wheels["recallflow"])
     assert fresh.shown("recallflow", "--version") == f"recallflow {recallflow.__version__}\n"
     assert "because:" in fresh.shown("recallflow", "demo")
-    refused = fresh.run("recallflow", "serve", "--state-dir", "memory")
+    refused = fresh.run("recallflow", "serve", "--state-dir", "memory", "--create")
     assert refused.returncode == 2
     assert refused.stderr.rstrip().endswith("is not installed: pip install 'recallflow[serve]'")
 
