@@ -8,7 +8,15 @@ import pytest
 
 from tests.pages import DOCS, FENCED, RUN, blocks, run
 
-LOCAL = ("concepts.md", "how-to/assistant.md", "how-to/backfill.md", "how-to/evaluation.md")
+LOCAL = (
+    "concepts.md",
+    "from-mem0.md",
+    "from-zep.md",
+    "how-to/assistant.md",
+    "how-to/backfill.md",
+    "how-to/evaluation.md",
+    "python.md",
+)
 WITH_A_BROKER = ("quickstart.md", "how-to/chat-platform.md", "how-to/runbook.md")
 WITHOUT_BLOCKS = ("index.md", "comparison.md", "figures.md")
 
