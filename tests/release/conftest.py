@@ -16,7 +16,7 @@ class Environment:
     """A fresh environment of a Python with what was asked for."""
 
     def __init__(self, folder: Path, python: str, *requirements: str) -> None:
-        self._folder = folder
+        self.folder = folder
         uv("venv", "--quiet", "--python", python, str(folder / "env"))
         interpreter = str(folder / "env" / "bin" / "python")
         uv("pip", "install", "--quiet", "--python", interpreter, *requirements)
@@ -25,8 +25,8 @@ class Environment:
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs one of its programs, away from the checkout."""
-        path = self._folder / "env" / "bin" / program
-        return subprocess.run([path, *arguments], cwd=self._folder, capture_output=True, text=True)
+        path = self.folder / "env" / "bin" / program
+        return subprocess.run([path, *arguments], cwd=self.folder, capture_output=True, text=True)
 
     def shown(self, program: str, *arguments: str) -> str:
         """What a program prints that succeeds and complains of nothing."""
