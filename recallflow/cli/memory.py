@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from rich.text import Text
 
@@ -10,8 +10,8 @@ from recallflow.cli.engine import add_engine, opened
 from recallflow.cli.memory_text import one_line, print_block, print_ranked, print_warnings
 from recallflow.cli.options import GRAPH, LLM, RERANK, add_control, add_create
 from recallflow.cli.output import console, json_line
-from recallflow.queries import Mode
 
+MODES = ("recency", "relevance", "entity_focused", "balanced", "episode", "hybrid", "decayed", "auto")
 NOTHING_RELEVANT = "nothing_relevant"
 _SEEN = {"no_memories", "k_exceeds_memories", NOTHING_RELEVANT}  # warnings of what the list of memories shows
 
@@ -52,7 +52,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     )
     ask.add_argument("question", metavar="QUESTION")
     ask.add_argument("-k", type=int, default=5, help="how many memories (default: 5)")
-    ask.add_argument("--mode", choices=get_args(Mode), default="hybrid", help="ranking mode (default: hybrid)")
+    ask.add_argument("--mode", choices=MODES, default="hybrid", help="ranking mode (default: hybrid)")
     ask.add_argument(
         "--min-relevance", type=float, metavar="X", help="only memories at least so relevant, 0 to 1; 0 shows any"
     )

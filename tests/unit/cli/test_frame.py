@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from recallflow.cli import graph, main, parser, schema
+from recallflow.cli import graph, main, memory, parser, schema
 from recallflow.cli.commands import GROUPS, commands
 from recallflow.cli.options import FLAGS
 from recallflow.cli.parser import SYNONYMS, leaves
@@ -20,6 +20,7 @@ from recallflow.control import RolloutMode
 from recallflow.flows.config import KEYS, LOG_FORMATS, Config, Given, is_secret, read_config
 from recallflow.flows.recovery import GIVE_UP
 from recallflow.flows.repeats import ACCEPT
+from recallflow.queries import Mode
 from recallflow.schema import schemas
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -106,6 +107,7 @@ def test_every_command_has_examples_that_fit_a_terminal(one: parser.Parser) -> N
 
 def test_choices_and_defaults_are_those_of_the_settings() -> None:
     assert set(graph.MODES) == set(get_args(RolloutMode))
+    assert set(memory.MODES) == set(get_args(Mode))
     assert list(schema.NAMES) == sorted(schemas())
     assert all(name in FLAGS["engine.embedder"].help for name in NAMES)
     assert all(name in FLAGS["run.log_format"].help for name in LOG_FORMATS)
