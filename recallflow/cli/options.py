@@ -212,23 +212,6 @@ def _check_state_dir(options: argparse.Namespace) -> None:
 
 def decisions(options: argparse.Namespace) -> "History":
     """The control events of the file that is named, if any. Raises UsageError with line and field."""
-    from recallflow.decisions import History
-    from recallflow.errors import InvalidRecord
-    from recallflow.parsing import parse_control
+    from recallflow.flows.control_file import read_control_file
 
-    history, path = History(), options.control
-    if path is None:
-        return history
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise UsageError(f"--control: cannot read {path}: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            event = parse_control(line)
-        except InvalidRecord as error:
-            raise UsageError(f"{path}, line {number}: {error}") from error
-        history.add(event.timestamp or 0, event)
-    return history
+    return read_control_file(options.control)
