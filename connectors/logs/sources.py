@@ -158,15 +158,22 @@ def _standard_input() -> Source:
     """What comes on standard input, which cannot be read twice: a copy without a name in the folder for such."""
     given = sys.stdin.buffer
     try:
-        spooled = stat.S_ISREG(os.fstat(given.fileno()).st_mode)
+        is_file = stat.S_ISREG(os.fstat(given.fileno()).st_mode)
     except (OSError, ValueError):
-        spooled = False
+        is_file = False
     file: BinaryIO = given
-    if not spooled:
-        file = tempfile.TemporaryFile(prefix="recallflow-")  # noqa: SIM115 - as long as the process
-        _spool(given, file)
+    if not is_file:
+        file = tempfile.TemporaryFile(prefix="recallflow-")  # noqa: SIM115 - closed with the source
+        try:
+            _spool(given, file)
+        except UsageError:
+            file.close()
+            raise
     size = os.fstat(file.fileno()).st_size
-    return _file("standard input", STANDARD_INPUT, size, partial(_Shared, file, size))
+    opens = partial(_Shared, file, size)
+    if file is not given:
+        weakref.finalize(opens, file.close)
+    return _file("standard input", STANDARD_INPUT, size, opens)
 
 
 def _spool(given: BinaryIO, file: BinaryIO) -> None:
@@ -185,21 +192,24 @@ def _decompressed(file: io.BufferedReader, where: str) -> BinaryIO:
     """By what it begins with: browsers decompress files and keep their names."""
     start = file.peek(4)[:4]
     if start.startswith(GZIP):
-        return io.BufferedReader(_Checked(gzip.GzipFile(fileobj=file, mode="rb"), where), _SPOOLED_BYTES)
+        return io.BufferedReader(_Checked(gzip.GzipFile(fileobj=file, mode="rb"), where, file), _SPOOLED_BYTES)
     if start == ZSTANDARD:
         from pyarrow import CompressedInputStream, PythonFile  # takes as long to import as all else
 
         stream = CompressedInputStream(PythonFile(file, mode="r"), "zstd")
-        return io.BufferedReader(_Checked(stream, where), _SPOOLED_BYTES)
+        return io.BufferedReader(_Checked(stream, where, file), _SPOOLED_BYTES)
     return file
 
 
 class _Checked(io.RawIOBase):
-    """A reader whose failures are told with the file's name."""
+    """A reader whose failures are told with the file's name. `beneath`: what it reads from, which it closes too."""
 
-    def __init__(self, file: "IO[bytes] | io.RawIOBase | gzip.GzipFile", where: str) -> None:
+    def __init__(
+        self, file: "IO[bytes] | io.RawIOBase | gzip.GzipFile", where: str, beneath: BinaryIO | None = None
+    ) -> None:
         self._file = file
         self._where = where
+        self._beneath = beneath
 
     def readable(self) -> bool:
         return True
@@ -215,6 +225,8 @@ class _Checked(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             self._file.close()
+            if self._beneath is not None:
+                self._beneath.close()
         super().close()
 
 

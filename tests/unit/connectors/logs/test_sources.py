@@ -1,0 +1,254 @@
+"""Logs are read from wherever they lie, in bounded memory, and what is broken is told with its name."""
+
+import gzip
+import io
+import os
+import sys
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from recallflow.connectors.logs import sources
+from recallflow.connectors.logs.identity import log_name
+from recallflow.connectors.logs.model import Scope
+from recallflow.connectors.logs.registry import Log, Registry
+from recallflow.connectors.logs.sources import open_source
+from recallflow.errors import UsageError
+
+SCOPE = Scope("acme", "ann", "test")
+MEGABYTE = 1024 * 1024
+
+
+def event(n: int, content: str = "hello") -> bytes:
+    return orjson.dumps({"type": "message", "tenant_id": "acme", "user_id": "ann", "id": f"m{n}", "content": content})
+
+
+EVENTS = [event(n) for n in range(50)]
+LINES = b"\n".join(EVENTS) + b"\n"
+
+Write = Callable[[str, bytes], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def written(name: str, content: bytes) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    return written
+
+
+def logs_of(path: Path | str) -> list[Log]:
+    return Registry().logs_of(open_source(path))[0]
+
+
+def values(path: Path | str) -> list[bytes]:
+    return [value for log in logs_of(path) for value in log.read(SCOPE)]
+
+
+def zstd(*parts: bytes) -> bytes:
+    return b"".join(pa.compress(part, codec="zstd", asbytes=True) for part in parts)
+
+
+def archive(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for name, content in files.items():
+            target.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("log.jsonl.gz", gzip.compress(LINES)),
+        ("log.jsonl.gz", gzip.compress(LINES[:1000]) + gzip.compress(LINES[1000:])),  # two in a row, as logrotate does
+        ("log.jsonl.zst", zstd(LINES)),
+        ("log.jsonl.zst", zstd(LINES[:1000], LINES[1000:])),
+        ("log.jsonl.gz", LINES),  # a browser decompressed it and kept the name
+        ("log.jsonl", gzip.compress(LINES)),
+    ],
+)
+def test_what_is_compressed_is_read_by_what_it_is(write: Write, name: str, content: bytes) -> None:
+    path = write(name, content)
+    assert values(path) == EVENTS
+    assert logs_of(path)[0].source.name == "log.jsonl"
+
+
+@pytest.mark.parametrize("name", ["log.jsonl.gz", "log.jsonl.zst"])
+@pytest.mark.parametrize("how", ["cut", "flipped"])
+def test_what_comes_before_a_break_is_read_and_the_break_told(write: Write, name: str, how: str) -> None:
+    lines = b"\n".join(event(n, os.urandom(200).hex()) for n in range(30_000)) + b"\n"
+    content = bytearray(gzip.compress(lines, 1) if name.endswith("gz") else zstd(lines))
+    at = len(content) * 3 // 4
+    content[at:] = b"" if how == "cut" else bytes(byte ^ 0xFF for byte in content[at:])
+    path = write(name, bytes(content))
+    read: list[bytes] = []
+    with pytest.raises(UsageError, match=f"{name}: cannot be read on") as caught:
+        read.extend(logs_of(path)[0].read(SCOPE))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_zip_archive_is_as_many_logs_as_there_are_in_it(tmp_path: Path) -> None:
+    files = {
+        "../../up/\u00fc.jsonl": LINES,
+        "/root/abs.jsonl": EVENTS[0],
+        "back\\slash.jsonl.gz": gzip.compress(EVENTS[1]),
+        "empty.jsonl": b"",
+        "folder/": b"",
+        "__MACOSX/._abs.jsonl": b"\x00\x05\x16\x07",
+        ".DS_Store": b"\x00\x00",
+        "read.me": b"hello\n",
+        "old.rejects.jsonl": EVENTS[2],
+    }
+    path = archive(tmp_path / "logs.zip", files)
+    logs, others = Registry().logs_of(open_source(path))
+    assert {log.source.name for log in logs} == {"../../up/\u00fc.jsonl", "/root/abs.jsonl", "back\\slash.jsonl"}
+    assert [one.name for one in others] == ["read.me"]
+    assert sorted(values(path)) == sorted([*EVENTS, EVENTS[0], EVENTS[1]])
+    assert [one.name for one in tmp_path.iterdir()] == ["logs.zip"]  # nothing was extracted
+
+
+def test_a_folder_is_read_like_an_archive(write: Write, tmp_path: Path) -> None:
+    write("logs/b/2.jsonl.gz", gzip.compress(EVENTS[1]))
+    write("logs/1.jsonl", EVENTS[0] + b"\r\n\r\n")
+    write("logs/.hidden.jsonl", EVENTS[2])
+    write("logs/empty.jsonl", b"")
+    assert values(tmp_path / "logs") == [EVENTS[0] + b"\r", b"\r", EVENTS[1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("x.zip", b"PK\x03\x04" + b"\x00" * 100, "not a zip file"),
+        ("x.zip", b"PK\x05\x06" + b"\x00" * 18, "an archive without files"),
+        ("x.gz", gzip.compress(LINES)[:8], "cannot be read on"),
+        ("x.zst", zstd(LINES)[:6], "cannot be read on|blank lines only"),
+    ],
+)
+def test_an_archive_that_is_none_is_told(write: Write, name: str, content: bytes, told: str) -> None:
+    with pytest.raises(UsageError, match=told) as caught:
+        logs_of(write(name, content))
+    assert name in str(caught.value)
+
+
+def test_an_archive_with_a_password_is_told(tmp_path: Path) -> None:
+    path = archive(tmp_path / "x.zip", {"log.jsonl": LINES})
+    content = bytearray(path.read_bytes())
+    for header, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(header) + flags] |= 1
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"x.zip: log.jsonl: cannot be read on .*password required"):
+        logs_of(path)
+
+
+class Peak:
+    """The most memory that Python held."""
+
+    bytes: int
+
+
+@pytest.fixture
+def peak() -> Iterator[Peak]:
+    found = Peak()
+    tracemalloc.start()
+    try:
+        yield found
+        assert tracemalloc.get_traced_memory()[1] < 64 * MEGABYTE
+    finally:
+        tracemalloc.stop()
+
+
+def bomb(path: Path, compressed: Callable[[io.BufferedWriter], io.BufferedIOBase], before: bytes) -> Path:
+    """A gigabyte of one letter, behind an event."""
+    with path.open("wb") as raw, compressed(raw) as file:
+        file.write(before)
+        for _ in range(1024):
+            file.write(b"x" * MEGABYTE)
+        file.write(b"\n" + EVENTS[1] + b"\n")
+    return path
+
+
+@pytest.mark.usefixtures("peak")
+def test_a_line_of_a_gigabyte_is_never_held_whole(tmp_path: Path) -> None:
+    path = bomb(
+        tmp_path / "log.gz", lambda raw: gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1), EVENTS[0] + b"\n"
+    )
+    assert path.stat().st_size < 8 * MEGABYTE
+    first, huge, last = values(path)
+    assert (first, last, len(huge)) == (EVENTS[0], EVENTS[1], MEGABYTE + 1)
+
+
+@pytest.mark.usefixtures("peak")
+def test_an_element_of_a_gigabyte_is_never_held_whole(tmp_path: Path) -> None:
+    path = bomb(
+        tmp_path / "log.gz",
+        lambda raw: gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1),
+        b"[" + EVENTS[0] + b', {"type":"message","content":"',
+    )
+    first, huge = values(path)
+    assert (first, len(huge)) == (EVENTS[0], MEGABYTE + 1)
+
+
+# ── standard input ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Piped:
+    def __init__(self, content: bytes) -> None:
+        self.buffer = io.BytesIO(content)
+
+
+@pytest.mark.parametrize("content", [LINES, gzip.compress(LINES), zstd(LINES)])
+def test_standard_input_is_read_as_often_as_it_takes(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", Piped(content))
+    (log,) = logs_of("-")
+    assert [*log.read(SCOPE)] == [*log.read(SCOPE)] == EVENTS
+
+
+def test_standard_input_that_would_fill_the_disk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = sources.shutil.disk_usage("/")._replace(free=1000)
+    monkeypatch.setattr(sources.shutil, "disk_usage", lambda _: free)
+    monkeypatch.setattr(sys, "stdin", Piped(LINES))
+    with pytest.raises(UsageError, match="longer than half of what is free"):
+        open_source("-")
+
+
+# ── the name of a log in positions ────────────────────────────────────────────────────────────────────────────────
+
+
+def named(path: Path | str, scope: Scope = SCOPE) -> str:
+    (log,) = logs_of(path)
+    return log_name(log, scope)
+
+
+def test_lines_that_grew_are_the_same_log_and_a_document_that_grew_is_another(write: Write) -> None:
+    before = named(write("log.jsonl", LINES)), named(write("chat.json", b"[\n" + EVENTS[0] + b"\n]"))
+    after = (
+        named(write("log.jsonl", LINES * 2)),
+        named(write("chat.json", b"[\n" + EVENTS[0] + b",\n" + EVENTS[1] + b"\n]")),
+    )
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+def test_a_log_that_names_no_owner_is_another_one_for_another_owner(write: Write) -> None:
+    chat = write("chat.jsonl", b'{"role":"user","content":"hello"}\n')
+    assert named(chat) == named(chat)
+    assert named(chat, Scope("acme", "bob")) != named(chat, Scope("acme", "ann"))
+    log = write("log.jsonl", LINES)
+    assert named(log, Scope("acme", "bob")) == named(log, Scope("acme", "ann"))
+
+
+def test_what_is_piped_is_known_by_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of one system prompt all begin alike."""
+    found = []
+    for content in (LINES, LINES, LINES + EVENTS[0]):
+        monkeypatch.setattr(sys, "stdin", Piped(content))
+        found.append(named("-"))
+    assert found[0] == found[1] != found[2]
