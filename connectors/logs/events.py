@@ -14,7 +14,7 @@ def _recognises(head: Head) -> bool:
         kind = one.get("type")
         if isinstance(kind, str) and kind in EVENT_TYPES:
             return True
-        if "tenant_id" in one and "messages" not in one:
+        if "tenant_id" in one and "messages" not in one and "role" not in one:
             return True
     return False
 
