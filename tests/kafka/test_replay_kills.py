@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -43,10 +44,12 @@ def test_kills_at_any_time_lose_and_repeat_nothing(
     def sent() -> list[dict[str, str]]:
         return [orjson.loads(message.value() or b"") for message in read_topic(broker, topic)]
 
+    def is_there(least: int) -> bool:
+        return len(sent()) >= least
+
     for share in sorted(chosen.uniform(0.05, 0.6) for _ in range(3)):
-        before = len(sent())
         replay = start("replay", log, *where, "--rate", "1500")
-        until(lambda least=max(before + 1, int(share * COUNT)): len(sent()) >= least or replay.poll() is not None)
+        until(partial(is_there, max(len(sent()) + 1, int(share * COUNT))))
         replay.kill()
         assert replay.wait() == -signal.SIGKILL
     last = start("replay", log, *where)

@@ -3,13 +3,11 @@
 A different log gives another hash, and what queries and refused lines do leaves no trace in it.
 """
 
-import os
 import random
-import re
 import signal
 import subprocess
-import time
 import threading
+import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path

@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import shutil
 import sys
 import tracemalloc
 import zipfile
@@ -13,7 +14,6 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from recallflow.connectors.logs import sources
 from recallflow.connectors.logs.identity import log_name
 from recallflow.connectors.logs.model import Scope
 from recallflow.connectors.logs.registry import Log, Registry
@@ -212,8 +212,8 @@ def test_standard_input_is_read_as_often_as_it_takes(monkeypatch: pytest.MonkeyP
 
 
 def test_standard_input_that_would_fill_the_disk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = sources.shutil.disk_usage("/")._replace(free=1000)
-    monkeypatch.setattr(sources.shutil, "disk_usage", lambda _: free)
+    free = shutil.disk_usage("/")._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
     monkeypatch.setattr(sys, "stdin", Piped(LINES))
     with pytest.raises(UsageError, match="longer than half of what is free"):
         open_source("-")
