@@ -143,7 +143,7 @@ def dry_runs(folder: Path, sizes: Sequence[int], environment: dict[str, str]) ->
 def embedded(folder: Path, size: int, environment: dict[str, str]) -> None:
     log, state = folder / "embedded.jsonl", folder / "state"
     lines(log, size)
-    where = ("--embedded", "--state-dir", state, "--embedder", "hash")
+    where = ("--embedded", "--state-dir", state, "--create", "--embedder", "hash")
     kills, runs = killed_until_done(("replay", log, *where), environment, 3, max(4.0, size / 4000))
     info = json.loads(ended(("state", "info", "--state-dir", state), environment).out)
     report("embedded", size, info["memories"], kills, runs)

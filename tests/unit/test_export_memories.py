@@ -72,7 +72,7 @@ def test_what_is_exported_comes_in_again_as_the_same_memories(lived: Path, cli: 
     done = cli("export", "--memories", "--state-dir", lived, "--out", tmp_path / name)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
-    done = cli("replay", tmp_path / name, "--embedded", "--state-dir", tmp_path / "s", "--partitions", "2")
+    done = cli("replay", tmp_path / name, "--embedded", "--state-dir", tmp_path / "s", "--create", "--partitions", "2")
     assert (done.returncode, "refused" in done.stdout) == (0, False), done.stdout + done.stderr
     there, here = memories(lived), memories(tmp_path / "s")
     assert len(there) == len(OWNERS) * 6  # m1, m2 twice, f1 three times
