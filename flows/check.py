@@ -16,7 +16,7 @@ from bytewax.testing import TestingSink, TestingSource
 
 from recallflow.errors import DiskFull, StateError, StateInUse, StorageError
 from recallflow.flows.begin import Begin
-from recallflow.flows.rebuild import behind, check_store, lack
+from recallflow.flows.behind import behind, check_store, lack
 from recallflow.flows.recovery import FLOW_ID, check_snapshots
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import copy_sqlite

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 import orjson
 
-from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.deployment import SESSION_MAX_S, SESSION_MIN_S, SESSION_S
+from recallflow.brokers.options import SESSION_MAX_S, SESSION_MIN_S, SESSION_S, KafkaOptions
 from recallflow.errors import UsageError
 from recallflow.flows.config_values import PARSERS, parse_any, parse_bytes
 from recallflow.flows.model_settings import EmbeddingSettings, EnrichmentSettings, LlmSettings, ModelSettings

@@ -22,7 +22,7 @@ from recallflow.operators.events import Batch, Item
 from recallflow.operators.rules import Rules
 from recallflow.operators.snapshot import Snapshot, key_of_partition
 from recallflow.outputs import Done, Output
-from recallflow.records import Record
+from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
 
 
@@ -87,6 +87,10 @@ class Direct:
         if self._sync_at_s < float("inf"):
             rests_s.append(self._sync_at_s - time.monotonic())
         return max(0.0, min(rests_s)) if rests_s else None
+
+    def pass_over(self, position: Position) -> None:
+        """Has all of a log up to a position count as read: what comes next stands behind it."""
+        next(iter(self._steps.values())).pass_over(position)
 
     def end(self) -> list[Delivered | Done]:
         """What comes out at the end of the input; all that is applied survives a power cut."""

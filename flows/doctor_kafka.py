@@ -13,7 +13,7 @@ from recallflow.errors import SourceError
 from recallflow.flows.config import Config
 from recallflow.flows.finding import Finding, fail, ok, warn
 from recallflow.flows.serving import deployment_name
-from recallflow.flows.topics import LEAST_BYTES
+from recallflow.flows.topic_checks import LEAST_BYTES
 from recallflow.limits import RECORD_BYTES
 
 CREATE = "recallflow topics create"

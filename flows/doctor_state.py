@@ -9,10 +9,10 @@ from pathlib import Path
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError
 from recallflow.flows.begin import Begin
+from recallflow.flows.behind import check_store
 from recallflow.flows.config import Config
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.finding import Finding, fail, ok, warn
-from recallflow.flows.rebuild import check_store
 from recallflow.flows.recovery import check_snapshots
 from recallflow.state.directory import (
     BEGIN,

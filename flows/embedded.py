@@ -14,13 +14,13 @@ from recallflow.connectors.lines import Delivered, IteratorFeed, Turns
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import StateBehind
+from recallflow.flows.behind import check_not_behind
 from recallflow.flows.cycles import computing
 from recallflow.flows.direct import Direct
 from recallflow.flows.embedding import Ahead, open_embedder
 from recallflow.flows.model_settings import ModelSettings
 from recallflow.flows.order import BeforeApplied
 from recallflow.flows.question_models import open_question_models
-from recallflow.flows.rebuild import check_not_behind
 from recallflow.flows.recovery import check_snapshots, has_store
 from recallflow.flows.settings import Settings
 from recallflow.llm import RemoteEmbedder
@@ -81,6 +81,8 @@ def process(
             outputs = [output for output in direct.run(records) if not isinstance(output, Done)]
             for output in sorted(outputs, key=lambda output: output.position.offset):
                 processed.add(output.position.offset - first + 1, output)
+        if offset > first:
+            direct.pass_over(Position(TOPIC, 0, offset - 1))
         direct.end()
     return processed
 

@@ -16,10 +16,11 @@ from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.enrichment import EnrichmentRequest, EnrichmentResult
 from recallflow.errors import ErrorCode
+from recallflow.flows.engine_metrics import counter, gauge
 from recallflow.flows.enrich_models import EnrichmentModels
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.machine_metrics import disk_metrics, presence, registry_of
-from recallflow.flows.metrics import counter, gauge, input_metrics, left_out_metric, obstacle_of
+from recallflow.flows.metrics import input_metrics, left_out_metric, obstacle_of
 from recallflow.flows.model_metrics import model_metrics
 from recallflow.llm import Spent
 from recallflow.operators.enrichment.claims import REFUSALS

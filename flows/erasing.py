@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.messages import time_ms
-from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import RecallflowError, SourceError
 from recallflow.events import UserErase
 from recallflow.flows.config import Config
@@ -66,6 +64,9 @@ def export_before(
 
 def append_time(options: KafkaOptions, position: Position) -> int:
     """When Kafka took a record in (epoch ms). Raises SourceError."""
+    from recallflow.connectors.kafka.messages import time_ms  # Kafka is not everywhere
+    from recallflow.connectors.kafka.topic_reader import TopicReader
+
     with TopicReader(options) as reader:
         for message in reader.read_to_end(position.topic, position.partition, position.offset):
             if message.offset() == position.offset:

@@ -7,7 +7,7 @@ import orjson
 
 from recallflow.events import PRODUCTION
 from recallflow.fields import EPOCH_MS_MIN, format_time
-from recallflow.flows.rebuild import STATE_STEP
+from recallflow.flows.behind import STATE_STEP
 from recallflow.flows.recovery import LINES_FLOW_ID, committed, has_store
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused

@@ -11,7 +11,6 @@ from recallflow.connectors.http.limits import Limits
 from recallflow.connectors.http.names import is_loopback
 from recallflow.connectors.http.server import listen, serve
 from recallflow.decisions import History
-from recallflow.flows.behind_kafka import open_behind_kafka
 from recallflow.flows.config import Config
 from recallflow.flows.gateway_metrics import GatewayMetrics
 from recallflow.flows.local import open_local
@@ -28,6 +27,8 @@ _log = logging.getLogger(__name__)
 def serve_kafka(config: Config) -> None:
     """Serves for an engine behind Kafka until SIGTERM or SIGINT, and answers what is under way. Raises SourceError
     where decisions cannot be read."""
+    from recallflow.flows.behind_kafka import open_behind_kafka  # Kafka is not everywhere
+
     decisions = History()
     # What is wrong with the secrets shows before anything is connected to.
     authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))

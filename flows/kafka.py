@@ -28,6 +28,7 @@ from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import UsageError
 from recallflow.flows.begin import Begin
+from recallflow.flows.behind import check_not_behind, check_store
 from recallflow.flows.config import Config
 from recallflow.flows.dataflow import recovery_store, run_dataflow
 from recallflow.flows.embedding import open_embedder
@@ -37,7 +38,7 @@ from recallflow.flows.journeys import Journeys
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.metrics import Metrics, Running
 from recallflow.flows.question_models import SPENDING, open_question_models
-from recallflow.flows.rebuild import check_not_behind, check_store, rebuild
+from recallflow.flows.rebuild import rebuild
 from recallflow.flows.recovery import FLOW_ID
 from recallflow.flows.repeats import check_repeats
 from recallflow.flows.router import Router
@@ -54,7 +55,7 @@ from recallflow.flows.serving import (
 from recallflow.flows.stages import Stages
 from recallflow.flows.tally import Tally
 from recallflow.flows.token_keys import TokenKeys, key_source
-from recallflow.flows.topics import check_control, judged_by_senders, stamped_by_log
+from recallflow.flows.topic_checks import check_control, judged_by_senders, stamped_by_log
 from recallflow.flows.trust import trust_of
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call.source import WithCompletions

@@ -6,8 +6,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from recallflow.connectors.calls import Calls
+from recallflow.flows.engine_metrics import counter, gauge, output_metrics, state_metrics
 from recallflow.flows.machine_metrics import presence
-from recallflow.flows.metrics import counter, gauge, output_metrics, state_metrics
 from recallflow.flows.tally import Tally
 from recallflow.operators.authorise import JUDGED_BY, Authoriser
 from recallflow.state.directory import StateDirectory

@@ -19,7 +19,6 @@ from recallflow.connectors.mcp.server import build_server, serve_stdio
 from recallflow.credentials import USER_HEADER
 from recallflow.decisions import History
 from recallflow.errors import UsageError
-from recallflow.flows.behind_kafka import open_behind_kafka
 from recallflow.flows.config import Config
 from recallflow.flows.gateway import warn_where_open
 from recallflow.flows.local import open_local
@@ -66,6 +65,8 @@ def embedded(config: Config, decisions: History) -> Iterator[Behind]:
 @contextmanager
 def behind_kafka(config: Config) -> Iterator[Behind]:
     """An engine behind Kafka."""
+    from recallflow.flows.behind_kafka import open_behind_kafka  # Kafka is not everywhere
+
     decisions = History()
     authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
     with open_behind_kafka(config, decisions) as (service, failure):

@@ -29,7 +29,7 @@ from recallflow.enrichment import content_hash, text_to_embed
 from recallflow.errors import EmbedderError, ModelError, RecallflowError
 from recallflow.flows.config import Config
 from recallflow.flows.encryption import open_at_rest
-from recallflow.flows.topics import stamped_by_log
+from recallflow.flows.topic_checks import stamped_by_log
 from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService
 from recallflow.operators.async_call import Runtime

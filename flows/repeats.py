@@ -11,7 +11,8 @@ from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import OutputsGone
 from recallflow.flows.begin import Begin
-from recallflow.flows.rebuild import STATE_STEP, positions
+from recallflow.flows.behind import STATE_STEP
+from recallflow.flows.rebuild import positions
 from recallflow.flows.recovery import FLOW_ID, committed, snapshot_time
 from recallflow.flows.topics import Topics
 

@@ -6,7 +6,6 @@ from typing import Protocol
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.http.deciding import GateShown, RolloutShown
-from recallflow.connectors.kafka.decide import Decide
 from recallflow.control import DEFAULT, GateVerdict, Rollout
 from recallflow.credentials import Headers
 from recallflow.decisions import Decision, History
@@ -60,6 +59,8 @@ def _gate(verdict: Decision) -> GateShown:
 
 def to_topic(options: KafkaOptions, topic: str, secret: str | None) -> KeepDecision:
     """Decisions go to the control topic, signed where there is a secret, and come back from there."""
+    from recallflow.connectors.kafka.decide import Decide  # Kafka is not everywhere
+
     send = Decide(options, topic, secret, permit=lambda: None)
     return lambda rollout: send([rollout])
 

@@ -24,7 +24,7 @@ from recallflow.flows.config import Config
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.known import KnownTopics
 from recallflow.flows.router import Router
-from recallflow.flows.topics import ask_sizes
+from recallflow.flows.topic_checks import ask_sizes
 from recallflow.outputs import Done
 from recallflow.records import Position
 from recallflow.state.directory import hold

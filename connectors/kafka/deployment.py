@@ -16,15 +16,13 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
+from recallflow.brokers.options import SESSION_S
 from recallflow.brokers.trouble import passes
 from recallflow.connectors.kafka.group import Fenced, Group, Member
 from recallflow.connectors.kafka.holder import Holder, directory_id
 from recallflow.connectors.kafka.patience import Patience
 from recallflow.errors import DeploymentHeld, DeploymentLost, SinkError, SourceError
 
-SESSION_S = 45.0
-SESSION_MIN_S = 6.0  # what a broker accepts by default
-SESSION_MAX_S = 1_800.0  # as its default allows
 MARGIN_MIN_S = 2.0
 STAND_BY_S = 0.5  # so often one who waits looks again
 POLL_S = 0.1

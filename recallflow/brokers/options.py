@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer
-
-from recallflow.brokers.trouble import ClientLog
 from recallflow.errors import UsageError
+
+SESSION_S = 45.0  # of an engine in its deployment's group
+SESSION_MIN_S = 6.0  # what a broker accepts by default
+SESSION_MAX_S = 1_800.0  # as its default allows
 
 # What recallflow's guarantees rest on, some under two names: not for users to set. The rest of librdkafka's options is
 # about reaching brokers, security and pace, which are the user's.
@@ -85,6 +86,8 @@ class KafkaOptions:
     def _check(self) -> None:
         """librdkafka judges names, values and how they go together where a client is made; one without brokers
         connects to nobody."""
+        from confluent_kafka import Consumer, KafkaException, Producer  # it is not there where no Kafka is
+
         offline: dict[str, object] = {"bootstrap.servers": "", "log_level": 0}
         try:
             Consumer(self.consumer() | offline).close()
@@ -106,7 +109,7 @@ class KafkaOptions:
             "queued.max.messages.kbytes": 16 * 1024,
             "fetch.max.bytes": 16 * 1024 * 1024,
             **self.librdkafka,
-            "logger": ClientLog(),
+            "logger": _client_log(),
             "bootstrap.servers": self.bootstrap_servers,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -118,7 +121,7 @@ class KafkaOptions:
             "linger.ms": 0,
             "socket.nagle.disable": True,
             **self.librdkafka,
-            "logger": ClientLog(),
+            "logger": _client_log(),
             "bootstrap.servers": self.bootstrap_servers,
             "enable.idempotence": True,
             "acks": "all",
@@ -129,7 +132,13 @@ class KafkaOptions:
         """For questions and orders to the brokers. Why one fails, its answer says."""
         return {
             **self.librdkafka,
-            "logger": ClientLog(),
+            "logger": _client_log(),
             "error_cb": lambda _: None,
             "bootstrap.servers": self.bootstrap_servers,
         }
+
+
+def _client_log() -> object:
+    from recallflow.brokers.trouble import ClientLog  # it knows librdkafka
+
+    return ClientLog()

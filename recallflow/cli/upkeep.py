@@ -85,7 +85,7 @@ def run_verify(options: argparse.Namespace) -> int:
 
 
 def run_checkpoint(options: argparse.Namespace) -> int:
-    from recallflow.flows.rebuild import behind, lack
+    from recallflow.flows.behind import behind, lack
     from recallflow.flows.recovery import has_store
     from recallflow.state.checkpoint import checkpoint
     from recallflow.state.directory import hold
@@ -111,9 +111,10 @@ def run_restore(options: argparse.Namespace) -> int:
 
 
 def run_rebuild(options: argparse.Namespace) -> int:
+    from recallflow.flows.behind import lack
     from recallflow.flows.encryption import open_at_rest
     from recallflow.flows.give_up import give_up_unanswered
-    from recallflow.flows.rebuild import lack, rebuild
+    from recallflow.flows.rebuild import rebuild
 
     chosen = config(options)
     if options.give_up_unanswered:

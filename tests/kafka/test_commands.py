@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.broker import HOST, Cluster, free_ports
 from recallflow.brokers.options import KafkaOptions
-from recallflow.flows.topics import check_control
+from recallflow.flows.topic_checks import check_control
 from tests.kafka.harness import FLAGS, GIVE_UP_S, Command, Names, Start, flags, read_topic, until
 
 

@@ -17,7 +17,7 @@ from benchmarks.broker import Cluster
 from recallflow.brokers.options import KafkaOptions
 from recallflow.client import QueryFailed, RecallClient
 from recallflow.credentials import ApiKeyText, hash_of, new_salt
-from recallflow.flows.topics import check_control
+from recallflow.flows.topic_checks import check_control
 from recallflow.signatures import SIGNATURE
 from tests.jwks_server import JwksServer, document, es256
 from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, own_topics, read_topic, until, watched

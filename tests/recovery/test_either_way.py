@@ -11,20 +11,26 @@ from typing import Any, NamedTuple
 
 import orjson
 import pytest
+from bytewax import operators as op
+from bytewax.dataflow import Dataflow
+from bytewax.testing import TestingSink, TestingSource
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from recallflow.connectors.calls import Calls
 from recallflow.connectors.lines import Delivered, IteratorFeed
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord, StateBehind
 from recallflow.flows.config import Config
+from recallflow.flows.dataflow import run_dataflow
 from recallflow.flows.embedded import TOPIC, Embedded, process
+from recallflow.flows.engine import build
 from recallflow.flows.lines import run_lines
-from recallflow.flows.local import LocalService, open_local
+from recallflow.flows.local import QUERIES, LocalService, open_local
 from recallflow.flows.settings import Settings
-from recallflow.outputs import Answer
-from recallflow.parsing import parse
-from recallflow.queries import QueryEvent
+from recallflow.outputs import Answer, Output
+from recallflow.parsing import asks, parse
+from recallflow.records import Record
 from recallflow.state.directory import partition_folder
 from tests.recovery.lines_writer import LOG, LOG_LINES, READER, write
 from tests.recovery.local_writer import SETTINGS
@@ -62,8 +68,8 @@ def by_callers(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
         for line in lines:
             try:
                 event = parse(line)
-                if isinstance(event, QueryEvent):
-                    answer = await service.ask(event, (), ANSWER_S)
+                if asks(line):
+                    answer = await service.ask(event, (), ANSWER_S)  # type: ignore[arg-type]
                     found.append(orjson.loads(answer.model_dump_json(exclude_unset=True)))
                 else:
                     await service.store(event, ())  # type: ignore[arg-type]
@@ -123,15 +129,34 @@ def test_the_same_lines_are_the_same_state_and_answers_by_turns(
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_callers_who_say_the_same_make_the_same_state_and_have_the_same_answers(
-    tmp_path: Path, whole_of: Callable[..., Whole], hash_of: Callable[[Path], str], comparable: Comparable, seed: int
+def test_what_callers_say_makes_the_same_state_as_in_a_dataflow_and_has_the_same_answers(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_log: MakeLog,
+    hash_of: Callable[[Path], str],
+    comparable: Comparable,
+    seed: int,
 ) -> None:
-    whole, half = whole_of(seed), LINES // 2
-    answers = by_callers(tmp_path / "s", whole.lines[:half]) + by_dataflow(tmp_path / "s", whole.lines[half:])
-    said_wrongly = {answer["query_id"] for answer in whole.answers if answer["status"] == "error"}
-    told = [answer for answer in comparable(answers) if answer["query_id"] not in said_wrongly]
-    assert told == [answer for answer in whole.answers if answer["query_id"] not in said_wrongly]
-    assert hash_of(tmp_path / "s") == whole.state_hash
+    """A dataflow is given the records that callers put: when a version became known is when it was said."""
+    records: list[Record] = []
+    take = Calls.take
+
+    def noted(self: Calls) -> list[Record]:
+        records.extend(taken := take(self))
+        return taken
+
+    monkeypatch.setattr(Calls, "take", noted)
+    answers = by_callers(tmp_path / "called", make_log(seed, LINES, NAMELESS))
+    found: list[tuple[str, Output]] = []
+    flow = Dataflow("flow")
+    with Embedded.open(THREE, tmp_path / "flow") as embedded:
+        rules = embedded.rules(QUERIES, input_ends=False)
+        source = TestingSource(records, 7)
+        op.output("out", build(flow, source, embedded.directory, embedded.embedder, rules), TestingSink(found))
+        run_dataflow(flow, THREE, 1, None)
+    responses = {one.position: orjson.loads(one.body) for _, one in found if isinstance(one, Answer)}
+    assert comparable([responses[position] for position in sorted(responses)]) == comparable(answers)
+    assert hash_of(tmp_path / "flow") == hash_of(tmp_path / "called")
 
 
 def told_by(module: str, state_dir: Path, run: str, count: int) -> list[tuple[str, str, str]]:

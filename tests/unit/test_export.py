@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recallflow.flows import export as exporting
+from recallflow.flows.behind import STATE_STEP
 from recallflow.flows.embedded import process
 from recallflow.flows.export import export
-from recallflow.flows.rebuild import STATE_STEP
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
 from recallflow.operators.sealed import seal_items

@@ -17,7 +17,8 @@ from recallflow.enrichment import EnrichmentRequest
 from recallflow.errors import FieldProblem, InvalidRecord, UsageError
 from recallflow.flows.router import KEY_BYTES, Router, letter
 from recallflow.flows.security_settings import AuthSettings
-from recallflow.flows.topics import LEAST_BYTES, Topics
+from recallflow.flows.topic_checks import LEAST_BYTES
+from recallflow.flows.topics import Topics
 from recallflow.outputs import Answer, DeadLetter, Derived, Enriched, Receipted, Requested, Verdict
 from recallflow.parsing import parse_control
 from recallflow.records import Position, Record
