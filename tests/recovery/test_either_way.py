@@ -18,20 +18,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recallflow.connectors.calls import Calls
-from recallflow.connectors.lines import Delivered, IteratorFeed
 from recallflow.decisions import History
 from recallflow.errors import InvalidRecord, StateBehind
 from recallflow.flows.config import Config
 from recallflow.flows.dataflow import run_dataflow
-from recallflow.flows.embedded import TOPIC, Embedded, process
+from recallflow.flows.embedded import Embedded, process
 from recallflow.flows.engine import build
-from recallflow.flows.lines import run_lines
 from recallflow.flows.local import QUERIES, LocalService, open_local
 from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer, Output
 from recallflow.parsing import asks, parse
 from recallflow.records import Record
 from recallflow.state.directory import partition_folder
+from tests.dataflow import through_dataflow
 from tests.recovery.lines_writer import LOG, LOG_LINES, READER, write
 from tests.recovery.local_writer import SETTINGS
 
@@ -46,14 +45,7 @@ ANSWER_S = 60.0
 
 
 def by_dataflow(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-
-    def deliver(_: int, outputs: list[Delivered]) -> None:
-        found.extend(orjson.loads(output.body) for output in outputs if isinstance(output, Answer))
-
-    with Embedded.open(THREE, state_dir) as embedded:
-        run_lines(embedded, TOPIC, lambda _: IteratorFeed(iter(lines)), deliver, rewinds=False)
-    return found
+    return through_dataflow(lines, THREE, state_dir).responses
 
 
 def by_calls(state_dir: Path, lines: Sequence[bytes]) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from recallflow.state.person import HASHES, READERS, REPEATING, Person
 from recallflow.state.person_graph import REPEATING as GRAPH_REPEATING
 from recallflow.state.person_graph import PersonGraph
 from recallflow.state.verify import TABLES
+from tests.dataflow import through_dataflow
 
 Cli = Callable[..., CompletedProcess[str]]
 
@@ -148,7 +149,7 @@ def test_what_waits_and_what_is_not_delivered_is_told_of_its_user_alone(
         orjson.dumps({"type": "memory", "id": f"{tag}-1", "content": tag, "receipt": True, **USERS[tag]})
         for tag in ("anna", "bert")
     ]
-    assert not process(lines, Settings(partitions=1), tmp_path / "s").rejected
+    assert not through_dataflow(lines, Settings(partitions=1), tmp_path / "s").rejected
     asked = [orjson.dumps({"type": "recall", "query": f"{tag} waits", **USERS[tag]}) for tag in ("anna", "bert")]
     asks = [decode(Record(Position("queries", 0, at), value, 0)) for at, value in enumerate(asked)]
     with StateDirectory.existing(tmp_path / "s", CACHE_BYTES) as directory:

@@ -136,8 +136,8 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> list[Rules]:
     seen: list[Rules] = []
     rules_of = Embedded.rules
 
-    def noting(self: Embedded) -> Rules:
-        seen.append(rules_of(self))
+    def noting(self: Embedded, query_topic: str | None = None, **named: bool) -> Rules:
+        seen.append(rules_of(self, query_topic, **named))
         return seen[-1]
 
     monkeypatch.setattr(Embedded, "rules", noting)
