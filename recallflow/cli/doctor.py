@@ -8,7 +8,7 @@ from recallflow.cli.kafka import RUN
 from recallflow.cli.options import add_kafka, config
 from recallflow.cli.output import clean, console, json_line
 
-_STYLES = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
+_STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -34,7 +34,7 @@ def run_doctor(options: argparse.Namespace) -> int:
             json_line(finding._asdict())
         else:
             todo = f"\n      → {finding.todo}" if finding.todo else ""
-            status = f"{finding.status:<5}", _STYLES.get(finding.status, "")
+            status = f"{finding.status:<5}", _STYLES.get(finding.status.upper(), "")
             said = clean(f" {finding.check}: {finding.what}{todo}")
             console().print(Text.assemble(status, said), soft_wrap=True)
     return 1 if failed else 0

@@ -60,10 +60,16 @@ class HelpFormatter(RichHelpFormatter):
         shown = UNBROKEN if columns is None else min(columns, WIDTH_MAX)
         super().__init__(prog, max_help_position=30, width=shown, console=console(stderr=stderr))
 
-    def add_lines(self, lines: Sequence[str]) -> None:
-        """Lines as they are, however long: commands to be copied."""
+    def add_commands(self, lines: Sequence[str]) -> None:
+        """Commands to be copied: what is too long for a line goes on behind a backslash, before an option."""
         indent = " " * self._current_indent
-        self._current_section.rich_items.append(Text("\n".join(indent + line for line in lines) + "\n"))
+        shown = []
+        for line in lines:
+            while len(indent + line) > self._width and (cut := line.rfind(" --", 0, self._width - 4)) > len(indent):
+                shown.append(f"{indent}{line[:cut]} \\")
+                line = f"    {line[cut + 1 :]}"
+            shown.append(indent + line)
+        self._current_section.rich_items.append(Text("\n".join(shown) + "\n"))
 
     def _rich_fill_text(self, text: Text, width: int, indent: Text) -> Text:
         filled = [super(HelpFormatter, self)._rich_fill_text(line, width, indent) for line in text.split("\n")]
@@ -116,7 +122,7 @@ class Parser(argparse.ArgumentParser):
             formatter.end_section()
         if self.examples:
             formatter.start_section("examples")
-            formatter.add_lines(self.examples)
+            formatter.add_commands(self.examples)
             formatter.end_section()
         formatter.add_text(self.epilog)
         return formatter.format_help()

@@ -39,7 +39,7 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "checkpoint",
         help="copy the directory, in a moment",
         description="Copies the directory, in a moment.",
-        examples=("recallflow state checkpoint backup --state-dir memory",),
+        examples=("recallflow state checkpoint backup --state-dir engine",),
     )
     copying.add_argument("target", type=Path, metavar="DIR", help="an empty or new folder")
     copying.set_defaults(run=run_checkpoint)

@@ -1,92 +1,79 @@
-"""The chat service does what its page says, on a real broker with a real engine."""
+"""The examples in help that need Kafka work as they stand, but for the broker's address and the topics' names."""
 
+import os
 import shutil
-import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
-import orjson
 import pytest
 
-from benchmarks.broker import Broker, free_ports
-from recallflow.client import QueryTimeout, RecallClient
-from tests.chat_model import Messages, chat_model
-from tests.conftest import GIVE_UP_S
-from tests.example_pages import EXAMPLES, commands_of, environment, words_of
-from tests.kafka.harness import until, watched
+from benchmarks.broker import Cluster
+from recallflow.cli.commands import commands
+from recallflow.cli.parser import leaves
+from recallflow.flows.topics import Topics
+from recallflow.samples import sample_path
 
-SERVED = "http://127.0.0.1:8000"
-PROBE_S = 1.0
+KAFKA = "localhost:9092"
+EXAMPLES = [example for one in leaves(commands()) for example in one.examples if KAFKA in example]
+UNTIL_STOPPED = ("recallflow run", "recallflow serve", "recallflow enrich", "recallflow mcp")
+# What a service of models, or a key that was made before, is needed for: test_reembed.py and test_keys.py have them.
+ELSEWHERE = ("recallflow reembed", "recallflow keys revoke")
+Shell = Callable[[str], "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[str]:
-    """A broker of its own: the example speaks to the topics that everybody has."""
-    with Broker() as broker:
-        yield broker.bootstrap_servers
+def shell(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """Runs a line in a folder with what examples name; an engine runs beside it."""
+    folder = tmp_path_factory.mktemp("examples")
+    shutil.copy(sample_path("conversations.jsonl"), folder)
+    suffix = f"-{os.getpid()}-{time.time_ns()}"
+    fields = ("memory", "queries", "control", "responses", "receipts", "enrichment", "results", "dead_letters")
+    named = {f"RECALLFLOW_TOPICS_{one.upper()}": getattr(Topics(), one) + suffix for one in fields}
+    surroundings = os.environ | named | {"XDG_STATE_HOME": str(folder), "OPENAI_API_KEY": "none"}
+    surroundings["PATH"] = f"{Path(sys.executable).parent}:{surroundings['PATH']}"
 
+    def words(line: str) -> list[str]:
+        return ["bash", "-euo", "pipefail", "-c", line.replace(KAFKA, broker.bootstrap_servers)]
 
-@contextmanager
-def started(words: list[str], folder: Path, **more: str) -> Iterator[None]:
-    """A command that runs until it is told to stop."""
-    process = subprocess.Popen(words, cwd=folder, env=environment(**more), stderr=subprocess.DEVNULL)
-    with watched(process):
-        yield
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(GIVE_UP_S) in (0, -signal.SIGTERM)
-
-
-def answers(client: RecallClient) -> bool:
-    """Whether an engine has started."""
-    try:
-        client.stats(user="ann", timeout_s=PROBE_S)
-    except QueryTimeout:
-        return False
-    return True
-
-
-def is_served(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/docs").is_success
-    except httpx.TransportError:
-        return False
-
-
-def model(messages: Messages) -> str:
-    """Says what it was told by the prompt."""
-    return str(messages[0]["content"])
-
-
-@pytest.mark.needs("curl")
-def test_the_chat_service_remembers_what_was_said_in_another_session(servers: str, tmp_path: Path) -> None:
-    folder = shutil.copytree(EXAMPLES / "chat_service", tmp_path / "chat_service")
-    export, serve, tell, ask, watch = commands_of("chat_service")
-    assert export == "export KAFKA_BOOTSTRAP_SERVERS=localhost:9092"
-    kafka = {"KAFKA_BOOTSTRAP_SERVERS": servers}
-    subprocess.run(["recallflow", "topics", "create"], env=environment(**kafka), check=True, stdout=subprocess.DEVNULL)
-    (port,) = free_ports(None)
-    url = f"http://127.0.0.1:{port}"
-    words = [str(port) if word == "8000" else word for word in words_of(serve)]
-    run = ["recallflow", "run", "--state-dir", str(tmp_path / "engine"), "--create"]
-    with started(run, tmp_path, **kafka), chat_model(model) as found, started(words, folder, **kafka, **found):
-        with RecallClient(servers, "chat-service") as client:
-            until(lambda: answers(client))
-        until(lambda: is_served(url))
-        told, asked = (
-            orjson.loads(
-                subprocess.run(
-                    words_of(command.replace(SERVED, url)), capture_output=True, check=True, timeout=GIVE_UP_S
-                ).stdout
-            )
-            for command in (tell, ask)
+    def run(line: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            words(line),
+            cwd=folder,
+            env=surroundings,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
-        assert told["remembered"] == []
-        assert len(asked["remembered"]) >= 1
-        assert "I am allergic to walnuts." in asked["text"]
-        watched_lines = subprocess.run(
-            words_of(watch), cwd=folder, env=environment(**kafka), capture_output=True, check=True, timeout=GIVE_UP_S
-        ).stdout.splitlines()
-    assert len(watched_lines) == 2
+
+    made = run(f"recallflow topics create --partitions 1 --bootstrap-servers {KAFKA}")
+    assert made.returncode == 0, made.stderr
+    line = f"exec recallflow run --bootstrap-servers {KAFKA} --state-dir beside --create"
+    engine = subprocess.Popen(words(line), cwd=folder, env=surroundings, stderr=subprocess.DEVNULL)
+    told = run(f"recallflow remember tea --timeout-s 120 --bootstrap-servers {KAFKA}")
+    assert told.returncode == 0, told.stderr
+    yield run
+    engine.kill()
+    engine.wait()
+
+
+@pytest.mark.needs("bash")
+@pytest.mark.parametrize(
+    "example",
+    sorted(
+        (one for one in EXAMPLES if not one.startswith(ELSEWHERE)),
+        key=lambda one: one.startswith("recallflow keys create"),  # from then on each record needs one
+    ),
+)
+def test_an_example_works_as_it_stands(shell: Shell, example: str) -> None:
+    line = example
+    if example.startswith(UNTIL_STOPPED):
+        line = f"timeout --signal TERM 20 {example}; [ $? = 124 ]"
+        line = line.replace("recallflow run ", "recallflow run --deployment beside ")
+    ended = shell(line)
+    heads = (0, 141) if "| head" in example else (0,)
+    assert ended.returncode in heads, ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stderr

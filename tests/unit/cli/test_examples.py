@@ -33,8 +33,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["remember", "My sister Ana is allergic to walnuts", *memory]) == 0
     sealed = ["--state-dir", str(folder / "sealed"), "--create", "--master-key-file", str(folder / "old.key")]
     assert main(["remember", "tea", *sealed]) == 0
-    assert main(["state", "checkpoint", str(folder / "checkpoint"), "--state-dir", str(folder / "memory")]) == 0
-    shutil.copytree(folder / "memory", folder / "engine")
+    engine = ["--state-dir", str(folder / "engine")]
+    log = [str(folder / "conversations.jsonl"), "--embedded", "--create"]
+    assert main(["replay", *log, *engine]) == 0
+    assert main(["state", "checkpoint", str(folder / "checkpoint"), *engine]) == 0
     control = ["--control", str(folder / "control.jsonl")]
     assert main(["categories", "set", "acme", "food", "--description", "what they eat", *control]) == 0
     return folder
