@@ -1,16 +1,21 @@
-"""The blocks of a page of docs/, and running them as a reader would: one after the other, in one folder."""
+"""The blocks of the README and of pages of docs/, and running them as a reader would: in order, in one folder."""
 
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+README = ROOT / "README.md"
 FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.M | re.S)
+GIVE_UP_S = 300
 RUN = ("bash", "python", "sh")  # `sh` needs a broker
 
 
@@ -31,6 +36,11 @@ def blocks(page: str) -> Iterator[Block]:
             yield Block(language, code, shows)
 
 
+def readme(kind: str) -> list[str]:
+    """The README's blocks of a kind, which stands behind the fence."""
+    return re.findall(rf"^```{kind}\n(.*?)^```$", README.read_text(), re.M | re.S)
+
+
 def environment(**more: str) -> dict[str, str]:
     """Where the commands are found, and nothing of ours is set."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("RECALLFLOW_", "KAFKA_"))}
@@ -40,6 +50,35 @@ def environment(**more: str) -> dict[str, str]:
 def run(language: str, code: str, folder: Path, **more: str) -> str:
     """What a block prints, which has to end well."""
     command = ["bash", "-ec", code] if language != "python" else [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, cwd=folder, env=environment(**more), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=folder, env=environment(**more), capture_output=True, text=True, timeout=GIVE_UP_S
+    )
     assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+@contextmanager
+def running(command: str, folder: Path, servers: str) -> Iterator[None]:
+    """A command that works until it is stopped; it is up when it says so."""
+    process = subprocess.Popen(
+        shlex.split(command),
+        cwd=folder,
+        env=environment(KAFKA_BOOTSTRAP_SERVERS=servers),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if " ready after " in line:
+                break
+        assert process.poll() is None, said
+        yield
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=GIVE_UP_S)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()

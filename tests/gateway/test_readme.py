@@ -1,6 +1,5 @@
 """What the README shows of the gateway works as it stands, but for its address."""
 
-import re
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -12,13 +11,12 @@ import pytest
 
 from tests.conftest import GIVE_UP_S
 from tests.gateway.test_serve import Start, serving
-
-README = (Path(__file__).parents[2] / "README.md").read_text()
+from tests.pages import readme
 
 
 @pytest.mark.needs("curl")
 def test_the_gateway_answers_as_the_readme_asks(start: Start, cli: Callable[..., Any], tmp_path: Path) -> None:
-    (block,) = re.findall(r"^```shell\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (block,) = readme("sh gateway")
     serve, ask = block.splitlines()
     memory = tmp_path / "memory"
     assert cli("remember", "I moved from Leeds to Porto in March", "--state-dir", memory).returncode == 0

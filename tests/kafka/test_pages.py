@@ -1,19 +1,15 @@
 """What the pages of docs/ show on Kafka works as it stands, but for the broker's address, and prints what they say."""
 
 import re
-import shlex
-import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from benchmarks.broker import Broker, Cluster
 from recallflow import MemoryUpdate, RecallClient
-from tests.conftest import GIVE_UP_S
-from tests.pages import blocks, environment, run
+from tests.pages import blocks, run, running
 from tests.unit.test_pages import WITH_A_BROKER
 
 LOCAL = "localhost:9092"
@@ -26,37 +22,10 @@ def broker() -> Iterator[Cluster]:
         yield broker
 
 
-@contextmanager
-def running(command: str, folder: Path, servers: str) -> Iterator[None]:
-    """A command that works until it is stopped; it is up when it says so."""
-    process = subprocess.Popen(
-        shlex.split(command),
-        cwd=folder,
-        env=environment(KAFKA_BOOTSTRAP_SERVERS=servers),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stderr is not None
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if " ready after " in line:
-                break
-        assert process.poll() is None, said
-        yield
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=GIVE_UP_S)
-        assert process.returncode == 0
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def with_an_engine_that_ran(folder: Path, servers: str) -> None:
     """What the runbook begins with: an engine that has a memory, and has refused a record; it was stopped."""
     run("sh", "recallflow topics create", folder, KAFKA_BOOTSTRAP_SERVERS=servers)
-    with running("recallflow run --state-dir engine", folder, servers):
+    with running("recallflow run --state-dir engine --create", folder, servers):
         run(
             "sh",
             "recallflow remember 'Ann is allergic to peanuts' --tenant acme --user ann",
