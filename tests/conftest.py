@@ -47,7 +47,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What this machine lacks the means for is left out, and says so at the end; with `--nothing-left-out` it fails."""
+    """What this machine lacks the means for is left out, and says so at the end; with `--nothing-left-out` it fails,
+    but for another Python: a distribution has one alone."""
+    for item in items:
+        for marker in item.iter_markers("python"):
+            if interpreter(marker.args[0]) is None:
+                item.add_marker(pytest.mark.skip(f"left out: needs Python {marker.args[0]}, on the PATH or of pyenv"))
     if config.getoption(INCLUDE_ALL):
         return
     for item in items:
@@ -57,9 +62,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip("left out: needs real models; set RECALLFLOW_SHARED to their folder"))
         if item.get_closest_marker("index") and not has_index():
             item.add_marker(pytest.mark.skip("left out: needs the package index, and nothing answers there"))
-        for marker in item.iter_markers("python"):
-            if interpreter(marker.args[0]) is None:
-                item.add_marker(pytest.mark.skip(f"left out: needs Python {marker.args[0]}, on the PATH or of pyenv"))
         for marker in item.iter_markers("needs"):
             if shutil.which(marker.args[0]) is None:
                 item.add_marker(pytest.mark.skip(f"left out: needs {marker.args[0]} on the PATH; .ci/run installs it"))
