@@ -35,7 +35,7 @@ LONG_AGO_MS = 60_000
 
 
 def embedded(folder: Path) -> list[str | Path]:
-    return ["--state-dir", folder / "s", "--partitions", "1"]
+    return ["--state-dir", folder / "s", "--create", "--partitions", "1"]
 
 
 # ── standard input and output ─────────────────────────────────────────────────────────────────────────────────────
