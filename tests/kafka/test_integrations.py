@@ -99,7 +99,7 @@ def test_a_retriever_is_the_context_of_a_chain(client: RecallClient, user: str) 
 def test_a_document_has_the_memory_s_id_and_what_is_said_of_it(client: RecallClient, user: str) -> None:
     at = client.add(PEANUTS, user=user, tags=["food"], category="health")
     [found] = RecallRetriever(client=client, user_id=user).invoke("peanuts", after=at)
-    assert (found.id, found.metadata["tags"], found.metadata["category"]) == (str(at), ["food"], "health")
+    assert (found.id, found.metadata["tags"], found.metadata["category"]) == (at.id, ["food"], "health")
     assert found.metadata["rank"] == 1
 
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from recallflow.cli.failures import hooked
-from recallflow.connectors import lines
+from recallflow.connectors import line_parts
 from recallflow.state.directory import RECOVERY
 
 # Breaks `where` (module.Class.method) with `what`, and runs the command.
@@ -116,15 +116,15 @@ def test_a_defect_of_ours_is_one_line(broken: Broken, place: str) -> None:
 
 @pytest.mark.parametrize("command", ["pipe", "replay", "demo"])
 def test_each_command_says_it(broken: Broken, command: str) -> None:
-    assert "a defect of recallflow: TypeError" in the_line(broken("type", PLACES[5], command))
+    assert "a defect of recallflow: TypeError" in the_line(broken("type", "operators.step.StateStep.take", command))
 
 
 def test_the_line_names_where_it_went_wrong(broken: Broken) -> None:
-    line = the_line(broken("type", "connectors.lines.Position.__new__", "pipe"))
+    line = the_line(broken("type", "connectors.line_parts.Position.__new__", "pipe"))
     number = next(
-        n for n, text in enumerate(Path(lines.__file__).read_text().splitlines(), 1) if "Record(Position(" in text
+        n for n, text in enumerate(Path(line_parts.__file__).read_text().splitlines(), 1) if "Record(Position(" in text
     )
-    assert f"TypeError in connectors/lines.py:{number};" in line
+    assert f"TypeError in connectors/line_parts.py:{number};" in line
 
 
 def test_with_debug_there_is_a_traceback_and_what_native_code_says(broken: Broken) -> None:
