@@ -25,8 +25,11 @@ class Behind:
 def behind(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> list[Behind]:
     """The state partitions that hold less than they had applied according to the recovery store."""
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
-        check_store(state_dir)
         _open(directory)
+        if directory.has_read_a_log():
+            check_store(state_dir)
+        if not has_store(state_dir):
+            check_whole(directory)
         return _behind(directory)
 
 
@@ -37,6 +40,14 @@ def check_not_behind(directory: StateDirectory) -> None:
             f"{'; '.join(map(lack, found))}: {directory.path} had applied more. Read it again: recallflow state "
             "rebuild, or restore a checkpoint"
         )
+
+
+def check_whole(directory: StateDirectory) -> None:
+    """Raises StateBehind where a state partition is lost: they are all made before the first event is applied."""
+    folders = {number: partition_folder(directory.path, number) for number in range(directory.fingerprint.partitions)}
+    lost = [folder.name for folder in folders.values() if not folder.is_dir()]
+    if lost and any(partition.applied for partition in directory.existing_partitions()):
+        raise StateBehind(f"{directory.path} has lost {', '.join(lost)}: put the folders back, or restore a checkpoint")
 
 
 def lack(one: Behind) -> str:

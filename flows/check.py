@@ -16,8 +16,8 @@ from bytewax.testing import TestingSink, TestingSource
 
 from recallflow.errors import DiskFull, StateError, StateInUse, StorageError
 from recallflow.flows.begin import Begin
-from recallflow.flows.behind import behind, check_store, lack
-from recallflow.flows.recovery import FLOW_ID, check_snapshots
+from recallflow.flows.behind import behind, lack
+from recallflow.flows.recovery import FLOW_ID, check_snapshots, has_store
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import copy_sqlite
 from recallflow.state.directory import RECOVERY
@@ -51,9 +51,9 @@ def _check_behind(state_dir: Path, at_rest: AtRest) -> None:
 
 
 def _check_recovery(state_dir: Path) -> None:
-    check_store(state_dir)
-    check_snapshots(state_dir)
-    _resume_a_copy(state_dir)
+    if has_store(state_dir):  # whether one is lost is seen where partitions are looked at
+        check_snapshots(state_dir)
+        _resume_a_copy(state_dir)
 
 
 def _resume_a_copy(state_dir: Path) -> None:

@@ -13,8 +13,7 @@ import orjson
 from recallflow.connectors.lines import Delivered, IteratorFeed, Turns
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
-from recallflow.errors import StateBehind
-from recallflow.flows.behind import check_not_behind
+from recallflow.flows.behind import check_not_behind, check_whole
 from recallflow.flows.cycles import computing
 from recallflow.flows.direct import Direct
 from recallflow.flows.embedding import Ahead, open_embedder
@@ -33,9 +32,7 @@ from recallflow.parsing import ends_turn
 from recallflow.records import Position, Record
 from recallflow.responses import ErrorBody
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
-from recallflow.state.directory import StateDirectory, partition_folder
-
-TOPIC = "lines"
+from recallflow.state.directory import ONE_RUNS_LOG, StateDirectory
 
 
 @dataclass(slots=True)
@@ -69,20 +66,22 @@ def process(
     with Embedded.open(settings, state_dir, decisions, models, at_rest) as embedded, computing():
         ahead = None if embedded.ahead is None else embedded.ahead.embed
         direct = embedded.direct(embedded.rules(), ahead=ahead)
-        first = offset = direct.begin([TOPIC])[TOPIC]
+        first = offset = direct.begin([ONE_RUNS_LOG])[ONE_RUNS_LOG]
         while direct.rest_s() == 0:
             direct.turn()
         for taken in _turns(lines):
             now_ms = time.time_ns() // 1_000_000
             numbered = enumerate(taken, offset)
-            records = [Record(Position(TOPIC, 0, at), line, now_ms, append_logged=False) for at, line in numbered]
+            records = [
+                Record(Position(ONE_RUNS_LOG, 0, at), line, now_ms, append_logged=False) for at, line in numbered
+            ]
             offset += len(taken)
             # State partitions put out what is theirs one after the other.
             outputs = [output for output in direct.run(records) if not isinstance(output, Done)]
             for output in sorted(outputs, key=lambda output: output.position.offset):
                 processed.add(output.position.offset - first + 1, output)
         if offset > first:
-            direct.pass_over(Position(TOPIC, 0, offset - 1))
+            direct.pass_over(Position(ONE_RUNS_LOG, 0, offset - 1))
         direct.end()
     return processed
 
@@ -139,7 +138,7 @@ class Embedded:
             if has_store(path):
                 check_snapshots(path)
                 check_not_behind(directory)
-            _check_whole(directory)
+            check_whole(directory)
             directory.partitions()
             yield cls(directory, embedder, settings, state_dir is not None, decisions, asked, ahead)
 
@@ -161,11 +160,3 @@ class Embedded:
     def rules(self, query_topic: str | None = None, *, input_ends: bool = True) -> Rules:
         """What partition logic reads of the settings. `query_topic`: see `Rules`."""
         return self.settings.rules(self.embedder, query_topic, input_ends=input_ends, decisions=self.decisions)
-
-
-def _check_whole(directory: StateDirectory) -> None:
-    """Raises StateBehind where a state partition is lost: they are all made before the first event is applied."""
-    folders = {number: partition_folder(directory.path, number) for number in range(directory.fingerprint.partitions)}
-    lost = [folder.name for folder in folders.values() if not folder.is_dir()]
-    if lost and any(partition.applied for partition in directory.existing_partitions()):
-        raise StateBehind(f"{directory.path} has lost {', '.join(lost)}: put the folders back, or restore a checkpoint")

@@ -46,8 +46,9 @@ from recallflow.queries import QueryEvent
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
 from recallflow.service import Stored
+from recallflow.state.directory import CALLERS_LOG
 
-EVENTS, QUERIES = "local", "local.queries"  # the two logs, as positions name them
+EVENTS, QUERIES = CALLERS_LOG, f"{CALLERS_LOG}.queries"  # the two logs, as positions name them
 UNDER_WAY_MAX = 256  # events, and as many questions; others wait until one is through
 CLOSING_S = 20.0
 _LATE = "it waited for what did not come (wait_for), or there is too much to do: ask again, or give it more time"

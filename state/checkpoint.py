@@ -37,7 +37,7 @@ def checkpoint(state_dir: Path, target: Path, at_rest: AtRest = UNENCRYPTED) -> 
     3. That folder is synced and renamed: a crash leaves no target, never half of one.
     """
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
-        if not any((state_dir / RECOVERY).glob("*.sqlite3")):
+        if directory.has_read_a_log() and not any((state_dir / RECOVERY).glob("*.sqlite3")):
             raise StateError(
                 f"{state_dir} has no recovery store ({RECOVERY}/), and a checkpoint without one could not be run on: "
                 "mend it first (recallflow state rebuild --give-up-unanswered)"

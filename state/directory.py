@@ -28,6 +28,7 @@ DESCRIPTION = "recallflow.json"
 RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is being restored
 RECOVERY = "recovery"
 BEGIN = "begin.json"  # where output and query partitions ended when the directory was new
+CALLERS_LOG, ONE_RUNS_LOG = "local", "lines"  # as positions name what callers put, and the lines of one command
 REWIND = "rewind.json"  # from where the log is to be read again
 
 _log = logging.getLogger(__name__)
@@ -128,6 +129,12 @@ class StateDirectory:
         loss."""
         numbers = range(self.fingerprint.partitions)
         return [self.partition(number) for number in numbers if partition_folder(self.path, number).is_dir()]
+
+    def has_read_a_log(self) -> bool:
+        """Whether events of a log stand in it, of which a recovery store keeps the place. What callers put, and a
+        command's lines, was through when they ended."""
+        through = {f"{topic}:0" for topic in (CALLERS_LOG, ONE_RUNS_LOG)}
+        return any(partition.applied.keys() - through for partition in self.existing_partitions())
 
     def has_vectors(self) -> bool:
         """Whether a memory that was committed has a vector: then the size that is set was right once. Any thread may

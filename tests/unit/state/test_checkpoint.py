@@ -9,8 +9,11 @@ import orjson
 import pytest
 
 from recallflow.cli import main
+from recallflow.connectors.lines import IteratorFeed
 from recallflow.errors import StateError, StateInUse
-from recallflow.flows.embedded import Processed
+from recallflow.flows.embedded import Embedded, Processed
+from recallflow.flows.lines import run_lines
+from recallflow.flows.settings import Settings
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.directory import DESCRIPTION, RECOVERY, StateDirectory, describe, partition_folder
 from recallflow.state.lock import LOCK
@@ -26,6 +29,15 @@ Event = Callable[..., dict[str, Any]]
 def hash_of(path: Path) -> str:
     with StateDirectory.open(path, describe(path)[0], CACHE_BYTES) as directory:
         return state_hash(directory)
+
+
+@pytest.fixture
+def logged(state_dir: Path, make_event: Event) -> Path:
+    """A directory that a log was read into, so that there is a recovery store."""
+    line = orjson.dumps(make_event("message", id="read", user_id="eve", content="read from a log"))
+    with Embedded.open(Settings(partitions=2), state_dir) as embedded:
+        run_lines(embedded, "stdin", lambda _: IteratorFeed(iter([line])), lambda *_: None, rewinds=False)
+    return state_dir
 
 
 # ── checkpoint and restore ────────────────────────────────────────────────────────────────────────────────────────
@@ -111,27 +123,27 @@ def test_a_checkpoint_that_was_looked_into_is_one_still(state_dir: Path, tmp_pat
     assert verify(tmp_path / "new").problems == []
 
 
-def test_what_is_in_use_is_not_restored_from(state_dir: Path, tmp_path: Path) -> None:
+def test_what_is_in_use_is_not_restored_from(logged: Path, tmp_path: Path) -> None:
     with (
-        StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES),
+        StateDirectory.open(logged, describe(logged)[0], CACHE_BYTES),
         ThreadPoolExecutor() as pool,
         pytest.raises(StateInUse, match="stop that process"),
     ):
-        pool.submit(restore, state_dir, tmp_path / "new").result()
+        pool.submit(restore, logged, tmp_path / "new").result()
     assert not (tmp_path / "new").exists()
 
 
-def test_a_directory_without_its_recovery_store_is_not_copied(state_dir: Path, tmp_path: Path) -> None:
-    (state_dir / RECOVERY).rename(tmp_path / "lost")
+def test_a_directory_without_its_recovery_store_is_not_copied(logged: Path, tmp_path: Path) -> None:
+    (logged / RECOVERY).rename(tmp_path / "lost")
     with pytest.raises(StateError, match="no recovery store"):
-        checkpoint(state_dir, tmp_path / "copy")
+        checkpoint(logged, tmp_path / "copy")
 
 
 # ── the commands ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_commands_say_what_they_did(state_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    def state(action: str, *arguments: str, of: Path = state_dir) -> tuple[int, str, str]:
+def test_the_commands_say_what_they_did(logged: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def state(action: str, *arguments: str, of: Path = logged) -> tuple[int, str, str]:
         code = main(["state", action, "--state-dir", str(of), *arguments])
         return code, *capfd.readouterr()
 
@@ -166,3 +178,20 @@ def test_a_directory_and_its_checkpoint_never_lie_within_each_other(
     with pytest.raises(StateError, match="lie within each other"):
         restore(tmp_path / source, tmp_path / target)
     assert hash_of(tmp_path / "copy") == before
+
+
+def test_a_directory_that_only_callers_filled_is_whole_without_a_recovery_store(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def run(*words: str | Path) -> str:
+        code = main([str(word) for word in words])
+        out, err = capfd.readouterr()
+        assert code == 0, out + err
+        return out
+
+    run("remember", "I moved to Porto", "--state-dir", tmp_path / "memory", "--create")
+    run("state", "verify", "--state-dir", tmp_path / "memory")
+    run("state", "checkpoint", tmp_path / "copy", "--state-dir", tmp_path / "memory")
+    run("state", "restore", tmp_path / "copy", "--state-dir", tmp_path / "again")
+    run("state", "verify", "--state-dir", tmp_path / "again")
+    assert "Porto" in run("ask", "Where did I move?", "--state-dir", tmp_path / "again")
