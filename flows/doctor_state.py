@@ -13,7 +13,7 @@ from recallflow.flows.behind import check_store
 from recallflow.flows.config import Config
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.finding import Finding, fail, ok, warn
-from recallflow.flows.recovery import check_snapshots, has_store
+from recallflow.flows.recovery import check_snapshots
 from recallflow.state.directory import (
     BEGIN,
     DESCRIPTION,
@@ -99,8 +99,6 @@ def _erasures(path: Path) -> Finding:
 
 
 def _recovery(path: Path) -> Finding:
-    if not has_store(path) and Begin.read(path) is None:
-        return ok("recovery store", "none: no engine of a log has run on it")
     check_store(path)
     Begin.read(path)
     size_bytes = sum(file.stat().st_size for file in (path / RECOVERY).iterdir())

@@ -266,7 +266,10 @@ def test_a_folder_of_somebody_elses_and_one_that_cannot_be_made_are_told(diagnos
     assert found["state directory"][0] == "FAIL"
 
 
-def test_a_recovery_store_that_is_lost_or_broken_is_told(diagnose: Diagnosis, state: Path) -> None:
+def test_a_recovery_store_that_is_lost_or_broken_is_told(diagnose: Diagnosis, state: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"type": "message", "tenant_id": "acme", "user_id": "ann", "role": "user", "content": "tea"}\n')
+    assert main(["replay", str(log), "--embedded", "--state-dir", str(state)]) == 0
     (state / "begin.json").write_text((state / "recallflow.json").read_text())
     file = next((state / "recovery").glob("*.sqlite3"))
     file.write_bytes(b"x" * 4096)
