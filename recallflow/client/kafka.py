@@ -91,9 +91,9 @@ class KafkaVerbs(Verbs):
 
     def _put(self, event: AnyEvent) -> "Future[Position]":
         sent = self._send(event, self._credentials.headers(event.user_id))
-        if event.type not in QUERY_TYPES:
-            sent.add_done_callback(partial(self._writes.note, event.user_id))
-        return sent
+        if event.type in QUERY_TYPES:
+            return sent
+        return then(sent, partial(self._writes.note, event.user_id))  # known before the caller goes on
 
     def _written(self, user_id: str) -> Position | None:
         return self._writes.last(user_id)

@@ -2,7 +2,6 @@
 
 import threading
 from collections import OrderedDict
-from concurrent.futures import Future
 
 from recallflow.records import Position
 
@@ -16,16 +15,14 @@ class Writes:
         self._last: OrderedDict[str, Position] = OrderedDict()
         self._lock = threading.Lock()
 
-    def note(self, user_id: str, sent: "Future[Position]") -> None:
-        """A write for a user has ended."""
-        if sent.exception() is not None:
-            return
-        position = sent.result()
+    def note(self, user_id: str, position: Position) -> Position:
+        """A write for a user was acknowledged. Returns where it stands."""
         with self._lock:
             known = self._last.pop(user_id, position)
             self._last[user_id] = max(known, position) if known.source == position.source else position
             if len(self._last) > USERS_MAX:
                 self._last.popitem(last=False)
+        return position
 
     def last(self, user_id: str) -> Position | None:
         """Where the last one stands, if it is known."""

@@ -1,10 +1,14 @@
 """What a client remembers of its own writes."""
 
+from contextlib import closing
+from typing import cast
+
 import pytest
 
+from recallflow import RecallClient
 from recallflow.client import writes
+from recallflow.client.kafka import KafkaVerbs
 from recallflow.client.writes import Writes
-from recallflow.errors import DeliveryFailed
 from recallflow.records import Position
 from recallflow.verbs.futures import new_future
 
@@ -13,24 +17,14 @@ def at(offset: int, partition: int = 0) -> Position:
     return Position("memory.events", partition, offset)
 
 
-def noted(known: Writes, user: str, outcome: Position | DeliveryFailed) -> None:
-    sent = new_future()
-    if isinstance(outcome, Position):
-        sent.set_result(outcome)
-    else:
-        sent.set_exception(outcome)
-    known.note(user, sent)
-
-
 def test_the_last_write_of_a_user_is_known_in_whatever_order_they_are_acknowledged() -> None:
     known = Writes()
     assert known.last("ann") is None
     for offset in (3, 5, 4):
-        noted(known, "ann", at(offset))
-    noted(known, "bob", at(9))
-    noted(known, "ann", DeliveryFailed("gone"))
+        known.note("ann", at(offset))
+    known.note("bob", at(9))
     assert (known.last("ann"), known.last("bob")) == (at(5), at(9))
-    noted(known, "ann", at(1, partition=2))  # the topic was made anew, or has grown
+    known.note("ann", at(1, partition=2))  # the topic was made anew, or has grown
     assert known.last("ann") == at(1, partition=2)
 
 
@@ -38,5 +32,22 @@ def test_only_the_latest_users_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(writes, "USERS_MAX", 2)
     known = Writes()
     for number, user in enumerate(["ann", "bob", "ann", "cid"]):
-        noted(known, user, at(number))
+        known.note(user, at(number))
     assert [known.last(user) for user in ("ann", "bob", "cid")] == [at(2), None, at(3)]
+
+
+def test_a_write_is_known_before_its_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, is_on = new_future(), list[bool]()
+    with closing(RecallClient("127.0.0.1:1", "acme")) as client:
+        verbs = cast(KafkaVerbs, client._verbs)
+        monkeypatch.setattr(verbs, "_send", lambda *_: sent)
+        note = Writes.note
+
+        def looked(known: Writes, user: str, position: Position) -> Position:
+            is_on.append(put.done())
+            return note(known, user, position)
+
+        monkeypatch.setattr(Writes, "note", looked)
+        put = verbs.forget("m1", user="ann")
+        sent.set_result(at(3))
+        assert (is_on, put.result(), verbs._written("ann")) == ([False], at(3), at(3))
