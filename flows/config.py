@@ -8,6 +8,7 @@ import logging
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -179,7 +180,9 @@ def default_file(environment: Mapping[str, str]) -> Path | None:
     # the standard wants a relative path to be ignored
     folder = Path(given) if Path(given).is_absolute() else Path(home) / ".config" if home else None
     own = None if folder is None else folder / "recallflow" / "config.toml"
-    return own if own is not None and own.is_file() else None
+    with suppress(OSError):  # a home that is somebody else's, as in a container, has no file of ours
+        return own if own is not None and own.is_file() else None
+    return None
 
 
 def _from_file(path: Path) -> dict[str, Given]:

@@ -12,7 +12,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.cli import main
 from recallflow.credentials import ApiKeyText
 from recallflow.errors import UsageError
-from recallflow.flows.config import VARIABLES, Config, Given, RunSettings, printed, read_config
+from recallflow.flows.config import VARIABLES, Config, Given, RunSettings, default_file, printed, read_config
 from recallflow.flows.settings import Settings
 from recallflow.flows.topics import Topics
 
@@ -87,6 +87,11 @@ def test_every_section_can_stand_in_a_file(write: Callable[[str], Path]) -> None
         RunSettings(metrics_port=9464, skip=("own.memory:0:7",), wait=True),
     )
     assert origins["engine.epoch_ms"] == f"{path}: engine.epoch_ms"
+
+
+def test_a_home_that_cannot_be_looked_into_has_no_file() -> None:
+    home = "/" + "x" * 300  # refused by the system, as the home of another user is
+    assert default_file({"HOME": home}) is None
 
 
 def test_a_flag_comes_before_the_environment_and_that_before_the_file(write: Callable[[str], Path]) -> None:
