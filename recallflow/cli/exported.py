@@ -48,9 +48,13 @@ def written(path: Path | None) -> Iterator[BinaryIO]:
         new.touch(mode=OWNERS_ONLY)
     except OSError as error:
         raise UsageError(f"--out: cannot write {path}: {error.strerror}") from None
-    with new.open("wb") as file:
-        yield file
-    new.replace(path)
+    try:
+        with new.open("wb") as file:
+            yield file
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)  # half of somebody's memories, of which nobody would know
+        raise
 
 
 def write(rows: Iterable[dict[str, Any]], columns: Mapping[str, str], form: str, path: Path | None) -> int:
@@ -107,4 +111,8 @@ def _cell(value: Any, kind: str) -> Any:
         from datetime import datetime
 
         return datetime.fromisoformat(value)
+    if kind == "text" and not isinstance(value, str):  # a topic holds what anybody wrote
+        return orjson.dumps(value).decode()
+    if kind == "number":
+        return float(value) if isinstance(value, int | float) else None
     return value

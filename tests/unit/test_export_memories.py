@@ -10,6 +10,8 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
+from recallflow.cli.exported import ANSWERS, MEMORIES, write
+from recallflow.errors import StorageError
 from recallflow.flows.embedded import process
 from recallflow.flows.export import export
 from recallflow.flows.export_events import memory_events
@@ -120,3 +122,28 @@ def test_a_wrong_call_is_told(
     done = cli("export", *command, "--state-dir", lived)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
+
+
+def test_an_export_that_fails_leaves_nothing_of_anybody(tmp_path: Path) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        yield {"content": "The key is under the mat"}
+        raise StorageError("the disk is gone")
+
+    before = tmp_path / "memories.jsonl"
+    before.write_text("of yesterday")
+    with pytest.raises(StorageError):
+        write(rows(), MEMORIES, "jsonl", before)
+    assert [*tmp_path.iterdir()] == [before]
+    assert before.read_text() == "of yesterday"
+
+
+def test_answers_that_no_engine_wrote_fit_into_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "answers.parquet"
+    rows: list[dict[str, Any]] = [
+        {"query_id": 5, "status": ["ok"], "processing_time_ms": "long"},
+        {"processing_time_ms": 2**63 - 1},
+    ]
+    write(rows, ANSWERS, "parquet", path)
+    first, last = pq.read_table(path).to_pylist()
+    assert (first["query_id"], first["status"], first["processing_time_ms"]) == ("5", '["ok"]', None)
+    assert last["processing_time_ms"] == float(2**63 - 1)
