@@ -69,8 +69,6 @@ from recallflow.queries import (
     EpisodesList as EpisodesList,
     Filters as Filters,
     GraphExplore as GraphExplore,
-)
-from recallflow.queries import (
     GraphFacts as GraphFacts,
     GraphStatus as GraphStatus,
     GraphTrace as GraphTrace,

@@ -7,12 +7,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from recallflow.cli.memory import NOTHING_RELEVANT
 from recallflow.cli.memory_text import ASIDE, WHEN, WHO, one_line, passage, print_block, said_at, who
 from recallflow.samples import SampleQuestion
 
 QUESTION, ANSWER, NONE = "bold", "bold green", "bold yellow"
 NAMES = {"maya": "Maya", "team-atlas": "Team Atlas", "theo": "Theo"}
-NO_ANSWER = "nothing_relevant"  # the warning of an answer that holds none
 _INDENT = "    "
 
 
@@ -29,7 +29,7 @@ def print_answer(
     target: Console, answer: Mapping[str, Any], user: str, now: datetime, expect: Sequence[str] = ()
 ) -> None:
     """The memories of an answer; what stands out is the first that is expected, or else the first."""
-    if NO_ANSWER in {warning["code"] for warning in answer.get("warnings", ())}:
+    if NOTHING_RELEVANT in {warning["code"] for warning in answer.get("warnings", ())}:
         chance = f"a chance of {answer['answerable']:.0%} that anything remembered tells"
         print_block(target, Text.assemble(("no answer", NONE), f": {chance}"), f"{_INDENT}\N{EM DASH} ")
         return

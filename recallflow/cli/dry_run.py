@@ -1,10 +1,7 @@
 """`recallflow replay --dry-run`: what is in logs, before anything of it is stored."""
 
-import sys
 from collections.abc import Sequence
 from typing import Any
-
-import orjson
 
 from recallflow.cli.output import heading, json_line, note, table
 from recallflow.cli.pace import Meter
@@ -114,7 +111,7 @@ def _look(shown: str, log: Log, scope: Scope, embedder: Embedder, survey: Survey
                 survey.refused += 1
                 refused = rejection(survey.events, DeadLetter(item.record, 0, item.error, item.step))
                 shown_record = value[:EXCERPT_BYTES].decode(errors="replace")  # what it was, and where it stood
-                print(orjson.dumps(refused | {"record": shown_record}).decode(), file=sys.stderr)
+                json_line(refused | {"record": shown_record}, stderr=True)
             else:
                 survey.add(item)
             meter.add()

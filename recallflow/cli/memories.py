@@ -15,8 +15,9 @@ from recallflow.cli.output import console, json_line, note
 from recallflow.errors import RecallflowError, UsageError
 
 PAGE_MOST = 1_000  # memories or episodes of one answer
-# Field of a forget's filter → the same in a query's.
+# Flag of `list` → the filter of a query that it stands for.
 _FILTERS = {"--kind": "kinds", "--category": "categories", "--tag": "tags", "--session": "session_ids"}
+# Field of a forget's filter → the same in a query's.
 _SAME = {"session_id": "session_ids", "category": "categories", "tag": "tags", "older_than": "created_before"}
 
 

@@ -86,11 +86,12 @@ def error(text: str) -> None:
     _said(text, "bold red")
 
 
-def json_line(value: Any) -> None:
-    """A value as a line for programs."""
+def json_line(value: Any, *, stderr: bool = False) -> None:
+    """A value as a line for programs; what a terminal would carry out of its texts is escaped as JSON has it."""
     import orjson
 
-    print(orjson.dumps(value).decode(), flush=True)
+    line = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", orjson.dumps(value).decode())
+    print(line, file=sys.stderr if stderr else sys.stdout, flush=True)
 
 
 def clean(text: str) -> str:

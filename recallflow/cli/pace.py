@@ -8,7 +8,7 @@ from typing import Self
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from recallflow.cli.output import console
+from recallflow.cli.output import clean, console
 from recallflow.connectors.lines import BATCH_RECORDS
 
 SHOWN_EVERY_S = 0.1
@@ -47,14 +47,15 @@ class Meter:
 
     def __init__(self, name: str, done: Callable[[], int], total: int, clock: Clock = time.monotonic) -> None:
         """`done`: how many of `total` bytes are read."""
-        self._name, self._done, self._total, self._clock = name, done, total, clock
+        self._name, self._done, self._total, self._clock = clean(name), done, total, clock
         self.events = 0
         target = console(stderr=True)
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"),
-            TimeRemainingColumn(), console=target, disable=not target.is_terminal, transient=True,
+            TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(),
+            TextColumn("{task.fields[said]}"), TimeRemainingColumn(),
+            console=target, disable=not target.is_terminal, transient=True,
         )  # fmt: skip
-        self._task = self._bar.add_task(name, total=total, said="")
+        self._task = self._bar.add_task(self._name, total=total, said="")
         self._begun = clock()
         self._shown = self._said = self._begun
 

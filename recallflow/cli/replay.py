@@ -154,12 +154,12 @@ def _scope(options: argparse.Namespace) -> "Scope":
 
 
 def _tell(done: Replayed, *, as_json: bool) -> None:
-    from recallflow.cli.output import json_line
+    from recallflow.cli.output import clean, json_line
 
     if as_json:
         json_line(done._asdict() | {"rejects": str(done.rejects), "rate": round(done.rate, 1)})
     else:
-        print(done.text())
+        print(clean(done.text()))
 
 
 def _to_kafka(chosen: "Config", jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> None:

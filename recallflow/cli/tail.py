@@ -1,7 +1,6 @@
 """`recallflow tail`: what goes into the topics and comes out of them, as it happens."""
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -84,7 +83,6 @@ def _is_wanted(key: bytes, options: argparse.Namespace) -> bool:
 def _print(message: Any, topics: "Topics", options: argparse.Namespace) -> None:
     if options.json:
         json_line(record_of(message))
-        sys.stdout.flush()  # who reads it waits for each
         return
     name = next(name for name in FOLLOWED if getattr(topics, name) == message.topic())
     console().print(line_of(message, name, goes_in=FOLLOWED[name]), no_wrap=True, overflow="ellipsis")

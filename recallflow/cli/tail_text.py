@@ -1,6 +1,6 @@
 """A record of a topic in one line."""
 
-from datetime import datetime
+import time
 from typing import Any
 
 import orjson
@@ -20,8 +20,9 @@ _LABELS = {
 
 def line_of(message: Any, name: str, *, goes_in: bool) -> Text:
     """When, in or out, what, whose, and what it says in short."""
-    at_ms = message.timestamp()[1]
-    when = f"{datetime.fromtimestamp(max(at_ms, 0) / 1000).astimezone():%H:%M:%S}"
+    from recallflow.connectors.kafka.messages import time_ms
+
+    when = time.strftime("%H:%M:%S", time.localtime(time_ms(message) / 1_000))
     label, style = _LABELS[name]
     return Text.assemble(
         (when, WHEN),

@@ -1,13 +1,20 @@
 """What commands print for people: as wide as the terminal, whole lines elsewhere, colours where they are wanted."""
 
+import io
 import os
 import pty
 import subprocess
 import sys
 import termios
 from collections.abc import Callable
+from unittest.mock import Mock
 
+import orjson
 import pytest
+
+from recallflow.cli.output import json_line
+from recallflow.cli.pace import Meter
+from recallflow.cli.tail_text import line_of
 
 LONG = "The spare key hangs behind the third jar from the left, where nobody but Ann would look for it at all. " * 2
 SHOW = f"""
@@ -87,3 +94,26 @@ def test_colours_can_be_had_in_a_pipe(name: str) -> None:
     done = piped(**{name: "1", "TERM": "xterm-256color"})
     assert "\x1b[1mKeys" in done.stdout
     assert len(done.stdout.splitlines()) == 5
+
+
+def test_a_line_of_json_moves_no_terminal_and_is_the_same_text(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "tea\x1b[2J \x9b2J \x7f\n"
+    json_line({"content": text})
+    line = capsys.readouterr().out
+    assert not {"\x1b", "\x9b", "\x7f"} & {*line}
+    assert orjson.loads(line) == {"content": text}
+
+
+def test_a_log_with_any_name_is_metered_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Meter("chats [2024] [/old]\x1b[2J.json", lambda: 1, 2):
+        pass
+    assert "chats [2024] [/old]\N{REPLACEMENT CHARACTER}[2J.json" in stream.getvalue()
+
+
+def test_a_record_of_any_time_is_one_line() -> None:
+    message = Mock(**{"timestamp.return_value": (1, 2**62), "key.return_value": b"acme/ann",
+                      "value.return_value": b"{}"})  # fmt: skip
+    assert "acme/ann" in line_of(message, "memory", goes_in=True).plain
