@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from recallflow.decisions import History
-from recallflow.errors import RecallflowError, UsageError
+from recallflow.errors import UsageError
 from recallflow.flows.config import Config
 from recallflow.flows.local import LocalService, open_local
 from recallflow.state.lock import command
@@ -66,8 +66,9 @@ class OwnThread:
         self.stop()
         if os.getpid() == self._pid:
             self._thread.join()
-            if self._failure is not None:
-                raise self._failure
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
 
     def _check_ours(self) -> None:
         if os.getpid() != self._pid:
@@ -107,7 +108,7 @@ _open = WeakSet[OwnThread]()
 def _close_all() -> None:
     """Daemon threads are stopped wherever they are as a program ends: these are to be through by then."""
     for one in [*_open]:
-        with suppress(RecallflowError):  # the engine's log says it
+        with suppress(Exception):  # the engine's log says it
             one.close()
 
 

@@ -80,7 +80,9 @@ def perform(arguments: Sequence[str] | None) -> int:
     try:
         options = parser.parse_args(arguments)
         with native_stderr_aside(shown=options.debug), hooked(options.debug):
-            logging.basicConfig(stream=sys.stderr, format="recallflow: %(message)s", level=logging.WARNING)
+            handler = logging.StreamHandler(sys.stderr)
+            handler.addFilter(lambda record: record.name != "recallflow.flows.local")  # the command itself says it
+            logging.basicConfig(handlers=[handler], format="recallflow: %(message)s", level=logging.WARNING)
             code = _run(options)
     except SystemExit as end:  # argparse, after help or a mistake
         code = end.code if isinstance(end.code, int) else 0
