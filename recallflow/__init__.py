@@ -35,9 +35,11 @@ def __getattr__(name: str) -> Any:
     if find_spec(f"{__name__}.{name}") is not None:  # a module of ours: Python looks here before it imports it
         raise AttributeError(name)
     try:
-        return getattr(import_module(APART.get(name, "recallflow.public")), name)
+        found = getattr(import_module(APART.get(name, "recallflow.public")), name)
     except ModuleNotFoundError as error:
         to_install = import_module("recallflow.extras").way_out(error)
         if to_install is None:
             raise
         raise ImportError(f"recallflow.{name}: {to_install}") from None
+    globals()[name] = found  # so that it is looked for once
+    return found
