@@ -75,7 +75,7 @@ def test_a_log_is_sent_once_however_often_the_command_runs(
     first, again = command(*replay), command(*replay)
     assert first.returncode == 0, first.stderr
     assert f"20 events sent to {topic}; 1 refused" in first.stdout
-    assert f"0 events sent to {topic}, 21 before were sent by an earlier run" in again.stdout
+    assert f"0 events sent to {topic}, 21 before were there from an earlier run" in again.stdout
     sent = [(key, orjson.loads(value)) for key, value in values(broker, topic)]
     assert sorted(event["content"] for _, event in sent) == sorted(f"line {n}" for n in range(20))
     assert all(key == f"log/{event['user_id']}".encode() for key, event in sent)
