@@ -31,7 +31,7 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "verify",
         help="read everything, and report all that is wrong",
         description="Reads everything, and reports all that is wrong; then it ends with 1.",
-        examples=("recallflow state verify --state-dir memory",),
+        examples=("recallflow state verify --state-dir engine",),
     )
     verifying.add_argument("--json", action="store_true", help="print as JSON")
     verifying.set_defaults(run=run_verify)
@@ -55,7 +55,7 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "rebuild",
         help="have the next run read again what the state lost",
         description="Has the next run read again from the log what the state lost.",
-        examples=("recallflow state rebuild --state-dir engine",),
+        examples=("recallflow state rebuild --state-dir engine --bootstrap-servers localhost:9092",),
     )
     rebuilding.add_argument(
         "--give-up-unanswered",

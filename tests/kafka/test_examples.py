@@ -33,6 +33,7 @@ def shell(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     fields = ("memory", "queries", "control", "responses", "receipts", "enrichment", "results", "dead_letters")
     named = {f"RECALLFLOW_TOPICS_{one.upper()}": getattr(Topics(), one) + suffix for one in fields}
     surroundings = os.environ | named | {"XDG_STATE_HOME": str(folder), "OPENAI_API_KEY": "none"}
+    surroundings["RECALLFLOW_RUN_SESSION_TIMEOUT_S"] = "6"
     surroundings["PATH"] = f"{Path(sys.executable).parent}:{surroundings['PATH']}"
 
     def words(line: str) -> list[str]:
@@ -71,7 +72,7 @@ def shell(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def test_an_example_works_as_it_stands(shell: Shell, example: str) -> None:
     line = example
     if example.startswith(UNTIL_STOPPED):
-        line = f"timeout --signal TERM 20 {example}; [ $? = 124 ]"
+        line = f"timeout --signal TERM 20 {example} || [ $? = 124 ]"
         line = line.replace("recallflow run ", "recallflow run --deployment beside ")
     ended = shell(line)
     heads = (0, 141) if "| head" in example else (0,)
