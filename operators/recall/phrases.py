@@ -49,7 +49,7 @@ PLAIN: Mapping[str, str] = MappingProxyType(
         "related": "linked in the graph to one of the memories nearest to the question",
         "episode": "from a conversation that fits",
         "sealed": "fits, but its text cannot be opened to show where",
-        "filler": "nothing speaks for it: it fills up the answer",
+        "filler": "nothing that is remembered fits better",
     }
 )
 

@@ -177,8 +177,8 @@ def _confirmed(engine: Engine, options: argparse.Namespace, chosen: Mapping[str,
     target = console(stderr=True)
     if options.id is not None:
         memory = _asked(engine, "memory.get", {"memory_id": options.id})["versions"][-1]
-        told = Text.assemble((f"{who(memory)}:", WHO), f" {one_line(memory['content'])}")
-        print_block(target, told)
+        shown = Text.assemble((f"{who(memory)}:", WHO), f" {one_line(memory['content'])}")
+        print_block(target, shown)
         question = "Forget it for good?"
     else:
         filters = {_SAME[name]: given if name == "older_than" else [given] for name, given in chosen.items()}

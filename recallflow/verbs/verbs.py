@@ -262,11 +262,6 @@ class Verbs(ABC):
         """Sees what was sent to its end, and fails what is still asked with UsageError. A second call does nothing."""
 
 
-def _added(names: Sequence[str | None], positions: Sequence[Position]) -> Added:
-    ids = tuple(name or str(position) for name, position in zip(names, positions, strict=True))
-    return Added(ids, tuple(positions))
-
-
 def _given(**fields: Any) -> dict[str, Any]:
     """Those that are given."""
     return {name: value for name, value in fields.items() if value is not None}
