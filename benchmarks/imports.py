@@ -145,7 +145,7 @@ def embedded(folder: Path, size: int, environment: dict[str, str]) -> None:
     lines(log, size)
     where = ("--embedded", "--state-dir", state, "--create", "--embedder", "hash")
     kills, runs = killed_until_done(("replay", log, *where), environment, 3, max(4.0, size / 4000))
-    info = json.loads(ended(("state", "info", "--state-dir", state), environment).out)
+    info = json.loads(ended(("state", "info", "--json", "--state-dir", state), environment).out)
     report("embedded", size, info["memories"], kills, runs)
 
 

@@ -292,7 +292,7 @@ def replay(start: Callable[..., subprocess.Popen[bytes]]) -> Callable[..., None]
     print the traceback of every later error in this one."""
 
     def run(state_dir: Path, log: Path, *options: str) -> None:
-        engine = start("replay", log, "--embedded", "--state-dir", state_dir, *options)
+        engine = start("replay", log, "--embedded", "--create", "--state-dir", state_dir, *options)
         _, err = engine.communicate()
         assert engine.returncode == 0, err
 

@@ -308,7 +308,7 @@ def test_a_replay_killed_and_continued_ends_as_one_that_never_was(
     state_dir, noted = tmp_path / "s", tmp_path / "rejects.jsonl"
     options = ["--workers", workers, "--rejects", str(noted)]
     for share in (0.1, 0.4):
-        engine = start("replay", replayed.log, "--embedded", "--state-dir", state_dir, *options)
+        engine = start("replay", replayed.log, "--embedded", "--create", "--state-dir", state_dir, *options)
         wait_for_progress(engine, noted, int(share * len(replayed.rejects)))
         engine.kill()
         assert engine.wait() == -signal.SIGKILL
