@@ -13,7 +13,7 @@ import numpy as np
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.messages import record_of, time_ms
-from recallflow.connectors.kafka.sink import identity_of
+from recallflow.connectors.kafka.outgoing import identity_of
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
 from recallflow.flows.begin import Begin, ends
 from recallflow.flows.sent import sent_before

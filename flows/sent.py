@@ -13,8 +13,8 @@ from confluent_kafka import Consumer
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.messages import time_ms
+from recallflow.connectors.kafka.outgoing import identity_of
 from recallflow.connectors.kafka.partitions import part_name
-from recallflow.connectors.kafka.sink import identity_of
 from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, NewConsumer, TopicReader
 from recallflow.records import Position
 

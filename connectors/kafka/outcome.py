@@ -8,9 +8,9 @@ import orjson
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.dead_letters import Letter
+from recallflow.connectors.kafka.outgoing import identity_of
 from recallflow.connectors.kafka.patience import Patience
-from recallflow.connectors.kafka.sink import TAIL, identity_of
-from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
 from recallflow.records import Position
 
 LOOK_S = 0.2  # between two looks

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from recallflow.connectors.kafka.messages import Headers
+from recallflow.connectors.kafka.messages import Headers, headers_of
 
 SOURCE_HEADER = "recallflow-source"
 NUMBER_HEADER = "recallflow-output"
@@ -43,3 +44,10 @@ class Outgoing:
 def headers_bytes(headers: Headers) -> int:
     """The size of headers within a record."""
     return sum(len(name.encode()) + len(value or b"") + HEADER_BYTES for name, value in headers)
+
+
+def identity_of(message: Any) -> list[Identity]:
+    """The identity of an output; none of another's record."""
+    headers = dict(headers_of(message) or ())
+    source, number = headers.get(SOURCE_HEADER), headers.get(NUMBER_HEADER)
+    return [(source, number)] if source is not None and number is not None else []

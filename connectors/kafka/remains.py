@@ -14,8 +14,7 @@ from recallflow.connectors.kafka.admin import CONFIGS_S
 from recallflow.connectors.kafka.messages import time_ms
 from recallflow.connectors.kafka.patience import Patience
 from recallflow.connectors.kafka.sender import Sender
-from recallflow.connectors.kafka.sink import TAIL
-from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
 from recallflow.owner import Owner
 
 COMPACT, DELETE = "compact", "delete"

@@ -21,15 +21,12 @@ from bytewax.outputs import FixedPartitionedSink, StatefulSinkPartition
 from recallflow.brokers.options import KafkaOptions
 from recallflow.checked import Checked
 from recallflow.connectors.kafka.closing import Closing
-from recallflow.connectors.kafka.messages import headers_of, time_ms
-from recallflow.connectors.kafka.outgoing import NUMBER_HEADER, SOURCE_HEADER, Identity, Outgoing
+from recallflow.connectors.kafka.messages import time_ms
+from recallflow.connectors.kafka.outgoing import Identity, Outgoing, identity_of
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.patience import OUTAGE_S, Patience
 from recallflow.connectors.kafka.sender import FLUSH_STEP_S, Sender
-from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, TopicReader
-
-# At the end of a partition the broker would hold a fetch back for half a second, and a start reads many tails.
-TAIL = {"fetch.wait.max.ms": 10, **UNCOMMITTED}
+from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
 
 _log = logging.getLogger(__name__)
 
@@ -234,10 +231,3 @@ def read_tail(
             return [], high
         found = [identity for message in reader.read_to_end(topic, number, begin) for identity in identity_of(message)]
         return found, reader.ends[number]
-
-
-def identity_of(message: Any) -> list[Identity]:
-    """The identity of an output; none of another's record."""
-    headers = dict(headers_of(message) or ())
-    source, number = headers.get(SOURCE_HEADER), headers.get(NUMBER_HEADER)
-    return [(source, number)] if source is not None and number is not None else []

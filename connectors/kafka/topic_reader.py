@@ -19,6 +19,8 @@ TRY_AGAIN_S = 0.1
 POLL_S = 0.5
 # Our own outputs are in no transaction; somebody else's that is open must not hide them.
 UNCOMMITTED = {"isolation.level": "read_uncommitted"}
+# At the end of a partition the broker would hold a fetch back for half a second, and a start reads many tails.
+TAIL = {"fetch.wait.max.ms": 10, **UNCOMMITTED}
 
 _log = logging.getLogger(__name__)
 
