@@ -8,12 +8,6 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from bytewax import operators as op
-from bytewax.dataflow import Dataflow
-from bytewax.recovery import RecoveryConfig
-from bytewax.run import cli_main
-from bytewax.testing import TestingSink, TestingSource
-
 from recallflow.errors import DiskFull, StateError, StateInUse, StorageError
 from recallflow.flows.begin import Begin
 from recallflow.flows.behind import behind, lack
@@ -58,6 +52,12 @@ def _check_recovery(state_dir: Path) -> None:
 
 def _resume_a_copy(state_dir: Path) -> None:
     """Bytewax judges its own store when it resumes: a flow without records resumes a copy of it."""
+    from bytewax import operators as op
+    from bytewax.dataflow import Dataflow
+    from bytewax.recovery import RecoveryConfig
+    from bytewax.run import cli_main
+    from bytewax.testing import TestingSink, TestingSource
+
     flow = Dataflow(FLOW_ID)
     op.output("out", op.input("in", flow, TestingSource([])), TestingSink([]))
     with tempfile.TemporaryDirectory(prefix="recallflow-") as folder:

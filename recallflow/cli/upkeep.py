@@ -113,11 +113,12 @@ def run_restore(options: argparse.Namespace) -> int:
 def run_rebuild(options: argparse.Namespace) -> int:
     from recallflow.flows.behind import lack
     from recallflow.flows.encryption import open_at_rest
-    from recallflow.flows.give_up import give_up_unanswered
     from recallflow.flows.rebuild import rebuild
 
     chosen = config(options)
     if options.give_up_unanswered:
+        from recallflow.flows.give_up import give_up_unanswered
+
         gave_up = give_up_unanswered(chosen.named_state_dir(), chosen.kafka, chosen.topics.queries)
         print("\n".join(map(paragraph, GAVE_UP if gave_up.store else GAVE_UP_QUERIES)))
         what = "queries up to the end, answered or not" if gave_up.store else "queries that were never answered"
