@@ -5,9 +5,10 @@ from pathlib import Path
 
 from recallflow.connectors.lines import Delivered, IteratorFeed
 from recallflow.decisions import History
-from recallflow.flows.embedded import TOPIC, Embedded, Processed
+from recallflow.flows.embedded import Embedded, Processed
 from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
+from recallflow.state.directory import ONE_RUNS_LOG
 
 
 def through_dataflow(
@@ -25,5 +26,5 @@ def through_dataflow(
             processed.add(offset - first[0] + 1, output)
 
     with Embedded.open(settings, state_dir, decisions) as embedded:
-        run_lines(embedded, TOPIC, open_feed, collect, rewinds=False)
+        run_lines(embedded, ONE_RUNS_LOG, open_feed, collect, rewinds=False)
     return processed

@@ -24,6 +24,11 @@ ELSEWHERE = ("recallflow reembed", "recallflow keys revoke")
 Shell = Callable[[str], "subprocess.CompletedProcess[str]"]
 
 
+def _makes_a_key(example: str) -> bool:
+    """From then on each record needs one: such an example comes last."""
+    return example.startswith("recallflow keys create")
+
+
 @pytest.fixture(scope="module")
 def shell(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """Runs a line in a folder with what examples name; an engine runs beside it."""
@@ -54,8 +59,8 @@ def shell(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     assert made.returncode == 0, made.stderr
     line = f"exec recallflow run --bootstrap-servers {KAFKA} --state-dir beside --create"
     engine = subprocess.Popen(words(line), cwd=folder, env=surroundings, stderr=subprocess.DEVNULL)
-    told = run(f"recallflow remember tea --timeout-s 120 --bootstrap-servers {KAFKA}")
-    assert told.returncode == 0, told.stderr
+    remembered = run(f"recallflow remember tea --timeout-s 120 --bootstrap-servers {KAFKA}")
+    assert remembered.returncode == 0, remembered.stderr
     yield run
     engine.kill()
     engine.wait()
@@ -66,7 +71,7 @@ def shell(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     "example",
     sorted(
         (one for one in EXAMPLES if not one.startswith(ELSEWHERE)),
-        key=lambda one: one.startswith("recallflow keys create"),  # from then on each record needs one
+        key=_makes_a_key,
     ),
 )
 def test_an_example_works_as_it_stands(shell: Shell, example: str) -> None:
