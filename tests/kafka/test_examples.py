@@ -29,6 +29,9 @@ def _makes_a_key(example: str) -> bool:
     return example.startswith("recallflow keys create")
 
 
+RUN_HERE: list[str] = sorted((one for one in EXAMPLES if not one.startswith(ELSEWHERE)), key=_makes_a_key)
+
+
 @pytest.fixture(scope="module")
 def shell(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """Runs a line in a folder with what examples name; an engine runs beside it."""
@@ -67,13 +70,7 @@ def shell(broker: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.mark.needs("bash")
-@pytest.mark.parametrize(
-    "example",
-    sorted(
-        (one for one in EXAMPLES if not one.startswith(ELSEWHERE)),
-        key=_makes_a_key,
-    ),
-)
+@pytest.mark.parametrize("example", RUN_HERE)
 def test_an_example_works_as_it_stands(shell: Shell, example: str) -> None:
     line = example
     if example.startswith(UNTIL_STOPPED):
