@@ -25,15 +25,15 @@ def _row(message: Any) -> dict[str, Any]:
         response = orjson.loads(value)
     except orjson.JSONDecodeError:
         response = value.decode(errors="replace")
-    told = response if isinstance(response, dict) else {}
+    fields = response if isinstance(response, dict) else {}
     return {
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),
         "appended_at": format_time(time_ms(message)),
         "key": (message.key() or b"").decode(errors="replace"),
-        "query_id": told.get("query_id"),
-        "status": told.get("status"),
-        "processing_time_ms": told.get("processing_time_ms"),
+        "query_id": fields.get("query_id"),
+        "status": fields.get("status"),
+        "processing_time_ms": fields.get("processing_time_ms"),
         "response": response,
     }
