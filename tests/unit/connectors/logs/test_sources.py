@@ -67,12 +67,15 @@ def archive(path: Path, files: dict[str, bytes]) -> Path:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("log.jsonl.gz", gzip.compress(LINES)),
-        ("log.jsonl.gz", gzip.compress(LINES[:1000]) + gzip.compress(LINES[1000:])),  # two in a row, as logrotate does
+        ("log.jsonl.gz", gzip.compress(LINES, mtime=0)),
+        (
+            "log.jsonl.gz",
+            gzip.compress(LINES[:1000], mtime=0) + gzip.compress(LINES[1000:], mtime=0),
+        ),  # two in a row, as logrotate does
         ("log.jsonl.zst", zstd(LINES)),
         ("log.jsonl.zst", zstd(LINES[:1000], LINES[1000:])),
         ("log.jsonl.gz", LINES),  # a browser decompressed it and kept the name
-        ("log.jsonl", gzip.compress(LINES)),
+        ("log.jsonl", gzip.compress(LINES, mtime=0)),
     ],
 )
 def test_what_is_compressed_is_read_by_what_it_is(write: Write, name: str, content: bytes) -> None:
@@ -128,7 +131,7 @@ def test_a_folder_is_read_like_an_archive(write: Write, tmp_path: Path) -> None:
     [
         ("x.zip", b"PK\x03\x04" + b"\x00" * 100, "not a zip file"),
         ("x.zip", b"PK\x05\x06" + b"\x00" * 18, "an archive without files"),
-        ("x.gz", gzip.compress(LINES)[:8], "cannot be read on"),
+        ("x.gz", gzip.compress(LINES, mtime=0)[:8], "cannot be read on"),
         ("x.zst", zstd(LINES)[:6], "cannot be read on|blank lines only"),
     ],
 )
@@ -204,7 +207,7 @@ class Piped:
         self.buffer = io.BytesIO(content)
 
 
-@pytest.mark.parametrize("content", [LINES, gzip.compress(LINES), zstd(LINES)])
+@pytest.mark.parametrize("content", [LINES, gzip.compress(LINES, mtime=0), zstd(LINES)])
 def test_standard_input_is_read_as_often_as_it_takes(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", Piped(content))
     (log,) = logs_of("-")
