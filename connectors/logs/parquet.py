@@ -6,6 +6,7 @@ from tempfile import TemporaryFile
 from typing import Any, BinaryIO, cast
 
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+from recallflow.connectors.logs.openai import Conversations
 from recallflow.connectors.logs.tables import Columns, mapped, row_events
 from recallflow.errors import UsageError
 
@@ -31,11 +32,11 @@ def parquet_format(columns: Columns) -> LogFormat:
                 names = table.schema_arrow.names
                 _check(source.name, names, columns)
                 fields = mapped(dict.fromkeys(names, ""), columns)
-                number = 0
+                number, conversations = 0, Conversations(source.name, scope)
                 for batch in table.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
                     for row in _rows(batch):
                         number += 1
-                        yield from row_events(row, fields, number, scope)
+                        yield from row_events(row, fields, number, scope, conversations)
             except (ArrowException, OSError) as error:
                 reason = str(error).partition("\n")[0]
                 raise UsageError(f"{source.name}: cannot be read as Parquet ({reason}); is it complete?") from None

@@ -173,7 +173,7 @@ def _standard_input() -> Source:
     opens = partial(_Shared, file, size)
     if file is not given:
         weakref.finalize(opens, file.close)
-    return _file("standard input", STANDARD_INPUT, size, opens)
+    return _file("standard input", "standard-input", size, opens)
 
 
 def _spool(given: BinaryIO, file: BinaryIO) -> None:

@@ -10,7 +10,7 @@ import orjson
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, parsed, written_lines
 from recallflow.connectors.logs.encoding import EVENT_BYTES, encoded
 from recallflow.connectors.logs.model import HEAD_BYTES, Head, LogFormat, LogSource, Scope
-from recallflow.connectors.logs.openai import element_events
+from recallflow.connectors.logs.openai import Conversations
 from recallflow.fields import written_time
 from recallflow.parsing import EVENT_TYPES
 
@@ -51,10 +51,16 @@ def mapped(names: Mapping[str, str], columns: Columns) -> dict[str, str]:
     return found
 
 
-def row_events(row: dict[str, Any], fields: Mapping[str, str], number: int, scope: Scope) -> Iterator[bytes]:
-    """The events of a row: one, or as many as there are in its `messages`. `fields`: column → field."""
+def row_events(
+    row: dict[str, Any], fields: Mapping[str, str], number: int, scope: Scope, conversations: Conversations
+) -> Iterator[bytes]:
+    """The events of a row: one, or as many as there are in its `messages`. `fields`: column → field. A column that
+    is called like a field which another column was named for stays beside it."""
+    named = {*fields.values()}
     element = {
-        fields.get(column, column): plain(value, scope.zone) for column, value in row.items() if value is not None
+        fields.get(column, f"{column} (column)" if column in named else column): plain(value, scope.zone)
+        for column, value in row.items()
+        if value is not None
     }
     if "timestamp" in element:
         element["timestamp"] = _time(element["timestamp"])
@@ -67,7 +73,7 @@ def row_events(row: dict[str, Any], fields: Mapping[str, str], number: int, scop
         return
     if "messages" not in element:
         element.setdefault("role", "user")
-    yield from element_events(scope, element, number)
+    yield from conversations.events(element, number)
 
 
 def plain(value: Any, zone: tzinfo) -> Any:
@@ -108,13 +114,14 @@ def lines_format(columns: Columns) -> LogFormat:
     """JSON lines, or a JSON array, of rows whose columns somebody named."""
 
     def read(source: LogSource, scope: Scope) -> Iterator[bytes]:
+        conversations = Conversations(source.name, scope)
         with source.open() as file:
             as_document = is_document(file.read(HEAD_BYTES))
         with source.open() as file:
             for number, text in enumerate(elements(file) if as_document else written_lines(file), start=1):
                 row = parsed(text)
                 if isinstance(row, dict):
-                    yield from row_events(row, mapped(row, columns), number, scope)
+                    yield from row_events(row, mapped(row, columns), number, scope, conversations)
                 else:
                     yield text[:EVENT_BYTES] if row is None else orjson.dumps(row)
 

@@ -33,7 +33,7 @@ OPENAI = [
         "id": "chat-7",
         "created": 1_700_000_000,
         "messages": [
-            {"role": "user", "content": "Which moss grows on the north wall?"},
+            {"role": "user", "content": "Which moss grows on the north wall?", "id": "moss"},
             {"role": "assistant", "content": "Silvergreen bryum, most likely."},
         ],
     },
@@ -277,8 +277,22 @@ def test_openai_chats_go_to_the_owner_that_is_given(cli: Cli, tmp_path: Path, js
     done = cli("replay", log, "--embedded", "--state-dir", tmp_path / "s", *owner)
     assert replayed(done) == ["chats.jsonl: 3 events"]
     assert "Silvergreen bryum" in cli("ask", "What moss is on the wall?", *owner, "--state-dir", tmp_path / "s").stdout
-    stored = memory_of(cli, tmp_path / "s", "chat-7-1", user_id="kim", environment="staging")
+    stored = memory_of(cli, tmp_path / "s", "moss", user_id="kim", environment="staging")
     assert (stored["session_id"], stored["created_at"]) == ("chat-7", "2023-11-14T22:13:20Z")
+
+
+def test_two_chats_without_ids_are_both_remembered_and_once(cli: Cli, tmp_path: Path, jsonl: Jsonl) -> None:
+    logs = [tmp_path / "one.jsonl", tmp_path / "two.json"]
+    logs[0].write_bytes(jsonl({"role": "user", "content": "hi"}, {"role": "user", "content": "Plums are ripe."}))
+    logs[1].write_bytes(b'[{"role":"user","content":"hi"},{"role":"user","content":"Pears are not."}]')
+    done = cli("replay", *logs, "--embedded", "--state-dir", tmp_path / "s")
+    assert replayed(done) == ["one.jsonl: 2 events", "two.json: 2 events"]
+    with logs[0].open("ab") as grown:
+        grown.write(jsonl({"role": "user", "content": "Quinces are."}))
+    (tmp_path / "moved").mkdir()
+    logs[0].rename(tmp_path / "moved" / "one.jsonl")  # it is read from its beginning
+    cli("replay", tmp_path / "moved" / "one.jsonl", logs[1], "--embedded", "--state-dir", tmp_path / "s")
+    assert info(cli, tmp_path / "s")["memories"] == 5
 
 
 def test_locomo_samples_are_users_with_speakers(cli: Cli, tmp_path: Path) -> None:

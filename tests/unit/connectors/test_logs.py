@@ -1,6 +1,7 @@
 """Every format yields what the decode step can judge, and loses nothing."""
 
 import io
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -209,13 +210,14 @@ def test_a_conversation_gives_its_messages_what_they_lack(write: Callable[[bytes
         "tenant_id": "acme",
         "user_id": "bo",
         "environment": "test",
-        "id": "trip-1",
+        "id": first["id"],
         "session_id": "trip",
         "timestamp": 1767225600500,
         "role": "user",
         "content": "hello",
         "name": "Bo",
     }
+    assert re.fullmatch("trip-1-[0-9a-f]{16}", first["id"])
     assert (second["id"], second["timestamp"], second["role"]) == ("own-id", 1767225601000, "assistant")
 
 
@@ -233,24 +235,53 @@ def test_every_layout_says_the_same(write: Callable[[bytes], Path], content: byt
     path = write(content)
     found = events(path)
     assert [(event["session_id"], event["id"], event["content"]) for event in found] == [
-        ("conversation-1", "conversation-1-1", "hello"),
-        ("conversation-1", "conversation-1-2", "hello"),
+        ("log-1", "log-1-1-6c4347392d3cddf8", "hello"),
+        ("log-1", "log-1-2-3f98406314678c05", "hello"),
     ]
     assert all(is_valid(event) for event in found)
     assert len(read_log(path)) == 2
 
 
+def ids(path: Path) -> list[str]:
+    return [event["id"] for event in events(path)]
+
+
+def messages(*said: str) -> list[bytes]:
+    return [orjson.dumps({"role": "user", "content": one}) for one in said]
+
+
+@pytest.mark.parametrize("layout", [b"\n".join, lambda said: b'{"messages":[' + b",".join(said) + b"]}"])
+def test_logs_without_ids_do_not_collide(tmp_path: Path, layout: Callable[[list[bytes]], bytes]) -> None:
+    """Neither with one of another name that says the same, nor with one of the same name that says something else."""
+
+    def written(name: str, *said: str) -> list[str]:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(layout(messages(*said)))
+        return ids(path)
+
+    one = written("one.jsonl", "hi", "A")
+    assert {*one}.isdisjoint(written("two.jsonl", "hi", "A"))
+    assert {*one}.isdisjoint(written("elsewhere/one.jsonl", "hello", "A"))
+    assert written("again/one.jsonl", "hi", "A") == one
+    assert written("one.jsonl", "hi", "A", "B")[:2] == one  # it grew
+
+
 def test_conversations_are_told_apart(write: Callable[[bytes], Path]) -> None:
     line = b'{"messages":[' + MESSAGE + b"]}\n"
-    ids = [event["id"] for event in events(write(line * 2 + b'{"thread_id":7,"messages":[' + MESSAGE + b"]}"))]
-    assert ids == ["conversation-1-1", "conversation-2-1", "7-1"]
+    ids = [
+        event["id"].rpartition("-")[0]
+        for event in events(write(line * 2 + b'{"thread_id":7,"messages":[' + MESSAGE + b"]}"))
+    ]
+    assert ids == ["log-1-1", "log-2-1", "7-1"]
 
 
 def test_bare_messages_may_name_their_conversation(write: Callable[[bytes], Path]) -> None:
     path = write(b'{"role":"user","content":"a","conversation_id":"x","timestamp":"2026-01-01T00:00:00Z"}\n' + MESSAGE)
     first, second = events(path)
-    assert (first["session_id"], first["id"], first["timestamp"]) == ("x", "x-1", "2026-01-01T00:00:00Z")
-    assert (second["session_id"], second["id"]) == ("conversation-1", "conversation-1-2")
+    assert (first["session_id"], first["timestamp"]) == ("x", "2026-01-01T00:00:00Z")
+    assert second["session_id"] == "log-1"
+    assert [one["id"].rpartition("-")[0] for one in (first, second)] == ["x-1", "log-1-2"]
 
 
 def test_tool_calls_go_into_metadata(write: Callable[[bytes], Path]) -> None:
@@ -311,7 +342,7 @@ def test_an_openai_line_that_is_no_json_passes_through(write: Callable[[bytes], 
 
 def test_a_byte_order_mark_costs_no_message(write: Callable[[bytes], Path]) -> None:
     found = events(write(b"\xef\xbb\xbf" + MESSAGE + b"\n" + MESSAGE))
-    assert [event["id"] for event in found] == ["conversation-1-1", "conversation-1-2"]
+    assert found == events(write(MESSAGE + b"\n" + MESSAGE))
 
 
 def test_a_long_conversation_in_one_line_is_read(write: Callable[[bytes], Path]) -> None:
@@ -324,7 +355,7 @@ def test_nesting_deeper_than_can_be_written_is_refused_as_that(write: Callable[[
     deep = b"[" * 500 + b"]" * 500
     path = write(b'{"role":"user","content":"x","metadata":{"a":' + deep + b"}}")
     (event,) = events(path)
-    assert (event["id"], event["role"], event["content"]) == ("conversation-1-1", "user", "x")
+    assert (event["session_id"], event["role"], event["content"]) == ("log-1", "user", "x")
     (value,) = read_log(path)
     with pytest.raises(InvalidRecord, match="nested more than 201 levels deep"):
         parse(value)

@@ -47,10 +47,11 @@ def test_columns_are_guessed_and_the_rest_is_metadata(tmp_path: Path) -> None:
     first, second, third, _ = read(written(tmp_path / "t.parquet", table))
     assert first == {
         "tenant_id": "acme", "user_id": "ann", "environment": "test", "type": "message", "session_id": "7",
-        "id": "7-1", "role": "user", "content": "one", "name": "Bo",
+        "id": first["id"], "role": "user", "content": "one", "name": "Bo",
         "metadata": {"score": 0.5, "price": 1.5, "raw": "\ufffd", "day": "2024-03-01"},
     }  # fmt: skip
-    assert (second["content"], "name" in second, second["id"]) == ("two", False, "7-2")
+    assert (second["content"], "name" in second, second["session_id"]) == ("two", False, "7")
+    assert [one["id"].rpartition("-")[0] for one in (first, second)] == ["7-1", "7-2"]
     assert "content" not in third  # and so it is refused with its field named, not left out
 
 
@@ -100,11 +101,20 @@ def test_a_day_and_seconds_since_1970_are_times(tmp_path: Path) -> None:
 def test_conversations_in_a_column_are_messages(tmp_path: Path) -> None:
     talk = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
     events = read(written(tmp_path / "t.parquet", pa.table({"id": ["a", "b"], "messages": [talk, talk]})))
-    assert [(one["id"], one["role"], one["content"]) for one in events[:2]] == [
+    assert [(one["id"].rpartition("-")[0], one["role"], one["content"]) for one in events[:2]] == [
         ("a-1", "user", "hello"),
         ("a-2", "assistant", "hi"),
     ]
     assert len({one["id"] for one in events}) == 4
+
+
+def test_rows_without_ids_of_two_tables_do_not_collide(tmp_path: Path) -> None:
+    rows = {"content": ["hi", "A"]}
+    one = read(written(tmp_path / "one.parquet", pa.table(rows)))
+    two = read(written(tmp_path / "two.parquet", pa.table(rows)))
+    grown = read(written(tmp_path / "one.parquet", pa.table({"content": [*rows["content"], "B"]})))
+    assert {row["id"] for row in one}.isdisjoint(row["id"] for row in two)
+    assert grown[:2] == one
 
 
 @pytest.mark.parametrize(
