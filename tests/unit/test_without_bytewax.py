@@ -1,4 +1,4 @@
-"""Where Bytewax has no wheel, and no Kafka is: a program's own engine, and the commands over a directory."""
+"""Where Bytewax has no wheel: a program's own engine, without Kafka's client too, and the commands over a directory."""
 
 import subprocess
 import sys
@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-HIDDEN = """
+HIDING = """
 import sys
 
 class Hidden:
     def find_spec(self, name, *_):
-        if name.partition(".")[0] in ("bytewax", "confluent_kafka"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
 
 sys.meta_path.insert(0, Hidden())
 """
+HIDDEN = HIDING.format(names=("bytewax", "confluent_kafka"))
 LOCAL = """
 import asyncio, orjson
 from pathlib import Path
@@ -47,6 +48,11 @@ with Memory(sys.argv[1]) as memory:
     memory.erase(user="ann")
     assert [*memory.search("What is broken?", user="ann")] == []
 """
+COMMAND = """
+from recallflow.cli import main
+sys.exit(main())
+"""
+DIRECTORY = ("--state-dir", "memory")
 LINES = """
 from pathlib import Path
 from recallflow.flows.embedded import process
@@ -78,3 +84,32 @@ def test_an_engine_in_a_program_of_one_s_own_needs_neither_bytewax_nor_kafka(tmp
     command = [sys.executable, "-c", HIDDEN + script, str(tmp_path / "s")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_of_every_day_need_no_bytewax(tmp_path: Path) -> None:
+    shown = recallflow(tmp_path, "remember", "The kettle is broken", "--create", *DIRECTORY)
+    memory_id = shown.split()[-1]
+    assert "The kettle is broken" in recallflow(tmp_path, "ask", "What is broken?", *DIRECTORY)
+    assert "The kettle is broken" in recallflow(tmp_path, "list", *DIRECTORY)
+    assert "The kettle is broken" in recallflow(tmp_path, "show", memory_id, *DIRECTORY)
+    assert "The kettle is broken" in recallflow(tmp_path, "export", "default", "user", *DIRECTORY)
+    recallflow(tmp_path, "episodes", *DIRECTORY)
+    assert "everything was read" in recallflow(tmp_path, "state", "verify", *DIRECTORY)
+    assert "1" in recallflow(tmp_path, "state", "info", *DIRECTORY)
+    assert len(recallflow(tmp_path, "state", "hash", *DIRECTORY).strip()) == 64
+    recallflow(tmp_path, "forget", memory_id, *DIRECTORY)
+    assert "kettle" not in recallflow(tmp_path, "list", *DIRECTORY)
+    assert "nothing was found" in recallflow(tmp_path, "erase", "default", "user", "--verify", *DIRECTORY)
+
+
+@pytest.mark.parametrize("words", [("demo",), ("demo", "--interactive")], ids=" ".join)
+def test_the_demo_needs_no_bytewax(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert recallflow(tmp_path, *words)
+
+
+def recallflow(folder: Path, *words: str) -> str:
+    """What a command that goes well prints."""
+    command = [sys.executable, "-c", HIDING.format(names=("bytewax",)) + COMMAND, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=folder, input="")
+    assert (done.returncode, "bytewax" in done.stderr.lower()) == (0, False), done.stderr
+    return done.stdout
