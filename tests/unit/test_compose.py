@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from benchmarks.broker import KAFKA_VERSION
-from recallflow.cli import kafka, main
+from recallflow.cli import main
+from recallflow.connectors.kafka import admin
 from recallflow.flows import config
 from recallflow.flows.topics import Topics
 
@@ -75,7 +76,7 @@ def created_by_command(monkeypatch: pytest.MonkeyPatch) -> Made:
         made.update({topic: (count, dict(config[topic])) for topic, count in partitions.items()})
         return dict.fromkeys(partitions, True)
 
-    monkeypatch.setattr(kafka, "create_topics", note)
+    monkeypatch.setattr(admin, "create_topics", note)
     assert main(["topics", "create"]) == 0
     return made
 

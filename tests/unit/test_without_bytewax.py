@@ -53,6 +53,7 @@ from recallflow.cli import main
 sys.exit(main())
 """
 DIRECTORY = ("--state-dir", "memory")
+QUESTION = "What is Maya's new job?\n"  # what the demo is asked; no other command reads it
 LINES = """
 from pathlib import Path
 from recallflow.flows.embedded import process
@@ -99,6 +100,7 @@ def test_the_commands_of_every_day_need_no_bytewax(tmp_path: Path) -> None:
     assert len(recallflow(tmp_path, "state", "hash", *DIRECTORY).strip()) == 64
     recallflow(tmp_path, "forget", memory_id, *DIRECTORY)
     assert "kettle" not in recallflow(tmp_path, "list", *DIRECTORY)
+    recallflow(tmp_path, "remember", "The lamp is broken too", *DIRECTORY)
     assert "nothing was found" in recallflow(tmp_path, "erase", "default", "user", "--verify", *DIRECTORY)
 
 
@@ -110,6 +112,6 @@ def test_the_demo_needs_no_bytewax(tmp_path: Path, words: tuple[str, ...]) -> No
 def recallflow(folder: Path, *words: str) -> str:
     """What a command that goes well prints."""
     command = [sys.executable, "-c", HIDING.format(names=("bytewax",)) + COMMAND, *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=folder, input="")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=folder, input=QUESTION)
     assert (done.returncode, "bytewax" in done.stderr.lower()) == (0, False), done.stderr
     return done.stdout
