@@ -39,7 +39,8 @@ _NANOSECONDS = 1e-6
 
 
 def mapped(names: Mapping[str, str], columns: Columns) -> dict[str, str]:
-    """Column → field, for the columns that there are (by their names): those that were named, and guesses."""
+    """Column → field, for the columns that there are (by their names): those that were named, and guesses. A column
+    called like a field that another one fills has a name of its own: it would take that one's place."""
     found = {column: field for field, column in columns.items()}
     by_name = {name.casefold(): name for name in names}
     for field, guesses in _GUESSES.items():
@@ -48,7 +49,8 @@ def mapped(names: Mapping[str, str], columns: Columns) -> dict[str, str]:
                 if (name := by_name.get(guess)) is not None and name not in found:
                     found[name] = field
                     break
-    return found
+    filled = {*found.values()}
+    return found | {name: f"{name} (column)" for name in names if name in filled and name not in found}
 
 
 def row_events(
