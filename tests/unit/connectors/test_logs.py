@@ -9,10 +9,11 @@ from typing import Any, NoReturn
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from recallflow.connectors.logs.documents import is_document
 from recallflow.connectors.logs.encoding import EVENT_BYTES
 from recallflow.connectors.logs.model import Scope
 from recallflow.connectors.logs.registry import Registry
@@ -87,6 +88,7 @@ def test_event_lines_round_trip(tmp_path_factory: pytest.TempPathFactory, lines:
     ended = ended or not lines[-1]  # an empty last line exists only through its line feed
     path = tmp_path_factory.mktemp("log") / "log"
     path.write_bytes(b"\n".join(lines) + b"\n" * ended)
+    assume(not is_document(path.read_bytes()))  # such as an array
     assert read_log(path, "events") == lines
     assert len(read_log(path, "events")) == len(lines)
 
