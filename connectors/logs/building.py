@@ -30,6 +30,7 @@ _HALVES = re.compile("[\ud800-\udfff]")
 _BESIDE = re.compile(r"[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]+")  # marks of direction, and of no width
 
 OTHER_FILE = "files of another kind"
+EMPTY_FILE = "empty files"
 EMPTY = "empty messages"
 OTHER_BRANCH = "messages of other branches"
 

@@ -15,6 +15,7 @@ import orjson
 from ijson.common import ObjectBuilder
 
 from recallflow.connectors.lines import bounded_lines
+from recallflow.connectors.logs.model import piece
 from recallflow.parsing import unmarked
 
 ELEMENT_BYTES = 64 * 1024 * 1024  # an element may be a whole conversation
@@ -147,7 +148,7 @@ class _Scanner:
     def __init__(self, file: BinaryIO, most_bytes: int) -> None:
         self._file = file
         self._most_bytes = most_bytes
-        self._buffer = unmarked(file.read(_CHUNK_BYTES))
+        self._buffer = unmarked(piece(file, _CHUNK_BYTES))
         self._at = self._begin = self._room = 0
         self._kept: list[bytes] = []
         self._is_cut = False  # the value at hand had no end
@@ -239,7 +240,7 @@ class _Scanner:
 
     def _read_on(self) -> bool:
         self._keep()
-        chunk = self._file.read(_CHUNK_BYTES)
+        chunk = piece(self._file, _CHUNK_BYTES)
         self._buffer = self._buffer[self._at :] + chunk
         self._at = self._begin = 0
         return bool(chunk)

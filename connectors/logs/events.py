@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from recallflow.connectors.lines import bounded_lines
 from recallflow.connectors.logs.documents import elements, first_objects, is_document
 from recallflow.connectors.logs.encoding import EVENT_BYTES
-from recallflow.connectors.logs.model import HEAD_BYTES, Head, LogFormat, LogSource, Scope
+from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
 from recallflow.parsing import EVENT_TYPES, unmarked
 
 
@@ -21,7 +21,7 @@ def _recognises(head: Head) -> bool:
 
 def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:  # noqa: ARG001 - events name their owners
     with source.open() as file:
-        as_document = is_document(file.read(HEAD_BYTES))
+        as_document = is_document(start_of(file))
     with source.open() as file:
         if as_document:
             yield from elements(file, most_bytes=EVENT_BYTES - 1)

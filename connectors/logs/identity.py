@@ -4,7 +4,7 @@ import hashlib
 import os
 
 from recallflow.connectors.logs.documents import is_document
-from recallflow.connectors.logs.model import HEAD_BYTES, Scope
+from recallflow.connectors.logs.model import Scope, start_of
 from recallflow.connectors.logs.registry import Log
 from recallflow.connectors.logs.sources import Source
 
@@ -20,7 +20,7 @@ def log_name(log: Log, scope: Scope) -> str:
     given = "" if log.format.name == "events" else repr((log.format.name, log.columns, _owner(scope)))
     if log.source.path is not None and log.format.name in _GROWING:
         with log.source.open() as file:
-            start = file.read(HEAD_BYTES)
+            start = start_of(file)
         if not is_document(start):
             first = start.partition(b"\n")[0][:_LINE_BYTES].rstrip(b"\r\n")
             return _topic(f"{log.source.path.resolve()}\n{given}".encode() + first)

@@ -17,7 +17,7 @@ from typing import Any
 from recallflow.connectors.http.mem0.entities import ENTITIES, owned
 from recallflow.connectors.logs.building import broken, edit, encoded, identifier, leave_out, lenient, stamp, word
 from recallflow.connectors.logs.documents import elements, first_objects
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
 from recallflow.errors import InvalidRecord
 
 _LISTS = ("results", "memories", "history")
@@ -44,7 +44,7 @@ def _is_memory(one: dict[str, Any]) -> bool:
 
 def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
     with source.open() as opened:
-        start = first_objects(opened.read(64 * 1024))
+        start = first_objects(start_of(opened, 64 * 1024))
     listed = next((name for one in start for name in _LISTS if name in one), None)
     with source.open() as opened:
         path = () if listed is None else (listed,)

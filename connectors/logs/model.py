@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal, Protocol, cast
+
+from recallflow.errors import UsageError
 
 DateOrder = Literal["dmy", "mdy", "ymd"]
 
@@ -51,6 +53,23 @@ class Head:
 
 
 HEAD_BYTES = 256 * 1024
+
+
+def piece(file: BinaryIO, most_bytes: int) -> bytes:
+    """What one reading gives, none at the end. Where a file breaks off, asking for more would lose what came before."""
+    return cast("bytes", file.read1(most_bytes))  # type: ignore[attr-defined]
+
+
+def start_of(file: BinaryIO, most_bytes: int = HEAD_BYTES) -> bytes:
+    """The first bytes of a log; of one that breaks off, as many as there are."""
+    start = b""
+    try:
+        while len(start) < most_bytes and (more := piece(file, most_bytes - len(start))):
+            start += more
+    except UsageError:
+        if not start:
+            raise
+    return start
 
 
 @dataclass(frozen=True, slots=True)

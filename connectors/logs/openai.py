@@ -11,7 +11,7 @@ from typing import Any
 from recallflow.connectors.logs.building import identifier
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, members, parsed, written_lines
 from recallflow.connectors.logs.encoding import EVENT_BYTES, encoded
-from recallflow.connectors.logs.model import HEAD_BYTES, Head, LogFormat, LogSource, Scope
+from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
 from recallflow.fields import written_time
 
 _CONVERSATION_KEYS = ("conversation_id", "session_id", "thread_id")
@@ -30,7 +30,7 @@ def _recognises(head: Head) -> bool:
 def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
     conversations = Conversations(source.name, scope)
     with source.open() as file:
-        start = file.read(HEAD_BYTES)
+        start = start_of(file)
     as_document = is_document(start)
     if as_document and start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         yield from _one_object(source, conversations)

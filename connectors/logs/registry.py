@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from recallflow.connectors.logs.building import EMPTY_FILE, leave_out
 from recallflow.connectors.logs.chatgpt import CHATGPT
 from recallflow.connectors.logs.claude import CLAUDE
 from recallflow.connectors.logs.documents import first_objects
@@ -38,6 +39,7 @@ class Log:
     columns: tuple[tuple[str, str], ...] = ()
 
     def read(self, scope: Scope) -> Iterator[bytes]:
+        leave_out(scope, EMPTY_FILE, self.source.empty)
         return self.format.read(self.source, scope)
 
 
@@ -58,9 +60,9 @@ class Registry:
             self._chosen = by_name[chosen]
 
     def logs_of(self, source: Source) -> tuple[list[Log], list[Source]]:
-        """What is to be read of a source, and the files that are no logs. A folder or an archive is one log where a
-        format knows it as a whole, and else as many as there are in it. Raises UsageError, which says what was found
-        and what is understood, where there is none."""
+        """What is to be read of a source, and the files that are no logs, or broken (`Source.broken`). A folder or an
+        archive is one log where a format knows it as a whole, and else as many as there are in it. Raises UsageError,
+        which says what was found and what is understood, where there is none."""
         if (found := self._recognised(source)) is not None:
             return [Log(source, found, self._columns)], []
         if not source.members():
@@ -68,10 +70,16 @@ class Registry:
         logs: list[Log] = []
         others: list[Source] = []
         for one in source.members():
-            if (known := self._recognised(one)) is not None:
+            try:
+                known = self._recognised(one)
+            except UsageError as error:
+                known, one.broken = None, error
+            if known is not None:
                 logs.append(Log(one, known, self._columns))
             else:
                 others.append(one)
+        if not logs and (broken := next((one.broken for one in others if one.broken), None)) is not None:
+            raise broken
         if not logs:
             raise UsageError(f"{source.where}: no conversation log in it: {_described(source.head())}; {_understood()}")
         return logs, others

@@ -133,14 +133,17 @@ def message_of(
         leave_out(scope, EMPTY)
         return
     ts, thread, edited = message.get("ts"), message.get("thread_ts"), message.get("edited")
+    if (time := epoch_ms(ts)) is None:
+        yield broken(where, "has no time (ts)", message)
+        return
     answered = thread if isinstance(thread, str) and thread != ts else None
     said = Said(
-        id=f"{channel_id}-{word(ts) or where}",
+        id=f"{channel_id}-{word(ts)}",
         # The message that a thread began with stays in the channel: nothing told, before the first answer, of a thread.
         session=f"{channel_id}-{answered}" if answered else channel_id,
         role="assistant" if kind == "bot_message" or message.get("bot_id") else "user",
         content=text,
-        time=epoch_ms(ts),
+        time=time,
         name=_author(message, people),
         metadata={"source": "slack", "channel": channel} | ({"thread": f"{channel_id}-{answered}"} if answered else {}),
         edited=(word(edited["ts"]), epoch_ms(edited["ts"])) if isinstance(edited, dict) and edited.get("ts") else None,

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, cast
 
-from recallflow.connectors.logs.model import HEAD_BYTES, Head
+from recallflow.connectors.logs.model import Head, start_of
 from recallflow.errors import UsageError
 
 STANDARD_INPUT = "-"
@@ -28,6 +28,7 @@ GZIP, ZSTANDARD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 _EMPTY_ZIP = b"PK\x05\x06"
 _SUFFIXES = (".gz", ".zst")
 _SPOOLED_BYTES = 1024 * 1024
+_STEP_BYTES = 64 * 1024
 Opens = Callable[[], "IO[bytes] | io.RawIOBase | gzip.GzipFile"]
 _BROKEN = OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError
 
@@ -44,6 +45,8 @@ class Source:
     inside: tuple["Source", ...] = ()
     path: Path | None = None
     checksum: int | None = None
+    empty: int = 0  # files in it that hold nothing
+    broken: UsageError | None = None  # why it cannot be read
     _reader: "_Counted | None" = field(default=None, repr=False)
 
     @property
@@ -53,12 +56,14 @@ class Source:
 
     def open(self) -> BinaryIO:
         """Raises UsageError where it cannot be read, also while it is read."""
+        if self.broken is not None:
+            raise self.broken
         if self.open_raw is None:
             raise UsageError(f"{self.where}: a folder or an archive, and not one file")
         try:
             raw = self.open_raw()
         except _BROKEN as error:
-            raise unreadable(self.where, error) from None
+            raise unopened(self.where, error) from None
         self._reader = _Counted(raw, self.where)
         return _decompressed(io.BufferedReader(self._reader, _SPOOLED_BYTES), self.where)
 
@@ -69,7 +74,7 @@ class Source:
         start = b""
         if self.open_raw is not None:
             with self.open() as file:
-                start = file.read(HEAD_BYTES)
+                start = start_of(file)
         return Head(self.name, start, tuple(one.name for one in self.inside))
 
 
@@ -90,10 +95,19 @@ def open_source(path: Path | str) -> Source:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
 
 
+def unopened(where: str, error: BaseException) -> UsageError:
+    """What is broken in a file, of which nothing can be read, for a person."""
+    return UsageError(f"{where}: cannot be read ({_reason(error)}); is it complete?")
+
+
 def unreadable(where: str, error: BaseException) -> UsageError:
-    """What is broken in a file, for a person."""
-    reason = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
-    return UsageError(f"{where}: cannot be read on ({reason}); what came before it was read: repair it, and go on")
+    """The same of a file that breaks off."""
+    why = _reason(error)
+    return UsageError(f"{where}: cannot be read on ({why}); what came before it was read: repair it, and go on")
+
+
+def _reason(error: BaseException) -> str:
+    return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
 
 
 def _file(where: str, name: str, size: int, open_raw: Opens, path: Path | None = None) -> Source:
@@ -117,15 +131,23 @@ def _is_hidden(name: str) -> bool:
 
 
 def _folder(path: Path) -> Source:
-    """Every file below it, but hidden ones and those of no length."""
-    found = []
+    """Every file below it, but hidden ones and those of no length, which are counted."""
+    found, empty = [], 0
     for file in sorted(path.rglob("*")):
         name = file.relative_to(path).as_posix()
-        if file.is_file() and not _is_hidden(name) and file.stat().st_size:
+        if not file.is_file() or _is_hidden(name):
+            continue
+        if not file.stat().st_size:
+            empty += 1
+            continue
+        try:
             found.append(_file(str(file), name, file.stat().st_size, partial(io.FileIO, file), file))
+        except (UsageError, OSError) as error:
+            broken = error if isinstance(error, UsageError) else unopened(str(file), error)
+            found.append(Source(name, str(file), path=file, broken=broken))
     if not found:
         raise UsageError(f"{path}: a folder without files; give one that holds logs")
-    return Source(path.name, str(path), sum(one.bytes for one in found), inside=tuple(found))
+    return Source(path.name, str(path), sum(one.bytes for one in found), inside=tuple(found), empty=empty)
 
 
 def _archive(where: str, name: str, open_raw: Opens) -> Source:
@@ -136,8 +158,13 @@ def _archive(where: str, name: str, open_raw: Opens) -> Source:
         archive = zipfile.ZipFile(file)
     except _BROKEN as error:
         file.close()
-        raise unreadable(where, error) from None
+        raise unopened(where, error) from None
     weakref.finalize(archive, file.close)
+    files = [
+        info
+        for info in sorted(archive.infolist(), key=lambda info: info.filename)
+        if not info.is_dir() and not _is_hidden(info.filename)
+    ]
     found = [
         Source(
             _plain(info.filename),
@@ -146,12 +173,13 @@ def _archive(where: str, name: str, open_raw: Opens) -> Source:
             partial(archive.open, info),
             checksum=info.CRC,
         )
-        for info in sorted(archive.infolist(), key=lambda info: info.filename)
-        if not info.is_dir() and info.file_size and not _is_hidden(info.filename)
+        for info in files
+        if info.file_size
     ]
     if not found:
         raise UsageError(f"{where}: an archive without files; give one that holds logs")
-    return Source(name, where, sum(one.bytes for one in found), inside=tuple(found))
+    empty = len(files) - len(found)
+    return Source(name, where, sum(one.bytes for one in found), inside=tuple(found), empty=empty)
 
 
 def _standard_input() -> Source:
@@ -214,9 +242,15 @@ class _Checked(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def _read(self, most_bytes: int) -> bytes | None:
+        """What is decompressed, a little at a time: what came before a break is not lost with what comes after it."""
+        reads = getattr(self._file, "read1", None)
+        found = self._file.read(most_bytes) if reads is None else reads(min(most_bytes, _STEP_BYTES))
+        return cast("bytes | None", found)
+
     def readinto(self, into: bytearray | memoryview) -> int:  # type: ignore[override]
         try:
-            found = self._file.read(len(into))
+            found = self._read(len(into))
         except _BROKEN as error:
             raise unreadable(self._where, error) from None
         into[: len(found or b"")] = found or b""

@@ -9,7 +9,7 @@ import orjson
 
 from recallflow.connectors.logs.documents import elements, first_objects, is_document, parsed, written_lines
 from recallflow.connectors.logs.encoding import EVENT_BYTES, encoded
-from recallflow.connectors.logs.model import HEAD_BYTES, Head, LogFormat, LogSource, Scope
+from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
 from recallflow.connectors.logs.openai import Conversations
 from recallflow.fields import written_time
 from recallflow.parsing import EVENT_TYPES
@@ -118,7 +118,7 @@ def lines_format(columns: Columns) -> LogFormat:
     def read(source: LogSource, scope: Scope) -> Iterator[bytes]:
         conversations = Conversations(source.name, scope)
         with source.open() as file:
-            as_document = is_document(file.read(HEAD_BYTES))
+            as_document = is_document(start_of(file))
         with source.open() as file:
             for number, text in enumerate(elements(file) if as_document else written_lines(file), start=1):
                 row = parsed(text)

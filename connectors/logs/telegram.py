@@ -31,7 +31,7 @@ from recallflow.connectors.logs.building import (
     word,
 )
 from recallflow.connectors.logs.documents import EACH, first_objects, placed_elements
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
 
 _FILE = re.compile(r"result\.json")
 _OF_CHATS = ("personal_chat", "bot_chat", "saved_messages", "replies", "verification_codes")
@@ -64,7 +64,7 @@ def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
 def _paths(file: LogSource) -> list[tuple[str, ...]]:
     """Where messages stand: of a whole account, under the chats it is in and under those it left."""
     with file.open() as opened:
-        start = first_objects(opened.read(64 * 1024))
+        start = first_objects(start_of(opened, 64 * 1024))
     if any("messages" in one for one in start):
         return [("messages", EACH)]
     return [("chats", "list", EACH, "messages", EACH), ("left_chats", "list", EACH, "messages", EACH)]
@@ -86,7 +86,9 @@ def message_of(message: Any, chat: dict[str, Any], scope: Scope, where: str) -> 
         leave_out(scope, EMPTY)
         return
     chat_id = word(chat.get("id")) or "chat"
-    time = _time(message, "date", scope)
+    if (time := _time(message, "date", scope)) is None:
+        yield broken(where, "has no date", message)
+        return
     answered = message.get("reply_to_message_id")
     said = Said(
         id=f"{chat_id}-{word(message.get('id')) or where}",

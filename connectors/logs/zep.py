@@ -35,7 +35,7 @@ from recallflow.connectors.logs.building import (
     word,
 )
 from recallflow.connectors.logs.documents import elements, first_objects
-from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
+from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope, start_of
 
 _THREADS, _FACTS = ("threads", "sessions"), ("edges", "facts")
 _LISTS = (*_THREADS, "messages", "episodes", *_FACTS)
@@ -70,7 +70,7 @@ def _is_episode(one: dict[str, Any]) -> bool:
 
 def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
     with source.open() as opened:
-        start = first_objects(opened.read(64 * 1024))
+        start = first_objects(start_of(opened, 64 * 1024))
     listed = [name for name in _LISTS if any(name in one for one in start)]
     about = next((one for one in start if "messages" in one), {})
     if listed and not any("thread_id" in one or "session_id" in one for one in start):

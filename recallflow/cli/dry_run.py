@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from recallflow.cli.output import heading, json_line, note, table
+from recallflow.cli.output import heading, json_line, table
 from recallflow.cli.pace import Meter
+from recallflow.cli.replay import Job
 from recallflow.connectors.logs.identity import log_name
-from recallflow.connectors.logs.model import Scope
-from recallflow.connectors.logs.registry import Log
 from recallflow.embedder import Embedder
-from recallflow.errors import UsageError
 from recallflow.fields import format_time
 from recallflow.flows.embedded import rejection
 from recallflow.operators.decode import decode
@@ -76,43 +74,39 @@ def _example(event: Any, text: str) -> dict[str, Any]:
     return {"user": event.user_id, "session": event.session_id, "at": at, "who": who, "text": cut}
 
 
-def dry_run(jobs: Sequence[tuple[str, Log, Scope]], embedder: Embedder, *, as_json: bool) -> int:
-    """Reads and checks logs; 1 where a record would be refused, or a log cannot be read to its end."""
+def dry_run(jobs: Sequence[Job], embedder: Embedder, *, as_json: bool) -> int:
+    """Reads and checks logs; how many records would be refused."""
     surveys: list[dict[str, Any]] = []
-    failed = False
-    for shown, log, scope in jobs:
+    for job in jobs:
         survey = Survey()
-        found: dict[str, Any] = {"log": shown, "format": log.format.name}
-        try:
-            _look(shown, log, scope, embedder, survey)
-        except UsageError as error:
-            failed = True
-            found["error"] = str(error)
-            note(str(error))
-        found |= survey.shown() | {"left_out": dict(scope.skipped), "examples": survey.examples}
-        failed |= survey.refused > 0
+        found: dict[str, Any] = {"log": job.shown, "format": job.log.format.name}
+        before = len(job.failed)
+        _look(job, embedder, survey)
+        if broken := job.failed[before:]:
+            found["error"] = broken[0]
+        found |= survey.shown() | {"left_out": dict(job.scope.skipped), "examples": survey.examples}
         surveys.append(found)
         if as_json:
             json_line(found)
     if not as_json:
         _print(surveys)
-    return int(failed)
+    return sum(one["refused"] for one in surveys)
 
 
-def _look(shown: str, log: Log, scope: Scope, embedder: Embedder, survey: Survey) -> None:
-    name = log_name(log, scope)
-    with Meter(shown, lambda: log.source.done_bytes, log.source.bytes) as meter:
-        for value in log.read(scope):
-            item = decode(Record(Position(name, 0, survey.events), value, 0))
-            survey.events += 1
+def _look(job: Job, embedder: Embedder, survey: Survey) -> None:
+    name = log_name(job.log, job.scope)
+    with Meter(job.shown, lambda: job.log.source.done_bytes, job.log.source.bytes) as meter:
+        for number, value in enumerate(job.values(), start=1):
+            item = decode(Record(Position(name, 0, number - 1), value, 0))
             if isinstance(item, Write):
                 item = check_dimension(embedder, item)
             if isinstance(item, Refused):
                 survey.refused += 1
-                refused = rejection(survey.events, DeadLetter(item.record, 0, item.error, item.step))
+                refused = rejection(number, DeadLetter(item.record, 0, item.error, item.step))
                 shown_record = value[:EXCERPT_BYTES].decode(errors="replace")  # what it was, and where it stood
                 json_line(refused | {"record": shown_record}, stderr=True)
             else:
+                survey.events += 1
                 survey.add(item)
             meter.add()
 

@@ -40,7 +40,7 @@ def publish(options: KafkaOptions, topic: str, job: Job, pace: Pace | None, cred
                 progress.save(done + handled, sent_before + max(0, handled - refused))
 
         publisher = Publisher(options, topic, reached, credentials)
-        for number, value in enumerate(islice(job.log.read(job.scope), done, None), done):
+        for number, value in enumerate(islice(job.values(), done, None), done):
             if pace is not None:
                 pace.wait()
             item = decode(Record(Position(name, 0, number), value, 0))

@@ -2,7 +2,6 @@
 
 import argparse
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from recallflow.cli.options import ENGINE, add_create, add_kafka, add_owner, config_and_origins
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from recallflow.cli.pace import Meter, Pace
     from recallflow.cli.rejects import Rejects
     from recallflow.connectors.lines import Delivery
@@ -24,8 +25,8 @@ DATES = ("dmy", "mdy", "ymd")
 
 
 class Replayed(NamedTuple):
-    """What was done with a log. `before`: events that an earlier run had taken; `rate`: events a second; `where`: what
-    else there is to say of where they went."""
+    """What was done with a log. `events`: those that came in; `before`: those that an earlier run had taken; `rate`:
+    records a second; `where`: what else there is to say of where they went."""
 
     log: str
     events: int
@@ -48,13 +49,24 @@ class Replayed(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A log to be replayed. `shown`: its name for people; `within`: its name in the folder or archive it is of."""
+    """A log to be replayed. `shown`: its name for people; `within`: its name in the folder or archive it is of.
+    `failed`: what could not be read, of all logs of the command."""
 
     log: "Log"
     scope: "Scope"
     rejects: "Rejects"
     shown: str
     within: str | None
+    failed: list[str]
+
+    def values(self) -> "Iterator[bytes]":
+        """The log's events, up to where it breaks off: that ends neither what came before nor the other logs."""
+        from recallflow.errors import UsageError
+
+        try:
+            yield from self.log.read(self.scope)
+        except UsageError as error:
+            self.failed.append(str(error))
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -99,42 +111,69 @@ def run(options: argparse.Namespace) -> int:
     from recallflow.flows.embedding import open_embedder
 
     chosen, origins = config_and_origins(options)
-    jobs = _jobs(options)
+    failed: list[str] = []
+    jobs = _jobs(options, failed)
     if options.dry_run:
         with open_embedder(chosen.engine, chosen.embedding) as embedder:
-            return dry_run([(job.shown, job.log, job.scope) for job in jobs], embedder, as_json=options.json)
+            refused = dry_run(jobs, embedder, as_json=options.json)
+        return _ended(refused, failed)
     pace = None if options.rate is None else Pace(options.rate)
     if not options.embedded and "kafka.bootstrap_servers" in origins:
-        _to_kafka(chosen, jobs, pace, as_json=options.json)
+        refused = _to_kafka(chosen, jobs, pace, as_json=options.json)
     elif options.embedded and chosen.state_dir is not None:
-        _to_directory(chosen, chosen.state_dir, jobs, pace, as_json=options.json)
+        refused = _to_directory(chosen, chosen.state_dir, jobs, pace, as_json=options.json)
     else:
         raise UsageError("give --embedded --state-dir DIR, or --bootstrap-servers HOST:PORT")
-    return 0
+    return _ended(refused, failed)
 
 
-def _jobs(options: argparse.Namespace) -> list[Job]:
-    from recallflow.cli.output import note
+def _ended(refused: int, failed: list[str]) -> int:
+    """Names what could not be read, and gives the exit code: 1 where not everything came in, or would."""
+    from recallflow.cli.output import error
+
+    for one in failed:
+        error(one)
+    return int(bool(refused or failed))
+
+
+def _jobs(options: argparse.Namespace, failed: list[str]) -> list[Job]:
+    """The logs in all files, and in `failed` why others cannot be read. Raises UsageError where there are no logs."""
+    from recallflow.cli.output import error, note
     from recallflow.cli.rejects import Rejects
     from recallflow.connectors.logs.registry import Registry
     from recallflow.connectors.logs.sources import REJECTS, STANDARD_INPUT, open_source
+    from recallflow.errors import UsageError
 
     registry = Registry(options.format, dict(options.columns))
     scope = _scope(options)
     opened: dict[Path, Rejects] = {}
     jobs = []
     for given in options.files:
-        source = open_source(given)
-        logs, others = registry.logs_of(source)
+        try:
+            source = open_source(given)
+            logs, others = registry.logs_of(source)
+        except UsageError as unread:
+            failed.append(str(unread))
+            continue
         path = Path("standard-input" if given == STANDARD_INPUT else given).resolve()
         target = options.rejects or path.with_name(path.name + REJECTS)
         rejects = opened.setdefault(target, Rejects(target))
         for log in logs:
             within = None if log.source is source else log.source.name
             shown = path.name if within is None else f"{path.name}: {within}"
-            jobs.append(Job(log, replace(scope, skipped=Counter()), rejects, shown, within))
+            jobs.append(Job(log, replace(scope, skipped=Counter()), rejects, shown, within, failed))
         for other in others:
-            note(f"{other.where}: not a conversation log, passed over")
+            if other.broken is None:
+                note(f"{other.where}: not a conversation log, passed over")
+            else:
+                failed.append(str(other.broken))
+        if source.empty and logs[0].source is not source:
+            note(f"{source.where}: {source.empty:,} empty files, passed over")
+    if not jobs:
+        *before, last = failed
+        for one in before:
+            error(one)
+        raise UsageError(last)
     return jobs
 
 
@@ -162,23 +201,31 @@ def _tell(done: Replayed, *, as_json: bool) -> None:
         print(clean(done.text()))
 
 
-def _to_kafka(chosen: "Config", jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> None:
+def _to_kafka(chosen: "Config", jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> int:
+    """How many records were refused."""
     from recallflow.cli.publish import publish
 
+    refused = 0
     for job in jobs:
-        _tell(publish(chosen.kafka, chosen.topics.memory, job, pace, chosen.auth.credentials), as_json=as_json)
+        done = publish(chosen.kafka, chosen.topics.memory, job, pace, chosen.auth.credentials)
+        _tell(done, as_json=as_json)
+        refused += done.refused
+    return refused
 
 
-def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> None:
+def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> int:
+    """How many records were refused."""
     from recallflow.flows.embedded import Embedded
     from recallflow.flows.encryption import open_at_rest
 
-    with ExitStack() as stack:
-        at_rest = open_at_rest(chosen.encryption)
-        opened = Embedded.open(chosen.engine, state_dir, models=chosen.models, at_rest=at_rest)
-        embedded = stack.enter_context(opened)
+    refused = 0
+    at_rest = open_at_rest(chosen.encryption)
+    with Embedded.open(chosen.engine, state_dir, models=chosen.models, at_rest=at_rest) as embedded:
         for job in jobs:
-            _tell(_replay(embedded, job, chosen.run.workers, pace), as_json=as_json)
+            done = _replay(embedded, job, chosen.run.workers, pace)
+            _tell(done, as_json=as_json)
+            refused += done.refused
+    return refused
 
 
 def _replay(embedded: "Embedded", job: Job, workers: int, pace: "Pace | None") -> Replayed:
@@ -192,12 +239,12 @@ def _replay(embedded: "Embedded", job: Job, workers: int, pace: "Pace | None") -
 
         def open_feed(offset: int) -> Feed:
             counts["before"] = offset
-            values = islice(job.log.read(job.scope), offset, None)
+            values = islice(job.values(), offset, None)
             return IteratorFeed(values) if pace is None else PacedFeed(values, pace)
 
         name = log_name(job.log, job.scope)
         run_lines(embedded, name, open_feed, _counter(job, counts, meter), rewinds=True, workers=workers)
-        done = meter.events, counts["refused"], counts["before"], job.scope.skipped, meter.rate()
+        done = meter.events - counts["refused"], counts["refused"], counts["before"], job.scope.skipped, meter.rate()
     return Replayed(job.shown, *done, job.rejects.path)
 
 

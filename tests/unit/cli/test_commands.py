@@ -1,5 +1,6 @@
 """The commands, and what they say to a user's mistakes: one line, what is wrong and what to do."""
 
+import gzip
 import json
 import re
 import shutil
@@ -64,9 +65,9 @@ def memory_of(cli: Cli, state_dir: Path, memory_id: str, **owner: str) -> Any:
     return answer["versions"][0] if answer["status"] == "ok" else None
 
 
-def replayed(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """What a replay that went well says of each log, without how fast it was."""
-    assert done.returncode == 0, done.stderr
+def replayed(done: subprocess.CompletedProcess[str], code: int = 0) -> list[str]:
+    """What a replay says of each log, without how fast it was. `code`: 1 where something was refused."""
+    assert done.returncode == code, done.stderr
     lines = [re.fullmatch(r"(.+); [\d,]+ events/s", line) for line in done.stdout.splitlines()]
     return [line[1] for line in lines if line]
 
@@ -324,7 +325,7 @@ def test_a_dry_run_tells_what_would_be_refused(
     log = tmp_path / "log.jsonl"
     log.write_bytes(jsonl(make_event("message", content="hello"), b"{", make_event("message")))
     done = cli("replay", log, "--dry-run")
-    assert (done.returncode, dry_run(done)["events"], dry_run(done)["refused"]) == (1, "3", "2")
+    assert (done.returncode, dry_run(done)["events"], dry_run(done)["refused"]) == (1, "1", "2")
     assert [(told["line"], told["error"]["code"]) for told in parsed(done.stderr)] == [
         (2, "invalid_json"),
         (3, "invalid_event"),
@@ -339,7 +340,7 @@ def test_refused_records_end_up_in_the_rejects_file_with_their_reasons(
     log.write_bytes(jsonl(make_event("message", id="a", content="hello"), b"{", unknown, b"\xff"))
     done = cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
     rejects = tmp_path / "log.jsonl.rejects.jsonl"
-    assert replayed(done) == [f"log.jsonl: 4 events; 3 refused, see {rejects}"]
+    assert replayed(done, 1) == [f"log.jsonl: 1 events; 3 refused, see {rejects}"]
     noted = parsed(rejects.read_bytes())
     assert [(reject["line"], reject["error"]["code"]) for reject in noted] == [
         (2, "invalid_json"),
@@ -377,7 +378,7 @@ def test_a_log_that_grew_goes_on_where_it_was_left(
     log.write_bytes(line * 2 + b"{\n" + line)
     done = cli("replay", log, "--embedded", "--state-dir", tmp_path / "s")
     assert info(cli, tmp_path / "s")["memories"] == 3
-    assert done.stdout.startswith("log.jsonl: 3 events, 1 before were there from an earlier run; 1 refused")
+    assert done.stdout.startswith("log.jsonl: 2 events, 1 before were there from an earlier run; 1 refused")
     assert [reject["line"] for reject in parsed((tmp_path / "log.jsonl.rejects.jsonl").read_bytes())] == [3]
 
 
@@ -398,12 +399,32 @@ def test_several_logs_go_in_one_after_the_other(
     first.write_bytes(jsonl(make_event("memory", id="a", content="tea")))
     second.write_bytes(jsonl(make_event("memory.update", memory_id="a", content="coffee"), b"{"))
     done = cli("replay", first, second, "--embedded", "--state-dir", tmp_path / "s")
-    assert replayed(done) == [
+    assert replayed(done, 1) == [
         "1.jsonl: 1 events",
-        f"2.jsonl: 2 events; 1 refused, see {tmp_path / '2.jsonl.rejects.jsonl'}",
+        f"2.jsonl: 1 events; 1 refused, see {tmp_path / '2.jsonl.rejects.jsonl'}",
     ]
     assert memory_of(cli, tmp_path / "s", "a")["content"] == "coffee"
     assert [reject["line"] for reject in parsed((tmp_path / "2.jsonl.rejects.jsonl").read_bytes())] == [2]
+
+
+def test_a_file_that_cannot_be_read_stops_no_other(
+    cli: Cli, tmp_path: Path, make_event: MakeEvent, jsonl: Jsonl
+) -> None:
+    """Of one that breaks off, what came before is there, however early that is; each is named at the end."""
+    whole, cut, odd, last = (tmp_path / name for name in ("1.jsonl", "2.jsonl.gz", "3.odd", "4.jsonl"))
+    whole.write_bytes(jsonl(make_event("message", content="first")))
+    packed = gzip.compress(jsonl(*(make_event("message", id=f"{n}", content=f"{n * n}") for n in range(300))))
+    cut.write_bytes(packed[: len(packed) * 2 // 3])
+    odd.write_bytes(b"\x00\x01\x02")
+    last.write_bytes(jsonl(make_event("message", id="last", content="last")))
+    for options in (("--dry-run",), ()):
+        done = cli("replay", whole, cut, odd, last, *options, "--embedded", "--state-dir", tmp_path / "s")
+        assert done.returncode == 1
+        *_, first_broken, second_broken = done.stderr.splitlines()
+        assert f"{odd}: not a conversation log" in first_broken
+        assert f"{cut}: cannot be read on" in second_broken
+    assert memory_of(cli, tmp_path / "s", "last") is not None
+    assert memory_of(cli, tmp_path / "s", "100") is not None
 
 
 def test_a_reject_takes_the_place_of_one_that_a_kill_cut_off(

@@ -17,7 +17,7 @@ from recallflow.connectors.logs.documents import is_document
 from recallflow.connectors.logs.encoding import EVENT_BYTES
 from recallflow.connectors.logs.model import Scope
 from recallflow.connectors.logs.registry import Registry
-from recallflow.connectors.logs.sources import open_source
+from recallflow.connectors.logs.sources import GZIP, ZSTANDARD, open_source
 from recallflow.errors import InvalidRecord, UsageError
 from recallflow.events import MemoryEvent
 from recallflow.parsing import parse
@@ -85,6 +85,7 @@ def is_valid(event: object) -> bool:
 
 @given(lines=st.lists(st.binary().map(lambda line: line.replace(b"\n", b"")), min_size=1), ended=st.booleans())
 def test_event_lines_round_trip(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], ended: bool) -> None:
+    assume(not lines[0].startswith((GZIP, ZSTANDARD, b"PK")))  # what is packed is told by its first bytes
     ended = ended or not lines[-1]  # an empty last line exists only through its line feed
     path = tmp_path_factory.mktemp("log") / "log"
     path.write_bytes(b"\n".join(lines) + b"\n" * ended)

@@ -29,6 +29,16 @@ def export(*messages: Any, **others: list[Any]) -> dict[str, bytes]:
     return LISTS | {"trip/2026-01-30.json": orjson.dumps(messages)} | days
 
 
+def test_a_message_without_a_time_is_refused_and_files_without_length_are_counted(tmp_path: Path) -> None:
+    timeless = {"type": "message", "text": "when?", "user": "U1"}
+    files = LISTS | {"trip/2026-01-30.json": orjson.dumps([timeless, said("1.1", "now")]), "trip/2026-01-31.json": b""}
+    for path in (zipped(tmp_path / "export.zip", files), folder(tmp_path / "export", files)):
+        found = read(path)
+        assert (found.column("content"), found.skipped["empty files"]) == (["now"], 1)
+        (refused,) = found.refused
+        assert refused.startswith(b"trip/2026-01-30.json, 1: has no time (ts)")
+
+
 def test_channels_threads_and_people(tmp_path: Path) -> None:
     files = export(
         said("1769767200.000100", "Who brings the kite?", thread_ts="1769767200.000100", reply_count=1),

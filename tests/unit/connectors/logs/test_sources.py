@@ -147,7 +147,7 @@ def test_an_archive_with_a_password_is_told(tmp_path: Path) -> None:
     for header, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         content[content.index(header) + flags] |= 1
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"x.zip: log.jsonl: cannot be read on .*password required"):
+    with pytest.raises(UsageError, match=r"x.zip: log.jsonl: cannot be read .*password required"):
         logs_of(path)
 
 
