@@ -33,7 +33,8 @@ from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
 
 _FILE = re.compile(r"conversations(-\d+)?\.json")
 _BESIDE = {"chat.html", "user.json", "message_feedback.json", "shared_conversations.json"}  # Claude's has others
-_CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201")  # what the program shows as a link to a source
+# What the program shows as a link to a source, now and until 2025.
+_CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【\\d+(?::\\d+)?†[^【】\n]{1,200}】")
 _INSTRUCTIONS = ("user_editable_context", "model_editable_context")
 _REASONING = ("thoughts", "reasoning_recap")
 

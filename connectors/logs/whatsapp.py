@@ -41,9 +41,11 @@ _STAMP = (
 IOS_LINE = re.compile(rf"\[{_STAMP}\]\s?(?P<rest>.*)", re.DOTALL)
 ANDROID_LINE = re.compile(rf"{_STAMP} [-–] (?P<rest>.*)", re.DOTALL)
 _SAID = re.compile(r"(?P<name>[^:\"“”«»\n]{1,100}):(?:\s(?P<text>.*))?", re.DOTALL)
-_FILE = re.compile(r"_chat\.txt|WhatsApp[ _-].*\.txt|Chat[ _]WhatsApp.*\.txt", re.IGNORECASE)
+_FILE = re.compile(r"_chat\.txt|.*WhatsApp[ _-].*\.txt", re.IGNORECASE)
+# English, German, Dutch and whatever else says `WhatsApp Chat with`; Italian, French, Spanish, Portuguese.
 _CHAT = re.compile(
-    r"(?:WhatsApp Chat(?: with| -)|Chat WhatsApp (?:con|mit|avec)) (?P<name>.+?)(?: ?\(\d+\))?\.(?:txt|zip)"
+    r"(?:WhatsApp[ -]\S+ \S+|Chat WhatsApp con|(?:Chat|Discussion) WhatsApp avec|Chat de WhatsApp con|"
+    r"Conversa do WhatsApp com) (?P<name>.+?)(?: ?\(\d+\))?\.(?:txt|zip)"
 )
 _FIRST_LINES = 50  # of which one is a message, or the file is of another kind
 

@@ -78,11 +78,11 @@ def test_what_nobody_said_is_counted_by_its_reason(tmp_path: Path) -> None:
         node("r", "c", "tool", content={"content_type": "execution_output", "text": "1"}),
         node("e", "r", "assistant", ""),
         node("n", "e", "assistant", content=None),
-        node("a", "n", "assistant", "A hawk-moth \ue200cite\ue202turn0\ue201.", None, 5),
+        node("a", "n", "assistant", "A hawk-moth \ue200cite\ue202turn0\ue201【4:1†moths.pdf】【1】.", None, 5),
         node("f", "a", "user", "", metadata={"attachments": [{"name": "moth.pdf"}, {}]}),
     )
     found = read(written(tmp_path, talk))
-    assert found.column("content") == ["[image]\nWhat moth?", "A hawk-moth .", "[file: moth.pdf]"]
+    assert found.column("content") == ["[image]\nWhat moth?", "A hawk-moth 【1】.", "[file: moth.pdf]"]
     assert found.skipped == {
         "system messages": 1,
         "custom instructions": 1,

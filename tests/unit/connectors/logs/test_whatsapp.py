@@ -142,6 +142,23 @@ def test_the_zip_gives_the_chat_its_name(tmp_path: Path) -> None:
     assert {*read(written(tmp_path / "_chat.txt", IOS)).column("user_id")} == {"ann"}
 
 
+@pytest.mark.parametrize(
+    "called",
+    [
+        "WhatsApp Chat mit Trip.txt",
+        "WhatsApp-chat met Trip (1).txt",
+        "Chat WhatsApp con Trip.txt",
+        "Chat de WhatsApp con Trip.txt",
+        "Discussion WhatsApp avec Trip.txt",
+        "Conversa do WhatsApp com Trip.txt",
+        "WhatsApp Чат с Trip.txt",
+    ],
+)
+def test_the_file_names_the_chat_in_other_languages(tmp_path: Path, called: str) -> None:
+    assert {*read(written(tmp_path / called, ANDROID)).column("user_id")} == {"Trip"}
+    assert {*read(zipped(tmp_path / "x.zip", {called: ANDROID.encode()})).column("user_id")} == {"Trip"}
+
+
 def test_what_is_no_message_is_refused(tmp_path: Path) -> None:
     found = chat(
         tmp_path, "Some heading\n31/12/2025, 23:59 - Ann: one\n32/12/2025, 10:00 - Ann: two\n", date_order="dmy"
