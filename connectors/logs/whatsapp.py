@@ -34,10 +34,11 @@ from recallflow.limits import RECORD_BYTES
 
 _MARKS = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\ufeff"
 _STAMP = (
-    r"(?P<a>\d{1,4})(?P<sep>[./-])\s?(?P<b>\d{1,2})(?P=sep)\s?(?P<c>\d{1,4})\.?,?\s+"
+    r"(?P<a>\d{1,4})(?P<sep>[./-])\s?(?P<b>\d{1,2})(?P=sep)\s?(?P<c>\d{1,4})\.?[,،]?\s+"
     r"(?:(?:klo|kl|at|um|om|alle|a las)\.?\s+)?"
-    r"(?P<hour>\d{1,2})[:.](?P<minute>\d{2})(?:[:.](?P<second>\d{2}))?(?:\s?(?P<half>[AaPp])\.?\s?[Mm]\.?)?"
+    r"(?P<before>[上下]午|오[전후])?\s?(?P<hour>\d{1,2})[:.](?P<minute>\d{2})(?:[:.](?P<second>\d{2}))?(?:\s?(?P<half>[AaPp](?=\.?\s?[Mm])|[صم])(?:\.?\s?[Mm]\.?)?)?"
 )
+_SECOND_HALF = ("P", "p", "م", "下午", "오후")
 IOS_LINE = re.compile(rf"\[{_STAMP}\]\s?(?P<rest>.*)", re.DOTALL)
 ANDROID_LINE = re.compile(rf"{_STAMP} [-–] (?P<rest>.*)", re.DOTALL)
 _SAID = re.compile(r"(?P<name>[^:\"“”«»\n]{1,100}):(?:\s(?P<text>.*))?", re.DOTALL)
@@ -148,8 +149,8 @@ def _entries(file: LogSource, form: "re.Pattern[str] | None", dates: Dates) -> I
 def wall(found: "re.Match[str]", dates: Dates) -> datetime | None:
     """Where the clock stood; None where there is no such date or time."""
     hour = int(found["hour"])
-    if found["half"]:
-        hour = hour % 12 + (12 if found["half"] in "Pp" else 0)
+    if half := found["half"] or found["before"]:
+        hour = hour % 12 + (12 if half in _SECOND_HALF else 0)
     year, month, day = dates.read(found["a"], found["b"], found["c"])
     try:
         return datetime(year, month, day, hour, int(found["minute"]), int(found["second"] or 0))

@@ -159,6 +159,21 @@ def test_the_file_names_the_chat_in_other_languages(tmp_path: Path, called: str)
     assert {*read(zipped(tmp_path / "x.zip", {called: ANDROID.encode()})).column("user_id")} == {"Trip"}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\u200f31/1/2024، 8:05 م - Ann: hello",
+        "[2024/1/31 下午8:05:00] Ann: hello",
+        "[2024. 1. 31. 오후 8:05:00] Ann: hello",
+        "31/1/2024, 8:05 p. m. - Ann: hello",
+    ],
+)
+def test_the_halves_of_a_day_in_other_languages(tmp_path: Path, line: str) -> None:
+    found = chat(tmp_path, f"{line}\n")
+    assert (found.column("content"), found.column("name")) == (["hello"], ["Ann"])
+    assert times(found.messages) == [ms("2024-01-31T20:05:00Z")]
+
+
 def test_what_is_no_message_is_refused(tmp_path: Path) -> None:
     found = chat(
         tmp_path, "Some heading\n31/12/2025, 23:59 - Ann: one\n32/12/2025, 10:00 - Ann: two\n", date_order="dmy"
