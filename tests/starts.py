@@ -122,6 +122,7 @@ def serve(requests: socket.socket) -> dict[str, Any]:
         os.dup2(stream, number)
     for stream in streams:
         os.close(stream)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - the one before holds what it was to be positioned in
     request: dict[str, Any] = orjson.loads(data)
     return request
 

@@ -23,7 +23,7 @@ def log_name(log: Log, scope: Scope) -> str:
             start = start_of(file)
         if not is_document(start):
             first = start.partition(b"\n")[0][:_LINE_BYTES].rstrip(b"\r\n")
-            return _topic(f"{log.source.path.resolve()}\n{given}".encode() + first)
+            return _topic(os.fsencode(log.source.path.resolve()) + f"\n{given}".encode() + first)
     return _topic(given.encode() + _content(log.source))
 
 

@@ -120,6 +120,11 @@ def _file(where: str, name: str, size: int, open_raw: Opens, path: Path | None =
     return Source(_plain(name), where, size, open_raw, path=path)
 
 
+def _text(name: Path | str) -> str:
+    """The name of a file, which may be of any bytes, as text."""
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
 def _plain(name: str) -> str:
     return next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), name)
 
@@ -140,11 +145,12 @@ def _folder(path: Path) -> Source:
         if not file.stat().st_size:
             empty += 1
             continue
+        where, shown = _text(file), _text(name)
         try:
-            found.append(_file(str(file), name, file.stat().st_size, partial(io.FileIO, file), file))
+            found.append(_file(where, shown, file.stat().st_size, partial(io.FileIO, file), file))
         except (UsageError, OSError) as error:
-            broken = error if isinstance(error, UsageError) else unopened(str(file), error)
-            found.append(Source(name, str(file), path=file, broken=broken))
+            broken = error if isinstance(error, UsageError) else unopened(where, error)
+            found.append(Source(shown, where, path=file, broken=broken))
     if not found:
         raise UsageError(f"{path}: a folder without files; give one that holds logs")
     return Source(path.name, str(path), sum(one.bytes for one in found), inside=tuple(found), empty=empty)

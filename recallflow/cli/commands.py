@@ -3,6 +3,7 @@
 No module of a command imports at its top what takes long to: help and completion load them all."""
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
@@ -33,7 +34,7 @@ from recallflow.cli import (
     tail,
 )
 from recallflow.cli.failures import failed, hooked
-from recallflow.cli.output import native_stderr_aside
+from recallflow.cli.output import native_stderr_aside, take_any_character
 from recallflow.cli.parser import Parser
 from recallflow.version import __version__
 
@@ -75,9 +76,10 @@ def commands() -> Parser:
 
 def perform(arguments: Sequence[str] | None) -> int:
     """Runs one command and returns its exit code."""
-    parser = commands()
-    completion.complete(parser)
+    take_any_character()
     try:
+        parser = commands()  # which has the console write, though nothing yet
+        completion.complete(parser)
         options = parser.parse_args(arguments)
         with native_stderr_aside(shown=options.debug), hooked(options.debug):
             handler = logging.StreamHandler(sys.stderr)
@@ -88,6 +90,8 @@ def perform(arguments: Sequence[str] | None) -> int:
         code = end.code if isinstance(end.code, int) else 0
     except BrokenPipeError:
         code = PIPE_CLOSED
+    except OSError as error:  # nothing can be written where help is to go
+        code = _unwritten(error)
     return _flushed(code)
 
 
@@ -106,6 +110,8 @@ def _run(options: argparse.Namespace) -> int:
     lock.command.set(f"recallflow {options.command} {getattr(options, 'action', '')}".rstrip())
     try:
         code: int = options.run(options)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a disk that is full ends the command like any other failure
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -118,12 +124,29 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _flushed(code: int) -> int:
-    """The exit code, once what was printed is out: whoever read it may have had enough."""
+    """The exit code, once what was printed is out, or can go nowhere: whoever read it may have had enough, and a disk
+    may be full, which has been said of a command that failed."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
         code = PIPE_CLOSED
-    if code == PIPE_CLOSED:  # or Python would fail to flush at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop()
+    except OSError as error:
+        code = code or _unwritten(error)
+        _drop()
+    else:
+        if code == PIPE_CLOSED:
+            _drop()
     return code
+
+
+def _unwritten(error: OSError) -> int:
+    with contextlib.suppress(OSError):  # standard error may be where nothing can be written
+        failed(error, debug=False, as_json=False)
+    return 1
+
+
+def _drop() -> None:
+    """Has what is still to be printed go nowhere, or Python would fail to flush it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -52,7 +52,7 @@ def _wait_until_up(engine: "subprocess.Popen[bytes]", client: RecallClient, log:
         with suppress(QueryTimeout):
             client.stats(user="maya", timeout_s=PROBE_S)
             return
-    said = log.read_text().strip().splitlines()
+    said = log.read_text(errors="replace").strip().splitlines()
     raise SourceError(f"the demo's engine did not start: {said[-1] if said else 'it says nothing'}")
 
 
@@ -95,7 +95,7 @@ def _started(words: list[str], log: Path) -> "subprocess.Popen[bytes]":
 
 def _finish(words: list[str], log: Path) -> None:
     if _started(words, log).wait():
-        raise SourceError(log.read_text().strip().removeprefix("recallflow: "))
+        raise SourceError(log.read_text(errors="replace").strip().removeprefix("recallflow: "))
 
 
 @contextmanager

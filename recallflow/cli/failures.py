@@ -30,6 +30,8 @@ def failed(error: BaseException, *, debug: bool, as_json: bool) -> int:
 def line(error: BaseException) -> str:
     """An error in one line."""
     match error:
+        case BaseExceptionGroup() if len(error.exceptions) == 1:  # of a library's tasks, of which one failed
+            return line(error.exceptions[0])
         case RecallflowError():
             text = str(error)
         case ModuleNotFoundError() if (to_install := way_out(error)) is not None:

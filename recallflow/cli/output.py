@@ -1,6 +1,8 @@
 """What a person sees: text as wide as the terminal, in colours where it has them, and plain where it is piped."""
 
+import codecs
 import contextlib
+import io
 import os
 import re
 import sys
@@ -16,6 +18,26 @@ from rich.text import Text
 UNBROKEN = 1_000_000  # columns of what is no terminal: whoever reads the lines there wants them whole
 # An escape sequence of somebody's text would be carried out by the terminal that shows it.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_ESCAPED = "recallflow.escaped"  # the handler of what an encoding has no character for
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """What an encoding has no character for, as JSON escapes it: a line of JSON stays the same value."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4)), error.end
+
+
+codecs.register_error(_ESCAPED, _escaped)
+
+
+def take_any_character() -> None:
+    """Has standard output escape what its encoding has no character for, and standard input replace what its has none
+    for: a terminal or pipe may be of any encoding, and remembered text has characters of every script."""
+    for stream, errors in ((sys.stdout, _ESCAPED), (sys.stdin, "replace")):
+        if isinstance(stream, io.TextIOWrapper):  # a program that runs a command may have put something else there
+            stream.reconfigure(errors=errors)
 
 
 class _Console(Console):

@@ -160,6 +160,8 @@ class Parser(argparse.ArgumentParser):
             return super().parse_known_args(words, namespace)
         if not words and self._subcommands() is not None:
             self.exit(2, self.format_help(stderr=True))
+        if garbled := next((word for word in words if not _is_unicode(word)), None):
+            self.error(_garbled(garbled))
         found, unknown = super().parse_known_args(words, namespace)
         if unknown:
             self.error(self._unknown(unknown))
@@ -232,6 +234,18 @@ def _shown(action: argparse.Action) -> str:
         case argparse.PARSER:
             return f"{name} …"
     return str(name)
+
+
+def _is_unicode(word: str) -> bool:
+    """Python takes bytes that are no text as halves of characters."""
+    return not any("\ud800" <= character <= "\udfff" for character in word)
+
+
+def _garbled(word: str) -> str:
+    """Of an argument whose bytes Python could make no text of."""
+    shown = os.fsencode(word).decode(errors="backslashreplace")
+    encoding = sys.getfilesystemencoding()
+    return f"{shown}: the locale says that arguments are {encoding}, and this is none: set LC_ALL=C.UTF-8"
 
 
 def _did_you_mean(near: Iterable[str]) -> str:
