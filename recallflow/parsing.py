@@ -286,6 +286,8 @@ def _problem(error: ErrorDetails, types: frozenset[str]) -> tuple[str, str]:
     field, message = _path(error["loc"], types), error["msg"].removeprefix("Value error, ")
     if error["type"] in _TYPES:
         return field, _TYPES[error["type"]]
+    if error["type"] == "string_too_short":
+        return field, "is empty; give some text"
     if error["type"] == "string_pattern_mismatch":
         return field, "is blank" if message.endswith(f"'{NOT_BLANK}'") else "is blank, or holds a control character"
     if error["type"] == "too_short":

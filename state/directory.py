@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -273,7 +274,16 @@ def rewrap(path: Path, at_rest: AtRest, master_key: MasterKey) -> None:
 def _no_directory(path: Path) -> StateError:
     if (path / RESTORING).exists():
         return StateError(f"{path} holds a restore that was stopped in the middle: restore it again")
+    if not path.exists():
+        return StateError(absent(path))
     return StateError(f"{path} is no state directory: it has no {DESCRIPTION}")
+
+
+def absent(path: Path) -> str:
+    """That a state directory is not there, and which one beside it may be meant."""
+    siblings = [one.parent.name for one in path.absolute().parent.glob(f"*/{DESCRIPTION}")]
+    near = "".join(f"; did you mean {path.with_name(one)}?" for one in get_close_matches(path.name, siblings, 1))
+    return f"there is no state directory {path}{near}"
 
 
 def _create(path: Path, fingerprint: Fingerprint, at_rest: AtRest) -> None:

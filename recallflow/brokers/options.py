@@ -58,6 +58,7 @@ _OURS = frozenset(
     )
 )
 _INSTEAD = {"group.id": "run --deployment", "session.timeout.ms": "run --session-timeout-s"}
+PORT_MAX = 65_535
 READER_GROUP = "recallflow"  # librdkafka wants one; nothing is ever committed under it
 _SERVERS = frozenset(("bootstrap.servers", "metadata.broker.list"))
 
@@ -73,6 +74,10 @@ class KafkaOptions:
     librdkafka: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for server in self.bootstrap_servers.split(","):
+            _, colon, port = server.strip().rpartition(":")
+            if colon and port.isdecimal() and int(port) > PORT_MAX:  # librdkafka would take what is left of 16 bits
+                raise UsageError(f"bootstrap_servers: {server.strip()}: ports are 1 to {PORT_MAX:,}")
         if reserved := sorted(_OURS & self.librdkafka.keys()):
             instead = "".join(f"; give {_INSTEAD[name]}" for name in reserved if name in _INSTEAD)
             raise UsageError(

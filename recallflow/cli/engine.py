@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # what speaks to an engine takes long to import, and help nee
     from recallflow.queries import QueryEvent
     from recallflow.responses import Receipt, Response
     from recallflow.service import Service
-    from recallflow.verbs.scope import Scope
+    from recallflow.verbs.scope import AnyEvent
 
 TOPICS = ("topics.memory", "topics.queries", "topics.responses", "topics.receipts", "topics.dead_letters")
 TIMEOUT_S = 10.0
@@ -38,6 +38,13 @@ def add_engine(parser: argparse.ArgumentParser, *keys: str) -> None:
     add_kafka(parser, *ENGINE, *keys, *TOPICS)
 
 
+def event_of(options: argparse.Namespace, event_type: str, fields: Mapping[str, Any]) -> "AnyEvent":
+    """An event or query about the user that the options name. Raises InvalidRecord with what is wrong in it."""
+    from recallflow.verbs.scope import Scope
+
+    return Scope(options.tenant, options.environment).event(event_type, options.user, fields)
+
+
 class Engine:
     """What a command sends and asks, about one user. Every call waits for its outcome."""
 
@@ -46,14 +53,14 @@ class Engine:
     ) -> None:
         """`far`: whether the engine is another process, behind Kafka, that may not be there."""
         self._runner, self._service, self._config, self._far = runner, service, config, far
-        self._tenant, self._user, self._environment = options.tenant, options.user, options.environment
+        self._options = options
         self._timeout_s: float = options.timeout_s if far else UNHURRIED_S
         self._headers = config.auth.credentials
 
     def send(self, event_type: str, fields: Mapping[str, Any]) -> "Receipt":
         """What became of an event, once it is applied. Raises InvalidRecord where it is refused, and RecallflowError
         where nobody says in time what became of it."""
-        event = cast("MemoryEvent", self._scope().event(event_type, self._user, fields))
+        event = cast("MemoryEvent", event_of(self._options, event_type, fields))
         stored = self._runner.run(self._service.apply(event, self._headers, self._timeout_s))
         if stored.receipt is None:
             raise self._silence(self._config.topics.receipts, f"{stored.position} is stored, and ")
@@ -61,18 +68,13 @@ class Engine:
 
     def ask(self, query_type: str, fields: Mapping[str, Any]) -> "Response":
         """The response to a query. Raises InvalidRecord where it is refused, and RecallflowError where none comes."""
-        query = cast("QueryEvent", self._scope().event(query_type, self._user, fields))
+        query = cast("QueryEvent", event_of(self._options, query_type, fields))
         try:
             return self._runner.run(self._service.ask(query, self._headers, self._timeout_s))
         except QueryTimeout:
             if not self._far:
                 raise
             raise self._silence(self._config.topics.responses) from None
-
-    def _scope(self) -> "Scope":
-        from recallflow.verbs.scope import Scope
-
-        return Scope(self._tenant, self._environment)
 
     def _silence(self, topic: str, before: str = "") -> RecallflowError:
         servers = self._config.kafka.bootstrap_servers

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from recallflow.cli.engine import add_engine, opened
+from recallflow.cli.engine import add_engine, event_of, opened
 from recallflow.cli.memory_text import one_line, print_block, print_ranked, print_warnings
 from recallflow.cli.options import GRAPH, LLM, RERANK, add_control, add_create
 from recallflow.cli.output import console, json_line
@@ -51,7 +51,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         ),
     )
     ask.add_argument("question", metavar="QUESTION")
-    ask.add_argument("-k", type=int, default=5, help="how many memories (default: 5)")
+    ask.add_argument("-k", "--k", type=int, default=5, help="how many memories (default: 5)")
     ask.add_argument("--mode", choices=MODES, default="hybrid", help="ranking mode (default: hybrid)")
     ask.add_argument(
         "--min-relevance", type=float, metavar="X", help="only memories at least so relevant, 0 to 1; 0 shows any"
@@ -70,8 +70,10 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 def run_remember(options: argparse.Namespace) -> int:
     named = ("id", "session_id", "category", "tags")
     fields = {name: given for name in named if (given := getattr(options, name)) is not None}
+    fields |= {"content": options.text, "kind": options.kind}
+    event_of(options, "memory", fields)  # what would be refused makes no directory
     with opened(options) as engine:
-        receipt = engine.send("memory", {"content": options.text, "kind": options.kind} | fields)
+        receipt = engine.send("memory", fields)
     if options.json:
         json_line(receipt.model_dump(exclude_unset=True))
         return 0
@@ -126,4 +128,7 @@ def _print(response: Mapping[str, Any], options: argparse.Namespace) -> None:
 def nothing_of(options: argparse.Namespace) -> str:
     """That a user has no memories, and which user that is: a name may be mistyped."""
     where = "" if options.environment == "prod" else f" in {options.environment}"
-    return one_line(f"nothing remembered yet of user {options.user} of tenant {options.tenant}{where}")
+    return one_line(
+        f"nothing remembered yet of user {options.user} of tenant {options.tenant}{where}; "
+        "--user and --tenant name another"
+    )

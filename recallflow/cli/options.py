@@ -4,7 +4,6 @@ What reads the settings is imported once a command runs: help and completion nee
 
 import argparse
 import os
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -120,7 +119,6 @@ _HEADINGS = {
     "enrichment": "models",
 }
 _MODELS = ("embedder", "model_path", "reranker", "reranker_path", "reranker_url", "rerank_timeout_ms")
-_DESCRIPTION = "recallflow.json"  # what a state directory has
 
 
 def add_settings(parser: argparse.ArgumentParser, *keys: str) -> None:
@@ -200,14 +198,17 @@ def _check_state_dir(options: argparse.Namespace) -> None:
     """Raises UsageError where --state-dir names what is not there, the command would fill it, and --create does not say
     that it is meant. What a file or the environment names was written once, with care, and is made."""
     given = getattr(options, "state_dir", None)
+    if given == "":
+        raise UsageError("--state-dir is empty, as a variable may be that is not set: give a folder (. is this one)")
     path = None if given is None else Path(given)
     fills = getattr(options, "create", None) is False
     only_shows = getattr(options, "print_config", False) or getattr(options, "dry_run", False)
     if path is None or not fills or only_shows or path.exists():
         return
-    siblings = [one.parent.name for one in path.absolute().parent.glob(f"*/{_DESCRIPTION}")]
-    near = "".join(f"; did you mean {path.with_name(one)}?" for one in get_close_matches(path.name, siblings, 1))
-    raise UsageError(f"there is no state directory {path}{near or ':'} --create makes it")
+    from recallflow.state.directory import absent
+
+    said = absent(path)
+    raise UsageError(f"{said}{'' if said.endswith('?') else ':'} --create makes it")
 
 
 def decisions(options: argparse.Namespace) -> "History":

@@ -215,6 +215,7 @@ def _to_kafka(chosen: "Config", jobs: list[Job], pace: "Pace | None", *, as_json
 
 def _to_directory(chosen: "Config", state_dir: Path, jobs: list[Job], pace: "Pace | None", *, as_json: bool) -> int:
     """How many records were refused."""
+    from recallflow.flows import lines  # noqa: F401 - which not every Python has: no directory is made in vain
     from recallflow.flows.embedded import Embedded
     from recallflow.flows.encryption import open_at_rest
 

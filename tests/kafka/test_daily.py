@@ -83,7 +83,10 @@ def test_what_was_remembered_is_found_listed_shown_and_forgotten(cli: Cli, ours:
     assert "tags         food" in cli("show", memory_id, *ours).stdout
     assert cli("forget", memory_id, *ours).stdout == "forgotten\n"
     user = ours[-1]
-    assert cli("list", *ours).stdout == f"nothing remembered yet of user {user} of tenant acme\n"
+    assert (
+        cli("list", *ours).stdout
+        == f"nothing remembered yet of user {user} of tenant acme; --user and --tenant name another\n"
+    )
 
 
 def test_each_of_many_is_found_at_once(cli: Cli, ours: list[str]) -> None:
@@ -113,7 +116,7 @@ def test_the_environment_names_the_engine(
     monkeypatch.setenv("RECALLFLOW_STATE_DIR", str(tmp_path / "the-engines-own"))  # its settings name both
     assert cli("remember", "tea", *ours[2:]).stdout.startswith("created: ")
     a_flag_comes_before = cli("ask", "tea?", "--state-dir", tmp_path / "none")
-    assert "none is no state directory" in a_flag_comes_before.stderr
+    assert "there is no state directory" in a_flag_comes_before.stderr
     both = cli("ask", "tea?", *ours, "--state-dir", tmp_path / "none")
     assert (both.returncode, "give one, as they are two engines" in both.stderr) == (2, True)
 

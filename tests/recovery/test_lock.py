@@ -146,7 +146,7 @@ def test_a_folder_that_is_no_state_directory_stays_as_it_was(tmp_path: Path, cli
     for name in ("pipe", "verify", "info", "rebuild"):
         assert cli(*COMMANDS[name], tmp_path / "photos").returncode == 1
     assert tree(tmp_path / "photos") == {"cat": hashlib.sha256(b"meow").hexdigest()}
-    assert "is no state directory" in cli(*COMMANDS["info"], tmp_path / "none").stderr
+    assert "there is no state directory" in cli(*COMMANDS["info"], tmp_path / "none").stderr
     assert not (tmp_path / "none").exists()
 
 

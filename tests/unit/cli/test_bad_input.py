@@ -94,7 +94,7 @@ REFUSED = {
     "no tenant": Refused(without("tenant_id"), "invalid_event", ("tenant_id",), "required"),
     "no user": Refused(without("user_id"), "invalid_event", ("user_id",), "required"),
     "no content": Refused(without("content"), "invalid_event", ("content",), "required"),
-    "an empty user": Refused(event(user_id=""), "invalid_event", ("user_id",), "at least 1 character"),
+    "an empty user": Refused(event(user_id=""), "invalid_event", ("user_id",), "is empty; give some text"),
     "an id of 129 characters": Refused(event(id="x" * 129), "invalid_event", ("id",), "at most 128 characters"),
     "an id with a newline": Refused(event(id="a\nb"), "invalid_event", ("id",), "control"),
     "a newline at an id's end": Refused(event(user_id="a\n"), "invalid_event", ("user_id",), "control"),

@@ -175,7 +175,7 @@ def test_each_owner_has_a_memory_of_its_own(cli: Cli, tmp_path: Path) -> None:
         ("--user", "ann", "--tenant", "acme", "--environment", "staging"): "user ann of tenant acme in staging",
     }.items():
         said = cli("ask", "tea?", *owner, "--state-dir", tmp_path / "s").stdout
-        assert said == f"nothing remembered yet of {named}\n"
+        assert said == f"nothing remembered yet of {named}; --user and --tenant name another\n"
     assert "tea" in cli("ask", "tea?", "--user", "ann", "--tenant", "acme", "--state-dir", tmp_path / "s").stdout
 
 
@@ -193,10 +193,10 @@ def test_other_content_under_the_same_id_is_refused(cli: Cli, tmp_path: Path) ->
 
 def test_a_warning_does_not_hide_that_nothing_is_remembered(cli: Cli, tmp_path: Path) -> None:
     cli("remember", "tea", "--user", "ann", "--state-dir", tmp_path / "s")
-    done = cli("ask", "tea?", "-k", 99, "--state-dir", tmp_path / "s")
+    done = cli("ask", "tea?", "--k", 99, "--state-dir", tmp_path / "s")
     assert done.stdout.splitlines() == [
         "k_clamped: k was 99; 1 to 50 are answered",
-        "nothing remembered yet of user user of tenant default",
+        "nothing remembered yet of user user of tenant default; --user and --tenant name another",
     ]
 
 
@@ -249,13 +249,13 @@ def test_without_a_language_model_asking_for_one_says_so(cli: Cli, tmp_path: Pat
 
 
 def test_asking_makes_no_directory(cli: Cli, tmp_path: Path) -> None:
-    assert_one_line(cli("ask", "tea?", "--state-dir", tmp_path / "mistyped"), 1, "is no state directory")
+    assert_one_line(cli("ask", "tea?", "--state-dir", tmp_path / "mistyped"), 1, "there is no state directory")
     assert not (tmp_path / "mistyped").exists()
 
 
 def test_an_empty_question_fails_and_says_why(cli: Cli, tmp_path: Path) -> None:
     cli("remember", "tea", "--state-dir", tmp_path / "s")
-    assert_one_line(cli("ask", "", "--state-dir", tmp_path / "s"), 1, "query: String should have at least 1 character")
+    assert_one_line(cli("ask", "", "--state-dir", tmp_path / "s"), 1, "query: is empty; give some text")
 
 
 # ── replay ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -621,10 +621,9 @@ def test_a_file_is_no_state_directory(cli: Cli, tmp_path: Path, below: str) -> N
 
 @pytest.mark.parametrize("action", ["info", "hash"])
 def test_looking_into_what_is_no_state_directory_creates_none(cli: Cli, tmp_path: Path, action: str) -> None:
-    assert_one_line(
-        cli("state", action, "--state-dir", tmp_path / "s"), 1, "is no state directory: it has no recallflow"
-    )
+    assert_one_line(cli("state", action, "--state-dir", tmp_path / "s"), 1, "there is no state directory")
     assert not (tmp_path / "s").exists()
+    assert_one_line(cli("state", action, "--state-dir", tmp_path), 1, "is no state directory: it has no recallflow")
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", f"{{{NOW}}}", f'{{{NOW}, "settings": {{"a": 1}}}}'])

@@ -191,6 +191,63 @@ def test_a_directory_that_is_not_there_is_refused(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["log.jsonl", "memory"]
 
 
+@pytest.mark.parametrize("words", [("ask", "tea?"), ("list",), ("state", "info"), ("export", "default", "user")])
+def test_who_looks_is_told_which_directory_may_be_meant(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "recallflow.json").touch()
+    assert main([*words, "--state-dir", str(tmp_path / "memroy")]) == 1
+    said = capfd.readouterr().err
+    assert f"there is no state directory {tmp_path / 'memroy'}; did you mean {tmp_path / 'memory'}?" in said
+    assert [one.name for one in tmp_path.iterdir()] == ["memory"]
+
+
+@pytest.mark.parametrize("words", [*FILL.values(), ("ask", "tea?"), ("state", "info")], ids=" ".join)
+def test_a_name_of_no_letters_is_no_directory(capfd: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    assert main([*words, "--state-dir", ""]) == 2
+    assert "--state-dir is empty" in capfd.readouterr().err
+
+
+REFUSED = {
+    "no text": ("remember", ""),
+    "no user": ("remember", "tea", "--user", ""),
+    "no kind": ("remember", "tea", "--kind", " "),
+    "no control file": ("pipe", "--control", "none.jsonl"),
+    "no port": ("serve", "--port", "99999"),
+    "no address": ("mcp", "--http", "here"),
+    "no log": ("replay", "none.jsonl", "--embedded"),
+    "no model": ("replay", "LOG", "--embedded", "--embedder", "onnx"),
+    "no broker": ("run", "--bootstrap-servers", "127.0.0.1:99999"),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
+def test_a_command_that_is_refused_makes_no_directory(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b"{}\n")
+    given = [str(log) if word == "LOG" else word for word in words]
+    assert main([*given, "--state-dir", str(tmp_path / "memory"), "--create"]) in (1, 2)
+    assert capfd.readouterr().err.startswith(("recallflow: ", "20"))  # an engine's lines begin with their time
+    assert not (tmp_path / "memory").exists()
+
+
+def test_a_replay_that_has_no_dataflow_makes_no_directory(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name == "recallflow.flows.lines" or name.startswith("bytewax")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("recallflow.flows.lines", raising=False)
+    monkeypatch.setitem(sys.modules, "bytewax", None)  # as on a Python that it has no wheel for
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b'{"role": "user", "content": "tea"}\n')
+    assert main(["replay", str(log), "--embedded", "--state-dir", str(tmp_path / "memory"), "--create"]) == 2
+    assert "this runs on Bytewax" in capfd.readouterr().err
+    assert not (tmp_path / "memory").exists()
+
+
 def test_a_directory_is_made_where_it_is_to_be_and_kept_where_it_is(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -136,7 +136,10 @@ def test_a_list_is_narrowed(cli: Cli, directory: Path, narrowed: tuple[str, ...]
 
 def test_an_empty_list_says_whose_it_is(cli: Cli, directory: Path) -> None:
     stranger = cli("list", "--user", "bbo", "--state-dir", directory)
-    assert (stranger.returncode, stranger.stdout) == (0, "nothing remembered yet of user bbo of tenant default\n")
+    assert (stranger.returncode, stranger.stdout) == (
+        0,
+        "nothing remembered yet of user bbo of tenant default; --user and --tenant name another\n",
+    )
     assert cli("list", "--tag", "x", "--state-dir", directory).stdout == "nothing remembered that fits\n"
 
 
