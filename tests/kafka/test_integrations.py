@@ -529,8 +529,9 @@ def run(connection: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Run:
     def ran(extra: str) -> dict[str, Any]:
         [snippet] = re.findall(rf"^```python {extra}\n(.*?)^```", SERVICES.read_text(), re.MULTILINE | re.DOTALL)
         own = connection | {"environment": extra}
-        monkeypatch.setattr("recallflow.client.RecallClient", lambda *_: RecallClient(**own))
-        monkeypatch.setattr("recallflow.client.AsyncRecallClient", lambda *_: AsyncRecallClient(**own))
+        for package in ("recallflow", "recallflow.client"):  # wherever a page has it from
+            monkeypatch.setattr(f"{package}.RecallClient", lambda *_: RecallClient(**own))
+            monkeypatch.setattr(f"{package}.AsyncRecallClient", lambda *_: AsyncRecallClient(**own))
         defined: dict[str, Any] = {"__name__": extra}
         exec(compile(snippet, extra, "exec", dont_inherit=True), defined)
         return defined
