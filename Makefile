@@ -36,9 +36,10 @@ bench: .venv
 release: .venv
 	$(BIN)/python -m tools.release --repository '$(REPOSITORY)'
 
-# a real Kafka broker by hand; then: recallflow topics create
+# a real Kafka broker by hand, elsewhere with PORT=9093; then: recallflow topics create
+broker: PORT ?= 9092
 broker: .venv
-	$(BIN)/python -m benchmarks.broker --port 9092
+	$(BIN)/python -m benchmarks.broker --port $(PORT)
 
 .venv:
 	$(PYTHON) -m venv .venv

@@ -44,7 +44,8 @@ def run_info(options: argparse.Namespace) -> int:
         json_line(found)
         return 0
     for name, value in found.items():
-        print(f"{name.replace('_', ' '):<20} {value if not isinstance(value, dict) else ''}".rstrip())
+        label = "applied, up to offset" if name == "applied" else name.replace("_", " ")  # offsets count from 0
+        print(f"{label:<20} {value if not isinstance(value, dict) else ''}".rstrip())
         for inner, number in value.items() if isinstance(value, dict) else ():
             print(f"  {inner:<40} {number}")
     return 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
@@ -24,7 +25,7 @@ def waited(call: Callable[Concatenate[V, P], "Future[T]"]) -> Callable[Concatena
     def wait(self: "Waits", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return call(cast(V, self._verbs), *args, **kwargs).result()
 
-    return wait
+    return _giving_its_outcome(wait, call)
 
 
 def awaited(
@@ -37,6 +38,14 @@ def awaited(
         await self._opened()
         return await asyncio.wrap_future(call(cast(V, self._verbs), *args, **kwargs))
 
+    return _giving_its_outcome(wait, call)
+
+
+def _giving_its_outcome(wait: T, call: Callable[..., Any]) -> T:
+    """The same, and `help` shows what it gives: a call's own signature says it is a Future of that."""
+    shown = inspect.signature(call)
+    outcome = str(shown.return_annotation).removeprefix("Future[").removesuffix("]")
+    wait.__signature__ = shown.replace(return_annotation=outcome)  # type: ignore[attr-defined]
     return wait
 
 

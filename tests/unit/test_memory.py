@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import logging
 import os
 import subprocess
@@ -488,3 +489,9 @@ def test_an_erased_user_is_gone_from_every_file_when_the_call_returns(tmp_path: 
         assert (len(memory.all(user="ann")), len(memory.all(user="bob"))) == (0, 1)
         assert memory.add("I am back", user="ann", id="a").ids == ("a",)
     assert held() == []
+
+
+@pytest.mark.parametrize("face", [Memory, AsyncMemory])
+def test_help_says_what_a_call_gives(face: type) -> None:
+    for name, outcome in {"add": "Added", "forget": "Position", "get": "MemoryVersion | None"}.items():
+        assert inspect.signature(getattr(face, name)).return_annotation == outcome

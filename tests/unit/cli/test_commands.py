@@ -585,6 +585,12 @@ def test_a_state_directory_of_another_text_analysis_is_refused(cli: Cli, tmp_pat
     )
 
 
+def test_what_is_applied_is_told_as_the_offset_that_it_is(cli: Cli, tmp_path: Path) -> None:
+    cli("remember", "tea", "--state-dir", tmp_path / "s")
+    *_, label, source = cli("state", "info", "--state-dir", tmp_path / "s").stdout.splitlines()
+    assert (label, source.split()) == ("applied, up to offset", ["local:0", "0"])
+
+
 def test_looking_into_a_state_directory_needs_no_settings(cli: Cli, tmp_path: Path) -> None:
     process([], Settings(partitions=4), tmp_path / "s")
     assert info(cli, tmp_path / "s")["partitions"] == 4
