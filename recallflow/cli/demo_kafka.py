@@ -37,7 +37,7 @@ def engine_behind(kafka: KafkaOptions, tenant: str) -> Iterator[RecallClient]:
         config.chmod(0o600)
         try:
             _finish(["topics", "create", "--partitions", "1", "--config", str(config)], log)
-            run = ["run", "--config", str(config), "--state-dir", str(Path(folder, "state"))]
+            run = ["run", "--config", str(config), "--state-dir", str(Path(folder, "state")), "--create"]
             with _running(run, log) as engine, _client(kafka, tenant, topics) as client:
                 _wait_until_up(engine, client, log)
                 yield client
