@@ -51,7 +51,9 @@ def test_a_full_disk_is_told_as_such(
     fails: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
     where = ["--state-dir", str(tmp_path / "s")]
-    assert main(["remember", "The bicycle is red.", "--create", *where]) == 0
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"type": "message", "tenant_id": "acme", "user_id": "ann", "role": "user", "content": "red"}\n')
+    assert main(["replay", str(log), "--embedded", "--create", *where]) == 0
     capfd.readouterr()
     for words in COMMANDS:
         with monkeypatch.context() as while_full:
