@@ -21,17 +21,13 @@ from recallflow.connectors.logs.building import (
     branch,
     broken,
     epoch_ms,
-    exported,
-    file_name,
     leave_out,
-    lenient,
     message_events,
     word,
 )
-from recallflow.connectors.logs.documents import elements, first_objects
+from recallflow.connectors.logs.conversations import each_conversation, holds_conversations
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
 
-_FILE = re.compile(r"conversations(-\d+)?\.json")
 _BESIDE = {"chat.html", "user.json", "message_feedback.json", "shared_conversations.json"}  # Claude's has others
 # What the program shows as a link to a source, now and until 2025.
 _CITATION = re.compile("\ue200[^\ue200\ue201]*\ue201|【\\d+(?::\\d+)?†[^【】\n]{1,200}】")
@@ -40,17 +36,11 @@ _REASONING = ("thoughts", "reasoning_recap")
 
 
 def _recognises(head: Head) -> bool:
-    if head.members:
-        names = {file_name(name) for name in head.members}
-        return any(map(_FILE.fullmatch, names)) and bool(names & _BESIDE)
-    return any(isinstance(one.get("mapping"), dict) for one in first_objects(head.start))
+    return holds_conversations(head, _BESIDE, "mapping", dict)
 
 
 def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
-    for file in exported(source, _FILE, scope):
-        with file.open() as opened:
-            for number, text in enumerate(elements(opened), start=1):
-                yield from conversation_events(lenient(text), scope, f"{file.name}, conversation {number}")
+    return each_conversation(source, scope, conversation_events)
 
 
 CHATGPT = LogFormat("chatgpt", "ChatGPT's export", _recognises, _read)

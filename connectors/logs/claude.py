@@ -9,7 +9,6 @@ Times are RFC 3339. The program documents none of it; the shape is as told by wh
 (seo/claude-conversation-export-format) and github.com/Sinity/polylogue (docs/providers/claude-ai.md).
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,35 +18,25 @@ from recallflow.connectors.logs.building import (
     Said,
     branch,
     broken,
-    exported,
-    file_name,
     leave_out,
-    lenient,
     message_events,
     stamp,
     word,
 )
-from recallflow.connectors.logs.documents import elements, first_objects
+from recallflow.connectors.logs.conversations import each_conversation, holds_conversations
 from recallflow.connectors.logs.model import Head, LogFormat, LogSource, Scope
 
-_FILE = re.compile(r"conversations(-\d+)?\.json")
 _BESIDE = {"users.json", "projects.json", "memories.json"}
 _ROLES = {"human": "user"}
 _LEFT_OUT = {"thinking": "reasoning", "tool_use": "calls of tools", "tool_result": "results of tools"}
 
 
 def _recognises(head: Head) -> bool:
-    if head.members:
-        names = {file_name(name) for name in head.members}
-        return any(map(_FILE.fullmatch, names)) and bool(names & _BESIDE)
-    return any(isinstance(one.get("chat_messages"), list) for one in first_objects(head.start))
+    return holds_conversations(head, _BESIDE, "chat_messages", list)
 
 
 def _read(source: LogSource, scope: Scope) -> Iterator[bytes]:
-    for file in exported(source, _FILE, scope):
-        with file.open() as opened:
-            for number, text in enumerate(elements(opened), start=1):
-                yield from conversation_events(lenient(text), scope, f"{file.name}, conversation {number}")
+    return each_conversation(source, scope, conversation_events)
 
 
 CLAUDE = LogFormat("claude", "Claude's export", _recognises, _read)
