@@ -416,8 +416,8 @@ def stretches(found: Iterable[bytes]) -> list[bytes]:
 
 
 def split(key: bytes) -> tuple[bytes, bytes, bytes]:
-    """A key of the owners' namespace → (owner, table, rest)."""
-    return key[1:17], key[17:18], key[18:]
+    """A key of the owners' namespace → (owner, table, rest). Another key belongs to no owner and no table."""
+    return (key[1:17], key[17:18], key[18:]) if key.startswith(OWNERS) else (b"", b"", key)
 
 
 def sequence(key: bytes) -> int:

@@ -66,6 +66,8 @@ def test_a_key_splits_into_owner_table_and_rest(owner: bytes, name: bytes, versi
     assert keys.split(keys.event_id(owner, name)) == (owner, keys.EVENT_ID, name)
     for table in TABLES:
         assert keys.split(keys.table(owner, table)) == (owner, table, b"")
+    for other in (keys.COUNTS, keys.APPLIED, keys.USERS + owner):
+        assert keys.split(other + name * 2) == (b"", b"", other + name * 2)  # whatever its 18th byte is
 
 
 @given(prefix=EDGE_BYTES | st.binary(max_size=4), rest=EDGE_BYTES | st.binary(max_size=4), other=EDGE_BYTES)
