@@ -20,6 +20,15 @@ ANSWER = frozenset({"response"})
 REFUSED_ANSWER = frozenset({"response", "dead-letter"})
 NOTHING: frozenset[str] = frozenset()
 
+How = dict[str, Any]  # what a record has beside its value: `key`, `partition`, `headers`, `timestamp`
+AS_USUAL: How = {}
+
+
+def who(user: str) -> dict[str, str]:
+    """The fields that say whose an event is."""
+    tenant, _, name = user.rpartition("/")
+    return {"tenant_id": tenant or TENANT, "user_id": name}
+
 
 @dataclass
 class Sent:
@@ -41,7 +50,8 @@ class Sent:
 
 @dataclass
 class Log:
-    """Sends events of one tenant's users, and keeps account of them. May be used by two threads."""
+    """Sends events of users, and keeps account of them. A user is of TENANT unless named with a tenant, as
+    `globex/ann`. May be used by two threads."""
 
     topics: Topics
     minds: Minds = field(default_factory=Minds)
@@ -68,24 +78,17 @@ class Log:
             self._numbers += 1
             return self._numbers
 
-    def tell(self, user: str, event_type: str = "memory", **fields: Any) -> Sent:
-        """A memory event of a user's; the model has it from now on."""
+    def tell(self, user: str, event_type: str = "memory", *, how: How = AS_USUAL, **fields: Any) -> Sent:
+        """A memory event of a user's; the model has it from now on. `how`: as for `raw`."""
         with self.lock:
-            event = {
-                "type": event_type,
-                "tenant_id": TENANT,
-                "user_id": user,
-                "id": f"e{self.number()}",
-                "receipt": True,
-            }
-            event |= fields
+            event = {"type": event_type, **who(user), "id": f"e{self.number()}", "receipt": True} | fields
             takes = self.minds.of(user).apply(event)
-            return self._event("memory", user, event, [RECEIPT if takes else LETTER])
+            return self._event("memory", user, event, [RECEIPT if takes else LETTER], how)
 
-    def ask(self, user: str, event_type: str, **fields: Any) -> Sent:
+    def ask(self, user: str, event_type: str, *, how: How = AS_USUAL, **fields: Any) -> Sent:
         """A query of a user's."""
-        event = {"type": event_type, "tenant_id": TENANT, "user_id": user, "id": f"q{self.number()}"} | fields
-        return self._event("query", user, event, [ANSWER])
+        event = {"type": event_type, **who(user), "id": f"q{self.number()}"} | fields
+        return self._event("query", user, event, [ANSWER], how)
 
     def talk(self, count: int = 40, *, owners: int = 5) -> None:
         """Tells so many memories and asks as many questions, in turns and of these users, and waits until all are in
@@ -97,8 +100,7 @@ class Log:
         self.flush()
 
     def raw(self, kind: str, value: bytes | None, wants: Sequence[frozenset[str]] = (LETTER,), **how: Any) -> Sent:
-        """A record as it is, keyed like a user's unless `how` says otherwise (`key`, `partition`, `headers`,
-        `timestamp`)."""
+        """A record as it is, keyed like a user's unless `how` says otherwise."""
         sent = Sent(kind, "", None, list(wants), value)
         self._send(sent, value, {"key": f"{TENANT}/raw".encode()} | how)
         return sent
@@ -126,12 +128,12 @@ class Log:
         with self.lock:
             return [sent for sent in self.sent if sent.kind in set(kinds)]
 
-    def _event(self, kind: str, user: str, event: dict[str, Any], wants: list[frozenset[str]]) -> Sent:
+    def _event(self, kind: str, user: str, event: dict[str, Any], wants: list[frozenset[str]], how: How) -> Sent:
         sent = Sent(kind, user, event, wants)
-        self._send(sent, orjson.dumps(event), {"key": f"{TENANT}/{user}".encode()})
+        self._send(sent, orjson.dumps(event), {"key": "/".join(who(user).values()).encode()} | how)
         return sent
 
-    def _send(self, sent: Sent, value: bytes | None, how: dict[str, Any]) -> None:
+    def _send(self, sent: Sent, value: bytes | None, how: How) -> None:
         def delivered(error: Any, message: Any) -> None:
             if error is not None:
                 self.failed.append(f"{sent.kind} {sent.event or sent.value!r}: {error}"[:300])

@@ -84,7 +84,7 @@ class Producer(threading.Thread):
         assert old.event is not None
         match kind:
             case "marked" if old.position:
-                mark = {"filters": {"tags": old.event["tags"]}, "wait_for": old.position}
+                mark: dict[str, Any] = {"filters": {"tags": old.event["tags"]}, "wait_for": old.position}
                 self._log.ask(user, "recall", query="walnut", **mark).expects = old.query_id
             case "memory.get" | "memory.history":
                 sent = self._log.ask(user, kind, memory_id=old.query_id)

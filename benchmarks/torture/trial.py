@@ -15,12 +15,12 @@ from benchmarks.torture.exits import Exits
 from benchmarks.torture.log import Log
 from benchmarks.torture.producer import Producer
 from benchmarks.torture.reader import Reader
-from benchmarks.torture.topics import OUTPUTS, Topics
+from benchmarks.torture.topics import Topics
+from benchmarks.torture.undisturbed import undisturbed
 
 STARTS_MAX = 5  # in a row, before a fault counts as one that it does not come back from
 RESTART_S = 2.0  # between them: together longer than a session, for which a killed engine still holds its deployment
 PARTITIONS = 2
-SETTLE_S = 300.0
 SILENT_S = 60.0  # nothing more comes
 
 
@@ -153,22 +153,8 @@ class Trial:
         return done.out.strip()
 
     def _undisturbed(self) -> Engine:
-        """An engine that nothing happened to, on the same inputs, with outputs of its own."""
-        own = Topics(self.broker)
-        for kind in OUTPUTS:
-            own.make_one(kind, PARTITIONS)
-        words = [word for kind in OUTPUTS for word in (f"--{kind}-topic", own.of(kind))]
         skips = [word for position in self.skips for word in ("--skip", position)]
-        name = ("--deployment", f"undisturbed-{own.suffix}")
-        engine = Engine(self.topics, self.folder, *self.options(), *name, *words, *skips, name="undisturbed")
-        told = [sent for sent in self.log.sent if sent.kind == "memory"]
-        with engine:
-            engine.up()
-            reader = Reader(own)
-            reader.until(lambda: len(reader.seen) >= len(told), SETTLE_S)
-            reader.close()
-            engine.stop()
-        return engine
+        return undisturbed(self.topics, self.folder, len(self.log.of(["memory"])), *self.options(), *skips)
 
     def close(self) -> None:
         self.report.records, self.report.starts = len(self.log.sent), self.engine.starts

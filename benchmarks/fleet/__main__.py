@@ -1,0 +1,76 @@
+"""Hurt the processes of one deployment at random, and look for what was lost, done twice, or told wrong.
+
+    python -m benchmarks.fleet [--members 4] [--partitions 16] [--kills 30] [--seed N] [--lose-disk]
+                               [--checkpoints URL] [--misrouted 0.1] [--standby 1] [--json FILE]
+
+Processes of `recallflow run` with a directory each share the partitions of a deployment, while about 200 owners of
+three tenants talk and ask, and one question a partition is asked every 50 ms. Members are killed, stopped beyond their
+session, shut down and started again, by a schedule that follows from the seed; with --lose-disk every third kill takes
+the member's directory along. Then everything that stands in the topics is counted, all memories are asked for and
+compared with a small model of what was told, and the state of all members together with that of one fresh process that
+read the same topics alone. Who has which partition is asked of the brokers.
+"""
+
+import argparse
+import random
+import tempfile
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+from benchmarks.broker import connect_or_start
+from benchmarks.fleet.chaos import Fault, schedule
+from benchmarks.fleet.report import as_json, show
+from benchmarks.fleet.trial import Plan, Report, Trial
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    usual = Plan()
+    parser.add_argument("--members", type=int, default=usual.members)
+    parser.add_argument("--partitions", type=int, default=usual.partitions)
+    parser.add_argument("--kills", type=int, default=30, help="SIGKILLs; pauses and stops come on top")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    parser.add_argument("--lose-disk", action="store_true", help="with every third kill")
+    parser.add_argument("--checkpoints", metavar="URL", help="where members keep checkpoints")
+    parser.add_argument("--misrouted", type=float, default=0.0, metavar="SHARE", help="of the records (default: 0)")
+    parser.add_argument("--standby", type=int, default=0, metavar="N", help="members that follow each partition")
+    parser.add_argument("--per-second", type=float, default=usual.per_second, help="records a second (default: 60)")
+    parser.add_argument("--probe-ms", type=float, default=usual.probe_s * 1000, help="between probes (default: 50)")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    chosen = parser.parse_args()
+    print(f"seed {chosen.seed}", flush=True)
+    plan = plan_of(chosen)
+    faults = schedule(plan.seed, plan.members, chosen.kills, plan.session_s, lose_disk=chosen.lose_disk)
+    report = run(plan, faults)
+    show(report)
+    if chosen.json:
+        chosen.json.write_bytes(as_json(report))
+    if not report.clean():
+        raise SystemExit(1)
+
+
+def plan_of(chosen: argparse.Namespace) -> Plan:
+    names = ("members", "partitions", "seed", "misrouted", "per_second")
+    options: tuple[str, ...] = ()
+    if chosen.checkpoints:
+        options += ("--checkpoint-to", chosen.checkpoints, "--checkpoint-minutes", "0.2")
+    if chosen.standby:
+        options += ("--standby", str(chosen.standby))
+    return Plan(**{name: getattr(chosen, name) for name in names}, probe_s=chosen.probe_ms / 1000, options=options)
+
+
+def run(plan: Plan, faults: Iterable[Fault]) -> Report:
+    with (
+        connect_or_start() as cluster,
+        tempfile.TemporaryDirectory(prefix="recallflow-fleet-") as folder,
+        closing(Trial(cluster, Path(folder), plan)) as trial,
+    ):
+        trial.run(faults)
+    return trial.report
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""One question to each partition every so many milliseconds, and how long each was without an answer."""
+
+import threading
+import time
+import uuid
+from contextlib import closing
+from typing import NamedTuple
+
+import orjson
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from benchmarks.torture.log import Log, Sent, who
+from benchmarks.torture.topics import Topics
+
+KIND = "probe"  # of the topic that answers go to
+DRAIN_S = 60.0
+POLL_S = 0.02
+TEXT = "the walnut harbour"
+
+
+class Probe(NamedTuple):
+    """A question to a partition: when it was due and, if there was an answer, when."""
+
+    partition: int
+    due_s: float
+    answered_s: float | None
+
+    @property
+    def ms(self) -> float:
+        """How long its answer took; without end where there was none."""
+        return float("inf") if self.answered_s is None else (self.answered_s - self.due_s) * 1000
+
+
+def settle_in(log: Log, partitions: int) -> dict[int, Sent]:
+    """One owner in each partition, with a memory to find."""
+    found: dict[int, Sent] = {}
+    while len(found) < partitions:
+        told = [log.tell(f"probe{log.number()}", content=TEXT) for _ in range(partitions)]
+        log.flush()
+        found |= {int(sent.position.split(":")[1]): sent for sent in told}
+    return found
+
+
+class Probes:
+    """Asks from `start` to `end`. Questions are asked when they are due, whatever became of those before."""
+
+    def __init__(self, topics: Topics, owners: dict[int, Sent], every_s: float) -> None:
+        self._topics, self._owners, self._every_s = topics, owners, every_s
+        self._run = uuid.uuid4().hex[:8]
+        self._due: dict[str, tuple[int, float]] = {}
+        self._arrived: dict[str, list[float]] = {}
+        self._over, self._drained = threading.Event(), threading.Event()
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._ask, self._listen)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """Asks nothing more, and waits until all is answered, or nothing comes for long."""
+        asking, listening = self._threads
+        self._over.set()
+        asking.join()
+        deadline = time.monotonic() + DRAIN_S
+        while len(self._arrived) < len(self._due) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        self._drained.set()
+        listening.join()
+
+    def probes(self) -> list[Probe]:
+        """All of them so far, in the order in which they were due."""
+        found = [(name, *due) for name, due in list(self._due.items())]
+        return [Probe(number, due_s, self._arrived.get(name, [None])[0]) for name, number, due_s in found]
+
+    def lost(self) -> list[str]:
+        return [name for name in self._due if name not in self._arrived]
+
+    def twice(self) -> list[str]:
+        return [name for name, times in self._arrived.items() if len(times) > 1]
+
+    def _ask(self) -> None:
+        producer = Producer({"bootstrap.servers": self._topics.cluster.bootstrap_servers, "linger.ms": 0})
+        began_s, number = time.monotonic(), 0
+        while not self._over.wait(max(0.0, began_s + number * self._every_s - time.monotonic())):
+            for partition, owner in self._owners.items():
+                name = f"{self._run}-{partition}-{number}"
+                self._due[name] = (partition, time.monotonic())
+                reply_to = {"topic": self._topics.of(KIND)}
+                asked = {"type": "recall", "id": name, "query": TEXT, "k": 1, "explain": False, "reply_to": reply_to}
+                fields = who(owner.owner)
+                key = "/".join(fields.values())
+                producer.produce(self._topics.of("query"), orjson.dumps(asked | fields), key, partition)
+            producer.poll(0)
+            number += 1
+        producer.flush()
+
+    def _listen(self) -> None:
+        name = self._topics.of(KIND)
+        settings = {"bootstrap.servers": self._topics.cluster.bootstrap_servers, "group.id": f"probes-{self._run}"}
+        more = {"enable.auto.commit": False, "fetch.wait.max.ms": 5, "isolation.level": "read_uncommitted"}
+        with closing(Consumer(settings | more | {"log_level": 0})) as consumer:
+            parts = [TopicPartition(name, number, OFFSET_BEGINNING) for number in self._topics.bounds(KIND)]
+            consumer.assign(parts)
+            while not self._drained.is_set():
+                for message in consumer.consume(1_000, POLL_S):
+                    if message.error() is None:
+                        query_id = orjson.loads(message.value() or b"")["query_id"]
+                        self._arrived.setdefault(query_id, []).append(time.monotonic())

@@ -1,0 +1,151 @@
+"""One run: a fleet, traffic, probes and chaos, and the verdict."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.broker import Cluster
+from benchmarks.fleet import checker, probes
+from benchmarks.fleet.chaos import Chaos, Fault, Span
+from benchmarks.fleet.members import Fleet
+from benchmarks.fleet.ownership import Ownership
+from benchmarks.fleet.silence import Silence, measure
+from benchmarks.fleet.traffic import Traffic
+from benchmarks.torture.checker import Findings, open_records
+from benchmarks.torture.engine import Engine
+from benchmarks.torture.log import Log
+from benchmarks.torture.reader import Reader
+from benchmarks.torture.topics import Topics
+from benchmarks.torture.undisturbed import undisturbed
+
+WARM_UP_S = 3.0
+SILENT_S = 60.0  # nothing more comes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done. `idle_s`: how long probes alone are answered, before anything happens."""
+
+    members: int = 4
+    partitions: int = 16
+    seed: int = 0
+    per_second: float = 60.0
+    misrouted: float = 0.0
+    session_s: float = 6.0
+    probe_s: float = 0.05
+    idle_s: float = 10.0
+    options: tuple[str, ...] = ()
+
+    def shape(self) -> tuple[str, ...]:
+        """Options of a member, and of who is compared with it."""
+        return ("--epoch-ms", "200", "--partitions", str(self.partitions), "--cache-bytes", "16MiB")
+
+
+@dataclass
+class Report:
+    """What a run came to."""
+
+    plan: Plan
+    faults: dict[str, int] = field(default_factory=dict)
+    findings: Findings = field(default_factory=Findings)
+    silence: Silence = field(default_factory=Silence)
+    records: int = 0
+    astray: int = 0
+    starts: int = 0
+    probes: int = 0
+    spread: list[int] = field(default_factory=list)  # partitions of each member at the end
+    state_equal: bool = False
+    seconds: float = 0.0
+    broken: list[str] = field(default_factory=list)
+
+    def clean(self) -> bool:
+        return self.findings.clean() and self.state_equal and not self.broken
+
+
+class Trial:
+    """What a run has. Everything ends with it."""
+
+    def __init__(self, cluster: Cluster, folder: Path, plan: Plan) -> None:
+        self.plan, self.folder, self.report = plan, folder, Report(plan)
+        self.topics = Topics(cluster)
+        self.topics.make(plan.partitions)
+        self.topics.make_one(probes.KIND, plan.partitions)
+        self._open = ExitStack()
+        self.log = Log(self.topics)
+        self.reader = self._open.enter_context(closing(Reader(self.topics)))
+        session = ("--session-timeout-s", f"{plan.session_s:g}", "--reply-topic", self.topics.of(probes.KIND))
+        options = (*plan.shape(), *session, *plan.options)
+        self.fleet = self._open.enter_context(Fleet(self.topics, folder, plan.members, *options))
+        self.ownership = Ownership(self.topics, self.fleet.deployment)
+        self.chaos = Chaos(self.fleet, self.rest)
+
+    def run(self, faults: Iterable[Fault]) -> Report:
+        """The whole of it. What keeps it from its end is in the report."""
+        began_s = time.monotonic()
+        try:
+            self._run(faults)
+        except (RuntimeError, TimeoutError) as error:
+            self.report.broken.append(f"{error}\n{self.fleet.said()}")
+        self.report.seconds = round(time.monotonic() - began_s, 1)
+        return self.report
+
+    def rest(self, seconds: float) -> None:
+        """Lets it work, and reads what comes."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.reader.read()
+
+    def _run(self, faults: Iterable[Fault]) -> None:
+        plan, report = self.plan, self.report
+        self.fleet.up()
+        asking = probes.Probes(self.topics, probes.settle_in(self.log, plan.partitions), plan.probe_s)
+        traffic = Traffic(self.log, self.reader, plan.seed, plan.per_second, plan.misrouted)
+        self.ownership.start()
+        asking.start()
+        self.rest(WARM_UP_S)
+        idle_s = time.monotonic()
+        self.rest(plan.idle_s)
+        idle = Span("idle", idle_s, time.monotonic())
+        traffic.start()
+        self.chaos.run(faults)
+        traffic.end()
+        self.log.flush()
+        asking.end()
+        self.ownership.end()
+        self._settle()
+        report.findings = checker.judge(self.log, self.reader)
+        report.findings.lost += [f"probe {name}" for name in asking.lost()]
+        report.findings.twice += [f"probe {name}" for name in asking.twice()]
+        report.probes, report.astray, report.faults = len(asking.probes()), traffic.astray, dict(self.chaos.counts())
+        report.silence = measure(asking.probes(), idle, self.chaos.episodes, self.ownership.seen)
+        report.spread = sorted(Counter(self.ownership.look().values()).values(), reverse=True)
+        report.broken += self.chaos.unexpected
+        self._compare()
+
+    def _settle(self) -> None:
+        """Waits until all has come to its end, or nothing more comes for long."""
+        left, since = -1, time.monotonic()
+        while still := len(open_records(self.log, self.reader)):
+            if still != left:
+                left, since = still, time.monotonic()
+            if time.monotonic() - since > SILENT_S or not self.fleet.running():
+                return
+            self.rest(0.5)
+
+    def _compare(self) -> None:
+        """The state of all members together with that of one engine that nothing happened to."""
+        for ended in self.fleet.stop_all():
+            if ended.code or not ended.plain:
+                self.report.broken.append(f"the last stop: {ended}")
+        alone: Engine = undisturbed(self.topics, self.folder, len(self.log.of(["memory"])), *self.plan.shape())
+        ours, theirs = self.fleet.hash(), alone.state("hash")
+        self.report.broken += [f"hash: {ended}" for ended in (ours, theirs) if ended.code]
+        self.report.state_equal = not (ours.code or theirs.code) and ours.out == theirs.out
+
+    def close(self) -> None:
+        self.report.records = len(self.log.sent)
+        self.report.starts = sum(member.starts for member in self.fleet.members)
+        self._open.close()
