@@ -8,7 +8,8 @@ from recallflow.flows.recovery import FLOW_ID, GIVE_UP, LINES_FLOW_ID, committed
 from recallflow.operators.snapshot import Snapshot
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import CACHE_BYTES
-from recallflow.state.directory import RECOVERY, StateDirectory, partition_folder
+from recallflow.state.directory import RECOVERY, StateDirectory
+from recallflow.state.folders import partition_folder
 
 STATE_STEP = f"{FLOW_ID}.state"
 

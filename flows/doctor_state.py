@@ -14,14 +14,9 @@ from recallflow.flows.config import Config
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.finding import Finding, fail, ok, warn
 from recallflow.flows.recovery import check_snapshots
-from recallflow.state.directory import (
-    BEGIN,
-    DESCRIPTION,
-    RECOVERY,
-    check_settings,
-    describe,
-    partition_folder,
-)
+from recallflow.state.directory import BEGIN, DESCRIPTION, RECOVERY, describe
+from recallflow.state.fingerprint import check_settings
+from recallflow.state.folders import partition_folder
 from recallflow.state.lock import holder
 from recallflow.state.looking import uncleaned_owners
 

@@ -15,7 +15,8 @@ from recallflow.flows.settings import MINUTE_MS, Settings
 from recallflow.owner import state_partition
 from recallflow.records import Position
 from recallflow.state.checkpoint import CACHE_BYTES
-from recallflow.state.directory import Fingerprint, StateDirectory, describe
+from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.fingerprint import Fingerprint
 from recallflow.state.person import Fields
 
 

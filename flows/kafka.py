@@ -64,7 +64,8 @@ from recallflow.operators.decode import decode
 from recallflow.operators.events import Item, Refused
 from recallflow.operators.quotas import Rates
 from recallflow.records import Record
-from recallflow.state.directory import REWIND, Fingerprint, StateDirectory
+from recallflow.state.directory import REWIND, StateDirectory
+from recallflow.state.fingerprint import Fingerprint
 
 _log = logging.getLogger(__name__)
 

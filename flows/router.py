@@ -9,7 +9,7 @@ import orjson
 
 from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
-from recallflow.connectors.kafka.partitions import part_name, partition_of
+from recallflow.connectors.kafka.partitions import part_name
 from recallflow.credentials import without_credentials
 from recallflow.errors import InvalidRecord
 from recallflow.flows.security_settings import AuthSettings
@@ -27,6 +27,7 @@ from recallflow.outputs import (
     Requested,
     Verdict,
 )
+from recallflow.partitioning import partition_of
 from recallflow.records import Position
 from recallflow.signatures import signed
 

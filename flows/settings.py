@@ -12,7 +12,7 @@ from recallflow.errors import UsageError
 from recallflow.operators.graph.similar import Similarity
 from recallflow.operators.rules import Rules
 from recallflow.reranker import Reranker
-from recallflow.state.directory import Fingerprint
+from recallflow.state.fingerprint import Fingerprint
 
 MINUTE_MS = 60_000
 YEAR_MINUTES = 365 * 24 * 60

@@ -9,6 +9,7 @@ from typing import Any
 from recallflow.checked import Checked
 from recallflow.operators.events import Batch, Item, Refused
 from recallflow.owner import state_partition
+from recallflow.partitioning import partition_of
 from recallflow.records import Position, Principal, Record, Refusal
 
 
@@ -47,8 +48,7 @@ def key_of_partition(number: int) -> str:
 def _partition_of(item: Item, partitions: int) -> int:
     """A refused record goes where its log's key says, so that its position moves for the user who waits for it."""
     if isinstance(item, Refused):
-        tenant_id, _, user_id = (item.record.key or b"").decode(errors="replace").partition("/")
-        return state_partition(tenant_id, user_id, partitions)
+        return partition_of(item.record.key or b"", partitions)
     return state_partition(item.owner.tenant_id, item.owner.user_id, partitions)
 
 

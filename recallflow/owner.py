@@ -1,9 +1,8 @@
 """Whose memory it is: the hard scope of every key."""
 
-import hashlib
 from typing import NamedTuple
 
-from recallflow.caching import Kept
+from recallflow.partitioning import partition_of
 
 
 class Owner(NamedTuple):
@@ -16,7 +15,12 @@ class Owner(NamedTuple):
     @property
     def record_key(self) -> bytes:
         """The Kafka key of the owner's records: they go to one partition, in order."""
-        return f"{self.tenant_id}/{self.user_id}".encode()
+        return user_key(self.tenant_id, self.user_id)
+
+
+def user_key(tenant_id: str, user_id: str) -> bytes:
+    """The Kafka key of a user's records."""
+    return f"{tenant_id}/{user_id}".encode()
 
 
 def key_tenant(key: bytes | None) -> bytes:
@@ -26,16 +30,9 @@ def key_tenant(key: bytes | None) -> bytes:
 
 
 def state_partition(tenant_id: str, user_id: str, partitions: int) -> int:
-    """The state partition of a user, 0 ≤ p < `partitions`.
+    """The state partition of a user, 0 ≤ p < `partitions`: that of the Kafka key of the user's records.
 
     The environment has no part in it: a record that could not be decoded still names `tenant_id/user_id` in its
     Kafka key, and must find the partition of the user who waits for it.
     """
-    return _numbers[tenant_id, user_id] % partitions
-
-
-def _number(user: tuple[str, str]) -> int:
-    return int.from_bytes(hashlib.blake2b("/".join(user).encode(), digest_size=8).digest(), "big")
-
-
-_numbers = Kept(_number, 8 * 1024 * 1024)
+    return partition_of(user_key(tenant_id, user_id), partitions)

@@ -10,17 +10,10 @@ from pathlib import Path
 
 from recallflow.errors import StateError, StorageError
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
-from recallflow.state.directory import (
-    DESCRIPTION,
-    RECOVERY,
-    RESTORING,
-    Fingerprint,
-    StateDirectory,
-    describe,
-    hold,
-    partition_folder,
-)
+from recallflow.state.directory import DESCRIPTION, RECOVERY, RESTORING, StateDirectory, describe, hold
 from recallflow.state.files import sync, sync_tree
+from recallflow.state.fingerprint import Fingerprint
+from recallflow.state.folders import partition_folder
 from recallflow.state.lock import LOCK, locked
 from recallflow.state.partition import Partition
 
@@ -65,7 +58,8 @@ def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Non
     name, and the next restore begins anew.
     """
     described = describe(source)
-    fingerprint, keyring = described.fingerprint, described.keyring(source, at_rest)
+    fingerprint = described.fingerprint
+    described.keyring(source, at_rest)  # another master key is told before anything is written
     _check_whole(source, fingerprint)
     here, there = source.resolve(), state_dir.resolve()
     if here in there.parents or there in here.parents:
@@ -81,7 +75,7 @@ def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Non
                 shutil.copy2(source / DESCRIPTION, state_dir / RESTORING)
                 shutil.copytree(source, state_dir, copy_function=_link_or_copy, dirs_exist_ok=True,
                                 ignore=shutil.ignore_patterns(DESCRIPTION, LOCK))  # fmt: skip
-                with StateDirectory(state_dir, fingerprint, keyring, CACHE_BYTES, lock_wait_s=0) as directory:
+                with StateDirectory(state_dir, described, at_rest, CACHE_BYTES, lock_wait_s=0) as directory:
                     directory.partitions()
                 sync_tree(state_dir)
                 (state_dir / RESTORING).rename(state_dir / DESCRIPTION)

@@ -34,6 +34,7 @@ class Cleaning:
         self._marks = {mark: next(self._numbers) for mark in marks}
         self._writing, self._at_work = threading.Lock(), threading.Lock()
         self._closing = threading.Event()
+        self._closed = False
 
     def __len__(self) -> int:
         """How many erased owners the files may still hold something of."""
@@ -50,18 +51,25 @@ class Cleaning:
         """Cleans until nothing is left to clean. Returns whether it came to that: not where it is closed while
         replaced files are still read. Raises what RocksDB raises."""
         with self._at_work:
-            while marks := dict(self._marks):
+            while not self._closed and (marks := dict(self._marks)):
                 if not self._clean(marks):
                     return False
                 with self._writing:
                     for mark in [mark for mark, number in marks.items() if self._marks[mark] == number]:
                         self._db.delete(mark)
                         del self._marks[mark]
-        return True
+            return not self._marks
 
     def close(self) -> None:
         """Waits for no reader any more."""
         self._closing.set()
+
+    def end(self) -> None:
+        """Returns once nobody cleans, nor will: the database may be closed. What is left to clean is so when it is
+        opened next."""
+        self.close()
+        with self._at_work:
+            self._closed = True
 
     def _clean(self, marks: Iterable[bytes]) -> bool:
         logs = {*self._folder.glob("*.log")}

@@ -6,21 +6,29 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import orjson
 
-from recallflow.errors import MasterKeyError, SettingsMismatch, StateError, StateFormatError, StorageError
-from recallflow.language import ANALYSIS
-from recallflow.master_key import MasterKey
+from recallflow.errors import StateError, StateFormatError, StorageError
 from recallflow.state import keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest, StoredSecret
 from recallflow.state.database import SharedMemory
 from recallflow.state.files import read_checked, write_checked
-from recallflow.state.hot_owner import PACKED_AT_END, HotOwners
+from recallflow.state.fingerprint import Fingerprint, check_settings
+from recallflow.state.folders import (
+    check_whole,
+    numbers_in,
+    partition_folder,
+    put_folder,
+    read_secret,
+    remove_folder,
+    remove_leftovers,
+)
+from recallflow.state.hot_owner import PACKED_AT_END, PACKED_MOST, HotOwners
 from recallflow.state.keyring import Keyring, new_secret
 from recallflow.state.lock import LOCK, WAIT_S, locked
 from recallflow.state.partition import Counts, Partition
@@ -35,20 +43,6 @@ REWIND = "rewind.json"  # from where the log is to be read again
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Fingerprint:
-    """The settings that shape what is stored: state written with others cannot be read as if it were the same."""
-
-    partitions: int
-    embedder: str
-    dimension: int
-    episode_gap_ms: int
-    similarity_threshold: float
-    similarity_max_k: int
-    similarity_max_per_memory: int
-    analysis: str = ANALYSIS
-
-
 class Description(NamedTuple):
     """What a state directory says of itself: the settings that shaped it, and its secret as that is stored."""
 
@@ -57,9 +51,7 @@ class Description(NamedTuple):
 
     def keyring(self, path: Path, at_rest: AtRest) -> Keyring:
         """Raises MasterKeyError."""
-        secret = self.secret.opened(path, at_rest.master_key)
-        encrypts = at_rest.master_key is not None
-        return Keyring(secret, encrypts=encrypts, encrypts_vectors=at_rest.encrypt_vectors)
+        return Keyring.opened(self.secret, path, at_rest)
 
 
 class StateDirectory:
@@ -67,21 +59,23 @@ class StateDirectory:
     each partition belongs to one worker, and each worker has its own cache of hot owners."""
 
     def __init__(
-        self, path: Path, fingerprint: Fingerprint, keyring: Keyring, cache_bytes: int, lock_wait_s: float
+        self, path: Path, description: Description, at_rest: AtRest, cache_bytes: int, lock_wait_s: float
     ) -> None:
+        """Raises MasterKeyError."""
         self.path = path
         self.rebuilding = False  # state partitions may be behind: the source reads again what they miss
-        self.fingerprint = fingerprint
-        self._keyring = keyring
+        self.fingerprint = fingerprint = description.fingerprint
+        self._keyring, self._at_rest = description.keyring(path, at_rest), at_rest
         self._memory = SharedMemory()
         self._cache_bytes = cache_bytes
         self._lock_wait_s = lock_wait_s
         self._partitions: dict[int, Partition] = {}
-        self._opening = threading.Lock()
+        self._opening, self._syncing = threading.Lock(), threading.Lock()
         self._hot: dict[int, HotOwners] = {}
         self._disk = ThreadPoolExecutor(fingerprint.partitions, "recallflow-sync")
         self._cleaner = ThreadPoolExecutor(1, "recallflow-clean")
-        self._to_clean = set[int]()  # partitions whose turn with the cleaner is still to come
+        self._to_clean = set[Partition]()  # whose turn with the cleaner is still to come
+        self._unfit_before = Counter[tuple[str, str]]()  # of partitions that are closed again
         self._lock = contextlib.ExitStack()
 
     @classmethod
@@ -101,7 +95,8 @@ class StateDirectory:
                 _create(path, fingerprint, at_rest)
             stored = describe(path)
             check_settings(path, stored.fingerprint, fingerprint)
-            directory = cls(path, fingerprint, stored.keyring(path, at_rest), cache_bytes, lock_wait_s)
+            directory = cls(path, stored, at_rest, cache_bytes, lock_wait_s)
+            remove_leftovers(path)
             directory._lock = lock.pop_all()
         return directory
 
@@ -116,20 +111,63 @@ class StateDirectory:
         with self._opening:
             if number not in self._partitions:
                 folder = partition_folder(self.path, number)
-                _check_whole(folder)
-                self._partitions[number] = Partition(folder, number, self._keyring, self._memory, self._lock_wait_s)
-                self.clean(self._partitions[number])  # what an earlier run left
+                check_whole(folder)
+                opened = Partition(folder, number, self._keyring_of(folder), self._memory, self._lock_wait_s)
+                self._partitions[number] = opened
+                self.clean(opened)  # what an earlier run left
             return self._partitions[number]
 
+    def _keyring_of(self, folder: Path) -> Keyring:
+        """That of the secret which a partition's folder brought along, or else the directory's."""
+        secret = read_secret(folder)
+        own = secret is None or secret == self._keyring.stored
+        return self._keyring if secret is None or own else Keyring.opened(secret, folder, self._at_rest)
+
     def partitions(self) -> list[Partition]:
-        """All partitions, opened."""
+        """All partitions, opened; those that have no folder begin empty."""
         return [self.partition(number) for number in range(self.fingerprint.partitions)]
+
+    def existing_numbers(self) -> list[int]:
+        """The partitions that have a folder: a directory need not have all of them, as others may have the rest."""
+        return [number for number in numbers_in(self.path) if number < self.fingerprint.partitions]
 
     def existing_partitions(self) -> list[Partition]:
         """The partitions that have a folder, opened. A lost folder is not made anew: an empty partition would hide the
         loss."""
-        numbers = range(self.fingerprint.partitions)
-        return [self.partition(number) for number in numbers if partition_folder(self.path, number).is_dir()]
+        return [self.partition(number) for number in self.existing_numbers()]
+
+    def close_partition(self, number: int) -> None:
+        """Gives an open partition up, between two batches of the worker that has it: what was staged is committed and
+        synced, its owners leave memory after their newest memories were packed, and its folder may go to another
+        process. It may be opened again. Raises StorageError."""
+        with self._opening:
+            partition = self._partitions.get(number)
+        if partition is None:
+            return
+        partition.commit()
+        for owners in [*self._hot.values()]:
+            with contextlib.suppress(StorageError):  # without them the next question takes a little longer
+                owners.keep_tails(PACKED_MOST, partition)
+            owners.drop_partition(partition)
+        partition.cleaning.end()
+        with self._opening, self._syncing:
+            del self._partitions[number]
+            self._unfit_before += partition.unfit
+            partition.sync()
+            partition.close()
+
+    def replace_folder(self, number: int, source: Path) -> None:
+        """Gives `source`, which is on the disk of the directory (`arriving_folder`), the place of a partition's folder;
+        whatever was there goes. Raises StorageError."""
+        self.close_partition(number)
+        with using(self.path):
+            put_folder(self.path, number, source)
+
+    def forget_folder(self, number: int) -> None:
+        """Removes the folder of a partition, which is elsewhere or is to begin anew. Raises StorageError."""
+        self.close_partition(number)
+        with using(self.path):
+            remove_folder(self.path, number)
 
     def has_read_a_log(self) -> bool:
         """Whether events of a log stand in it, of which a recovery store keeps the place. What callers put, and a
@@ -142,14 +180,16 @@ class StateDirectory:
         ask."""
         end = keys.after(keys.OWNERS)
         records = (
-            one for partition in self.partitions() for one in partition.scan_stored(keys.OWNERS, end, committed=True)
+            one
+            for partition in self.existing_partitions()
+            for one in partition.scan_stored(keys.OWNERS, end, committed=True)
         )
         return any(keys.split(key)[1] == keys.VECTORS for key, _ in records)
 
     @property
     def unfit(self) -> Counter[tuple[str, str]]:
         """Events of this run that had no effect, as what they were made from is gone or changed, by type and reason."""
-        return sum((partition.unfit for partition in [*self._partitions.values()]), Counter())
+        return sum((partition.unfit for partition in [*self._partitions.values()]), self._unfit_before.copy())
 
     @property
     def counts(self) -> Counts:
@@ -160,9 +200,10 @@ class StateDirectory:
     def sync(self) -> None:
         """Syncs all that was committed. Partitions wait for the disk in parallel, as sixteen in turn held up queries
         for tens of milliseconds at each snapshot."""
-        unsynced = [partition for partition in [*self._partitions.values()] if partition.unsynced]
-        for _ in self._disk.map(Partition.sync, unsynced):
-            pass  # raises what a partition raised
+        with self._syncing:  # none of them is closed meanwhile
+            unsynced = [partition for partition in [*self._partitions.values()] if partition.unsynced]
+            for _ in self._disk.map(Partition.sync, unsynced):
+                pass  # raises what a partition raised
 
     @property
     def uncleaned(self) -> int:
@@ -171,17 +212,17 @@ class StateDirectory:
 
     def clean(self, partition: Partition) -> None:
         """Has what was erased cleaned off a partition's files, if anything was, in the background."""
-        if partition.cleaning and partition.number not in self._to_clean:
-            self._to_clean.add(partition.number)
+        if partition.cleaning and partition not in self._to_clean:
+            self._to_clean.add(partition)
             self._cleaner.submit(self._clean, partition)
 
     def finish_cleaning(self) -> None:
         """Returns when no file of any partition holds anything of what was erased. Raises StorageError."""
-        for partition in self.partitions():
+        for partition in self.existing_partitions():
             partition.clean()
 
     def _clean(self, partition: Partition) -> None:
-        self._to_clean.discard(partition.number)
+        self._to_clean.discard(partition)
         try:
             partition.clean()
         except StorageError as error:
@@ -225,7 +266,7 @@ class StateDirectory:
 @contextlib.contextmanager
 def hold(path: Path, wait_s: float = WAIT_S, *, create: bool = False) -> Iterator[None]:
     """Holds a state directory, and may make its folder. Raises StateError where the folder is somebody else's."""
-    with _using(path):
+    with using(path):
         if not (path / DESCRIPTION).exists() and not (path / LOCK).exists():
             if not create:
                 raise _no_directory(path)
@@ -233,11 +274,6 @@ def hold(path: Path, wait_s: float = WAIT_S, *, create: bool = False) -> Iterato
             _check_new(path)
     with locked(path, wait_s):
         yield
-
-
-def partition_folder(path: Path, number: int) -> Path:
-    """Where a state directory has the database of a state partition."""
-    return path / f"p{number:03d}"
 
 
 def describe(path: Path) -> Description:
@@ -257,20 +293,6 @@ def describe(path: Path) -> Description:
     )
 
 
-def rewrap(path: Path, at_rest: AtRest, master_key: MasterKey) -> None:
-    """Gives an encrypted state directory another master key: the description is replaced as a whole, and all else stays
-    as it is. Raises MasterKeyError where either key cannot be used."""
-    with hold(path):
-        stored = describe(path)
-        if stored.secret.master_key is None:
-            raise MasterKeyError(f"{path} is not encrypted: replay the log into a new directory with a master key")
-        secret = stored.secret.opened(path, at_rest.master_key)
-        wrapped = StoredSecret.wrapped(secret, master_key)
-        wrapped.opened(path, master_key)  # a key that only wraps would lock everybody out
-        with _using(path):
-            _write(path, stored._replace(secret=wrapped))
-
-
 def _no_directory(path: Path) -> StateError:
     if (path / RESTORING).exists():
         return StateError(f"{path} holds a restore that was stopped in the middle: restore it again")
@@ -288,12 +310,12 @@ def absent(path: Path) -> str:
 
 def _create(path: Path, fingerprint: Fingerprint, at_rest: AtRest) -> None:
     secret = StoredSecret.wrapped(new_secret(), at_rest.master_key)
-    with _using(path):
+    with using(path):
         _check_new(path)
-        _write(path, Description(fingerprint, secret))
+        write_description(path, Description(fingerprint, secret))
 
 
-def _write(path: Path, description: Description) -> None:
+def write_description(path: Path, description: Description) -> None:
     settings = asdict(description.fingerprint)
     fields = {"format_version": keys.FORMAT_VERSION, "settings": settings, **description.secret.fields()}
     write_checked(path / DESCRIPTION, fields)
@@ -309,35 +331,9 @@ def _check_new(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _using(path: Path) -> Iterator[None]:
+def using(path: Path) -> Iterator[None]:
+    """Raises the system's errors about a directory as StorageError."""
     try:
         yield
     except OSError as error:
         raise StorageError(f"cannot use {path} as a state directory: {error.strerror}") from error
-
-
-def _check_whole(folder: Path) -> None:
-    """Raises StorageError where the CURRENT file is lost: RocksDB would see no database there, and empty the folder."""
-    if not (folder / "CURRENT").exists() and (any(folder.glob("*.sst")) or any(folder.glob("*.log"))):
-        raise StorageError(f"cannot open {folder}: it has lost its CURRENT file; restore a checkpoint")
-
-
-def check_settings(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
-    """Raises SettingsMismatch where a directory was made with others than these."""
-    differing = [
-        f"{name} is {was!r} there and {asdict(given)[name]!r} here"
-        for name, was in asdict(stored).items()
-        if was != asdict(given)[name]
-    ]
-    if stored.analysis != given.analysis:
-        raise SettingsMismatch(
-            f"{path} was built with the text analysis {stored.analysis!r}, this recallflow has {given.analysis!r}: "
-            "use the version that built it, or replay the log into a new directory (recallflow state rebuild)"
-        )
-    if differing:
-        other_model = (stored.embedder, stored.dimension) != (given.embedder, given.dimension)
-        how = ", for which recallflow reembed computes the vectors of an embedding service" if other_model else ""
-        raise SettingsMismatch(
-            f"{path} was created with other settings: {'; '.join(differing)}. "
-            f"Use the settings it was created with, or replay the log into a new directory{how}"
-        )

@@ -34,7 +34,7 @@ class HotOwner:
     def __init__(self, partition: Partition, owner: Owner) -> None:
         self.owner = owner
         self.key = partition.keyring.owner(owner)
-        self._partition = partition
+        self.partition = partition
         stored = partition.get(keys.head(self.key))
         head = Head.decode(stored) if stored else Head(owner, 0, 0)
         self.next_seq, self.next_change, self.clock_ms = head.next_seq, head.next_change, head.clock_ms
@@ -51,11 +51,11 @@ class HotOwner:
 
     def name(self, text: str) -> bytes:
         """The keyed hash that stands for an id or session of this owner."""
-        return self._partition.keyring.name(self.key, text)
+        return self.partition.keyring.name(self.key, text)
 
     def current(self, memory_id: str) -> Current | None:
         """Where the id leads, forgotten memories included."""
-        stored = self._partition.get(keys.current(self.key, self.name(memory_id)))
+        stored = self.partition.get(keys.current(self.key, self.name(memory_id)))
         return None if stored is None else Current.decode(stored)
 
     def session_key(self, session_id: str | None) -> bytes:
@@ -68,7 +68,7 @@ class HotOwner:
             # Nothing of this session is staged: whatever staged it would have loaded it here first, and what is staged
             # is committed before an owner leaves memory.
             prefix = keys.table(self.key, keys.EPISODE) + self.session_key(session_id)
-            stored = [Episode.decode(value) for _, value in self._partition.scan_committed(prefix)]
+            stored = [Episode.decode(value) for _, value in self.partition.scan_committed(prefix)]
             self._sessions[session_id] = _standing(stored)
         return self._sessions[session_id]
 
@@ -81,31 +81,31 @@ class HotOwner:
 
     def episode_summary(self, number: int) -> str | None:
         """The summary that was told of an episode. Raises DecryptionFailed."""
-        stored = self._partition.get(keys.episode_summary(self.key, number))
+        stored = self.partition.get(keys.episode_summary(self.key, number))
         return None if stored is None else EpisodeSummary.decode(stored).summary
 
     def past_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> OwnerGraph:
         """The owner's graph as it was known by a time, of what had happened by a time; `index`: of then."""
-        return PastGraph(self._partition, self.key, index, known_by_ms, happened_by_ms)
+        return PastGraph(self.partition, self.key, index, known_by_ms, happened_by_ms)
 
     def version_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> VersionGraph:
         """The same, by all versions that the index holds."""
-        return VersionGraph(self._partition, self.key, index, known_by_ms, happened_by_ms)
+        return VersionGraph(self.partition, self.key, index, known_by_ms, happened_by_ms)
 
     def scoped_graph(self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None) -> OwnerGraph:
         """The same, as the memories of the index alone tell it."""
-        return ScopedGraph(self._partition, self.key, index, known_by_ms, happened_by_ms)
+        return ScopedGraph(self.partition, self.key, index, known_by_ms, happened_by_ms)
 
     def scoped_version_graph(
         self, index: OwnerIndex, known_by_ms: int | None, happened_by_ms: int | None
     ) -> VersionGraph:
         """The same, by all versions of theirs."""
-        return ScopedVersionGraph(self._partition, self.key, index, known_by_ms, happened_by_ms)
+        return ScopedVersionGraph(self.partition, self.key, index, known_by_ms, happened_by_ms)
 
     def hot_graph(self) -> HotGraph:
         """What writing the owner's graph keeps in memory."""
         if self._hot_graph is None:
-            self._hot_graph = HotGraph(self._partition, self.key)
+            self._hot_graph = HotGraph(self.partition, self.key)
         return self._hot_graph
 
     def search_index(self, model: str, dimension: int) -> OwnerIndex:
@@ -124,7 +124,7 @@ class HotOwner:
 
     def keep_tail(self) -> int:
         """Packs the newest memories too, as the owner leaves memory; returns how many. Only between batches."""
-        if self._segments is None or self._partition.is_staging:
+        if self._segments is None or self.partition.is_staging:
             return 0
         try:
             return self._segments.keep_tail(self.next_seq)
@@ -133,7 +133,7 @@ class HotOwner:
 
     def _stored_segments(self, model: str, dimension: int) -> Segments:
         if self._segments is None:
-            self._segments = Segments(self._partition, self.key, model, dimension)
+            self._segments = Segments(self.partition, self.key, model, dimension)
         return self._segments
 
     def usage(self) -> OwnerUsage:
@@ -150,12 +150,12 @@ class HotOwner:
 
     def returned(self, session_id: str) -> Ints:
         """`seq` of what was returned in the session, the latest last."""
-        stored = self._partition.get(keys.session(self.key, self.name(session_id)))
+        stored = self.partition.get(keys.session(self.key, self.name(session_id)))
         return decode_seqs(stored or b"")
 
     def scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
         """What is committed of one of the owner's tables, in key order."""
-        return self._partition.scan(keys.table(self.key, table))
+        return self.partition.scan(keys.table(self.key, table))
 
     def size_bytes(self) -> int:
         episodes = sum(len(session) for session in self._sessions.values())
@@ -253,13 +253,20 @@ class HotOwners:
             if packed < PACKED_MOST:
                 packed += hot.keep_tail()
 
-    def keep_tails(self, memories: int) -> None:
-        """Packs the newest memories of all owners, the most recently used first, until they are so many."""
+    def keep_tails(self, memories: int, of: Partition | None = None) -> None:
+        """Packs the newest memories of all owners (or those `of` a partition), the most recently used first, until they
+        are so many."""
         packed = 0
         for hot in reversed(self._owners.values()):
             if packed >= memories:
                 return
-            packed += hot.keep_tail()
+            if of is None or hot.partition is of:
+                packed += hot.keep_tail()
+
+    def drop_partition(self, partition: Partition) -> None:
+        """Takes the owners of a state partition out of memory, as it is about to be closed."""
+        for owner in [owner for owner, hot in self._owners.items() if hot.partition is partition]:
+            self.drop(owner)
 
     @property
     def total_bytes(self) -> int:

@@ -5,10 +5,13 @@ and the directory's key. So equal names have unrelated keys in another directory
 import hashlib
 import secrets
 from functools import lru_cache
+from pathlib import Path
+from typing import Self
 
 import orjson
 
 from recallflow.owner import Owner
+from recallflow.state.at_rest import AtRest, StoredSecret
 from recallflow.state.ciphers import KEY_BYTES, Cipher
 from recallflow.state.keys import NAME_BYTES, OWNER_BYTES
 
@@ -23,12 +26,27 @@ def new_secret() -> bytes:
 class Keyring:
     """Keyed hashes of names (BLAKE2b, RFC 7693) and the directory's key, under one state directory's secret."""
 
-    def __init__(self, secret: bytes, *, encrypts: bool = False, encrypts_vectors: bool = True) -> None:
-        """`encrypts`: whether values are encrypted at all; then `encrypts_vectors`: vectors too."""
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        encrypts: bool = False,
+        encrypts_vectors: bool = True,
+        stored: StoredSecret | None = None,
+    ) -> None:
+        """`encrypts`: whether values are encrypted at all; then `encrypts_vectors`: vectors too. `stored`: the secret
+        as it is stored (default: as it is)."""
         self._secret = secret
+        self.stored = stored or StoredSecret(secret)
         self.encrypts, self.encrypts_vectors = encrypts, encrypts_vectors
         self.cipher = Cipher(hashlib.blake2b(key=secret, person=b"directory key", digest_size=KEY_BYTES).digest())
         self._name = lru_cache(maxsize=NAMES_KEPT)(self._hash_name)
+
+    @classmethod
+    def opened(cls, stored: StoredSecret, path: Path, at_rest: AtRest) -> Self:
+        """Under a stored secret, which stands in `path`. Raises MasterKeyError."""
+        secret, encrypts = stored.opened(path, at_rest.master_key), at_rest.master_key is not None
+        return cls(secret, encrypts=encrypts, encrypts_vectors=at_rest.encrypt_vectors, stored=stored)
 
     def owner(self, owner: Owner) -> bytes:
         """The owner's 16-byte key prefix. JSON keeps `a/b`+`c` and `a`+`b/c` apart."""

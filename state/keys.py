@@ -7,6 +7,7 @@ read, or deleted, as one range and can never be reached from another owner's pre
        format                                 format version and partition number
        applied: source                        last applied offset of each source partition
        counts                                 how many owners and current memories there are
+       place                                  how far the log is read and answered (whoever reads it says what)
     01 owner(16) table(1) …                   one owner's
        H                                      head: who the owner is, next sequence number, ingestion clock,
                                               language
@@ -68,11 +69,12 @@ node's key.
 import struct
 from collections.abc import Iterable
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 
 FORMAT = b"\x00format"
 APPLIED = b"\x00applied:"
 COUNTS = b"\x00counts"
+PLACE = b"\x00place"
 OWNERS = b"\x01"
 OUTBOX = b"\x02"
 EFFECTS = b"\x03"

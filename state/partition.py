@@ -57,6 +57,7 @@ class Partition:
         self._check_format(path)
         self.applied = self._read_applied()
         self.counts = self._read_counts(path)
+        self.place = self.get(keys.PLACE)  # how far whoever reads the log was; not its own affair
         unclean = self.scan_stored(keys.UNCLEANED, keys.after(keys.UNCLEANED))
         self.cleaning = Cleaning(self._db, [key for key, _ in unclean])
         self.unfit = Counter[tuple[str, str]]()  # events of this run that had no effect, by type and reason
@@ -105,6 +106,10 @@ class Partition:
         if brought != NOTHING:
             self.counts = Counts(self.counts.owners + brought.owners, self.counts.memories + brought.memories)
             self._counted = True
+
+    def stage_place(self, place: bytes) -> None:
+        """Takes into the transaction how far whoever reads the log is: it is committed with what was staged before."""
+        self.place = self._pending[keys.PLACE] = place
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Records under a prefix, in key order."""

@@ -11,12 +11,13 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
-from recallflow.errors import DecryptionFailed, DiskFull, StateError, StateInUse
+from recallflow.errors import DecryptionFailed, DiskFull, MasterKeyError, StateError, StateInUse
 from recallflow.owner import state_partition
 from recallflow.state import graph_check, keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import CACHE_BYTES
-from recallflow.state.directory import StateDirectory, partition_folder
+from recallflow.state.directory import StateDirectory
+from recallflow.state.folders import partition_folder
 from recallflow.state.graph_check import GraphCheck
 from recallflow.state.made_check import MadeCheck
 from recallflow.state.partition import Counts, Partition
@@ -105,7 +106,7 @@ def _verify_partition(directory: StateDirectory, number: int, report: Report) ->
             report.problems.append(f"p{number:03d}: says it holds {partition.counts}, and holds {read}")
     except (StateInUse, DiskFull):  # says nothing about what is stored
         raise
-    except StateError as error:
+    except (StateError, MasterKeyError) as error:  # a folder may have brought a secret along
         report.problems.append(f"p{number:03d}: {error}")
     except _UNDECODABLE as error:  # its own records are read when it is opened
         report.problems.append(f"p{number:03d}: cannot be opened: {error}")
@@ -146,7 +147,7 @@ def _own_problems(partition: Partition, records: Iterator[tuple[bytes, bytes]], 
                 counts["positions"] += 1
                 if int(value) < 0:
                     yield f"applied position of {key[len(keys.APPLIED) :].decode()} is {int(value)}"
-            elif key not in (keys.FORMAT, keys.COUNTS):
+            elif key not in (keys.FORMAT, keys.COUNTS, keys.PLACE):
                 yield f"{key.hex()}: a key of no table"
         except _UNDECODABLE as error:
             yield f"{key.hex()}: cannot be decoded: {error}"

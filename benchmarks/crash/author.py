@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from benchmarks.crash.layout import QUERY_PARTITIONS, memory_partition
-from recallflow.connectors.kafka.partitions import partition_of
 from recallflow.flows.topics import Topics
+from recallflow.partitioning import partition_of
 
 MINUTE_MS = 60_000
 WAIT_MAX_MS = 60_000

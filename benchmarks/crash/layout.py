@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from recallflow.connectors.kafka.partitions import partition_of
 from recallflow.flows.settings import Settings
+from recallflow.partitioning import partition_of
 
 ROOT = Path(__file__).parents[2]
 MEMORY_PARTITIONS, QUERY_PARTITIONS, OUTPUT_PARTITIONS = 4, 3, 2

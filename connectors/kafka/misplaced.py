@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from recallflow.connectors.kafka.admin import Described
-from recallflow.connectors.kafka.partitions import murmur2
+from recallflow.partitioning import partition_of
 from recallflow.records import Record
 
 KEYS_KNOWN = 10_000
@@ -53,5 +53,6 @@ class Misplaced:
 def _fits(key: bytes, partition: int, partitions: int) -> bool:
     """Whether a key belongs there, now or when the topic had fewer partitions: how many, the record does not say. One
     that is newer than what we know of the topic may be right."""
-    hashed = murmur2(key) & 0x7FFFFFFF
-    return partition >= partitions or any(hashed % many == partition for many in range(partition + 1, partitions + 1))
+    return partition >= partitions or any(
+        partition_of(key, many) == partition for many in range(partition + 1, partitions + 1)
+    )

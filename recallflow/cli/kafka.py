@@ -39,7 +39,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         examples=("recallflow topics create --partitions 8 --bootstrap-servers localhost:9092",),
     )
     create.add_argument("--json", action="store_true", help="a line of JSON for each topic")
-    create.add_argument("--partitions", default="8", metavar="N", help="per topic (default: 8)")
+    create.add_argument("--partitions", default="16", metavar="N", help="per topic (default: 16)")
     create.add_argument("--replication", default="1", metavar="N", help="copies (default: 1)")
     add_kafka(create, *TOPICS, "topics.results", "topics.audit")
     create.set_defaults(run=run_create)

@@ -35,7 +35,7 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(options: argparse.Namespace) -> int:
     from recallflow.flows.encryption import open_at_rest
-    from recallflow.state.directory import rewrap
+    from recallflow.state.rewrap import rewrap
 
     chosen = config(options)
     state_dir, master_key = chosen.named_state_dir(), _new(options, chosen.encryption)

@@ -16,7 +16,7 @@ from benchmarks.broker import Cluster
 from recallflow.cli import main
 from recallflow.flows.settings import Settings
 from recallflow.owner import state_partition
-from recallflow.state.directory import partition_folder
+from recallflow.state.folders import partition_folder
 from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, read_topic, until
 
 OWNER = {"tenant_id": "acme", "user_id": "ann"}

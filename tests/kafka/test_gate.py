@@ -16,7 +16,7 @@ from recallflow.flows.settings import Settings
 from recallflow.operators.graph.gate import Window
 from recallflow.owner import state_partition
 from recallflow.parsing import parse_control
-from recallflow.state.directory import partition_folder
+from recallflow.state.folders import partition_folder
 from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, own_topics, read_topic, until
 
 USERS = [f"user{n}" for n in range(12)]

@@ -19,8 +19,9 @@ from recallflow.cli import main
 from recallflow.flows.rebuild import positions
 from recallflow.flows.settings import Settings
 from recallflow.owner import state_partition
-from recallflow.state.directory import RECOVERY, REWIND, partition_folder
+from recallflow.state.directory import RECOVERY, REWIND
 from recallflow.state.files import read_checked
+from recallflow.state.folders import partition_folder
 from recallflow.state.verify import verify
 from tests.kafka import harness
 from tests.kafka.harness import GIVE_UP_S, Names, other_outputs, own_topics

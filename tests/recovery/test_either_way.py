@@ -29,7 +29,7 @@ from recallflow.flows.settings import Settings
 from recallflow.outputs import Answer, Output
 from recallflow.parsing import asks, parse
 from recallflow.records import Record
-from recallflow.state.directory import partition_folder
+from recallflow.state.folders import partition_folder
 from tests.dataflow import through_dataflow
 from tests.recovery.lines_writer import LOG, LOG_LINES, READER, write
 from tests.recovery.local_writer import SETTINGS

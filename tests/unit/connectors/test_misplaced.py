@@ -7,7 +7,7 @@ import pytest
 
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.misplaced import Misplaced
-from recallflow.connectors.kafka.partitions import partition_of
+from recallflow.partitioning import partition_of
 from recallflow.records import Position, Record
 
 TOPIC = "memory.events"

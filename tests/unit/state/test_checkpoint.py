@@ -15,7 +15,8 @@ from recallflow.flows.embedded import Embedded, Processed
 from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
 from recallflow.state.checkpoint import checkpoint, restore
-from recallflow.state.directory import DESCRIPTION, RECOVERY, StateDirectory, describe, partition_folder
+from recallflow.state.directory import DESCRIPTION, RECOVERY, StateDirectory, describe
+from recallflow.state.folders import partition_folder
 from recallflow.state.lock import LOCK
 from recallflow.state.logical import state_hash
 from recallflow.state.verify import verify

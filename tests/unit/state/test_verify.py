@@ -8,7 +8,8 @@ import orjson
 
 from recallflow.owner import Owner, state_partition
 from recallflow.state import keys
-from recallflow.state.directory import StateDirectory, describe, partition_folder
+from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.folders import partition_folder
 from recallflow.state.partition import Partition
 from recallflow.state.rows import Current, Entry, Vectors
 from recallflow.state.verify import verify

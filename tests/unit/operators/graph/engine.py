@@ -10,7 +10,8 @@ from recallflow.flows.settings import Settings
 from recallflow.operators.graph.write import GraphWriter, MakeWriter
 from recallflow.owner import Owner
 from recallflow.responses import ErrorBody
-from recallflow.state.directory import StateDirectory, partition_folder
+from recallflow.state.directory import StateDirectory
+from recallflow.state.folders import partition_folder
 from recallflow.state.graph import Edge, Node, OwnerGraph
 from recallflow.state.graph_check import TABLES, GraphCheck
 from recallflow.state.graph_codec import NodeKey

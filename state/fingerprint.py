@@ -1,0 +1,42 @@
+"""The settings that shape what is stored, and whether a directory was made with the ones that hold."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from recallflow.errors import SettingsMismatch
+from recallflow.language import ANALYSIS
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """The settings that shape what is stored: state written with others cannot be read as if it were the same."""
+
+    partitions: int
+    embedder: str
+    dimension: int
+    episode_gap_ms: int
+    similarity_threshold: float
+    similarity_max_k: int
+    similarity_max_per_memory: int
+    analysis: str = ANALYSIS
+
+
+def check_settings(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
+    """Raises SettingsMismatch where a directory was made with others than these."""
+    differing = [
+        f"{name} is {was!r} there and {asdict(given)[name]!r} here"
+        for name, was in asdict(stored).items()
+        if was != asdict(given)[name]
+    ]
+    if stored.analysis != given.analysis:
+        raise SettingsMismatch(
+            f"{path} was built with the text analysis {stored.analysis!r}, this recallflow has {given.analysis!r}: "
+            "use the version that built it, or replay the log into a new directory (recallflow state rebuild)"
+        )
+    if differing:
+        other_model = (stored.embedder, stored.dimension) != (given.embedder, given.dimension)
+        how = ", for which recallflow reembed computes the vectors of an embedding service" if other_model else ""
+        raise SettingsMismatch(
+            f"{path} was created with other settings: {'; '.join(differing)}. "
+            f"Use the settings it was created with, or replay the log into a new directory{how}"
+        )

@@ -1,0 +1,105 @@
+"""The folder of one state partition: RocksDB's files, and beside them the secret that its keys were made with, where
+that is not the directory's. Such a folder is whole by itself: it may come from another directory, or go to one.
+
+A folder is there as a whole or not at all. What arrives is made ready beside its place and renamed; what goes is
+renamed before it is removed. What a killed process left of either is removed when the directory is opened next.
+"""
+
+import shutil
+from pathlib import Path
+
+from recallflow.errors import StorageError
+from recallflow.state.at_rest import StoredSecret
+from recallflow.state.files import check_room, read_checked, sync, sync_tree, write_checked
+from recallflow.state.partition import Partition
+
+BROUGHT = "secret.json"
+_NUMBERED = "p[0-9][0-9][0-9]"
+_ARRIVING, _GONE = ".new", ".gone"
+
+
+def partition_folder(path: Path, number: int) -> Path:
+    """Where a state directory has the database of a state partition."""
+    return path / f"p{number:03d}"
+
+
+def numbers_in(path: Path) -> list[int]:
+    """The state partitions that a state directory, or a copy of one, has a folder of."""
+    return sorted(int(folder.name[1:]) for folder in path.glob(_NUMBERED) if folder.is_dir())
+
+
+def arriving_folder(path: Path, number: int) -> Path:
+    """Where the folder of a state partition is made ready, on the disk of its place; what was there before is gone."""
+    folder = partition_folder(path, number)
+    arriving = folder.with_name(folder.name + _ARRIVING)
+    shutil.rmtree(arriving, ignore_errors=True)
+    return arriving
+
+
+def read_secret(folder: Path) -> StoredSecret | None:
+    """The secret that a folder brought along; None where the directory's is its own. Raises StateError."""
+    try:
+        return StoredSecret.of(read_checked(folder / BROUGHT))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (KeyError, TypeError, ValueError) as error:
+        raise StorageError(f"{folder / BROUGHT} cannot be read ({error}): restore a checkpoint") from error
+
+
+def write_secret(folder: Path, secret: StoredSecret) -> None:
+    write_checked(folder / BROUGHT, secret.fields())
+
+
+def copy_partition(partition: Partition, folder: Path) -> None:
+    """Makes `folder`, which is not there yet, a copy of all that is committed, whole by itself: any directory of the
+    same fingerprint and master key may have it. Any thread may. Table files are hard links where the disk is the same,
+    and nothing is synced. What was erased may be in it until the partition was cleaned (`Partition.clean`). Raises
+    StorageError."""
+    if folder.exists():
+        raise StorageError(f"{folder} is there already: a state partition is copied to a new folder")
+    try:
+        partition.checkpoint(folder)
+        write_secret(folder, partition.keyring.stored)
+    except Exception as error:  # rocksdict raises bare Exception
+        shutil.rmtree(folder, ignore_errors=True)
+        check_room(folder.parent, error)
+        raise StorageError(f"state partition {partition.number} could not be copied to {folder}: {error}") from error
+
+
+def put_folder(path: Path, number: int, source: Path) -> None:
+    """Gives `source`, on the same disk, the place of a partition's folder; one that is there goes. After a crash it is
+    the old one, the new one, or, for a moment between them, none. Raises OSError."""
+    folder = partition_folder(path, number)
+    sync_tree(source)
+    gone = _set_aside(folder)
+    source.rename(folder)
+    sync(path)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def remove_folder(path: Path, number: int) -> None:
+    """Removes the folder of a partition, if there is one. Raises OSError."""
+    gone = _set_aside(partition_folder(path, number))
+    sync(path)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Removes what a killed process left of folders that arrived or went."""
+    for ending in (_ARRIVING, _GONE):
+        for folder in path.glob(_NUMBERED + ending):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_whole(folder: Path) -> None:
+    """Raises StorageError where the CURRENT file is lost: RocksDB would see no database there, and empty the folder."""
+    if not (folder / "CURRENT").exists() and (any(folder.glob("*.sst")) or any(folder.glob("*.log"))):
+        raise StorageError(f"cannot open {folder}: it has lost its CURRENT file; restore a checkpoint")
+
+
+def _set_aside(folder: Path) -> Path:
+    gone = folder.with_name(folder.name + _GONE)
+    shutil.rmtree(gone, ignore_errors=True)
+    if folder.exists():
+        folder.rename(gone)
+    return gone

@@ -1,0 +1,99 @@
+"""A state directory with the steps of those partitions that are open now, as a process has it that partitions come to
+and leave."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+
+from recallflow.flows.settings import Settings
+from recallflow.operators.decode import decode
+from recallflow.operators.prepare import prepare
+from recallflow.operators.snapshot import Snapshot, by_partition
+from recallflow.operators.step import StateStep
+from recallflow.outputs import Output
+from recallflow.records import Position, Record
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
+from recallflow.state.directory import StateDirectory
+from recallflow.state.logical import state_hash
+from tests.unit.operators.harness import CLOCKS, HASHING, answers
+
+PARTITIONS = 4
+SETTINGS = Settings(partitions=PARTITIONS)
+USERS = [f"u{number}" for number in range(12)]
+EACH = 5
+Event = dict[str, Any]
+
+
+def told(first: int = 0, count: int = EACH) -> list[Event]:
+    """What each user says."""
+    return [
+        {"type": "message", "tenant_id": "acme", "user_id": user, "id": f"{user} {number}", "session_id": "s",
+         "content": f"walnut {number} of {user}", "timestamp": number * 1_000}
+        for number in range(first, first + count)
+        for user in USERS
+    ]  # fmt: skip
+
+
+class Member:
+    """Its log has as many partitions as the state, and each event is in that of its user."""
+
+    def __init__(self, path: Path, at_rest: AtRest = UNENCRYPTED) -> None:
+        fingerprint = SETTINGS.fingerprint(HASHING)
+        self.directory = StateDirectory.open(path, fingerprint, SETTINGS.cache_bytes, at_rest=at_rest)
+        self._open_step = StateStep.opener(self.directory, HASHING, SETTINGS.rules(HASHING, "queries"), CLOCKS)
+        self._steps = dict[int, StateStep]()
+        self._offsets = [0] * PARTITIONS
+
+    @classmethod
+    @contextmanager
+    def on(cls, path: Path, at_rest: AtRest = UNENCRYPTED) -> Iterator[Self]:
+        member = cls(path, at_rest)
+        try:
+            yield member
+        finally:
+            member.close()
+
+    def close(self) -> None:
+        self._steps.clear()
+        self.directory.close()
+
+    def take(self, *numbers: int) -> None:
+        for number in numbers:
+            self._steps[number] = self._open_step(Snapshot.empty(number))
+            partition = self.directory.partition(number)
+            self._offsets[number] = 1 + partition.applied.get(f"log:{number}", -1)
+
+    def give(self, *numbers: int) -> None:
+        for number in numbers:
+            del self._steps[number]
+            self.directory.close_partition(number)
+
+    def run(self, events: Sequence[Event], topic: str = "log") -> list[Output]:
+        """What comes out of those that are of open partitions."""
+        items = prepare(HASHING, [decode(Record(Position(topic, 0, 0), orjson.dumps(event), 0)) for event in events])
+        outputs: list[Output] = []
+        for _, batch in by_partition(items, PARTITIONS):
+            if (step := self._steps.get(batch.partition)) is None:
+                continue
+            first = self._offsets[batch.partition]
+            self._offsets[batch.partition] += len(batch.items)
+            places = [Position(topic, batch.partition, first + number) for number in range(len(batch.items))]
+            outputs += step.apply(
+                item._replace(record=item.record._replace(position=place))
+                for item, place in zip(batch.items, places, strict=True)
+            )
+        return outputs
+
+    def ask(self, users: Collection[str] = USERS) -> dict[str, list[str]]:
+        """What the best memories of users are."""
+        asked = [
+            {"type": "recall", "tenant_id": "acme", "user_id": user, "id": user, "query": "walnut 3", "k": 3}
+            for user in users
+        ]
+        return {one["query_id"]: [m["id"] for m in one["memories"]] for one in answers(self.run(asked, "queries"))}
+
+    def hash(self) -> str:
+        return state_hash(self.directory)

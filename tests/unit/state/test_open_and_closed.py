@@ -1,0 +1,354 @@
+"""A state partition is given up and taken again while the directory stays open, and its folder comes and goes."""
+
+import shutil
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recallflow.connectors.master_keys import LocalMasterKey
+from recallflow.errors import MasterKeyError, StateError, StorageError
+from recallflow.owner import Owner, state_partition
+from recallflow.records import Position
+from recallflow.state import directory, folders, keys
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
+from recallflow.state.database import SharedMemory
+from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.files import write_checked
+from recallflow.state.folders import arriving_folder, copy_partition, numbers_in, partition_folder, read_secret
+from recallflow.state.keyring import Keyring
+from recallflow.state.partition import Partition
+from recallflow.state.rewrap import rewrap
+from recallflow.state.segments import SMALL
+from recallflow.state.verify import verify
+from tests.unit.state.member import PARTITIONS, USERS, Member, told
+
+KEY, OTHER = (LocalMasterKey(bytes([number] * 32)) for number in (1, 2))
+SEALED = AtRest(KEY)
+EVERY = range(PARTITIONS)
+
+
+def of(number: int) -> list[str]:
+    return [user for user in USERS if state_partition("acme", user, PARTITIONS) == number]
+
+
+@pytest.fixture(params=[UNENCRYPTED, SEALED], ids=["bare", "sealed"])
+def at_rest(request: pytest.FixtureRequest) -> AtRest:
+    found: AtRest = request.param
+    return found
+
+
+def opened_alone(folder: Path, number: int, keyring: Keyring) -> Partition:
+    """As another process does: it fails while anybody has the database open."""
+    return Partition(folder, number, keyring, SharedMemory(), lock_wait_s=0)
+
+
+# ── closing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_closed_and_opened_again_is_as_it_was(tmp_path: Path, at_rest: AtRest) -> None:
+    with Member.on(tmp_path / "whole", at_rest) as whole, Member.on(tmp_path / "moving", at_rest) as moving:
+        for member in (whole, moving):
+            member.take(*EVERY)
+            member.run(told(0, 3))
+        assert moving.ask() == whole.ask()
+        moving.give(1, 2)
+        moving.take(1)
+        moving.take(2)
+        for member in (whole, moving):
+            member.run(told(3, 2))
+        assert moving.ask() == whole.ask()
+        assert moving.hash() == whole.hash()
+
+
+def test_a_closed_partition_is_another_processes(tmp_path: Path) -> None:
+    """RocksDB lets go of it, and nothing of the process that had it touches it any more."""
+    with Member.on(tmp_path / "s") as member:
+        member.take(*EVERY)
+        member.run(told())
+        member.ask()
+        keyring = member.directory.partition(1).keyring
+        member.give(1)
+        with opened_alone(partition_folder(tmp_path / "s", 1), 1, keyring) as partition:
+            assert partition.counts.owners == len(of(1))
+            member.run(told(5, 2))
+            member.directory.sync()
+            assert set(member.ask()) == {user for user in USERS if user not in of(1)}
+        assert verify_closed(member, tmp_path / "s") == []
+
+
+def verify_closed(member: Member, path: Path) -> list[str]:
+    member.close()
+    return verify(path).problems
+
+
+def test_what_a_process_counts_follows(tmp_path: Path) -> None:
+    with Member.on(tmp_path / "s") as member:
+        member.take(*EVERY)
+        member.run(told())
+        member.run([{"type": "memory.feedback", "tenant_id": "acme", "user_id": of(1)[0], "id": "f", "memory_id": "no",
+                     "useful": True}])  # fmt: skip
+        member.ask()
+        directory = member.directory
+        before, unfit = directory.hot_bytes, directory.unfit.copy()
+        member.give(1)
+        assert directory.counts.owners == len(USERS) - len(of(1))
+        assert 0 < directory.hot_bytes < before
+        assert directory.unfit == unfit  # a counter never goes down
+        member.give(0, 2, 3)
+        assert (directory.counts, directory.hot_bytes, directory.uncleaned) == ((0, 0), 0, 0)
+
+
+def test_newest_memories_are_packed_before_owners_leave(tmp_path: Path) -> None:
+    """So that the process that has the partition next loads them fast."""
+    with Member.on(tmp_path / "s") as member:
+        member.take(1)
+        member.run(told(0, SMALL // 2 + 5))
+        member.ask()
+        member.give(1)
+        partition = member.directory.partition(1)
+        for user in of(1):
+            owner = partition.keyring.owner(Owner("acme", "prod", user))
+            assert len([*partition.scan(keys.table(owner, keys.SEGMENT))]) == 1
+
+
+def test_to_close_what_is_not_open_changes_nothing(tmp_path: Path) -> None:
+    with Member.on(tmp_path / "s") as member:
+        member.directory.close_partition(3)
+        assert member.directory.existing_numbers() == []
+
+
+def test_what_is_erased_is_cleaned_by_whoever_has_the_partition_next(tmp_path: Path) -> None:
+    """The cleaner of the process that gave it up stays away from it."""
+    user = of(1)[0]
+    with Member.on(tmp_path / "s") as member:
+        member.take(*EVERY)
+        member.run(told())
+        busy = threading.Event()
+        member.directory._cleaner.submit(busy.wait)  # its turn is still to come
+        member.run([{"type": "user.erase", "tenant_id": "acme", "user_id": user, "id": "e", "timestamp": 9_000}])
+        partition = member.directory.partition(1)
+        assert len(partition.cleaning) == 1
+        member.give(1)
+        busy.set()
+        member.directory._cleaner.submit(lambda: None).result()
+        member.take(1)
+        again = member.directory.partition(1)
+        assert again is not partition
+        again.clean()
+        assert len(again.cleaning) == 0
+        assert f"of {user}".encode() not in b"".join(
+            file.read_bytes() for file in partition_folder(tmp_path / "s", 1).iterdir() if file.is_file()
+        )
+
+
+def test_a_sync_of_all_waits_for_one_that_closes(tmp_path: Path) -> None:
+    """In turns, thousands of times: none meets a database that is closed."""
+    with Member.on(tmp_path / "s") as member, ThreadPoolExecutor(1) as other:
+        member.take(*EVERY)
+        stop = threading.Event()
+
+        def sync() -> None:
+            while not stop.is_set():
+                member.directory.sync()
+
+        syncing = other.submit(sync)
+        for number in range(20):
+            member.run(told(number, 1))
+            member.give(1)
+            member.take(1)
+        stop.set()
+        syncing.result()
+
+
+# ── the place ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_place_is_committed_with_what_was_staged_before_it(tmp_path: Path, at_rest: AtRest) -> None:
+    with Member.on(tmp_path / "s", at_rest) as member:
+        partition = member.directory.partition(1)
+        assert partition.place is None
+        partition.stage({}, Position("log", 1, 7))
+        partition.stage_place(b'{"memory": 8}')
+        assert partition.is_staging
+        partition.commit()
+        member.directory.close_partition(1)
+        again = member.directory.partition(1)
+        assert (again.place, again.applied) == (b'{"memory": 8}', {"log:1": 7})
+        again.stage_place(b"lost")
+    assert verify(tmp_path / "s", at_rest).problems == []
+    with Member.on(tmp_path / "s", at_rest) as member:
+        assert member.directory.partition(1).place == b'{"memory": 8}'
+
+
+def test_a_place_is_no_part_of_the_hash(tmp_path: Path) -> None:
+    with Member.on(tmp_path / "s") as member:
+        member.take(*EVERY)
+        member.run(told())
+        before = member.hash()
+        member.directory.partition(1).stage_place(b"somewhere")
+        assert member.hash() == before
+
+
+# ── folders ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_folder_that_arrives_is_opened_with_its_own_secret(tmp_path: Path, at_rest: AtRest) -> None:
+    """Partitions of two directories, whose keys have other names, in one: it answers as one that had all of them."""
+    with Member.on(tmp_path / "whole", at_rest) as whole, Member.on(tmp_path / "a", at_rest) as a:
+        whole.take(*EVERY)
+        a.take(0, 1)
+        with Member.on(tmp_path / "b", at_rest) as b:
+            b.take(2, 3)
+            for member in (whole, a, b):
+                member.run(told(0, 3))
+            for number in (2, 3):
+                arriving = arriving_folder(a.directory.path, number)
+                copy_partition(b.directory.partition(number), arriving)
+                a.directory.replace_folder(number, arriving)
+        a.take(2, 3)
+        for member in (whole, a):
+            member.run(told(3, 2))
+        assert a.ask() == whole.ask()
+        assert a.hash() == whole.hash()
+    assert verify(tmp_path / "a", at_rest).problems == []
+
+
+def test_a_copy_is_of_what_was_committed_then(tmp_path: Path) -> None:
+    """Whatever the one that it was made of does later."""
+    with Member.on(tmp_path / "s") as member:
+        member.take(1)
+        member.run(told(0, 2))
+        before = member.hash()
+        copy_partition(member.directory.partition(1), tmp_path / "copy")
+        member.run(told(2, 2))
+        assert member.hash() != before
+        arriving = arriving_folder(tmp_path / "s", 1)
+        shutil.copytree(tmp_path / "copy", arriving)
+        member.directory.replace_folder(1, arriving)  # which closes the one there is
+        assert member.hash() == before
+
+
+def test_a_copy_takes_no_place_of_anything(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious").touch()
+    with Member.on(tmp_path / "s") as member, pytest.raises(StorageError, match="is there already"):
+        copy_partition(member.directory.partition(1), tmp_path / "full")
+    assert (tmp_path / "full" / "precious").exists()
+
+
+def test_a_forgotten_folder_begins_anew(tmp_path: Path) -> None:
+    with Member.on(tmp_path / "s") as member:
+        member.take(*EVERY)
+        member.run(told())
+        member.directory.forget_folder(1)
+        assert numbers_in(tmp_path / "s") == [0, 2, 3]
+        assert member.directory.partition(1).counts == (0, 0)
+        member.directory.forget_folder(3)
+        member.directory.forget_folder(3)
+        assert numbers_in(tmp_path / "s") == [0, 1, 2]
+
+
+def test_what_a_killed_process_left_of_a_move_goes_when_the_directory_is_opened(tmp_path: Path) -> None:
+    with Member.on(tmp_path / "s") as member:
+        member.take(1)
+        copy_partition(member.directory.partition(1), arriving_folder(tmp_path / "s", 2))
+        (tmp_path / "s" / "p003.gone").mkdir()
+    with Member.on(tmp_path / "s"):
+        assert {path.name for path in (tmp_path / "s").glob("p*")} == {"p001"}
+
+
+def test_a_secret_that_is_not_what_was_written_opens_nothing(tmp_path: Path) -> None:
+    with Member.on(tmp_path / "s") as member:
+        member.take(1)
+        member.run(told())
+        copy_partition(member.directory.partition(1), arriving := arriving_folder(tmp_path / "s", 1))
+        member.directory.replace_folder(1, arriving)
+    file = partition_folder(tmp_path / "s", 1) / "secret.json"
+    file.write_bytes(file.read_bytes().replace(b'"secret": "', b'"secret": "00'))
+    (problem,) = verify(tmp_path / "s").problems
+    assert "secret.json cannot be read (it is not what was written): restore a checkpoint" in problem
+
+
+def test_a_folder_of_an_encrypted_directory_needs_its_key(tmp_path: Path) -> None:
+    with Member.on(tmp_path / "sealed", SEALED) as sealed, Member.on(tmp_path / "bare") as bare:
+        sealed.take(1)
+        sealed.run(told())
+        arriving = arriving_folder(tmp_path / "bare", 1)
+        copy_partition(sealed.directory.partition(1), arriving)
+        bare.directory.replace_folder(1, arriving)
+        with pytest.raises(MasterKeyError, match=r"p001 is encrypted: give its master key"):
+            bare.directory.partition(1)
+
+
+# ── another master key ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def brought(tmp_path: Path) -> Path:
+    """An encrypted directory with two folders that came from another one."""
+    with Member.on(tmp_path / "a", SEALED) as a, Member.on(tmp_path / "b", SEALED) as b:
+        a.take(0, 1)
+        b.take(2, 3)
+        for member in (a, b):
+            member.run(told())
+        for number in (2, 3):
+            copy_partition(b.directory.partition(number), arriving := arriving_folder(tmp_path / "a", number))
+            a.directory.replace_folder(number, arriving)
+    return tmp_path / "a"
+
+
+def test_another_master_key_is_that_of_all_folders(brought: Path) -> None:
+    rewrap(brought, SEALED, OTHER)
+    assert verify(brought, AtRest(OTHER)).problems == []
+    with pytest.raises(MasterKeyError):
+        StateDirectory.existing(brought, 2**20, SEALED)
+    secrets = [read_secret(partition_folder(brought, number)) for number in EVERY]
+    assert [secret and secret.master_key for secret in secrets] == [None, None, OTHER.name, OTHER.name]
+    assert secrets[2] == secrets[3]  # one call of a key service for both
+
+
+@pytest.mark.parametrize("killed_at", range(3))
+def test_a_change_of_the_key_that_was_killed_is_done_again(
+    brought: Path, killed_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = iter(range(9))
+
+    def write(path: Path, fields: Mapping[str, Any]) -> None:
+        if next(written) == killed_at:
+            raise KeyboardInterrupt
+        write_checked(path, fields)
+
+    with monkeypatch.context() as patched:
+        for module in (directory, folders):
+            patched.setattr(module, "write_checked", write)
+        with pytest.raises(KeyboardInterrupt):
+            rewrap(brought, SEALED, OTHER)
+    assert describe(brought).secret.master_key == KEY.name
+    rewrap(brought, SEALED, OTHER)
+    assert verify(brought, AtRest(OTHER)).problems == []
+
+
+def test_a_key_that_opens_one_folder_only_changes_none(brought: Path) -> None:
+    with Member.on(brought.parent / "c", AtRest(OTHER)) as c:
+        copy_partition(c.directory.partition(3), folder := brought / "aside")
+    shutil.rmtree(partition_folder(brought, 3))
+    folder.rename(partition_folder(brought, 3))
+    before = {file: file.read_bytes() for file in brought.rglob("*.json")}
+    with pytest.raises(MasterKeyError, match="p003 is encrypted with the master key"):
+        rewrap(brought, SEALED, LocalMasterKey(bytes([3] * 32)))
+    assert {file: file.read_bytes() for file in brought.rglob("*.json")} == before
+    (problem,) = verify(brought, SEALED).problems
+    assert problem.startswith("p003: ")
+
+
+def test_bare_folders_have_no_master_key(tmp_path: Path) -> None:
+    with Member.on(tmp_path / "s") as member:
+        member.take(1)
+    with pytest.raises(MasterKeyError, match="is not encrypted"):
+        rewrap(tmp_path / "s", UNENCRYPTED, OTHER)
+    with pytest.raises(StateError):
+        rewrap(tmp_path / "nothing", UNENCRYPTED, OTHER)
