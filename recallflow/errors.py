@@ -188,6 +188,14 @@ class DiskFull(StorageError):
     """There is no room for what opening or writing needs. Nothing is damaged."""
 
 
+class CheckpointError(RecallflowError):
+    """Checkpoints in an object store cannot be read or written."""
+
+
+class CheckpointBroken(CheckpointError):
+    """A checkpoint in an object store is not what was saved: something is missing, or another."""
+
+
 class DeliveryFailed(RecallflowError):
     """Kafka did not acknowledge a record. It may be stored all the same; sent again with the same `id` it is applied
     once."""

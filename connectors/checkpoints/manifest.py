@@ -1,0 +1,144 @@
+"""What a generation is of: a manifest names its files, and the objects that they are made of.
+
+    p007/objects/<SHA-256>-<save>                     a piece of a file, of at most 8 MiB
+    p007/manifests/<records>-<created>-<save>.json    a generation: all of it is there, as this is written last
+    p007/retired/<as above>.json                      one that was pruned, for as long as somebody may still read it
+
+Names of manifests sort as generations do: by how many records of its own source are applied, then by when it was
+made. A manifest is JSON with its own checksum.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from recallflow.errors import CheckpointBroken
+
+FORMAT = 1
+PIECE_BYTES = 8 * 1024 * 1024
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024  # a partition of several TB; what is larger is none
+CHECKSUM = "checksum"
+_OBJECT = re.compile(r"[0-9a-f]{64}-[0-9a-f]+")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no path leads out of the folder that is written
+
+
+@dataclass(frozen=True)
+class About:
+    """What a checkpoint is of. `source`: the partition of the memory topic that the state partition is of; `applied`:
+    the last offset that is applied, of it and of other sources; `fingerprint`: the settings that shaped the state."""
+
+    state_format: int
+    partition: int
+    partitions: int
+    source: str
+    applied: Mapping[str, int]
+    deployment: str
+    run_id: str
+    created_ms: int
+    fingerprint: Mapping[str, Any]
+
+    @property
+    def offset(self) -> int:
+        """The last one applied of its own source; -1 before the first."""
+        return self.applied.get(self.source, -1)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a checkpoint. `pieces`: its objects, in order."""
+
+    name: str
+    size: int
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A generation. `name`: of the manifest, without its folder."""
+
+    name: str
+    about: About
+    files: tuple[File, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def objects(self) -> dict[str, int]:
+        """Size of each object by name."""
+        return {name: size for file in self.files for name, size in pieces_of(file)}
+
+
+@dataclass(frozen=True)
+class _Stored:
+    format: int
+    about: About
+    files: tuple[File, ...]
+
+
+_ADAPTER = TypeAdapter(_Stored)
+
+
+def manifest_name(about: About, save: str) -> str:
+    return f"{_stem(about)}{save}.json"
+
+
+def pieces_of(file: File) -> list[tuple[str, int]]:
+    """Each object of a file with its size: all but the last are full."""
+    sizes = [min(PIECE_BYTES, file.size - start) for start in range(0, file.size, PIECE_BYTES)]
+    return list(zip(file.pieces, sizes, strict=True))
+
+
+def digest_of(piece: str) -> str:
+    """The SHA-256 that an object's name begins with."""
+    return piece.partition("-")[0]
+
+
+def encode(manifest: Manifest) -> bytes:
+    fields = asdict(_Stored(FORMAT, manifest.about, manifest.files))
+    return orjson.dumps({**fields, CHECKSUM: _checksum(fields)}, option=orjson.OPT_INDENT_2)
+
+
+def decode(name: str, data: bytes, number: int) -> Manifest:
+    """The manifest of a generation of this state partition. Raises CheckpointBroken."""
+    try:
+        fields = orjson.loads(data)
+        written = fields.pop(CHECKSUM, None)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise CheckpointBroken(f"{name}: is no manifest: {error}") from None
+    if written != _checksum(fields):
+        raise CheckpointBroken(f"{name}: is not what was written: its checksum is another")
+    if fields.get("format") != FORMAT:
+        raise CheckpointBroken(f"{name}: is of format {fields.get('format')}, and this version reads {FORMAT}")
+    try:
+        stored = _ADAPTER.validate_python(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CheckpointBroken(f"{name}: {where}: {first['msg']}") from None
+    if stored.about.partition != number:
+        raise CheckpointBroken(f"{name}: is of state partition {stored.about.partition}, not {number}")
+    if not name.startswith(_stem(stored.about)):
+        raise CheckpointBroken(f"{name}: is the manifest of another generation")
+    for file in stored.files:
+        _check(name, file)
+    return Manifest(name, stored.about, stored.files)
+
+
+def _stem(about: About) -> str:
+    return f"{about.offset + 1:020d}-{about.created_ms:015d}-"
+
+
+def _check(name: str, file: File) -> None:
+    whole = len(file.pieces) == -(-file.size // PIECE_BYTES)
+    if not _FILE.fullmatch(file.name) or not whole or not all(map(_OBJECT.fullmatch, file.pieces)):
+        raise CheckpointBroken(f"{name}: file {file.name!r}: name, size and pieces are none of a checkpoint")
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()

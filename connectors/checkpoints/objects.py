@@ -1,0 +1,88 @@
+"""Objects of a store by name: each is there whole or not at all, and a store that is away is waited for."""
+
+import contextlib
+import uuid
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from pyarrow import fs
+
+from recallflow.connectors.checkpoints.location import Location
+from recallflow.connectors.checkpoints.waiting import Waiting
+from recallflow.errors import UsageError
+
+_T = TypeVar("_T")
+
+
+class Listed(NamedTuple):
+    """What a listing says of an object. `changed_ns`: when it was written, by the store's own clock."""
+
+    size: int
+    changed_ns: int
+
+
+class Objects:
+    """All calls raise CheckpointError; `get` raises FileNotFoundError for an object that is not there.
+    Safe to call from several threads."""
+
+    def __init__(self, location: Location, waiting: Waiting) -> None:
+        """Raises UsageError where the bucket is not there."""
+        self.shown = location.shown
+        self._filesystem = location.filesystem
+        self._root = location.root
+        self._is_local = isinstance(location.filesystem, fs.LocalFileSystem)
+        self._waiting = waiting
+        if not self._is_local:
+            bucket = location.root.partition("/")[0]
+            (info,) = self._patiently("ask for the bucket", lambda: self._filesystem.get_file_info([bucket]))
+            if info.type == fs.FileType.NotFound:  # a listing would take it for an empty one
+                raise UsageError(f"URL of checkpoints ({self.shown}): bucket: there is none of the name {bucket}")
+
+    def put(self, name: str, data: bytes) -> None:
+        """Data of a few MiB is one request to a service. In a folder it gets its name once it is written."""
+        self._patiently(f"write {name}", lambda: self._put(f"{self._root}/{name}", data))
+
+    def get(self, name: str, size_max: int) -> bytes:
+        """An object; of a larger one so many bytes."""
+        return self._patiently(f"read {name}", lambda: self._get(f"{self._root}/{name}", size_max))
+
+    def delete(self, name: str) -> None:
+        """Where it is not there, nothing happens."""
+        with contextlib.suppress(FileNotFoundError):
+            self._patiently(f"delete {name}", lambda: self._filesystem.delete_file(f"{self._root}/{name}"))
+
+    def listing(self, folder: str) -> dict[str, Listed]:
+        """The objects right below a folder, by the last part of their names."""
+        found = self._list(folder)
+        return {info.base_name: Listed(info.size, info.mtime_ns) for info in found if info.type == fs.FileType.File}
+
+    def folders(self) -> list[str]:
+        """Those right below the root."""
+        return sorted(info.base_name for info in self._list("") if info.type == fs.FileType.Directory)
+
+    def _list(self, folder: str) -> list[fs.FileInfo]:
+        selector = fs.FileSelector(f"{self._root}/{folder}".rstrip("/"), allow_not_found=True)
+        found: list[fs.FileInfo] = self._patiently(
+            f"list {folder or 'it'}", lambda: self._filesystem.get_file_info(selector)
+        )
+        return found
+
+    def _put(self, path: str, data: bytes) -> None:
+        if not self._is_local:
+            with self._filesystem.open_output_stream(path) as stream:
+                stream.write(data)
+            return
+        folder, _, name = path.rpartition("/")
+        new = f"{folder}/new-{uuid.uuid4().hex}"
+        self._filesystem.create_dir(folder, recursive=True)
+        with self._filesystem.open_output_stream(new) as stream:
+            stream.write(data)
+        self._filesystem.move(new, f"{folder}/{name}")
+
+    def _get(self, path: str, size_max: int) -> bytes:
+        with self._filesystem.open_input_file(path) as file:
+            found: bytes = file.read(size_max)
+        return found
+
+    def _patiently(self, what: str, call: Callable[[], _T]) -> _T:
+        return self._waiting.until_done(self.shown, what, call)

@@ -1,0 +1,266 @@
+"""The store of checkpoints of state partitions: save a generation, find the newest, fetch it."""
+
+import logging
+import shutil
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from recallflow.connectors.checkpoints.fetching import Fetching
+from recallflow.connectors.checkpoints.location import locate
+from recallflow.connectors.checkpoints.manifest import (
+    MANIFEST_BYTES_MAX,
+    About,
+    Manifest,
+    decode,
+    digest_of,
+    encode,
+    manifest_name,
+)
+from recallflow.connectors.checkpoints.objects import Listed, Objects
+from recallflow.connectors.checkpoints.parallel import in_parallel
+from recallflow.connectors.checkpoints.sending import Hashed, Sending
+from recallflow.connectors.checkpoints.waiting import Waiting
+from recallflow.connectors.kafka.patience import OUTAGE_S
+from recallflow.errors import CheckpointBroken, CheckpointError, UsageError
+
+GRACE_S = 24 * 3600.0  # no save and no fetch takes longer: what nobody names is removed after that
+
+NEVER = Listed(0, 0)
+
+_log = logging.getLogger(__name__)
+
+
+class Saved(NamedTuple):
+    """`sent_bytes`: what travelled for it, without the manifest."""
+
+    manifest: Manifest
+    sent_bytes: int
+    sent_objects: int
+
+
+class Pruned(NamedTuple):
+    generations: int
+    objects: int
+
+
+class Found(NamedTuple):
+    """Generations of a partition, the newest first, and manifests that cannot be read, with why."""
+
+    generations: list[Manifest]
+    broken: dict[str, CheckpointBroken]
+
+
+class CheckpointStore:
+    """Of one deployment: generations of its state partitions. Several processes may save, fetch and prune at once.
+
+    No object is ever written a second time, as each save gives those that it sends names of its own. It relies on
+    objects that a generation names at that moment. A generation that is pruned meanwhile leaves its objects where they
+    are for the grace period, and so do objects that no generation names yet; a save that took longer than that is given
+    up. So whoever prunes takes nothing away from a generation that is just being written or read.
+    """
+
+    def __init__(self, objects: Objects, grace_s: float = GRACE_S) -> None:
+        self._objects = objects
+        self._grace_s = grace_s
+        self._read = dict[tuple[int, str], Manifest]()  # they never change
+        self._hashed = dict[int, Hashed]()
+        self._noted = set[tuple[int, str]]()
+
+    @classmethod
+    def open(cls, url: str, stopping: threading.Event | None = None, patience_s: float = OUTAGE_S) -> Self:
+        """Raises UsageError for a URL that is wrong, and CheckpointError where the store cannot be reached.
+        `stopping`: set by whoever wants all that is under way to end soon."""
+        waiting = Waiting(stopping or threading.Event(), patience_s)
+        location = waiting.until_done("checkpoints", "find the store", lambda: locate(url))
+        return cls(Objects(location, waiting))
+
+    @property
+    def shown(self) -> str:
+        """The URL as messages may have it."""
+        return self._objects.shown
+
+    def save(self, number: int, folder: Path, about: About) -> Saved:
+        """Saves a folder of files that nobody changes meanwhile, a RocksDB checkpoint, as a generation.
+
+        1. What the store has is what generations name and its listing shows whole.
+        2. Pieces that it lacks are sent.
+        3. The manifest is written: from then on there is the generation. What is cut before leaves objects that
+           nobody names, and a later `prune` removes.
+        """
+        if about.partition != number:
+            raise ValueError(f"state partition {number} is saved as {about.partition}")
+        began_s = time.monotonic()
+        save = uuid.uuid4().hex[:12]
+        listed = self._objects.listing(f"{_part(number)}/objects")
+        has = {
+            digest_of(name): name
+            for manifest in self._found(number).generations
+            for name, size in manifest.objects().items()
+            if name in listed and listed[name].size == size
+        }
+        sending = Sending(self._objects, f"{_part(number)}/objects", save, has, self._hashed.get(number, {}))
+        files = in_parallel(sending.send, sorted(folder.iterdir()))
+        if not files:
+            raise CheckpointError(f"{folder} is empty: there is nothing to save of state partition {number}")
+        if time.monotonic() - began_s > self._grace_s:
+            raise CheckpointError(
+                f"{self.shown}: saving state partition {number} took longer than {self._grace_s / 3600:g} hours: what "
+                "was sent first may be removed by now"
+            )
+        self._hashed[number] = sending.hashed
+        manifest = Manifest(manifest_name(about, save), about, tuple(files))
+        self._objects.put(f"{_part(number)}/manifests/{manifest.name}", encode(manifest))
+        return Saved(manifest, sending.sent_bytes, sending.sent_objects)
+
+    def partitions(self) -> list[int]:
+        """The state partitions that it has anything of."""
+        names = (name for name in self._objects.folders() if name[:1] == "p" and name[1:].isdecimal())
+        return sorted(int(name[1:]) for name in names)
+
+    def generations(self, number: int) -> list[Manifest]:
+        """The newest first, whole or not. A manifest that cannot be read is warned of, and left out."""
+        found = self._found(number)
+        for name, error in found.broken.items():
+            if (number, name) not in self._noted:
+                _log.warning("%s: a checkpoint of state partition %d is left out: %s", self.shown, number, error)
+                self._noted.add((number, name))
+        return found.generations
+
+    def broken(self, number: int) -> list[CheckpointBroken]:
+        """Why manifests that are there cannot be read."""
+        return [*self._found(number).broken.values()]
+
+    def newest(self, number: int) -> Manifest | None:
+        """The whole one that has most of its own source applied, as a listing shows them."""
+        generations = self.generations(number)
+        listed = self._objects.listing(f"{_part(number)}/objects") if generations else {}
+        return next((manifest for manifest in generations if not lacking(manifest, listed)), None)
+
+    def fetch(self, manifest: Manifest, folder: Path) -> None:
+        """Makes `folder`, which is not there or empty, what was saved. It is written beside, and renamed: a fetch that
+        is cut leaves no folder. Raises CheckpointBroken with the file that is missing or another."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise CheckpointError(f"{folder} is not empty: a checkpoint is fetched into a new folder")
+        for left in folder.parent.glob(f".{folder.name}.fetching-*"):  # of one that was cut
+            shutil.rmtree(left, ignore_errors=True)
+        new = folder.parent / f".{folder.name}.fetching-{uuid.uuid4().hex[:12]}"
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            self._fetching(manifest).fetch(manifest.files, new)
+            new.rename(folder)
+        except OSError as error:
+            raise CheckpointError(f"cannot write {folder}: {error}") from error
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+    def fetch_newest(self, number: int, folder: Path) -> Manifest | None:
+        """Fetches the newest generation that is what was saved, and says which: one that is not is warned of, and the
+        next older one is taken. None where there is none."""
+        for manifest in self.generations(number):
+            try:
+                self.fetch(manifest, folder)
+            except CheckpointBroken as error:
+                _log.warning("%s: a checkpoint of state partition %d is passed over: %s", self.shown, number, error)
+            else:
+                return manifest
+        return None
+
+    def verify(self, manifest: Manifest, known: dict[str, str | None]) -> list[str]:
+        """Reads all objects of a generation, and says of each file what is wrong with it. `known`: what was found of
+        objects, which other generations share."""
+        return self._fetching(manifest).problems(manifest.files, known)
+
+    def prune(self, number: int, keep: int) -> Pruned:
+        """Leaves the newest `keep` generations that are whole, and what is newer than they.
+
+        1. Older manifests are put among the retired ones, which says when they were pruned by the store's own clock.
+        2. Objects go that no generation names, no retired one younger than the grace period, and that are older than
+           it. Now is when the newest of all was written: that is never ahead.
+        3. Retired manifests older than the grace period go.
+
+        Where a manifest cannot be read, as one of a later version, nobody knows what it names: no object goes.
+        """
+        if keep < 1:
+            raise UsageError(f"generations of checkpoints to keep: {keep}: give 1 or more")
+        part = _part(number)
+        objects = self._objects.listing(f"{part}/objects")
+        found = self._found(number)
+        whole = [manifest for manifest in found.generations if not lacking(manifest, objects)]
+        oldest = whole[keep - 1].name if len(whole) >= keep else ""
+        beyond = [name for name in (*(one.name for one in found.generations), *found.broken) if name < oldest]
+        in_parallel(lambda name: self._retire(number, name), beyond)
+        return Pruned(len(beyond), self._sweep(number, objects))
+
+    def _fetching(self, manifest: Manifest) -> Fetching:
+        return Fetching(self._objects, f"{_part(manifest.about.partition)}/objects", manifest.name)
+
+    def _retire(self, number: int, name: str) -> None:
+        old = f"{_part(number)}/manifests/{name}"
+        try:
+            data = self._objects.get(old, MANIFEST_BYTES_MAX)
+        except FileNotFoundError:
+            return  # another one prunes as well
+        self._objects.put(f"{_part(number)}/retired/{name}", data)
+        self._objects.delete(old)
+
+    def _sweep(self, number: int, objects: dict[str, Listed]) -> int:
+        """Live manifests are read before retired ones are listed: one that another process retires meanwhile is found
+        here or there."""
+        part = _part(number)
+        manifests = self._objects.listing(f"{part}/manifests")
+        live, unread = self._manifests(number, "manifests", [*manifests])
+        retired = self._objects.listing(f"{part}/retired")
+        now_ns = max(one.changed_ns for one in (*objects.values(), *manifests.values(), *retired.values(), NEVER))
+        before_ns = now_ns - int(self._grace_s * 1e9)
+        young = [name for name, one in retired.items() if one.changed_ns >= before_ns]
+        left, unread_left = self._manifests(number, "retired", young)
+        self._forget(number, {one.name for one in (*live, *left)})
+        if unread or unread_left:
+            return 0
+        needed = {name for manifest in (*live, *left) for name in manifest.objects()}
+        old = [name for name, one in objects.items() if name not in needed and one.changed_ns < before_ns]
+        in_parallel(lambda name: self._objects.delete(f"{part}/objects/{name}"), old)
+        gone = sorted(retired.keys() - set(young))
+        in_parallel(lambda name: self._objects.delete(f"{part}/retired/{name}"), gone)
+        return len(old)
+
+    def _forget(self, number: int, but: set[str]) -> None:
+        for key in [key for key in self._read if key[0] == number and key[1] not in but]:
+            del self._read[key]
+
+    def _found(self, number: int) -> Found:
+        listed = self._objects.listing(f"{_part(number)}/manifests")
+        return Found(*self._manifests(number, "manifests", [*listed]))
+
+    def _manifests(
+        self, number: int, folder: str, names: list[str]
+    ) -> tuple[list[Manifest], dict[str, CheckpointBroken]]:
+        """Manifests by name, the newest first, and those that cannot be read."""
+        good, broken = list[Manifest](), dict[str, CheckpointBroken]()
+        for name in sorted((name for name in names if name.endswith(".json")), reverse=True):
+            manifest = self._read.get((number, name))
+            if manifest is None:
+                try:
+                    data = self._objects.get(f"{_part(number)}/{folder}/{name}", MANIFEST_BYTES_MAX)
+                    manifest = decode(name, data, number)
+                except FileNotFoundError:
+                    continue  # it was pruned since it was listed
+                except CheckpointBroken as error:
+                    broken[name] = error
+                    continue
+                self._read[number, name] = manifest
+            good.append(manifest)
+        return good, broken
+
+
+def lacking(manifest: Manifest, listed: dict[str, Listed]) -> list[str]:
+    """The objects of a generation that a listing does not show, or of another size."""
+    objects = manifest.objects().items()
+    return [name for name, size in objects if name not in listed or listed[name].size != size]
+
+
+def _part(number: int) -> str:
+    return f"p{number:03d}"

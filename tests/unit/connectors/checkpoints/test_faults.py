@@ -1,0 +1,295 @@
+"""What is cut, lost, changed or away: no generation that is not whole is taken for one, and whoever asks is told."""
+
+import logging
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from recallflow.connectors.checkpoints.manifest import decode, encode
+from recallflow.connectors.checkpoints.store import CheckpointStore
+from recallflow.errors import CheckpointBroken, CheckpointError
+from tests.s3_server import S3Server
+from tests.unit.connectors.checkpoints.conftest import Grown, about, contents, objects
+
+MakeGrown = Callable[..., Grown]
+
+# Saves a folder, and says each object that it is about to write, which it does once it is told to.
+SAVES_STEP_BY_STEP = """
+import sys
+from pathlib import Path
+from threading import Lock
+from recallflow.connectors.checkpoints.objects import Objects
+from recallflow.connectors.checkpoints.store import CheckpointStore
+from tests.unit.connectors.checkpoints.conftest import about
+put, one = Objects.put, Lock()
+def asked(self, name, data):
+    with one:
+        print(name, flush=True)
+        sys.stdin.readline()
+        put(self, name, data)
+Objects.put = asked
+CheckpointStore.open(sys.argv[1]).save(3, Path(sys.argv[2]), about(99))
+print("saved", flush=True)
+"""
+
+
+@pytest.fixture
+def cut(start: Callable[..., subprocess.Popen[bytes]]) -> Callable[[str, Path, int], str]:
+    """A process saves a folder, and is killed after so many objects. Returns what it was about to write."""
+
+    def run(url: str, folder: Path, after: int) -> str:
+        process = start(url, folder, script=SAVES_STEP_BY_STEP)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        name = process.stdout.readline()
+        for _ in range(after):
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            name = process.stdout.readline()
+        process.kill()
+        process.wait()
+        return name.decode().strip()
+
+    return run
+
+
+@pytest.mark.parametrize("after", [0, 1, "all"])
+def test_an_upload_that_is_killed_leaves_no_half_generation(
+    cut: Callable[[str, Path, int], str], url: str, grown: MakeGrown, tmp_path: Path, after: int | str
+) -> None:
+    store, db = CheckpointStore.open(url), grown(records=30)
+    first, before = store.save(3, folder := db.folder(), db.about()).manifest, contents(folder)
+    db.grow(30)
+    folder = db.folder()
+    new = {*contents(folder).values()} - {*before.values()}
+    next_one = cut(url, folder, len(new) if after == "all" else int(after))
+    assert ("/manifests/" in next_one) == (after == "all")
+    assert CheckpointStore.open(url).generations(3) == [first]
+    assert store.fetch_newest(3, tmp_path / "fetched") == first
+    assert contents(tmp_path / "fetched") == before
+    again = store.save(3, folder, db.about(created_ms=1)).manifest
+    store.fetch(again, tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(folder)
+
+
+def test_a_fetch_that_was_killed_leaves_no_folder_and_is_cleaned_up(url: str, tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "a").write_bytes(b"a")
+    store = CheckpointStore.open(url)
+    manifest = store.save(3, tmp_path / "f", about(1)).manifest
+    left = tmp_path / "state" / ".p003.fetching-0"
+    left.mkdir(parents=True)
+    (left / "a").write_bytes(b"")
+    store.fetch(manifest, tmp_path / "state" / "p003")
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["p003"]
+
+
+# ── what is stored is another ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def two(tmp_path: Path, grown: MakeGrown) -> tuple[CheckpointStore, Path, list[dict[str, str]]]:
+    """A store in a folder with two generations, and what they hold."""
+    root = tmp_path / "store"
+    store, db, held = CheckpointStore.open(root.as_uri()), grown(), list[dict[str, str]]()
+    for _ in range(2):
+        db.grow(10)
+        held.append(contents(folder := db.folder()))
+        store.save(3, folder, db.about())
+    return store, root, held
+
+
+def only_in_the_newest(store: CheckpointStore, root: Path, file: str) -> Path:
+    """The object of a file of the newest generation, which the one before does not share."""
+    new, old = store.generations(3)
+    (piece,) = {one for each in new.files if each.name.endswith(file) for one in each.pieces} - old.objects().keys()
+    return objects(root)[piece]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (Path.unlink, "is missing"),
+    "truncated": (lambda path: os.truncate(path, path.stat().st_size - 1), r"has \d+ than \d+ bytes"),
+    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"!"), r"has more than \d+ bytes"),
+    "another": (flip, "is not what was saved: its SHA-256 is another"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_the_next_older_generation_is_taken_where_an_object_is_not_what_was_saved(
+    two: tuple[CheckpointStore, Path, list[dict[str, str]]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: str,
+) -> None:
+    store, root, held = two
+    do, says = DAMAGE[damage]
+    do(only_in_the_newest(store, root, ".sst"))
+    new, old = store.generations(3)
+    with pytest.raises(CheckpointBroken, match=rf"{new.name}: file \d+\.sst: object p003/objects/\w+-\w+ {says}"):
+        store.fetch(new, tmp_path / "fetched")
+    assert not (tmp_path / "fetched").exists()
+    assert [path.name for path in tmp_path.glob(".fetched*")] == []
+    assert store.fetch_newest(3, tmp_path / "fetched") == old
+    assert contents(tmp_path / "fetched") == held[0]
+    assert f"a checkpoint of state partition 3 is passed over: {new.name}: file " in caplog.text
+    assert store.newest(3) == (new if damage == "another" else old)  # a listing shows sizes
+    known: dict[str, str | None] = {}
+    assert (len(store.verify(new, known)), store.verify(old, known)) == (1, [])
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated"])
+def test_what_the_store_lost_travels_again(
+    two: tuple[CheckpointStore, Path, list[dict[str, str]]], tmp_path: Path, damage: str
+) -> None:
+    store, root, held = two
+    store.fetch_newest(3, tmp_path / "fetched")
+    DAMAGE[damage][0](only_in_the_newest(store, root, ".sst"))
+    again = store.save(3, tmp_path / "fetched", about(50))
+    assert again.sent_objects == 1
+    store.fetch(again.manifest, tmp_path / "again")
+    assert contents(tmp_path / "again") == held[1]
+
+
+def test_pruning_counts_only_what_is_whole(
+    two: tuple[CheckpointStore, Path, list[dict[str, str]]], tmp_path: Path
+) -> None:
+    store, root, held = two
+    only_in_the_newest(store, root, ".sst").unlink()
+    assert store.prune(3, 1) == (0, 0)
+    store.fetch_newest(3, tmp_path / "fetched")
+    assert contents(tmp_path / "fetched") == held[0]
+
+
+GARBAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "empty": (lambda _: b"", "is no manifest"),
+    "cut": (lambda data: data[: len(data) // 2], "is no manifest"),
+    "a list": (lambda _: b"[]", "is no manifest"),
+    "a number": (lambda _: b"7", "is no manifest"),
+    "changed": (lambda data: data.replace(b'"acme"', b'"acne"'), "its checksum is another"),
+    "bytes": (lambda _: bytes(range(256)), "is no manifest"),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_a_manifest_that_is_garbage_is_warned_of_once_and_passed_over(
+    two: tuple[CheckpointStore, Path, list[dict[str, str]]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    garbage: str,
+) -> None:
+    _, root, held = two
+    make, says = GARBAGE[garbage]
+    manifest = max((root / "p003" / "manifests").iterdir())
+    manifest.write_bytes(make(manifest.read_bytes()))
+    store = CheckpointStore.open(root.as_uri())
+    assert store.newest(3) == store.fetch_newest(3, tmp_path / "fetched") == store.generations(3)[0]
+    assert contents(tmp_path / "fetched") == held[0]
+    assert [record.message.partition("left out: ")[2][:20] for record in caplog.records] == [manifest.name[:20]]
+    (problem,) = store.broken(3)
+    assert says in str(problem)
+
+
+def test_a_manifest_names_no_file_outside_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "a").write_bytes(b"a")
+    manifest = CheckpointStore.open((tmp_path / "store").as_uri()).save(3, tmp_path / "f", about(1)).manifest
+    assert decode(manifest.name, encode(manifest), 3) == manifest
+    (file,) = manifest.files
+    for wrong in (
+        replace(file, name="../a"),
+        replace(file, name="/a"),
+        replace(file, name=".."),
+        replace(file, name=""),
+        replace(file, pieces=("../../secret",)),
+        replace(file, pieces=()),
+        replace(file, size=-1),
+    ):
+        with pytest.raises(CheckpointBroken, match="are none of a checkpoint"):
+            decode(manifest.name, encode(replace(manifest, files=(wrong,))), 3)
+    for name, number, says in (
+        (manifest.name, 4, "is of state partition 3, not 4"),
+        (f"1{manifest.name[1:]}", 3, "is the manifest of another generation"),
+    ):
+        with pytest.raises(CheckpointBroken, match=says):
+            decode(name, encode(manifest), number)
+
+
+# ── a store that is away ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def own_s3(request: pytest.FixtureRequest) -> Iterator[S3Server]:
+    """One that may go away."""
+    bucket = f"away-{len(request.node.name)}"
+    with pytest.MonkeyPatch.context() as credentials, S3Server(credentials, bucket) as server:
+        yield server
+
+
+class Returns(logging.Handler):
+    """Has a store come back once it is said that it is waited for."""
+
+    def __init__(self, server: S3Server) -> None:
+        super().__init__()
+        self.server, self.said = server, list[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+        if len(self.said) == 1:
+            self.server.come()
+
+
+def test_a_store_that_comes_back_is_waited_for(own_s3: S3Server, tmp_path: Path, grown: MakeGrown) -> None:
+    db = grown()
+    store = CheckpointStore.open(own_s3.url("a"))
+    own_s3.go()
+    log, handler = logging.getLogger("recallflow.connectors.checkpoints.waiting"), Returns(own_s3)
+    log.addHandler(handler)
+    try:
+        store.save(3, folder := db.folder(), db.about())
+    finally:
+        log.removeHandler(handler)
+    assert handler.said[0].startswith(f"{store.shown} is away, and waited for: ")
+    store.fetch_newest(3, tmp_path / "fetched")
+    assert contents(tmp_path / "fetched") == contents(folder)
+
+
+def test_a_store_that_stays_away_is_told_of(own_s3: S3Server, tmp_path: Path, grown: MakeGrown) -> None:
+    db, stopping = grown(), threading.Event()
+    store = CheckpointStore.open(own_s3.url("a"), patience_s=0)
+    stopped = CheckpointStore.open(own_s3.url("a"), stopping)
+    store.save(3, db.folder(), db.about())
+    own_s3.go()
+    says = rf"{store.shown}: could not list p003/\w+ within 0 s: .*NETWORK_CONNECTION.*Could not connect"
+    with pytest.raises(CheckpointError, match=says):
+        store.fetch_newest(3, tmp_path / "fetched")
+    with pytest.raises(CheckpointError, match=r"could not ask for the bucket within 0 s"):
+        CheckpointStore.open(own_s3.url("a"), patience_s=0)
+    stopping.set()
+    with pytest.raises(CheckpointError, match=r"stopped before it could list p003/manifests"):
+        stopped.newest(3)
+    assert [path for path in tmp_path.iterdir() if "fetched" in path.name] == []
+    own_s3.come()
+
+
+def test_a_disk_that_cannot_be_written_is_no_broken_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "a").write_bytes(b"a")
+    store = CheckpointStore.open((tmp_path / "store").as_uri())
+    manifest = store.save(3, tmp_path / "f", about(1)).manifest
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(CheckpointError, match=r"cannot write .*p003: .*File exists"):
+        store.fetch(manifest, tmp_path / "taken" / "p003")
+    (tmp_path / "closed").write_text("a file")
+    with pytest.raises(CheckpointError, match=r"file:.*closed: cannot write p003/objects/.*"):
+        CheckpointStore.open((tmp_path / "closed").as_uri()).save(3, tmp_path / "f", about(1))
