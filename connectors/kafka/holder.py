@@ -36,12 +36,14 @@ class Holder:
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     renewals: int = 0
     released: bool = False
+    instance: str = ""  # the name of a static member
 
     @classmethod
-    def here(cls, state_dir: Path) -> "Holder":
+    def here(cls, state_dir: Path, instance: str = "") -> "Holder":
         """This process."""
         since = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        return cls(socket.gethostname(), str(state_dir.resolve()), directory_id(state_dir), os.getpid(), since)
+        directory = str(state_dir.resolve())
+        return cls(socket.gethostname(), directory, directory_id(state_dir), os.getpid(), since, instance=instance)
 
     @classmethod
     def parse(cls, note: str | None) -> "Holder | None":

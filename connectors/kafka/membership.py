@@ -1,0 +1,406 @@
+"""A member of a deployment's consumer group, which owns partitions of the memory topic.
+
+What is owned is assigned by the group, or by hand (`own`). Either way the group's coordinator is the arbiter: with
+each commit that it accepts the member may send for a while (`lease.py`), and a partition that moves is handed over
+before its next owner may have it. Who was away for longer than its session has lost everything.
+
+One thread makes every call of the consumer, which serves one at a time: where it waits in a callback until what moves
+is handed over, it goes on committing, so that what stays is worked on meanwhile.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from confluent_kafka import Consumer
+
+from recallflow.brokers.options import SESSION_S, KafkaOptions
+from recallflow.connectors.kafka.group_consumer import (
+    BY_HAND,
+    SHARING,
+    Committed,
+    Fenced,
+    Found,
+    GroupConsumer,
+    OtherWay,
+)
+from recallflow.connectors.kafka.holder import Holder
+from recallflow.connectors.kafka.lease import Lease, boottime_s
+from recallflow.connectors.kafka.members import other_owner, static_members
+from recallflow.connectors.kafka.own import name_of
+from recallflow.connectors.kafka.patience import Patience
+from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, SinkError, UsageError
+from recallflow.ranges import ranges_of
+
+HAND_OVER_MIN_S = 30.0  # what moves is through by then, or the member gives up everything
+REBALANCE_MIN_S = 300.0
+POLL_S = 0.05
+PAUSE_S = 0.01
+AGAIN_S = 0.05  # a commit that came into the middle of a rebalance is sent again
+CLOSE_S = 5.0  # leaving may take as long as the brokers are away
+
+_log = logging.getLogger(__name__)
+
+
+class Assignee(Protocol):
+    """Who works on the partitions."""
+
+    def gain(self, places: dict[int, str | None]) -> None:
+        """Partitions are ours from now on: what the last owner's commit says of each, None where there was none.
+        Returns at once."""
+
+    def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
+        """Returns once nothing of the partitions is on its way any more: what to commit for each, last."""
+
+
+class Membership:
+    """`start`; `check` before each send; `release` at the end, or `close`."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        name: str,
+        memory_topic: str,
+        query_topic: str,
+        assignee: Assignee,
+        state_dir: Path,
+        session_s: float = SESSION_S,
+        *,
+        instance_id: str | None = None,
+        own: frozenset[int] | None = None,
+        clock_s: Callable[[], float] = boottime_s,
+        new_consumer: Callable[..., Any] = Consumer,
+    ) -> None:
+        """`state_dir`: whose lock we hold. `instance_id`: of a static member, whose partitions are kept for it while it
+        restarts. `own`: the partitions, where the group is not to assign them."""
+        if own is not None and instance_id is not None:
+            raise UsageError("give an instance id or partitions of one's own: they are an instance's name already")
+        self.name = name
+        self._options = options
+        self._topics = (memory_topic, query_topic)
+        self._assignee = assignee
+        self._own = own
+        self._static = instance_id if own is None else name_of(own)
+        self._new_consumer = new_consumer
+        self._clock_s = clock_s
+        self._me = Holder.here(state_dir, self._static or "")
+        self._lease = Lease(session_s, clock_s)
+        self._hand_over_s = max(HAND_OVER_MIN_S, session_s)
+        self._error: Exception | None = None
+
+        self._state = threading.RLock()  # of the two below; never held while anything is waited for
+        self._owned: dict[int, Committed] = {}  # what was last committed, or is to be
+        self._dirty: set[int] = set()
+
+        self._coming: set[int] = set()  # assigned, not gained
+        self._joined = False
+        self._alone = own is None  # whether nobody owns by hand what we do
+        self._not_before_s = 0.0  # another process of our name may be at work until then
+        self._waits = False  # for it, and has said so
+        self._renew_at_s = 0.0
+        self._turn = 0
+
+        self._releasing = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-membership")
+
+    # ------------------------------------------------------------ for others
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        """Owned now."""
+        with self._state:
+            return frozenset(self._owned)
+
+    @property
+    def outage_s(self) -> float:
+        """So long what was handed over may wait in a producer's queue."""
+        return self._lease.outage_s
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can be at work on what we own."""
+        return self.seconds_left() > 0
+
+    def seconds_left(self) -> float:
+        """How long that stays so without news from the broker."""
+        return self._lease.seconds_left()
+
+    def failure(self) -> Exception | None:
+        """Why we may not go on."""
+        return self._error
+
+    def check(self, patience: Callable[[], Patience]) -> None:
+        """Returns when something may be sent; waits for a renewal where that is not known. Raises MembershipLost where
+        what we own may be another's by now, SinkError where `patience` with brokers that are away has ended."""
+        waiting: Patience | None = None
+        while True:
+            self._raise_failure()
+            if self._lease.may_send:
+                return
+            waiting = waiting or patience()
+            if waiting.ended():
+                raise SinkError(
+                    f"membership in deployment {self.name} could not be renewed {waiting}: are the brokers away? "
+                    "Outputs that were not sent are sent after the next start"
+                )
+            time.sleep(PAUSE_S)
+
+    def commit(self, committed: Mapping[int, Committed]) -> None:
+        """Has committed how far partitions are; of those that are not ours any more, nothing. Does not wait."""
+        with self._state:
+            mine = {partition: at for partition, at in committed.items() if partition in self._owned}
+            self._owned.update(mine)
+            self._dirty.update(mine)
+
+    def start(self) -> None:
+        """Joins; partitions come one by one. Raises UsageError where the topics do not fit, or the group's members are
+        assigned partitions the other way, and SourceError."""
+        self._check_topics()
+        self._check_members()
+        self._consumer = GroupConsumer(
+            self._options,
+            self.name,
+            self._topics,
+            self,
+            session_s=self._lease.session_s,
+            # A member that does not come to the end of it goes, and by then its lease has to have run out.
+            rebalance_s=max(REBALANCE_MIN_S, self._hand_over_s + 3 * self._lease.session_s),
+            instance_id=self._static,
+            strategy=SHARING if self._own is None else BY_HAND,
+            new_consumer=self._new_consumer,
+        )
+        self._thread.start()
+
+    def release(self) -> None:
+        """Hands over all, and leaves: what we own goes to other members at once, or as a static member's after our
+        session. Nothing else may be on its way any more."""
+        self._releasing = True
+        self.close()
+
+    def close(self) -> None:
+        """Leaves without handing over. Nothing may be on its way any more: what a member owned that is not static
+        goes to others at once. A second call does nothing."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S + (self._hand_over_s if self._releasing else 0))
+
+    # ------------------------------------------------------- before we join
+
+    def _check_topics(self) -> None:
+        with TopicReader(self._options) as reader:
+            found = {topic: len(numbers) for topic, numbers in reader.partitions(self._topics).items()}
+        memory, queries = (found[topic] for topic in self._topics)
+        if memory != queries:
+            less, more = (self._topics[0], queries) if memory < queries else (self._topics[1], memory)
+            raise UsageError(
+                f"{self._topics[0]} has {memory} partitions and {self._topics[1]} {queries}, but the queries of an "
+                f"owner have to be in the partition of its memories: add partitions to {less}, up to {more}"
+            )
+        if self._own is not None and (outside := [one for one in self._own if one >= memory]):
+            raise UsageError(f"{self._topics[0]} has no partition {ranges_of(outside)}: it has {memory}, from 0 on")
+
+    def _check_members(self) -> None:
+        if self._own is not None and (other := other_owner(self._options, self.name, self._own)):
+            raise self._overlap(other)
+
+    # --------------------------------------------------------- on the thread
+
+    def _run(self) -> None:
+        with self._keeping_failures():
+            while not self._closing.is_set():
+                self._consumer.poll(POLL_S)
+                self.step()
+            if self._releasing and self._error is None:
+                self._hand_over(self.partitions)
+        self._closing.wait()  # something may be on its way until the flow has ended
+        self._lease.end()
+        with self._keeping_failures():
+            self._consumer.leave()
+
+    def step(self) -> None:
+        """Gains what was assigned, and renews when it is time. Raises Fenced or RecallflowError."""
+        self._raise_failure()
+        if self._coming:
+            self._gain()
+        self._renew()
+
+    def assigned(self, partitions: frozenset[int]) -> None:
+        """Called in `GroupConsumer.poll`, as the two below."""
+        if not self._joined:
+            self._joined = True
+            self._not_before_s = self._clock_s() + self._lease.session_s
+            self._coming |= partitions if self._own is None else self._own
+        elif self._own is None:
+            self._coming |= partitions
+        with self._keeping_failures():
+            self.step()
+
+    def revoked(self, partitions: frozenset[int]) -> None:
+        if self._own is not None:
+            return
+        if self._error is None and not self._closing.is_set():
+            with self._keeping_failures():
+                # What we could not begin with, as another process of our name may be at it, nobody may begin with.
+                self._renew_until(lambda: not self._coming & partitions or self._clock_s() >= self._not_before_s)
+                self._coming -= partitions
+                self._hand_over(self.partitions & partitions)
+        if self._error is not None:
+            self._closing.wait()  # something may be on its way until the flow has ended
+
+    def lost(self) -> None:
+        self._fail(self._lost())
+        self._closing.wait()
+
+    def _hand_over(self, moving: frozenset[int]) -> None:
+        if not moving:
+            return
+        given: list[dict[int, Committed] | Exception] = []
+
+        def give_up() -> None:
+            try:
+                given.append(self._assignee.give_up(moving))
+            except Exception as error:  # noqa: BLE001 - it is raised below
+                given.append(error)
+
+        threading.Thread(target=give_up, daemon=True, name="recallflow-hand-over").start()
+        until_s = self._clock_s() + self._hand_over_s
+        self._renew_until(lambda: bool(given) or self._clock_s() >= until_s)
+        if not given:
+            raise MembershipLost(f"deployment {self.name}: what moves was not through within {self._hand_over_s:.0f} s")
+        if isinstance(final := given[0], Exception):
+            raise final
+        with self._state:
+            for partition in moving:
+                del self._owned[partition]
+            self._dirty -= moving
+        # The next owner can do without, but would look through all that was sent since the one before.
+        while self._lease.may_send and not self._consumer.commit(final, self._note(released=True)):
+            time.sleep(AGAIN_S)
+
+    def _renew_until(self, true: Callable[[], bool]) -> None:
+        """Waits, and keeps what stays; not for longer than there is a flow."""
+        while not true():
+            if self._closing.is_set() and not self._releasing:
+                return
+            time.sleep(PAUSE_S)
+            self._renew()
+
+    def _gain(self) -> None:
+        found = self._consumer.read(self._coming)
+        if found is None:
+            return
+        self._check_alone()
+        places = {partition: found[partition].committed for partition in self._ready(found)}
+        sent_s = self._clock_s()
+        if not places or not self._consumer.commit(places, self._note()):
+            return
+        self._lease.renew(sent_s)
+        self._coming -= places.keys()
+        with self._state:
+            self._owned.update(places)
+        self._assignee.gain({partition: at.text or None for partition, at in places.items()})
+
+    def _check_alone(self) -> None:
+        """We are in the group by now: of two that come at once one sees the other, at least."""
+        if self._own is not None and not self._alone:
+            self._check_members()
+            self._alone = True
+
+    def _ready(self, found: dict[int, Found]) -> set[int]:
+        """What no other process of our name may still be at work on."""
+        if self._static is None or self._clock_s() >= self._not_before_s:
+            return set(found)
+        waiting = {partition for partition, at in found.items() if self._may_be_at_work(Holder.parse(at.note))}
+        if waiting and not self._waits:
+            self._waits = True
+            _log.warning("deployment %s: waiting until the right of another %s has run out", self.name, self._static)
+        return set(found) - waiting
+
+    def _may_be_at_work(self, other: Holder | None) -> bool:
+        """Whoever wrote our own directory's name is dead: its lock is ours."""
+        if other is None or other.released or other.instance != self._static or other.run == self._me.run:
+            return False
+        return other.directory_id != self._me.directory_id or not other.directory_id
+
+    def _renew(self) -> None:
+        """Commits what is new, or when it is time one partition: each in its turn, as Kafka forgets what is never
+        committed."""
+        if self._owned and self._lease.ran_out:
+            raise self._lost()
+        with self._state:
+            owned, chosen = sorted(self._owned), set(self._dirty)
+            if owned and self._clock_s() >= self._renew_at_s:
+                chosen.add(owned[self._turn % len(owned)])
+            places = {partition: self._owned[partition] for partition in chosen}
+            self._dirty.clear()
+        if not places:
+            return
+        sent_s = self._clock_s()
+        if self._consumer.commit(places, self._note()):
+            self._lease.renew(sent_s)
+            self._renew_at_s = sent_s + self._lease.renew_s
+            self._turn += 1
+        else:
+            with self._state:
+                self._dirty |= places.keys()
+
+    def _note(self, released: bool = False) -> str:
+        self._me = replace(self._me, renewals=self._me.renewals + 1)
+        return replace(self._me, released=released).encode()
+
+    # ----------------------------------------------------------- what fails
+
+    @contextmanager
+    def _keeping_failures(self) -> Iterator[None]:
+        """What fails on a thread of ours is told by `failure` and `check`."""
+        try:
+            yield
+        except Fenced:
+            self._fail(self._replaced())
+        except OtherWay:
+            self._fail(
+                UsageError(
+                    f"deployment {self.name} has members "
+                    + ("whose partitions the group assigns" if self._own is not None else "that own theirs by --own")
+                    + ": stop them first, or let all of them be assigned in one way"
+                )
+            )
+        except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._lease.end()
+
+    def _lost(self) -> RecallflowError:
+        """Who joined under our name is not to be put out: it has our partitions, and this process must not go on."""
+        with suppress(RecallflowError):
+            if (
+                self._static is not None
+                and static_members(self._options, self.name).get(self._static, self._consumer.member_id)
+                != self._consumer.member_id
+            ):
+                return self._replaced()
+        return MembershipLost(f"deployment {self.name}: cut off for longer than a session: what was owned is another's")
+
+    def _replaced(self) -> DeploymentLost:
+        return DeploymentLost(
+            f"another process has joined deployment {self.name} as {self._static}: let one of them run"
+        )
+
+    def _overlap(self, other: str) -> UsageError:
+        return UsageError(
+            f"deployment {self.name}: another process owns partitions {other}: they overlap with --own "
+            f"{ranges_of(self._own or ())}"
+        )
+
+    def _raise_failure(self) -> None:
+        if self._error is not None:
+            raise self._error
