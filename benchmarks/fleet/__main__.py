@@ -1,5 +1,6 @@
 """Hurt the processes of one deployment at random, and look for what was lost, done twice, or told wrong.
 
+    python -m benchmarks.fleet --throughput [--members 2] [--events 30000] [--json FILE]
     python -m benchmarks.fleet [--members 4] [--partitions 16] [--kills 30] [--seed N] [--lose-disk]
                                [--checkpoints URL] [--misrouted 0.1] [--standby 1] [--json FILE]
 
@@ -9,6 +10,8 @@ session, shut down and started again, by a schedule that follows from the seed; 
 the member's directory along. Then everything that stands in the topics is counted, all memories are asked for and
 compared with a small model of what was told, and the state of all members together with that of one fresh process that
 read the same topics alone. Who has which partition is asked of the brokers.
+
+With --throughput several members are compared with one instead, by the processor time that messages take.
 """
 
 import argparse
@@ -16,11 +19,16 @@ import random
 import tempfile
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from benchmarks.broker import connect_or_start
+from benchmarks.fleet import throughput
 from benchmarks.fleet.chaos import Fault, schedule
-from benchmarks.fleet.report import as_json, show
+from benchmarks.fleet.report import show
 from benchmarks.fleet.trial import Plan, Report, Trial
 
 
@@ -29,7 +37,7 @@ def main() -> None:
         prog="python -m benchmarks.fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     usual = Plan()
-    parser.add_argument("--members", type=int, default=usual.members)
+    parser.add_argument("--members", type=int, help=f"processes (default: {usual.members}, with --throughput 2)")
     parser.add_argument("--partitions", type=int, default=usual.partitions)
     parser.add_argument("--kills", type=int, default=30, help="SIGKILLs; pauses and stops come on top")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
@@ -39,21 +47,37 @@ def main() -> None:
     parser.add_argument("--standby", type=int, default=0, metavar="N", help="members that follow each partition")
     parser.add_argument("--per-second", type=float, default=usual.per_second, help="records a second (default: 60)")
     parser.add_argument("--probe-ms", type=float, default=usual.probe_s * 1000, help="between probes (default: 50)")
+    parser.add_argument("--throughput", action="store_true", help="compare the pace of several with that of one")
+    parser.add_argument("--events", type=int, default=30_000, help="of a run with --throughput (default: 30,000)")
     parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
-    print(f"seed {chosen.seed}", flush=True)
-    plan = plan_of(chosen)
-    faults = schedule(plan.seed, plan.members, chosen.kills, plan.session_s, lose_disk=chosen.lose_disk)
-    report = run(plan, faults)
-    show(report)
+    figures, clean = (pace if chosen.throughput else harm)(chosen)
     if chosen.json:
-        chosen.json.write_bytes(as_json(report))
-    if not report.clean():
+        chosen.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+    if not clean:
         raise SystemExit(1)
 
 
+def pace(chosen: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """What --throughput finds."""
+    with connect_or_start() as cluster:
+        compared = throughput.compare(cluster, chosen.members or 2, chosen.partitions, chosen.events)
+    throughput.show(compared)
+    return asdict(compared), True
+
+
+def harm(chosen: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """What chaos does, and whether that was nothing."""
+    plan = plan_of(chosen)
+    print(f"seed {plan.seed}", flush=True)
+    faults = schedule(plan.seed, plan.members, chosen.kills, plan.session_s, lose_disk=chosen.lose_disk)
+    report = run(plan, faults)
+    show(report)
+    return asdict(report), report.clean()
+
+
 def plan_of(chosen: argparse.Namespace) -> Plan:
-    names = ("members", "partitions", "seed", "misrouted", "per_second")
+    names = [name for name in ("members", "partitions", "seed", "misrouted", "per_second") if getattr(chosen, name)]
     options: tuple[str, ...] = ()
     if chosen.checkpoints:
         options += ("--checkpoint-to", chosen.checkpoints, "--checkpoint-minutes", "0.2")

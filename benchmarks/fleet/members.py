@@ -99,9 +99,9 @@ class Fleet:
         """The last words of every member."""
         return "\n".join(f"--- member {n}: {member.said()[-most:]}" for n, member in enumerate(self.members))
 
-    def cpu_s(self) -> float:
-        """The processor time that the members at work have taken so far."""
-        return sum(self.members[number].metrics()["process_cpu_seconds_total"] for number in self.at_work())
+    def cpu_s(self) -> list[float]:
+        """The processor time that each member at work has taken so far."""
+        return [self.members[number].metrics()["process_cpu_seconds_total"] for number in self.at_work()]
 
     def __enter__(self) -> Self:
         return self

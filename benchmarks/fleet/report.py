@@ -1,10 +1,8 @@
-"""What a run came to, as a table and as JSON."""
+"""What a run came to, as a table."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import numpy as np
-import orjson
 
 from benchmarks.fleet.trial import Report
 
@@ -45,7 +43,3 @@ def rows(report: Report) -> Iterator[tuple[str, object]]:
     yield "idle, p50 and p95, ms", f"{silence.idle_p50:,.1f} {silence.idle_p95:,.1f}"
     yield "others while some moved, p50 and p95, ms", f"{silence.still_p50:,.1f} {silence.still_p95:,.1f}"
     yield "seconds", report.seconds
-
-
-def as_json(report: Report) -> bytes:
-    return orjson.dumps(asdict(report) | {"clean": report.clean()}, option=orjson.OPT_INDENT_2)
