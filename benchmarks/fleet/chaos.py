@@ -76,8 +76,7 @@ class Chaos:
             self.rest(fault.away_s)
             back_s = time.monotonic()
             self._bring_back(fault)
-            while not self.fleet.ready():
-                self.rest(LOOK_S)
+            self.fleet.await_ready(lambda: self.rest(LOOK_S))
             self.rest(fault.after_s)
             spans = Span(fault.kind, began_s, back_s), Span(BACK, back_s, time.monotonic())
             self.episodes.append(Episode(*spans))

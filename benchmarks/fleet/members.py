@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -36,13 +37,13 @@ class Fleet:
         self.start()
         self.await_ready()
 
-    def await_ready(self) -> None:
-        """RuntimeError where a member that should run has ended, or does not get there."""
+    def await_ready(self, rest: Callable[[], None] = lambda: time.sleep(POLL_S)) -> None:
+        """Rests until all are ready. RuntimeError where a member that should run has ended, or does not get there."""
         deadline = time.monotonic() + GIVE_UP_S
         while not self.ready():
             if time.monotonic() > deadline:
                 raise RuntimeError(f"not all were ready after {GIVE_UP_S:.0f} s:\n{self.said()}")
-            time.sleep(POLL_S)
+            rest()
 
     def ready(self) -> bool:
         """Whether every member that should run is ready. RuntimeError where one has ended by itself."""
@@ -94,6 +95,10 @@ class Fleet:
         if len(held) == 1:
             return command("state", "hash", "--state-dir", *held)
         return command("state", "hash", *held)
+
+    def verify(self) -> list[Ended]:
+        """What `state verify` says of each directory. Nobody may run."""
+        return [member.state("verify") for member in self.members if member.state_dir.exists()]
 
     def said(self, most: int = 2_000) -> str:
         """The last words of every member."""

@@ -15,7 +15,6 @@ from benchmarks.fleet.ownership import Ownership
 from benchmarks.fleet.silence import Silence, measure
 from benchmarks.fleet.traffic import Traffic
 from benchmarks.torture.checker import Findings, open_records
-from benchmarks.torture.engine import Engine
 from benchmarks.torture.log import Log
 from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import Topics
@@ -140,7 +139,8 @@ class Trial:
         for ended in self.fleet.stop_all():
             if ended.code or not ended.plain:
                 self.report.broken.append(f"the last stop: {ended}")
-        alone: Engine = undisturbed(self.topics, self.folder, len(self.log.of(["memory"])), *self.plan.shape())
+        self.report.broken += [f"verify: {ended.out[-500:]} {ended}" for ended in self.fleet.verify() if ended.code]
+        alone = undisturbed(self.topics, self.folder, len(self.log.of(["memory"])), *self.plan.shape())
         ours, theirs = self.fleet.hash(), alone.state("hash")
         self.report.broken += [f"hash: {ended}" for ended in (ours, theirs) if ended.code]
         self.report.state_equal = not (ours.code or theirs.code) and ours.out == theirs.out
