@@ -72,7 +72,9 @@ class Fleet:
         return self.members[number].stop()
 
     def stop_all(self) -> list[Ended]:
-        """Every member that runs, one after the other."""
+        """Every member that runs, all at the same moment: nobody takes anything over."""
+        for number in self.at_work():
+            self.members[number].ask_to_stop()
         return [self.stop(number) for number in self.at_work()]
 
     def pause(self, number: int) -> None:
@@ -91,14 +93,15 @@ class Fleet:
 
     def hash(self) -> Ended:
         """The hash of what all of them hold together. Nobody may run."""
-        held = [member.state_dir for member in self.members if member.state_dir.exists()]
-        if len(held) == 1:
-            return command("state", "hash", "--state-dir", *held)
-        return command("state", "hash", *held)
+        return command("state", "hash", *self.directories())
 
     def verify(self) -> list[Ended]:
         """What `state verify` says of each directory. Nobody may run."""
-        return [member.state("verify") for member in self.members if member.state_dir.exists()]
+        return [command("state", "verify", "--state-dir", path) for path in self.directories()]
+
+    def directories(self) -> list[Path]:
+        """Those that there are."""
+        return [member.state_dir for member in self.members if member.state_dir.exists()]
 
     def said(self, most: int = 2_000) -> str:
         """The last words of every member."""

@@ -140,8 +140,12 @@ class Engine:
 
     def stop(self) -> Ended:
         """SIGTERM, and how it ended."""
-        self._signal(signal.SIGTERM)
+        self.ask_to_stop()
         return self.ended()
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM."""
+        self._signal(signal.SIGTERM)
 
     def pause(self) -> None:
         self._signal(signal.SIGSTOP)
