@@ -22,6 +22,7 @@ _AGAIN = {
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.MEMBER_ID_REQUIRED,
     KafkaError._MAX_POLL_EXCEEDED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,  # one of two topics has grown, and the other one will
 }
 _FENCED = {KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID}
 
@@ -133,9 +134,9 @@ class GroupConsumer:
         committed = Committed(max(0, memory.offset), max(0, queries.offset), memory.metadata or "")
         return Found(committed, queries.metadata or None)
 
-    def commit(self, committed: Mapping[int, Committed], note: str) -> bool:
-        """Whether the coordinator took it from us as its member; False where that may be tried again. Raises as
-        `poll`. An offset of memory without a text says nothing: it is not committed."""
+    def commit(self, committed: Mapping[int, Committed], note: str) -> frozenset[int]:
+        """Of which partitions the coordinator took it, from us as its member; it may be tried again with the others.
+        Raises as `poll`. An offset of memory without a text says nothing: it is not committed."""
         member_id = self.member_id
         places = [TopicPartition(self._queries, part, at.query_offset, note) for part, at in committed.items()]
         places += [
@@ -145,13 +146,14 @@ class GroupConsumer:
             answers = self._consumer.commit(offsets=places, asynchronous=False)
         except KafkaException as error:
             self._judge(error.args[0])
-            return False
-        for answer in answers:
-            if answer.error is not None:
-                self._judge(answer.error)
-                return False
+            return frozenset()
+        failed = {answer.partition: answer.error for answer in answers if answer.error is not None}
+        for reason in failed.values():
+            self._judge(reason)
         # An empty group accepts a commit of anybody.
-        return not self._lost and member_id is not None and self._consumer.memberid() == member_id
+        if self._lost or member_id is None or self._consumer.memberid() != member_id:
+            return frozenset()
+        return frozenset(committed) - failed.keys()
 
     def leave(self) -> None:
         """Leaves the group, in which a static member's place is kept for the length of a session."""

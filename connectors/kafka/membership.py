@@ -281,7 +281,7 @@ class Membership:
                 del self._owned[partition]
             self._dirty -= moving
         # The next owner can do without, but would look through all that was sent since the one before.
-        while self._lease.may_send and not self._consumer.commit(final, self._note(released=True)):
+        while self._lease.may_send and final.keys() - self._consumer.commit(final, self._note(released=True)):
             time.sleep(AGAIN_S)
 
     def _renew_until(self, true: Callable[[], bool]) -> None:
@@ -299,13 +299,14 @@ class Membership:
         self._check_alone()
         places = {partition: found[partition].committed for partition in self._ready(found)}
         sent_s = self._clock_s()
-        if not places or not self._consumer.commit(places, self._note()):
+        gained = self._consumer.commit(places, self._note()) if places else frozenset()
+        if not gained:
             return
         self._lease.renew(sent_s)
-        self._coming -= places.keys()
+        self._coming -= gained
         with self._state:
-            self._owned.update(places)
-        self._assignee.gain({partition: at.text or None for partition, at in places.items()})
+            self._owned.update({partition: places[partition] for partition in gained})
+        self._assignee.gain({partition: places[partition].text or None for partition in gained})
 
     def _check_alone(self) -> None:
         """We are in the group by now: of two that come at once one sees the other, at least."""
@@ -343,13 +344,13 @@ class Membership:
         if not places:
             return
         sent_s = self._clock_s()
-        if self._consumer.commit(places, self._note()):
+        accepted = self._consumer.commit(places, self._note())
+        if accepted:
             self._lease.renew(sent_s)
             self._renew_at_s = sent_s + self._lease.renew_s
             self._turn += 1
-        else:
-            with self._state:
-                self._dirty |= places.keys()
+        with self._state:
+            self._dirty |= places.keys() - accepted
 
     def _note(self, released: bool = False) -> str:
         self._me = replace(self._me, renewals=self._me.renewals + 1)
@@ -369,7 +370,7 @@ class Membership:
                 UsageError(
                     f"deployment {self.name} has members "
                     + ("whose partitions the group assigns" if self._own is not None else "that own theirs by --own")
-                    + ": stop them first, or let all of them be assigned in one way"
+                    + f": stop them first; {self._lease.session_s:.0f} s later the group has forgotten them"
                 )
             )
         except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow

@@ -1,6 +1,8 @@
 """Members of a deployment's group share its partitions: one owner each, whatever happens to them. On a real broker,
 with processes that write down when they could have sent."""
 
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -8,10 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import Cluster
 from benchmarks.toy_member import Line, read, silences
+from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.lease import outage_s
+from recallflow.connectors.kafka.members import static_members
 
 SESSION_S = 6.0  # the shortest that a broker takes by default
 PARTITIONS = 8
@@ -70,19 +76,31 @@ class Site:
         deadline_s = time.monotonic() + GIVE_UP_S
         while not true():
             assert time.monotonic() < deadline_s, self.owners()
-            assert [one.stderr.read() for one in self._members if one.stderr and one.poll() == 1] == []
 
-    def all_send(self, *members: Member) -> None:
+    def all_send(self, *members: Member, partitions: int = PARTITIONS) -> None:
         """Returns once each partition is sent of by one of the members, and all have their share."""
-        each = {member.pid for member in members}
-        self.until(lambda: {*self.owners()} == {*range(PARTITIONS)} and {*self.owners().values()} == each)
+        each, every = {member.pid for member in members}, {*range(partitions)}
+
+        def shared() -> bool:
+            assert [member.returncode for member in members if member.poll() is not None] == []
+            return self.owners().keys() == every and {*self.owners().values()} == each
+
+        self.until(shared)
         since_s = self.lines()[-1].at_s
-        self.until(
-            lambda: (
-                {line.partition for line in self.lines() if line.event == "send" and line.at_s > since_s}
-                == {*range(PARTITIONS)}
-            )
-        )
+        self.until(lambda: {line.partition for line in self.lines() if line.at_s > since_s} == every)
+
+    def grow(self, topic: str, partitions: int) -> None:
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
+        for grown in admin.create_partitions([NewPartitions(topic, partitions)]).values():
+            grown.result()
+
+    def check_nothing_again(self) -> None:
+        """What was handed over went on where it had ended."""
+        sent: dict[int, list[int]] = {}
+        for line in self.lines():
+            if line.event == "send":
+                sent.setdefault(line.partition, []).append(line.sent)
+        assert all(found == [*range(1, len(found) + 1)] for found in sent.values())
 
     def check_one_owner(self) -> None:
         """Of no partition two have sent at a time."""
@@ -113,12 +131,7 @@ def test_partitions_are_shared_among_those_who_are_there(site: Site) -> None:
     stop(members.pop(0))
     site.all_send(*members)
     site.check_one_owner()
-    # What was handed over went on where it had ended: nothing before it is sent again.
-    counts: dict[int, list[int]] = {}
-    for line in site.lines():
-        if line.event == "send":
-            counts.setdefault(line.partition, []).append(line.sent)
-    assert all(found == [*range(1, len(found) + 1)] for found in counts.values())
+    site.check_nothing_again()
 
 
 def test_what_does_not_move_is_worked_on_meanwhile(site: Site, tmp_path: Path) -> None:
@@ -136,3 +149,130 @@ def test_what_does_not_move_is_worked_on_meanwhile(site: Site, tmp_path: Path) -
     (tmp_path / "go on").touch()
     site.all_send(first, second)
     site.check_one_owner()
+
+
+def test_who_was_stopped_for_longer_than_its_session_sends_nothing_more(site: Site) -> None:
+    site.make()
+    first, second = site.start("one"), site.start("two")
+    site.all_send(first, second)
+    first.send_signal(signal.SIGSTOP)
+    site.all_send(second)
+    first.send_signal(signal.SIGCONT)
+    assert "MembershipLost: deployment" in ended(first)
+    site.all_send(second)
+    site.check_one_owner()
+
+
+def test_what_a_killed_member_owned_is_others(site: Site) -> None:
+    site.make()
+    first, second = site.start("one"), site.start("two")
+    site.all_send(first, second)
+    first.kill()
+    site.all_send(second)
+    site.check_one_owner()
+    stop(second)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_static_member_finds_its_partitions_again(site: Site, clean: bool) -> None:
+    """And nobody else's move."""
+    site.make()
+    first, second = site.start("one", "--instance-id", "a"), site.start("two", "--instance-id", "b")
+    site.all_send(first, second)
+    before = site.owners()
+    since_s = site.lines()[-1].at_s
+    if clean:
+        stop(first)
+    else:
+        first.kill()
+        first.wait()
+    again = site.start("one", "--instance-id", "a")
+    site.all_send(again, second)
+    assert site.owners() == {part: again.pid if owner == first.pid else owner for part, owner in before.items()}
+    moved = [line for line in site.lines() if line.event == "gain" and line.at_s > since_s]
+    assert {line.partition for line in moved} == {part for part, owner in before.items() if owner == first.pid}
+    site.check_one_owner()
+
+
+def test_of_two_of_one_name_the_last_waits_until_the_first_sends_nothing_more(site: Site) -> None:
+    site.make()
+    first = site.start("one", "--instance-id", "a")
+    site.all_send(first)
+    second = site.start("two", "--instance-id", "a")
+    assert "DeploymentLost: another process has joined deployment" in ended(first)
+    site.all_send(second)
+    site.check_one_owner()
+
+
+def test_who_comes_back_puts_out_nobody_of_its_name(site: Site) -> None:
+    site.make()
+    first = site.start("one", "--instance-id", "a")
+    site.all_send(first)
+    first.send_signal(signal.SIGSTOP)
+    second = site.start("two", "--instance-id", "a")
+    site.all_send(second)
+    first.send_signal(signal.SIGCONT)
+    assert "DeploymentLost: another process has joined deployment" in ended(first)
+    site.all_send(second)
+    site.check_one_owner()
+
+
+def test_partitions_may_be_assigned_by_hand(site: Site) -> None:
+    site.make()
+    low, high = site.start("low", "--own", "0-3"), site.start("high", "--own", "4-7")
+    site.all_send(low, high)
+    assert {part for part, owner in site.owners().items() if owner == low.pid} == {0, 1, 2, 3}
+    other = site.start("other", "--own", "2-5,7")
+    assert re.search(r"UsageError: .* another process owns partitions (0-3|4-7): .* --own 2-5,7", ended(other))
+    shares = site.start("shares")
+    assert "has members that own theirs by --own: stop them first" in ended(shares)
+    again = site.start("low again", "--own", "0-3")
+    assert "DeploymentLost: another process has joined deployment" in ended(low)
+    site.all_send(again, high)
+    site.check_one_owner()
+
+
+def test_the_ways_of_assigning_follow_each_other(site: Site) -> None:
+    site.make()
+    shares = site.start("shares")
+    site.all_send(shares)
+    assert "has members whose partitions the group assigns: stop them first" in ended(site.start("all", "--own", "0-7"))
+    stop(shares)
+    owns = site.start("all", "--own", "0-7")
+    site.all_send(owns)
+    stop(owns)
+    refused = site.start("shares")  # until the session of the static member has run out
+    assert "has members that own theirs by --own: stop them first; 6 s later" in ended(refused)
+    site.until(lambda: static_members(KafkaOptions(site.broker.bootstrap_servers), site.group) == {})
+    shares = site.start("shares")
+    site.all_send(shares)
+    stop(shares)
+    site.check_one_owner()
+    site.check_nothing_again()
+
+
+def test_a_topic_that_has_grown_is_shared_too(site: Site) -> None:
+    site.make()
+    members = [site.start("one"), site.start("two")]
+    site.all_send(*members)
+    site.grow(site.memory, 2 * PARTITIONS)
+    site.grow(site.queries, 2 * PARTITIONS)
+    site.all_send(*members, partitions=2 * PARTITIONS)
+    site.check_one_owner()
+
+
+def test_topics_of_different_sizes_are_refused(site: Site) -> None:
+    site.make(queries=PARTITIONS // 2)
+    assert f"add partitions to {site.queries}, up to {PARTITIONS}" in ended(site.start("one"))
+
+
+def test_only_partitions_that_are_there_can_be_owned(site: Site) -> None:
+    site.make()
+    assert "has no partition 8-9: it has 8, from 0 on" in ended(site.start("one", "--own", "6-9"))
+
+
+def ended(member: Member) -> str:
+    """What a member said that has ended by itself."""
+    assert member.wait(GIVE_UP_S) == 1
+    assert member.stderr is not None
+    return member.stderr.read()
