@@ -1,6 +1,7 @@
 """What a supervisor and Prometheus ask a process over HTTP: /metrics, /livez, /readyz."""
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -16,6 +17,7 @@ from recallflow.errors import UsageError
 TEXT = "text/plain; charset=utf-8"
 CLOSE_S = 0.1
 IDLE_S = 5.0
+PASSED = "fd://"
 
 
 class Probes:
@@ -23,10 +25,11 @@ class Probes:
     it; /readyz is 503, with the reason, while there is an `obstacle()`."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, obstacle: Callable[[], str]) -> None:
-        """Port 0 takes a free one. Raises UsageError where it cannot be had."""
+        """Port 0 takes a free one. The host `fd://N` is a socket that whoever started this process listens at, with its
+        port. Raises UsageError where it cannot be had."""
         try:
-            self._server = ThreadingHTTPServer((host, port), _handler(registry, obstacle))
-        except (OSError, OverflowError) as error:
+            self._server = _server(host, port, _handler(registry, obstacle))
+        except (OSError, OverflowError, ValueError) as error:
             raise UsageError(f"cannot serve metrics at {host}:{port}: {error}; give another port or host") from error
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
@@ -44,6 +47,16 @@ class Probes:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    if not host.startswith(PASSED):
+        return ThreadingHTTPServer((host, port), handler)
+    passed = socket.socket(fileno=int(host.removeprefix(PASSED)))
+    server = ThreadingHTTPServer(passed.getsockname(), handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = passed
+    return server
 
 
 def exposition(registry: CollectorRegistry, accept: str) -> tuple[str, bytes]:

@@ -12,24 +12,27 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import orjson
 
 from recallflow.brokers.options import SESSION_MAX_S, SESSION_MIN_S, SESSION_S, KafkaOptions
 from recallflow.errors import UsageError
-from recallflow.flows.config_values import PARSERS, parse_any, parse_bytes
+from recallflow.flows.config_values import AUTO, PARSERS, parse_any, parse_bytes
 from recallflow.flows.model_settings import EmbeddingSettings, EnrichmentSettings, LlmSettings, ModelSettings
 from recallflow.flows.security_settings import AuthSettings, EncryptionSettings
 from recallflow.flows.serve_settings import PORT_MAX, ServeSettings
 from recallflow.flows.settings import Settings, refuse_unless
 from recallflow.flows.topics import Topics
 from recallflow.records import Position
+from recallflow.supervised import MEMBER_VARIABLE
 
 PREFIX = "RECALLFLOW_"
 FILE_VARIABLE = "RECALLFLOW_CONFIG"
+SHARED_VARIABLE = "RECALLFLOW_SHARED"  # read by tests and benchmarks
 LOCAL = "localhost:9092"
 LOG_FORMATS = ("text", "json")
+PROCESSES_MAX = 1_000
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,10 @@ class RunSettings:
     """How `recallflow run` shares its deployment with other engines, and what it shows of itself.
 
     `deployment`: one engine works for it; None names it after the memory topic. `skip`: positions of records to pass
-    over unread. `metrics_port`: None serves nothing."""
+    over unread. `metrics_port`: None serves nothing. `processes`: members that share its partitions on this machine, or
+    "auto": one a CPU."""
 
+    processes: int | Literal["auto"] = 1
     workers: int = 1
     deployment: str | None = None
     session_timeout_s: float = SESSION_S
@@ -54,6 +59,7 @@ class RunSettings:
         session = f"{SESSION_MIN_S:g} to {SESSION_MAX_S:,g}"
         refuse_unless(
             self,
+            ("processes", "1 to 1,000", self.processes == AUTO or 1 <= self.processes <= PROCESSES_MAX),
             ("workers", "at least 1", self.workers >= 1),
             ("session_timeout_s", session, SESSION_MIN_S <= self.session_timeout_s <= SESSION_MAX_S),
             ("metrics_port", "0 to 65,535", self.metrics_port is None or 0 <= self.metrics_port <= PORT_MAX),
@@ -139,7 +145,7 @@ VARIABLES = {PREFIX + key.upper().replace(".", "_"): key for key in KEYS} | {
 }
 # Those of the official client, which hold where nothing of ours is given.
 OPENAI_VARIABLES = {"OPENAI_API_KEY": "llm.key", "OPENAI_BASE_URL": "llm.base_url"}
-_NO_SETTINGS = frozenset((FILE_VARIABLE, "RECALLFLOW_SHARED"))  # the latter is read by tests and benchmarks
+_NO_SETTINGS = frozenset((FILE_VARIABLE, MEMBER_VARIABLE, SHARED_VARIABLE))
 _LIBRDKAFKA_VARIABLE = PREFIX + LIBRDKAFKA.upper().replace(".", "_")
 _log = logging.getLogger(__name__)
 _SECRET = re.compile(
@@ -254,16 +260,24 @@ def _parsed(key: str, given: Given) -> Any:
 
 def printed(config: Config, origins: Mapping[str, str]) -> str:
     """The configuration as a file of its own, secrets masked, with where each value comes from."""
+    return _as_file(config, origins, _masked)
+
+
+def as_file(config: Config) -> str:
+    """The same with its secrets: for a process of ours, never for a screen."""
+    return _as_file(config, {}, lambda _, value: value)
+
+
+def _as_file(config: Config, origins: Mapping[str, str], shown: Callable[[str, object], object]) -> str:
     lines = [_line("state_dir", "state_dir", config.state_dir, origins)]
     for name, section in SECTIONS.items():
         lines += ["", f"[{name}]"]
         values = {one.name: getattr(getattr(config, name), one.name) for one in fields(section)}
         chosen = values.pop("librdkafka", None)
-        lines += [_line(key, f"{name}.{key}", _masked(key, value), origins) for key, value in values.items()]
+        lines += [_line(key, f"{name}.{key}", shown(key, value), origins) for key, value in values.items()]
         if chosen:
             lines += ["", f"[{LIBRDKAFKA[:-1]}]"]
-            masked = {key: _masked(key, value) for key, value in chosen.items()}
-            lines += [_line(f'"{key}"', LIBRDKAFKA + key, value, origins) for key, value in masked.items()]
+            lines += [_line(f'"{key}"', LIBRDKAFKA + key, shown(key, value), origins) for key, value in chosen.items()]
     return "\n".join(lines)
 
 

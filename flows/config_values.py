@@ -4,11 +4,13 @@ Each function here raises ValueError that says what a value is not."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import ByteSize, TypeAdapter
 
 T = TypeVar("T")
+
+AUTO: Literal["auto"] = "auto"
 
 _SIZE = TypeAdapter(ByteSize)
 _TRUTHS = {"true": True, "false": False}
@@ -52,6 +54,11 @@ def parse_bytes(value: object) -> int:
     return _converted(_SIZE.validate_python, value, "is no size; give bytes, or add KiB, MiB, GiB, KB, MB or GB")
 
 
+def parse_count(value: object) -> int | Literal["auto"]:
+    """A number, or `auto`: as many as there are of something on this machine."""
+    return AUTO if value == AUTO else _whole_or_auto(value)
+
+
 def parse_any(value: object) -> str:
     """What librdkafka judges itself, as the text it takes."""
     if isinstance(value, bool | int | float):
@@ -59,10 +66,18 @@ def parse_any(value: object) -> str:
     return parse_text(value)
 
 
+def _whole_or_auto(value: object) -> int:
+    try:
+        return parse_whole(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, nor {AUTO}") from None
+
+
 # Type of a setting → its parser.
 PARSERS: dict[Any, Callable[[object], Any]] = {
     int: parse_whole,
     int | None: parse_whole,
+    int | Literal["auto"]: parse_count,
     float: parse_number,
     bool: parse_truth,
     str: parse_text,

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from recallflow.cli.ending import end_on_signals, end_process
+from recallflow.supervised import end_with_supervisor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -13,6 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = arguments is None and named in ("run", "enrich", "serve")
     if runs:
         end_on_signals()
+        end_with_supervisor()
     try:
         from recallflow.cli.commands import perform  # a signal may come meanwhile
 

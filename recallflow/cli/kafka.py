@@ -1,22 +1,27 @@
 """`recallflow run` and `recallflow topics create`: the main flow against Kafka."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from recallflow.cli.options import ENGINE, ENRICHMENT, GRAPH, LLM, PACE, RERANK, add_create, add_kafka, config
 from recallflow.cli.output import json_line
 from recallflow.cli.until_stopped import run_until_stopped
 from recallflow.errors import UsageError
 
+if TYPE_CHECKING:
+    from recallflow.flows.config import Config
+
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 OUTPUTS = ("topics.responses", "topics.receipts", "topics.dead_letters")
 TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, "topics.enrichment")
 DEPLOYMENT = ("run.deployment", "run.session_timeout_s", "run.wait", "run.accept_repeats", "run.skip", "run.workers")
+MEMBERS = ("run.processes",)
 SHOWN = ("run.metrics_host", "run.metrics_port", "run.serve_while_catching_up", "run.log_format")
 
 
 RUN = (
     *(*ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", *ENRICHMENT, *PACE),
-    *(*TOPICS, "topics.audit", "topics.replies", *DEPLOYMENT, *SHOWN),
+    *(*TOPICS, "topics.audit", "topics.replies", *DEPLOYMENT, *MEMBERS, *SHOWN),
 )
 
 
@@ -25,7 +30,10 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "run",
         help="the engine: the main flow against Kafka",
         description="Runs the main flow until SIGTERM.",
-        examples=("recallflow run --bootstrap-servers localhost:9092 --state-dir engine --create",),
+        examples=(
+            "recallflow run --bootstrap-servers localhost:9092 --state-dir engine --create",
+            "recallflow run --processes auto --bootstrap-servers localhost:9092 --state-dir engines --create",
+        ),
     )
     add_kafka(run, *RUN)
     add_create(run)
@@ -46,11 +54,20 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def run_flow(options: argparse.Namespace) -> int:
-    from recallflow.flows.kafka import KafkaFlow
+    return run_until_stopped(options, _run, lambda chosen: chosen.engine.check_models())
 
-    return run_until_stopped(
-        options, lambda chosen: KafkaFlow(chosen).run(), lambda chosen: chosen.engine.check_models()
-    )
+
+def _run(chosen: "Config") -> int:
+    from recallflow.members.folders import check_for_one
+    from recallflow.members.start import processes, run_members
+
+    if (count := processes(chosen)) > 1:
+        return run_members(chosen, count)
+    from recallflow.flows.kafka import KafkaFlow  # which a supervisor does without
+
+    check_for_one(chosen.named_state_dir())
+    KafkaFlow(chosen).run()
+    return 0
 
 
 def run_create(options: argparse.Namespace) -> int:

@@ -11,9 +11,12 @@ if TYPE_CHECKING:
 
 
 def run_until_stopped(
-    options: argparse.Namespace, run: "Callable[[Config], None]", check: "Callable[[Config], None]" = lambda _: None
+    options: argparse.Namespace,
+    run: "Callable[[Config], int | None]",
+    check: "Callable[[Config], None]" = lambda _: None,
 ) -> int:
-    """Runs a flow with the chosen settings, or prints them, once `check` found nothing wrong."""
+    """Runs a flow with the chosen settings, or prints them, once `check` found nothing wrong. Returns the exit code,
+    which is 0 where `run` names none."""
     from recallflow.cli.log import set_up
     from recallflow.cli.tracing import exported_spans
     from recallflow.flows.config import printed
@@ -26,5 +29,4 @@ def run_until_stopped(
         return 0
     set_up(chosen.run.log_format)
     with exported_spans(options.command):
-        run(chosen)
-    return 0
+        return run(chosen) or 0

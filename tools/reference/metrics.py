@@ -1,7 +1,7 @@
 """Every metric with its labels, from the collectors themselves. Stand-ins take the place of a running flow: a metric's
 name, kind, labels and help are the same whatever its numbers are."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -14,6 +14,7 @@ from recallflow.flows.metrics import Metrics
 from recallflow.flows.stages import Stages
 from recallflow.flows.tally import Tally
 from recallflow.flows.topics import Topics
+from recallflow.members.probing import member_families
 from tools.reference import markdown
 from tools.reference.markdown import code, table
 
@@ -29,18 +30,19 @@ def page() -> str:
     return markdown.page(
         "Metrics",
         TOLD,
-        f"## run\n\n{_table(_of_run())}",
+        f"## run\n\nWith `--processes` each has the label `member` as well.\n\n{_table(_of_run())}",
         f"## enrich\n\n{_table(_of_enrich())}",
         f"## serve\n\nWith `--state-dir` also what `run` says of answers and state.\n\n{_table(_of_serve())}",
     )
 
 
-def _of_run() -> Iterable[Metric]:
+def _of_run() -> Iterator[Metric]:
     running = MagicMock(tally=Tally("", {}), directory=MagicMock(path=Path(), unfit={}))
     running.journeys.stages = Stages(Topics().read())
     metrics = Metrics()
     metrics.watch(running)
-    return metrics.collect()
+    yield from metrics.collect()
+    yield from member_families([])
 
 
 def _of_enrich() -> Iterable[Metric]:

@@ -1,5 +1,6 @@
 """What a supervisor and Prometheus ask a process."""
 
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -82,3 +83,19 @@ def test_the_port_is_free_once_it_is_closed() -> None:
     ):
         Probes(HOST, probes.port, CollectorRegistry(), str)
     Probes(HOST, probes.port, CollectorRegistry(), str).close()
+
+
+def test_a_socket_that_is_listened_at_already_is_served() -> None:
+    with socket.create_server((HOST, 0)) as ours:
+        port, passed = ours.getsockname()[1], ours.dup().detach()
+        with Probes(f"fd://{passed}", 0, CollectorRegistry(), str) as probes:
+            assert probes.port == port
+            assert ask(port, "/readyz") == (200, "ready\n")
+        with Probes(f"fd://{ours.dup().detach()}", 0, CollectorRegistry(), lambda: "again"):
+            assert ask(port, "/readyz") == (503, "not ready: again\n")
+
+
+@pytest.mark.parametrize("host", ["fd://x", "fd://9999", "fd://-1"])
+def test_what_is_no_socket_is_refused(host: str) -> None:
+    with pytest.raises(UsageError, match=f"cannot serve metrics at {host}"):
+        Probes(host, 0, CollectorRegistry(), str)

@@ -1,0 +1,1 @@
+"""Several members of one deployment on one machine: `recallflow run --processes N`."""

@@ -1,0 +1,103 @@
+"""How many members there are to be, and in which folders they may begin."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.errors import UsageError
+from recallflow.flows.config import Config, Given, as_file, read_config
+from recallflow.members import start
+from recallflow.members.folders import check_for_members, check_for_one, member_folders, member_name
+from recallflow.members.start import processes
+from recallflow.state.directory import DESCRIPTION
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class Topics:
+    """A broker that knows how many partitions the memory topic has."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self.options = options
+
+    def __enter__(self) -> "Topics":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def partitions(self, topics: list[str]) -> dict[str, list[int]]:
+        return {topic: [*range(6)] for topic in topics}
+
+
+def chosen(text: str) -> Config:
+    return read_config({"run.processes": Given("--processes", text)}, {})[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus", "many"), [("1", 8, 1), ("3", 1, 3), ("auto", 1, 1), ("auto", 4, 4), ("auto", 64, 6)]
+)
+def test_auto_is_one_a_cpu_and_no_more_than_partitions(
+    monkeypatch: pytest.MonkeyPatch, text: str, cpus: int, many: int
+) -> None:
+    monkeypatch.setattr(start, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(start, "TopicReader", Topics)
+    assert processes(chosen(text)) == many
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("many", "--processes: 'many' is not a whole number, nor auto"), ("0", "processes must be 1 to 1,000, not 0")],
+)
+def test_other_numbers_are_refused(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        chosen(text)
+
+
+def test_a_folder_is_one_process_own_or_members(tmp_path: Path) -> None:
+    for allowed in (check_for_one, check_for_members):
+        allowed(tmp_path)
+        allowed(tmp_path / "new")
+    own, shared = tmp_path / "own", tmp_path / "shared"
+    for folder in (own, *(shared / member_name(number) for number in range(11)), shared / "member-x"):
+        folder.mkdir(parents=True)
+        (folder / DESCRIPTION).touch()
+    (shared / "member-77").mkdir()
+    assert [folder.name for folder in member_folders(shared)] == [f"member-{number:02d}" for number in range(11)]
+    check_for_one(own)
+    check_for_members(shared)
+    with pytest.raises(UsageError, match=r"11 members .member-00, ….: give --processes 11, or .*state merge"):
+        check_for_one(shared)
+    with pytest.raises(UsageError, match=r"of one process: give --processes 1, or .*state split"):
+        check_for_members(own)
+
+
+def test_run_refuses_what_others_filled(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "member-00").mkdir()
+    (tmp_path / "member-00" / DESCRIPTION).touch()
+    one = cli("run", "--state-dir", tmp_path)
+    assert (one.returncode, "give --processes 2" in one.stderr) == (2, True)
+    two = cli("run", "--processes", "2", "--state-dir", tmp_path / "member-00")
+    assert (two.returncode, "give --processes 1" in two.stderr) == (2, True)
+
+
+def test_a_members_file_holds_the_whole_configuration(tmp_path: Path) -> None:
+    """Secrets, lists and odd texts among it."""
+    given = {
+        "state_dir": 'a "state" \\ dir',
+        "kafka.librdkafka.sasl.password": "hunter\n2",
+        "kafka.librdkafka.log_level": "6",
+        "topics.replies": ["a", "b"],
+        "llm.key": "llm-hunter2",
+        "llm.headers": ["x-key: y"],
+        "run.processes": "auto",
+        "run.deployment": "élan",
+        "auth.secret": "s3cret " * 5,
+    }
+    config, _ = read_config({key: Given(key, value) for key, value in given.items()}, {})
+    file = tmp_path / "member.toml"
+    file.write_text(as_file(config), "utf-8")
+    assert read_config({}, {}, file)[0] == config
