@@ -100,6 +100,9 @@ class GroupConsumer:
         self.member_id: str | None = None  # how the coordinator knows us
         self._lost = False
         self._consumer = new_consumer(options.consumer() | chosen | static)
+
+    def join(self) -> None:
+        """Begins to; `poll` goes on."""
         self._consumer.subscribe([self._memory], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose)
 
     def poll(self, wait_s: float) -> None:

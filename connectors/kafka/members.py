@@ -8,7 +8,8 @@ from confluent_kafka.admin import AdminClient
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.own import overlapping
-from recallflow.errors import SourceError
+from recallflow.errors import SourceError, UsageError
+from recallflow.ranges import ranges_of
 
 ASK_S = 5.0
 
@@ -25,6 +26,10 @@ def static_members(options: KafkaOptions, name: str) -> dict[str, str]:
     return {member.group_instance_id: member.member_id for member in found.members if member.group_instance_id}
 
 
-def other_owner(options: KafkaOptions, name: str, own: Collection[int]) -> str | None:
-    """What another member owns by hand that overlaps with `own`; None where nobody does. Raises SourceError."""
-    return overlapping(own, static_members(options, name))
+def check_alone(options: KafkaOptions, name: str, own: Collection[int]) -> None:
+    """Raises UsageError where another member owns by hand what we are to own, and SourceError. Who looks once it is in
+    the group sees everybody who came before: of two that come at once, one sees the other at least."""
+    if other := overlapping(own, static_members(options, name)):
+        raise UsageError(
+            f"deployment {name}: another process owns partitions {other}: they overlap with --own {ranges_of(own)}"
+        )

@@ -8,35 +8,27 @@ One thread makes every call of the consumer, which serves one at a time: where i
 is handed over, it goes on committing, so that what stays is worked on meanwhile.
 """
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import Consumer
 
 from recallflow.brokers.options import SESSION_S, KafkaOptions
-from recallflow.connectors.kafka.group_consumer import (
-    BY_HAND,
-    SHARING,
-    Committed,
-    Fenced,
-    Found,
-    GroupConsumer,
-    OtherWay,
-)
+from recallflow.connectors.kafka.group_consumer import BY_HAND, SHARING, Committed, Fenced, GroupConsumer, OtherWay
+from recallflow.connectors.kafka.hand_over import Assignee, HandOver
 from recallflow.connectors.kafka.holder import Holder
 from recallflow.connectors.kafka.lease import Lease, boottime_s
-from recallflow.connectors.kafka.members import other_owner, static_members
+from recallflow.connectors.kafka.members import check_alone, static_members
+from recallflow.connectors.kafka.namesake import Namesake
+from recallflow.connectors.kafka.newcomer import await_silent, check_topics
 from recallflow.connectors.kafka.own import name_of
 from recallflow.connectors.kafka.patience import Patience
-from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, SinkError, UsageError
-from recallflow.ranges import ranges_of
 
 HAND_OVER_MIN_S = 30.0  # what moves is through by then, or the member gives up everything
 REBALANCE_MIN_S = 300.0
@@ -44,19 +36,6 @@ POLL_S = 0.05
 PAUSE_S = 0.01
 AGAIN_S = 0.05  # a commit that came into the middle of a rebalance is sent again
 CLOSE_S = 5.0  # leaving may take as long as the brokers are away
-
-_log = logging.getLogger(__name__)
-
-
-class Assignee(Protocol):
-    """Who works on the partitions."""
-
-    def gain(self, places: dict[int, str | None]) -> None:
-        """Partitions are ours from now on: what the last owner's commit says of each, None where there was none.
-        Returns at once."""
-
-    def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
-        """Returns once nothing of the partitions is on its way any more: what to commit for each, last."""
 
 
 class Membership:
@@ -92,6 +71,7 @@ class Membership:
         self._me = Holder.here(state_dir, self._static or "")
         self._lease = Lease(session_s, clock_s)
         self._hand_over_s = max(HAND_OVER_MIN_S, session_s)
+        self._consumer: GroupConsumer
         self._error: Exception | None = None
 
         self._state = threading.RLock()  # of the two below; never held while anything is waited for
@@ -99,14 +79,13 @@ class Membership:
         self._dirty: set[int] = set()
 
         self._coming: set[int] = set()  # assigned, not gained
-        self._joined = False
-        self._alone = own is None  # whether nobody owns by hand what we do
-        self._not_before_s = 0.0  # another process of our name may be at work until then
-        self._waits = False  # for it, and has said so
+        self._member_id: str | None = None
+        self._alone = False  # whether it is known that nobody owns by hand what we do
+        self._namesake = Namesake(self._me, self._lease)
         self._renew_at_s = 0.0
         self._turn = 0
 
-        self._releasing = False
+        self._releasing = self._leaving = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="recallflow-membership")
 
@@ -162,20 +141,10 @@ class Membership:
     def start(self) -> None:
         """Joins; partitions come one by one. Raises UsageError where the topics do not fit, or the group's members are
         assigned partitions the other way, and SourceError."""
-        self._check_topics()
-        self._check_members()
-        self._consumer = GroupConsumer(
-            self._options,
-            self.name,
-            self._topics,
-            self,
-            session_s=self._lease.session_s,
-            # A member that does not come to the end of it goes, and by then its lease has to have run out.
-            rebalance_s=max(REBALANCE_MIN_S, self._hand_over_s + 3 * self._lease.session_s),
-            instance_id=self._static,
-            strategy=SHARING if self._own is None else BY_HAND,
-            new_consumer=self._new_consumer,
-        )
+        check_topics(self._options, self._topics, self._own)
+        if self._own is not None:
+            check_alone(self._options, self.name, self._own)
+        self._consumer = self._new_member()
         self._thread.start()
 
     def release(self) -> None:
@@ -191,29 +160,13 @@ class Membership:
         if self._thread.is_alive():
             self._thread.join(CLOSE_S + (self._hand_over_s if self._releasing else 0))
 
-    # ------------------------------------------------------- before we join
-
-    def _check_topics(self) -> None:
-        with TopicReader(self._options) as reader:
-            found = {topic: len(numbers) for topic, numbers in reader.partitions(self._topics).items()}
-        memory, queries = (found[topic] for topic in self._topics)
-        if memory != queries:
-            less, more = (self._topics[0], queries) if memory < queries else (self._topics[1], memory)
-            raise UsageError(
-                f"{self._topics[0]} has {memory} partitions and {self._topics[1]} {queries}, but the queries of an "
-                f"owner have to be in the partition of its memories: add partitions to {less}, up to {more}"
-            )
-        if self._own is not None and (outside := [one for one in self._own if one >= memory]):
-            raise UsageError(f"{self._topics[0]} has no partition {ranges_of(outside)}: it has {memory}, from 0 on")
-
-    def _check_members(self) -> None:
-        if self._own is not None and (other := other_owner(self._options, self.name, self._own)):
-            raise self._overlap(other)
-
     # --------------------------------------------------------- on the thread
 
     def _run(self) -> None:
         with self._keeping_failures():
+            await_silent(self._options, self.name, self._topics[1], self._me, self._lease, self._closing)
+            if not self._closing.is_set():
+                self._consumer.join()
             while not self._closing.is_set():
                 self._consumer.poll(POLL_S)
                 self.step()
@@ -221,61 +174,69 @@ class Membership:
                 self._hand_over(self.partitions)
         self._closing.wait()  # something may be on its way until the flow has ended
         self._lease.end()
+        self._leaving = True
         with self._keeping_failures():
             self._consumer.leave()
+
+    def _new_member(self) -> GroupConsumer:
+        return GroupConsumer(
+            self._options,
+            self.name,
+            self._topics,
+            self,
+            session_s=self._lease.session_s,
+            # A member that does not come to the end of it goes, and by then its lease has to have run out.
+            rebalance_s=max(REBALANCE_MIN_S, self._hand_over_s + 3 * self._lease.session_s),
+            instance_id=self._static,
+            strategy=SHARING if self._own is None else BY_HAND,
+            new_consumer=self._new_consumer,
+        )
 
     def step(self) -> None:
         """Gains what was assigned, and renews when it is time. Raises Fenced or RecallflowError."""
         self._raise_failure()
+        self._renew()
         if self._coming:
             self._gain()
-        self._renew()
 
     def assigned(self, partitions: frozenset[int]) -> None:
         """Called in `GroupConsumer.poll`, as the two below."""
-        if not self._joined:
-            self._joined = True
-            self._not_before_s = self._clock_s() + self._lease.session_s
-            self._coming |= partitions if self._own is None else self._own
-        elif self._own is None:
-            self._coming |= partitions
         with self._keeping_failures():
+            if self._consumer.member_id != self._member_id:
+                if self._owned:
+                    raise self._lost()
+                self._member_id = self._consumer.member_id
+                self._namesake.replaced()
+                self._coming |= partitions if self._own is None else self._own
+            elif self._own is None:
+                self._coming |= partitions
             self.step()
 
     def revoked(self, partitions: frozenset[int]) -> None:
-        if self._own is not None:
+        if self._own is not None or self._leaving:
             return
-        if self._error is None and not self._closing.is_set():
+        if self._error is None and not self._is_over:
             with self._keeping_failures():
                 # What we could not begin with, as another process of our name may be at it, nobody may begin with.
-                self._renew_until(lambda: not self._coming & partitions or self._clock_s() >= self._not_before_s)
+                self._renew_until(lambda: not self._coming & partitions or self._namesake.is_through)
                 self._coming -= partitions
                 self._hand_over(self.partitions & partitions)
         if self._error is not None:
             self._closing.wait()  # something may be on its way until the flow has ended
 
     def lost(self) -> None:
+        self._lease.end()
         self._fail(self._lost())
         self._closing.wait()
 
     def _hand_over(self, moving: frozenset[int]) -> None:
         if not moving:
             return
-        given: list[dict[int, Committed] | Exception] = []
-
-        def give_up() -> None:
-            try:
-                given.append(self._assignee.give_up(moving))
-            except Exception as error:  # noqa: BLE001 - it is raised below
-                given.append(error)
-
-        threading.Thread(target=give_up, daemon=True, name="recallflow-hand-over").start()
-        until_s = self._clock_s() + self._hand_over_s
-        self._renew_until(lambda: bool(given) or self._clock_s() >= until_s)
-        if not given:
+        given, until_s = HandOver(self._assignee, moving), self._clock_s() + self._hand_over_s
+        self._renew_until(lambda: given.ended or self._clock_s() >= until_s)
+        if not given.ended:
             raise MembershipLost(f"deployment {self.name}: what moves was not through within {self._hand_over_s:.0f} s")
-        if isinstance(final := given[0], Exception):
-            raise final
+        final = given.final()
         with self._state:
             for partition in moving:
                 del self._owned[partition]
@@ -287,17 +248,24 @@ class Membership:
     def _renew_until(self, true: Callable[[], bool]) -> None:
         """Waits, and keeps what stays; not for longer than there is a flow."""
         while not true():
-            if self._closing.is_set() and not self._releasing:
+            if self._is_over:
                 return
             time.sleep(PAUSE_S)
             self._renew()
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether there is no flow any more that could hand over."""
+        return self._closing.is_set() and not self._releasing
 
     def _gain(self) -> None:
         found = self._consumer.read(self._coming)
         if found is None:
             return
-        self._check_alone()
-        places = {partition: found[partition].committed for partition in self._ready(found)}
+        if self._own is not None and not self._alone:
+            check_alone(self._options, self.name, self._own)
+            self._alone = True
+        places = {partition: found[partition].committed for partition in self._namesake.has_left(found)}
         sent_s = self._clock_s()
         gained = self._consumer.commit(places, self._note()) if places else frozenset()
         if not gained:
@@ -307,28 +275,6 @@ class Membership:
         with self._state:
             self._owned.update({partition: places[partition] for partition in gained})
         self._assignee.gain({partition: places[partition].text or None for partition in gained})
-
-    def _check_alone(self) -> None:
-        """We are in the group by now: of two that come at once one sees the other, at least."""
-        if self._own is not None and not self._alone:
-            self._check_members()
-            self._alone = True
-
-    def _ready(self, found: dict[int, Found]) -> set[int]:
-        """What no other process of our name may still be at work on."""
-        if self._static is None or self._clock_s() >= self._not_before_s:
-            return set(found)
-        waiting = {partition for partition, at in found.items() if self._may_be_at_work(Holder.parse(at.note))}
-        if waiting and not self._waits:
-            self._waits = True
-            _log.warning("deployment %s: waiting until the right of another %s has run out", self.name, self._static)
-        return set(found) - waiting
-
-    def _may_be_at_work(self, other: Holder | None) -> bool:
-        """Whoever wrote our own directory's name is dead: its lock is ours."""
-        if other is None or other.released or other.instance != self._static or other.run == self._me.run:
-            return False
-        return other.directory_id != self._me.directory_id or not other.directory_id
 
     def _renew(self) -> None:
         """Commits what is new, or when it is time one partition: each in its turn, as Kafka forgets what is never
@@ -394,12 +340,6 @@ class Membership:
     def _replaced(self) -> DeploymentLost:
         return DeploymentLost(
             f"another process has joined deployment {self.name} as {self._static}: let one of them run"
-        )
-
-    def _overlap(self, other: str) -> UsageError:
-        return UsageError(
-            f"deployment {self.name}: another process owns partitions {other}: they overlap with --own "
-            f"{ranges_of(self._own or ())}"
         )
 
     def _raise_failure(self) -> None:

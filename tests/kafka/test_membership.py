@@ -173,6 +173,22 @@ def test_what_a_killed_member_owned_is_others(site: Site) -> None:
     stop(second)
 
 
+def test_who_joins_when_one_was_killed_waits_until_the_group_has_given_it_up(site: Site) -> None:
+    """Joining at once would stop all others until then."""
+    site.make()
+    first, second = site.start("one"), site.start("two")
+    site.all_send(first, second)
+    lost = {partition for partition, owner in site.owners().items() if owner == first.pid}
+    first.kill()
+    third = site.start("three")
+    site.all_send(second, third)
+    gains = [line for line in site.lines() if line.event == "gain"]
+    came_s = min(line.at_s for line in gains if line.tenure.startswith(f"{third.pid}."))
+    before = {line.partition for line in gains if line.at_s < came_s and line.tenure.startswith(f"{second.pid}.")}
+    assert lost <= before
+    site.check_one_owner()
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_static_member_finds_its_partitions_again(site: Site, clean: bool) -> None:
     """And nobody else's move."""
