@@ -10,17 +10,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from recallflow.connectors.calls import Calls
 from recallflow.connectors.lines import Delivered
 from recallflow.embedder import Embedder
-from recallflow.flows.order import BeforeApplied, decided, opener, preparer
+from recallflow.flows.order import BeforeApplied, ToState, decided, opener, preparer
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Batch, Item
+from recallflow.operators.events import Item
 from recallflow.operators.rules import Rules
-from recallflow.operators.snapshot import Snapshot, key_of_partition
+from recallflow.operators.snapshot import Snapshot, key_of_partition, partition_hashed
 from recallflow.outputs import Done, Output
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
@@ -47,7 +48,7 @@ class Direct:
         rules = replace(rules, comes_again=False)
         self._directory, self._decisions, self._observe, self._models = directory, rules.decisions, observe, models
         partitions = directory.fingerprint.partitions
-        self._prepared = preparer(embedder, partitions, decode, ahead)
+        self._prepared = preparer(embedder, partial(partition_hashed, partitions=partitions), decode, ahead)
         open_step = opener(directory, embedder, rules, models)
         self._steps = {key_of_partition(number): open_step(Snapshot.empty(number)) for number in range(partitions)}
         self._sync_s, self._sync_at_s = sync_s, float("inf")
@@ -63,7 +64,7 @@ class Direct:
 
     def run(self, read: Sequence[Record | Completion]) -> list[Delivered | Done]:
         """What comes out for a batch; by then it is applied."""
-        given: dict[str, list[Batch | Completion]] = defaultdict(list)
+        given: dict[str, list[ToState]] = defaultdict(list)
         for key, one in self._prepared(read):
             given[key].append(one)
         outputs = [output for key, values in given.items() for output in self._steps[key].take(values)]

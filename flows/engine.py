@@ -1,6 +1,7 @@
 """The main dataflow: one stream of tagged events up to the state, on any source and sink."""
 
 from collections.abc import Callable
+from functools import partial
 
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
@@ -11,43 +12,46 @@ from threadpoolctl import threadpool_limits
 from recallflow.embedder import Embedder
 from recallflow.flows.cycles import ONE_THREAD
 from recallflow.flows.journeys import Journeys
-from recallflow.flows.order import BeforeApplied, opener, preparer
+from recallflow.flows.order import BeforeApplied, Read, opener, preparer
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Item
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.rules import Rules
-from recallflow.operators.snapshot import Snapshot
-from recallflow.outputs import Output
+from recallflow.operators.snapshot import Snapshot, partition_hashed
+from recallflow.outputs import Marked, Output
 from recallflow.records import Record
 from recallflow.state.directory import StateDirectory
 
 
 def build(
     flow: Dataflow,
-    source: Source[Record] | Source[Record | Completion],
+    source: Source[Record] | Source[Record | Completion] | Source[Read],
     directory: StateDirectory,
     embedder: Embedder,
     rules: Rules,
     *,
     decode: Callable[[Record], Item] = decode,
-    behind: Callable[[], str] = lambda: "",
+    partition_of: Callable[[Item], int] | None = None,
+    behind: Callable[[int], str] = lambda _: "",
     models: Models | None = None,
     ahead: BeforeApplied | None = None,
     journeys: Journeys | None = None,
-) -> KeyedStream[Output]:
+) -> KeyedStream[Output | Marked]:
     """decode → prepare → state partition; what comes out goes to whatever sink the caller has.
 
     Nothing may branch off and merge before the state, and nothing may be keyed finer: either would reorder events.
 
-    `decode`: for a caller that looks at what comes in. `behind`: what answers do not know yet. `models`: those
+    `decode`: for a caller that looks at what comes in. `partition_of`: which state partition an item goes to, that of
+    its owner where nothing else is said. `behind`: what a state partition's answers do not know yet. `models`: those
     asked about questions; where the input does not end, `source` emits their completions among the records. `ahead`:
     what is to be done with prepared items before they are applied. `journeys`: those of the records, which end where
     the caller hands outputs on.
     """
 
-    prepared = preparer(embedder, directory.fingerprint.partitions, decode, ahead, journeys)
+    hashed = partial(partition_hashed, partitions=directory.fingerprint.partitions)
+    prepared = preparer(embedder, partition_of or hashed, decode, ahead, journeys)
     batches = op.flat_map_batch("prepare", op.input("records", flow, source), prepared)
     open_step = opener(directory, embedder, rules, models, behind)
 

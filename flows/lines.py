@@ -13,7 +13,7 @@ from recallflow.flows.embedded import Embedded
 from recallflow.flows.engine import build
 from recallflow.flows.order import decided
 from recallflow.flows.recovery import LINES_FLOW_ID
-from recallflow.outputs import Done, Output
+from recallflow.outputs import Done, Marked, Output
 from recallflow.parsing import ends_turn
 
 
@@ -42,10 +42,10 @@ def run_lines(
     ahead = None if embedded.ahead is None else embedded.ahead.embed
     outputs = build(flow, source, directory, embedder, rules, models=embedded.asked, ahead=ahead)
 
-    def decide(batch: list[tuple[str, Output]]) -> Iterator[tuple[str, Delivered | Done]]:
+    def decide(batch: list[tuple[str, Output | Marked]]) -> Iterator[tuple[str, Delivered | Done]]:
         for key, output in batch:
-            for one in decided(rules.decisions, lambda _: None, [output]):
-                yield key, one
+            if not isinstance(output, Marked):
+                yield from ((key, one) for one in decided(rules.decisions, lambda _: None, [output]))
 
     op.output("outputs", op.flat_map_batch("decide", outputs, decide), LineSink(source, deliver))
     run_dataflow(flow, embedded.settings, workers, recovery)

@@ -15,40 +15,43 @@ from recallflow.flows.cycles import look_for_cycles
 from recallflow.flows.journeys import Journeys
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
-from recallflow.operators.events import Batch, Item
+from recallflow.operators.events import Batch, Item, Mark, Open, Turn
 from recallflow.operators.prepare import prepare
 from recallflow.operators.rules import Rules
-from recallflow.operators.snapshot import Snapshot, by_partition
+from recallflow.operators.snapshot import Snapshot, by_partition, key_of_partition
 from recallflow.operators.step import StateStep
-from recallflow.outputs import Audited, Done, Output, Requested, Verdict
+from recallflow.outputs import Audited, Done, Moved, Output, Requested, Verdict
 from recallflow.records import Record
 from recallflow.state.directory import StateDirectory
 
 BeforeApplied = Callable[[Sequence[Item]], list[Item]]
+Read = Record | Completion | Turn
+ToState = Batch | Completion | Turn
 
 
 def preparer(
     embedder: Embedder,
-    partitions: int,
+    partition_of: Callable[[Item], int],
     decode: Callable[[Record], Item],
     ahead: BeforeApplied | None = None,
     journeys: Journeys | None = None,
-) -> Callable[[Sequence[Record | Completion]], list[tuple[str, Batch | Completion]]]:
-    """Makes of a batch what each state partition gets of it, under its key. `ahead`: what is to be done with prepared
-    items before they are applied. `journeys`: those of the records, which end where the caller hands outputs on."""
+) -> Callable[[Sequence[Read]], list[tuple[str, ToState]]]:
+    """Makes of a batch what each state partition gets of it, under its key. `partition_of`: which one an item goes to.
+    `ahead`: what is to be done with prepared items before they are applied. `journeys`: those of the records, which end
+    where the caller hands outputs on."""
 
-    def prepared(read: Sequence[Record | Completion]) -> list[tuple[str, Batch | Completion]]:
+    def prepared(read: Sequence[Read]) -> list[tuple[str, ToState]]:
         look_for_cycles()  # hardly anything of the batch before is left
         began_s = time.perf_counter()
-        finished = [one for one in read if isinstance(one, Completion)]
-        events = [decode(one) for one in read if not isinstance(one, Completion)]
-        items = prepare(embedder, events)
+        finished = [(one.key, one) for one in read if isinstance(one, Completion)]
+        opened = [(key_of_partition(one.partition), one) for one in read if isinstance(one, Open)]
+        marked = [(key_of_partition(one.partition), one) for one in read if isinstance(one, Mark)]
+        items = prepare(embedder, [decode(one) for one in read if isinstance(one, Record)])
         if ahead is not None:
             items = ahead(items)
         if journeys is not None:
             journeys.begin(items, began_s)
-        batches = by_partition(items, partitions)
-        return [*((one.key, one) for one in finished), *batches]
+        return [*finished, *opened, *by_partition(items, partition_of), *marked]
 
     return prepared
 
@@ -58,9 +61,10 @@ def opener(
     embedder: Embedder,
     rules: Rules,
     models: Models | None = None,
-    behind: Callable[[], str] = lambda: "",
+    behind: Callable[[int], str] = lambda _: "",
 ) -> Callable[[Snapshot], StateStep]:
-    """Opens state partitions. `models`: those asked about questions. `behind`: what answers do not know yet."""
+    """Opens state partitions. `models`: those asked about questions. `behind`: what a state partition's answers do not
+    know yet."""
     fallback = load_embedder("hash")
     return StateStep.opener(
         directory, embedder, rules, fallback=fallback, exact_tokens=load_tiktoken, behind=behind, models=models
@@ -76,5 +80,5 @@ def decided(
         observe(output)
         if isinstance(output, Verdict):
             decisions.add(output.at_ms, output.event)
-        elif not isinstance(output, Requested | Audited):
+        elif not isinstance(output, Requested | Audited | Moved):
             yield output

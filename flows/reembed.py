@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
@@ -35,12 +36,12 @@ from recallflow.llm import ONE_TO_BLAME, EmbeddingService
 from recallflow.operators.async_call import Runtime
 from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Item, Refused, Write
+from recallflow.operators.events import Decoded, Item, Refused, Write
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
 from recallflow.operators.rules import Rules
-from recallflow.operators.snapshot import by_partition
+from recallflow.operators.snapshot import by_partition, partition_hashed
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
@@ -157,11 +158,12 @@ class _Replay:
     """Applies records to a state directory, without anything coming out."""
 
     def __init__(
-        self, directory: StateDirectory, embedder: Embedder, rules: Rules, judge: Callable[[Item], Item]
+        self, directory: StateDirectory, embedder: Embedder, rules: Rules, judge: Callable[[Decoded], Item]
     ) -> None:
         self.refused: Counter[str] = Counter()
         self._judge = judge
-        self._partitions, self._embedder = directory.fingerprint.partitions, embedder
+        self._partition_of = partial(partition_hashed, partitions=directory.fingerprint.partitions)
+        self._embedder = embedder
         self._skips = rules.skips
         self._build = PartitionLogic.builder(directory, embedder, rules)
         self._logics: dict[str, PartitionLogic] = {}
@@ -170,7 +172,7 @@ class _Replay:
         decoded = [decode(record_of(message), self._skips) for message in messages]
         items = prepare(self._embedder, [self._judge(item) for item in decoded])
         self.refused.update(item.error.code for item in items if isinstance(item, Refused))
-        for key, batch in by_partition([item for item in items if isinstance(item, Write)], self._partitions):
+        for key, batch in by_partition([item for item in items if isinstance(item, Write)], self._partition_of):
             if key not in self._logics:
                 self._logics[key] = self._build(None)
             self._logics[key].on_batch([batch])

@@ -22,19 +22,21 @@ from recallflow.outputs import (
     DeadLetter,
     Derived,
     Enriched,
+    Moved,
     Output,
     Receipted,
     Requested,
+    Routed,
     Verdict,
 )
 from recallflow.partitioning import partition_of
-from recallflow.records import Position
+from recallflow.records import MOVED_HEADER, Position
 from recallflow.signatures import signed
 
 KEY_BYTES = 4_096  # an owner's key has at most 1,025: a longer one is cut
 DETAIL_BYTES = 2_000
 HEADERS_SHARE = 4  # a refused record's own headers take at most one part in so many of a dead letter
-Routed = Answer | Receipted | Requested | DeadLetter | Verdict | Audited | Enriched | Derived
+ToRoute = Routed | Enriched | Derived
 NO_AUTH = AuthSettings()
 UNREADABLE = "a header's name is not UTF-8"
 
@@ -68,7 +70,7 @@ class Router:
                 return fitted_request(output, self._room_bytes(output))
         return output
 
-    def route(self, output: Routed) -> tuple[str, Outgoing]:
+    def route(self, output: ToRoute) -> tuple[str, Outgoing]:
         """The sink part that a fitted output goes to, and the record to send."""
         match output:
             case Answer():
@@ -92,12 +94,15 @@ class Router:
                 bare = self._outgoing(output, output.key, output.bare)
                 fits = len(output.body) <= outgoing.room_bytes(self._most_bytes[topic])
                 outgoing = replace(outgoing, instead=lambda _: bare) if fits else bare
+            case Moved():
+                topic, outgoing = output.position.topic, _moved(output)
+                return part_name(topic, output.home), outgoing
             case Derived():
                 topic = self._topics.memory
                 outgoing = self._outgoing(output, output.key, output.body, self._auth.credentials)
         return part_name(topic, self._partition(topic, output)), outgoing
 
-    def _partition(self, topic: str, output: Routed) -> int:
+    def _partition(self, topic: str, output: ToRoute) -> int:
         if isinstance(output, Answer) and output.reply_to is not None and output.reply_to.partition is not None:
             return output.reply_to.partition
         key = output.record.key if isinstance(output, DeadLetter) else output.key
@@ -118,8 +123,16 @@ class Router:
         error = fit.failed(answer, f"the answer could not be sent: {reason}", self._room_bytes(answer))
         return self._outgoing(answer, answer.key, error.body)
 
-    def _outgoing(self, output: Routed, key: bytes, value: bytes, headers: Headers = ()) -> Outgoing:
+    def _outgoing(self, output: ToRoute, key: bytes, value: bytes, headers: Headers = ()) -> Outgoing:
         return _outgoing(output, key, value, (*headers, *self._traced(output.position)))
+
+
+def _moved(output: Moved) -> Outgoing:
+    """The record as it was, under the key that its owner's records have, and from where it comes."""
+    record = output.record
+    came = (MOVED_HEADER, str(record.position).encode())
+    value = None if record.tombstone else record.value
+    return _outgoing(output, output.key, value, (*(record.headers or ()), came))
 
 
 def letter(output: DeadLetter, most_bytes: int) -> Outgoing:
@@ -179,5 +192,5 @@ def _whole(value: bytes) -> dict[str, str]:
     return {"error.size": str(len(value)), "error.sha256": hashlib.sha256(value).hexdigest()}
 
 
-def _outgoing(output: Routed, key: bytes | None, value: bytes | None, headers: Headers = ()) -> Outgoing:
+def _outgoing(output: ToRoute, key: bytes | None, value: bytes | None, headers: Headers = ()) -> Outgoing:
     return Outgoing(str(output.position), output.number, key and key[:KEY_BYTES], value, headers)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from recallflow.errors import OverQuota
 from recallflow.flows.stages import NO_TRACE, Histogram
-from recallflow.outputs import Answer, Audited, DeadLetter, Done, Output, Receipted, Requested, Verdict
+from recallflow.outputs import Answer, Audited, DeadLetter, Done, Moved, Output, Receipted, Requested, Routed, Verdict
 from recallflow.records import Position
 from recallflow.responses import Response
 
@@ -61,6 +61,8 @@ class Tally:
                 self.outputs["verdict"] += 1
             case Audited():
                 self.outputs["audit"] += 1
+            case Moved():
+                self.outputs["moved"] += 1
         if output.number == 0 and output.position.topic == self._query_topic:
             self._count_answered(output)
 
@@ -73,7 +75,7 @@ class Tally:
         if response.processing_time_ms is not None:
             self.processed.observe(response.processing_time_ms / 1000, self._trace_id(position))
 
-    def _count_answered(self, output: Answer | Receipted | Requested | DeadLetter | Verdict | Audited) -> None:
+    def _count_answered(self, output: Routed) -> None:
         """The first output of a query has number 0. Queries that wait since an earlier run were never counted as
         waiting."""
         if self._is_new(output.position.source, output.position.offset):

@@ -68,7 +68,7 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> R
     digest = view.digest(_content(event))
     outcome: Outcome
     if isinstance(event, Message | MemoryAdd):
-        outcome = _create(view, write, event, event.id or str(position), digest, rules)
+        outcome = _create(view, write, event, event.id or str(write.record.known_as), digest, rules)
     else:
         outcome = _once(view, write, digest, rules, work)
     view.unfit = outcome if outcome in _UNFIT else None
@@ -82,8 +82,8 @@ def apply(view: View, write: Write, rules: Rules, work: Work | None = None) -> R
         return None
     code, detail = missing or (None, None)
     return Receipt(
-        id=event.id or str(position),
-        position=str(position),
+        id=event.id or str(write.record.known_as),
+        position=str(write.record.known_as),
         outcome=outcome,
         memory_id=memory_id_of(write),
         code=code,
@@ -95,7 +95,7 @@ def memory_id_of(write: Write) -> str | None:
     """The memory that an event brings, or is about; None where that is no single one."""
     event = write.event
     if isinstance(event, Message | MemoryAdd):
-        return event.id or str(write.record.position)
+        return event.id or str(write.record.known_as)
     return event.memory_id if isinstance(event, MemoryUpdate | MemoryForget | MemoryFeedback) else None
 
 

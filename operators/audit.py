@@ -9,7 +9,7 @@ from recallflow.credentials import looks_like_one
 from recallflow.errors import InvalidRecord
 from recallflow.events import PRODUCTION, UserErase
 from recallflow.fields import Identifier, format_time
-from recallflow.operators.events import Ask, Item, Refused, Write, key_of
+from recallflow.operators.events import Ask, Decoded, Refused, Write, key_of
 from recallflow.outputs import Audited
 from recallflow.parsing import raw_event
 from recallflow.responses import Response
@@ -25,7 +25,7 @@ def answered(ask: Ask, response: Response) -> Audited:
     return _audited(ask, response.status, code, None if code is not None else _memories(response))
 
 
-def refused(item: Item, error: InvalidRecord) -> Audited | None:
+def refused(item: Decoded, error: InvalidRecord) -> Audited | None:
     """That a record was refused: a query whatever was wrong with it, an event for its sender."""
     is_query = isinstance(item, Refused) and item.query_id is not None
     return _audited(item, "error", error.code, None) if is_query or error.code in OUTSIDERS else None
@@ -36,7 +36,7 @@ def erased(write: Write, error: InvalidRecord | None) -> Audited:
     return _audited(write, "ok" if error is None else "error", None if error is None else error.code, None)
 
 
-def _audited(item: Item, status: str, code: str | None, memories: int | None) -> Audited:
+def _audited(item: Decoded, status: str, code: str | None, memories: int | None) -> Audited:
     record = item.record
     sender = record.principal
     about = AuditRecord(
@@ -51,7 +51,7 @@ def _audited(item: Item, status: str, code: str | None, memories: int | None) ->
     return Audited(record.position, NUMBER, key_of(item), about.model_dump_json().encode())
 
 
-def _about(item: Item) -> dict[str, Any]:
+def _about(item: Decoded) -> dict[str, Any]:
     """What a record is about, as far as it says so."""
     if isinstance(item, Refused):
         raw = raw_event(item.record.value) or {}

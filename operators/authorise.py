@@ -19,7 +19,7 @@ from recallflow.events import Event
 from recallflow.fields import format_time
 from recallflow.operators.api_keys import ApiKeys
 from recallflow.operators.decode import refused
-from recallflow.operators.events import Ask, Item, Refused
+from recallflow.operators.events import Ask, Decoded, Refused
 from recallflow.operators.grant import Grant, refusal
 from recallflow.operators.guard import twice
 from recallflow.operators.tokens import Issuer, Tokens
@@ -57,7 +57,7 @@ class Authoriser:
         self._newest_ms = -1
         decisions.call(self._learn)
 
-    def authorise(self, item: Item) -> Item:
+    def authorise(self, item: Decoded) -> Decoded:
         """The item with its sender and without credentials, or a refusal (`unauthenticated`, `forbidden`)."""
         # Before anything is looked up: a decision that is not seen here sees this.
         self._newest_ms = max(self._newest_ms, item.record.append_ms)

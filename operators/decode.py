@@ -3,7 +3,7 @@
 from collections.abc import Container
 
 from recallflow.errors import FieldProblem, InvalidRecord
-from recallflow.operators.events import Ask, Item, Refused, Write
+from recallflow.operators.events import Ask, Decoded, Refused, Write
 from recallflow.operators.guard import twice
 from recallflow.parsing import QUERY_TYPES, parse, raw_query
 from recallflow.records import Position, Record, Refusal
@@ -11,7 +11,7 @@ from recallflow.records import Position, Record, Refusal
 STEP = "decode"
 
 
-def decode(record: Record, skips: Container[Position] = ()) -> Item:
+def decode(record: Record, skips: Container[Position] = ()) -> Decoded:
     """A record that is no valid event, that our own code fails at, or that an operator wants passed over (`skips`),
     comes out as `Refused`."""
     if skips and record.position in skips:

@@ -66,7 +66,7 @@ class Ask(NamedTuple):
     @property
     def query_id(self) -> str:
         """The id that the answer names: the query's own, or else its position."""
-        return self.query.id or str(self.record.position)
+        return self.query.id or str(self.record.known_as)
 
     @property
     def projects(self) -> tuple[str, ...] | None:
@@ -102,7 +102,17 @@ class Refused(NamedTuple):
     query_id: str | None = None
 
 
-Item = Write | Ask | Refused
+class Misplaced(NamedTuple):
+    """A valid record in another partition than its owner's: it is sent on to `home`, its owner's partition of the same
+    topic, and counts there."""
+
+    record: Record
+    owner: Owner
+    home: int
+
+
+Decoded = Write | Ask | Refused
+Item = Decoded | Misplaced
 
 
 class Batch(NamedTuple):
@@ -112,7 +122,27 @@ class Batch(NamedTuple):
     items: list[Item]
 
 
-def key_of(item: Item) -> bytes:
+class Open(NamedTuple):
+    """From here on a state partition is this process's: its records follow."""
+
+    partition: int
+
+
+class Mark(NamedTuple):
+    """All records of a state partition that were given are before it: how far it is, is to be kept. `number`: of the
+    partition's marks, by which what was given is known; `place`: how far everybody knows it to be, encoded, None where
+    that did not change; `last`: the partition is given up here."""
+
+    partition: int
+    number: int
+    place: bytes | None = None
+    last: bool = False
+
+
+Turn = Open | Mark
+
+
+def key_of(item: Decoded) -> bytes:
     """The Kafka key of what comes out for an item: its record's own; where that has none, the owner's."""
     key = item.record.key
     if key is not None or isinstance(item, Refused):

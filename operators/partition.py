@@ -9,17 +9,17 @@ from bytewax.operators import StatefulBatchLogic
 from recallflow.embedder import Embedder, TokenCounter
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
-from recallflow.operators.events import Batch
+from recallflow.operators.events import Batch, Mark, Open, Turn
 from recallflow.operators.rules import Rules
 from recallflow.operators.snapshot import Snapshot
 from recallflow.operators.step import Clocks, StateStep
-from recallflow.outputs import Output
+from recallflow.outputs import Marked, Output
 from recallflow.state.directory import StateDirectory
 
 
-class PartitionLogic(StatefulBatchLogic[Batch | Completion, Output, Snapshot]):
+class PartitionLogic(StatefulBatchLogic[Batch | Completion | Turn, Output | Marked, Snapshot | None]):
     """One state partition's events in order. Bytewax does not say which partition it is: the step is opened with the
-    snapshot, or else with the first batch."""
+    snapshot, or when it is this process's turn, or else with the first batch."""
 
     def __init__(self, open_step: Callable[[Snapshot], StateStep], resumed: Snapshot | None) -> None:
         self._open_step = open_step
@@ -35,12 +35,12 @@ class PartitionLogic(StatefulBatchLogic[Batch | Completion, Output, Snapshot]):
         *,
         fallback: Embedder | None = None,
         exact_tokens: Callable[[], TokenCounter | None] = lambda: None,
-        behind: Callable[[], str] = lambda: "",
+        behind: Callable[[int], str] = lambda _: "",
         models: Models | None = None,
     ) -> Callable[[Snapshot | None], Self]:
-        """What Bytewax's `stateful_batch` asks for. `fallback` and `exact_tokens`: see `Shared`. `behind` says
-        what of the log answers do not know yet, empty where they know all of it. `models`: those asked about questions,
-        if there are any."""
+        """What Bytewax's `stateful_batch` asks for. `fallback` and `exact_tokens`: see `Shared`. `behind` says what of
+        the log a state partition's answers do not know yet, empty where they know all of it. `models`: those asked
+        about questions, if there are any."""
         open_step = StateStep.opener(
             directory,
             embedder,
@@ -53,13 +53,36 @@ class PartitionLogic(StatefulBatchLogic[Batch | Completion, Output, Snapshot]):
         )
         return lambda resumed: cls(open_step, resumed)
 
-    def on_batch(self, values: list[Batch | Completion]) -> tuple[Iterable[Output], bool]:
+    def on_batch(self, values: list[Batch | Completion | Turn]) -> tuple[Iterable[Output | Marked], bool]:
+        outputs: list[Output | Marked] = []
+        given: list[Batch | Completion] = []
+        for value in values:
+            if isinstance(value, Open | Mark):
+                outputs += self._take(given)
+                given = []
+                outputs += self._turn(value)
+            else:
+                given.append(value)
+        outputs += self._take(given)
+        return outputs, StatefulBatchLogic.DISCARD if self._step is None else StatefulBatchLogic.RETAIN
+
+    def _take(self, values: list[Batch | Completion]) -> list[Output]:
         if self._step is None:
             batches = [value for value in values if isinstance(value, Batch)]
-            if not batches:  # a completion of an earlier run in this process
-                return [], StatefulBatchLogic.RETAIN
+            if not batches:  # at most completions of a step that was closed
+                return []
             self._step = self._open_step(Snapshot.empty(batches[0].partition))
-        return self._step.take(values), StatefulBatchLogic.RETAIN
+        return self._step.take(values) if values else []
+
+    def _turn(self, turn: Turn) -> list[Marked]:
+        if isinstance(turn, Open):
+            self._step = self._open_step(Snapshot.empty(turn.partition))
+            return []
+        marked = self._opened.mark(turn)
+        if turn.last:
+            self._opened.close()
+            self._step = None
+        return [marked]
 
     def on_notify(self) -> tuple[Iterable[Output], bool]:
         return self._opened.advance(), StatefulBatchLogic.RETAIN
@@ -71,8 +94,8 @@ class PartitionLogic(StatefulBatchLogic[Batch | Completion, Output, Snapshot]):
         due_ms = None if self._step is None else self._step.due_ms()
         return None if due_ms is None else datetime.fromtimestamp(due_ms / 1000, UTC)
 
-    def snapshot(self) -> Snapshot:
-        return self._opened.snapshot()
+    def snapshot(self) -> Snapshot | None:
+        return None if self._step is None else self._step.snapshot()
 
     @property
     def _opened(self) -> StateStep:

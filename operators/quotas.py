@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from recallflow.decisions import History, quota
 from recallflow.errors import FieldProblem, InvalidRecord, OverQuota
-from recallflow.operators.events import Ask, Item, Refused, Write
+from recallflow.operators.events import Ask, Decoded, Refused, Write
 from recallflow.owner import key_tenant
 from recallflow.quota_names import EVENTS_PER_S, QUERIES_PER_S
 from recallflow.records import Refusal
@@ -40,7 +40,7 @@ class Rates:
         self._fair_topic = fair_topic
         self._seconds: dict[tuple[str, str], _Second] = {}
 
-    def judge(self, item: Item) -> Item:
+    def judge(self, item: Decoded) -> Decoded:
         """The item, or its refusal."""
         if isinstance(item, Refused):
             return item

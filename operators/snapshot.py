@@ -2,7 +2,7 @@
 
 import base64
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +32,17 @@ class Snapshot(Checked):
         return cls(partition, {}, {}, (), {})
 
 
-def by_partition(items: Iterable[Item], partitions: int) -> list[tuple[str, Batch]]:
+def by_partition(items: Iterable[Item], partition_of: Callable[[Item], int]) -> list[tuple[str, Batch]]:
     """Items in a batch for each state partition, under its Bytewax key."""
     batches: dict[int, list[Item]] = defaultdict(list)
     for item in items:
-        batches[_partition_of(item, partitions)].append(item)
+        batches[partition_of(item)].append(item)
     return [(key_of_partition(number), Batch(number, found)) for number, found in batches.items()]
+
+
+def partition_read(item: Item) -> int:
+    """The state partition of a record of a log whose partitions are those of the state."""
+    return item.record.position.partition
 
 
 def key_of_partition(number: int) -> str:
@@ -45,8 +50,9 @@ def key_of_partition(number: int) -> str:
     return f"{number:03d}"
 
 
-def _partition_of(item: Item, partitions: int) -> int:
-    """A refused record goes where its log's key says, so that its position moves for the user who waits for it."""
+def partition_hashed(item: Item, partitions: int) -> int:
+    """The state partition of a record of a log that has no such partitions. A refused record goes where its key says,
+    so that its position moves for the user who waits for it."""
     if isinstance(item, Refused):
         return partition_of(item.record.key or b"", partitions)
     return state_partition(item.owner.tenant_id, item.owner.user_id, partitions)

@@ -24,7 +24,7 @@ from recallflow.operators.answers.models import Models
 from recallflow.operators.answers.queries import Queries
 from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Ask, Batch, Item, Refused, Write
+from recallflow.operators.events import Ask, Batch, Item, Mark, Misplaced, Refused, Turn, Write
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.large import Queue
 from recallflow.operators.prepare import prepare
@@ -34,7 +34,7 @@ from recallflow.operators.rules import Rules
 from recallflow.operators.sealed import open_records, seal_items
 from recallflow.operators.snapshot import Snapshot, key_of_partition
 from recallflow.operators.writes import Writes
-from recallflow.outputs import Done, Output
+from recallflow.outputs import Done, Marked, Moved, Output
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
@@ -58,12 +58,12 @@ class StateStep:
         shared: Shared,
         rules: Rules,
         clocks: Clocks,
-        behind: Callable[[], str],
+        behind: Callable[[int], str],
         resumed: Snapshot,
         models: Models | None = None,
     ) -> None:
-        """`behind`: what of the log answers do not know yet. `models`: those asked about questions, if any. Raises
-        StateBehind where the store lacks what the snapshot says is applied."""
+        """`behind`: what of the log the state partition's answers do not know yet. `models`: those asked about
+        questions, if any. Raises StateBehind where the store lacks what the snapshot says is applied."""
         self._directory, self._rules = directory, rules
         self._partition = directory.partition(resumed.partition)
         if not directory.rebuilding:
@@ -75,8 +75,9 @@ class StateStep:
         asked = frozenset[Kind]() if models is None else models.there
         answerer = Answerer(self._partition, owners, shared, rules, clocks.timer, expansions, asked)
         key = key_of_partition(resumed.partition)
+        unknown = partial(behind, resumed.partition)
         asides = None if models is None else Asides(models, key, clocks.timer, answerer.receive)
-        self._queries = Queries(self._partition, owners, answerer, expansions, rules, clocks.now_ms, behind, asides)
+        self._queries = Queries(self._partition, owners, answerer, expansions, rules, clocks.now_ms, unknown, asides)
         forget = partial(_forget, directory, self._partition, self._queries, shared)
         self._writes = Writes(self._partition, owners, rules, expansions, forget)
         self._queue = Queue(self._writes.is_at_work, rules.query_topic)
@@ -96,7 +97,7 @@ class StateStep:
         *,
         fallback: Embedder | None = None,
         exact_tokens: Callable[[], TokenCounter | None] = lambda: None,
-        behind: Callable[[], str] = lambda: "",
+        behind: Callable[[int], str] = lambda _: "",
         models: Models | None = None,
     ) -> Callable[[Snapshot], Self]:
         """What opens state partitions, which share what they answer with. `fallback` and `exact_tokens`: see
@@ -107,7 +108,7 @@ class StateStep:
 
     # ------------------------------------------------------------------ batches
 
-    def take(self, values: Iterable[Batch | Completion]) -> list[Output]:
+    def take(self, values: Iterable[Batch | Completion | Turn]) -> list[Output]:
         """What comes for the state partition at a time: calls of models that have ended, and batches."""
         given = [*values]
         finished = [value.call for value in given if isinstance(value, Completion)]
@@ -165,9 +166,19 @@ class StateStep:
         return bool(self._queue) or self._writes.has_steps
 
     def _apply(self, item: Item) -> Sequence[Output]:
+        outputs = self._applied(item)
+        if (moved_from := item.record.moved_from) is not None and not isinstance(item, Misplaced):
+            self._writes.count(moved_from)  # whoever waits knows no other position
+        return outputs
+
+    def _applied(self, item: Item) -> Sequence[Output]:
         match item:
             case Ask():
                 return self._queries.ask(item)
+            case Misplaced():
+                self._writes.count(item.record.position)
+                moved = Moved(item.record, item.owner.record_key, item.home)
+                return [] if item.record.silent else [moved]
             case Refused():
                 letters = self._writes.refuse(item)
                 return [*letters, self._queries.failure(item)] if letters and item.query_id is not None else letters
@@ -177,6 +188,23 @@ class StateStep:
                     return outputs
                 self._queue.hold(item, first=True)
                 return []
+
+    # ------------------------------------------------------------------ a partition that is this process's for a while
+
+    def mark(self, mark: Mark) -> Marked:
+        """Where the state partition is: all that is applied is synced."""
+        if mark.place is not None:
+            self._partition.stage_place(mark.place)
+        self._sync()
+        found: dict[str, list[int]] = defaultdict(list)
+        for item in [*self._held(), *self._queries.waiting()]:
+            found[item.record.position.source].append(item.record.position.offset)
+        still = {source: tuple(sorted(offsets)) for source, offsets in found.items()}
+        return Marked(self._partition.number, mark.number, still, mark.last)
+
+    def close(self) -> None:
+        """Another process may have the state partition from here on. What is not through comes again where it goes."""
+        self._directory.close_partition(self._partition.number)
 
     # ------------------------------------------------------------------ logs that nobody reads again
 
@@ -205,13 +233,7 @@ class StateStep:
         it holds sealed."""
         waiting = seal_items(self._partition, b"waiting", self._queries.waiting())
         held = seal_items(self._partition, b"held", self._held())
-        self._partition.commit()
-        self._directory.sync()  # of all partitions, at the first snapshot of an epoch
-        # Nobody misses these deletions if they are lost.
-        self._partition.stage(outbox.delivered(self._partition, self._through[0]))
-        self._queries.forget_marks()
-        self._partition.commit()
-        self._through = (self._through[1], self._through_now())
+        self._sync()
         return Snapshot(
             partition=self._partition.number,
             applied=dict(self._partition.applied),
@@ -220,6 +242,16 @@ class StateStep:
             owed=self._queries.owed(),
             held=held,
         )
+
+    def _sync(self) -> None:
+        """Has all that was applied survive a power cut, and drops what was kept in case it comes again."""
+        self._partition.commit()
+        self._directory.sync()  # of all partitions, at the first of an epoch
+        # Nobody misses these deletions if they are lost.
+        self._partition.stage(outbox.delivered(self._partition, self._through[0]))
+        self._queries.forget_marks()
+        self._partition.commit()
+        self._through = (self._through[1], self._through_now())
 
     def _resume(self, resumed: Snapshot) -> None:
         # A run that is killed while it rebuilds leaves snapshots that know less than the first one did.

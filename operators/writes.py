@@ -19,7 +19,7 @@ from recallflow.operators.apply import apply, memory_id_of
 from recallflow.operators.enrichment.requests import requests
 from recallflow.operators.enrichment.wanted import Wanted
 from recallflow.operators.erase import Forget, LargeErasures, is_erased
-from recallflow.operators.events import Item, Refused, Write, key_of
+from recallflow.operators.events import Decoded, Item, Refused, Write, key_of
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.guard import once, twice
 from recallflow.operators.large import STEP, LargeEvents
@@ -138,7 +138,11 @@ class Writes:
             erase.carry_out(self._partition, self._owners, erasure, kept, record.position, self._forget)
         return [] if record.silent else outputs
 
-    def audited(self, item: Item, error: InvalidRecord) -> list[Audited]:
+    def count(self, position: Position) -> None:
+        """Has a record that changes nothing here count as applied."""
+        self._partition.stage({}, self._counted(position))
+
+    def audited(self, item: Decoded, error: InvalidRecord) -> list[Audited]:
         """What the access record says of a refusal, if there is one and it says anything."""
         said = audit.refused(item, error) if self._rules.audited else None
         return [] if said is None else [said]

@@ -111,6 +111,31 @@ class Audited:
 
 
 @dataclass(slots=True, frozen=True)
+class Moved:
+    """A record on its way to its owner's partition of the topic that it lies in."""
+
+    record: Record
+    key: bytes
+    home: int
+    number: int = 0
+
+    @property
+    def position(self) -> Position:
+        return self.record.position
+
+
+@dataclass(slots=True, frozen=True)
+class Marked:
+    """The outputs of a state partition up to its mark of this number are before it. `open`: by source, the offsets of
+    records that were received and are not through, in order; `last`: the partition is closed."""
+
+    partition: int
+    number: int
+    open: dict[str, tuple[int, ...]]
+    last: bool
+
+
+@dataclass(slots=True, frozen=True)
 class Done:
     """Records of one source that are through, in whatever way: applied, answered, refused or waiting. Comes after their
     outputs."""
@@ -119,5 +144,6 @@ class Done:
     offsets: tuple[int, ...]
 
 
-Output = Answer | Receipted | Requested | DeadLetter | Verdict | Audited | Done
+Routed = Answer | Receipted | Requested | DeadLetter | Verdict | Audited | Moved
+Output = Routed | Done
 EnrichmentOutput = Enriched | Derived | Receipted | DeadLetter | Done

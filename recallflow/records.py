@@ -30,6 +30,9 @@ class Position(NamedTuple):
         return position
 
 
+MOVED_HEADER = "recallflow-moved-from"
+
+
 class Principal(NamedTuple):
     """Who sent a record, as its credentials said. `name`: as an operator knows it, no secret; `projects`: those it may
     read and change, None for all. Tenant, environment and end user were judged with the record."""
@@ -70,3 +73,21 @@ class Record(NamedTuple):
     tombstone: bool = False
     principal: Principal | None = None
     refusal: Refusal | None = None
+
+    @property
+    def moved_from(self) -> Position | None:
+        """Where its producer put a record that was sent on to its owner's partition of the same topic."""
+        if not self.headers:
+            return None
+        said = next((value for name, value in self.headers if name == MOVED_HEADER), None)
+        try:
+            position = Position.parse((said or b"").decode())
+        except ValueError:  # anybody may write any header
+            return None
+        elsewhere = position.topic == self.position.topic and position.partition != self.position.partition
+        return position if elsewhere else None
+
+    @property
+    def known_as(self) -> Position:
+        """The position that its producer knows."""
+        return self.moved_from or self.position
