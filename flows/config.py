@@ -37,18 +37,23 @@ PROCESSES_MAX = 1_000
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How `recallflow run` shares its deployment with other engines, and what it shows of itself.
+    """How `recallflow run` shares its deployment with other members, and what it shows of itself.
 
-    `deployment`: one engine works for it; None names it after the memory topic. `skip`: positions of records to pass
-    over unread. `metrics_port`: None serves nothing. `processes`: members that share its partitions on this machine, or
-    "auto": one a CPU."""
+    `deployment`: whose partitions its members share; None names it after the memory topic. `processes`: members on this
+    machine, or "auto": one a CPU. `own`: partitions of its own, as `0-7`, where the group is not to assign them;
+    `instance_id`: of a member whose partitions are kept for it while it restarts. `give_up_unanswered`: queries that
+    retention took are done without. `skip`: positions of records to pass over unread. `metrics_port`: None serves
+    nothing."""
 
     processes: int | Literal["auto"] = 1
     workers: int = 1
     deployment: str | None = None
     session_timeout_s: float = SESSION_S
     wait: bool = False
+    own: str | None = None
+    instance_id: str | None = None
     accept_repeats: bool = False
+    give_up_unanswered: bool = False
     serve_while_catching_up: bool = False
     skip: tuple[str, ...] = ()
     metrics_host: str = "127.0.0.1"
@@ -65,6 +70,16 @@ class RunSettings:
             ("metrics_port", "0 to 65,535", self.metrics_port is None or 0 <= self.metrics_port <= PORT_MAX),
             ("log_format", " or ".join(LOG_FORMATS), self.log_format in LOG_FORMATS),
         )
+        self.owned()
+
+    def owned(self) -> frozenset[int] | None:
+        """The partitions of its own, if it has any. Raises UsageError."""
+        if self.own is None:
+            return None
+        try:
+            return parse_ranges(self.own)
+        except ValueError as error:
+            raise UsageError(f"own: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The metrics of a running flow, for Prometheus; docs/operations.md lists them."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -10,10 +10,12 @@ from prometheus_client.registry import Collector
 from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.deployment import Deployment
-from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
+from recallflow.connectors.kafka.membership import Membership
+from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.llm import Meter
+from recallflow.flows.homes import REASONS, Homes
 from recallflow.flows.engine_metrics import counter, gauge, output_metrics, state_metrics
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.machine_metrics import presence, registry_of
@@ -27,16 +29,18 @@ from recallflow.state.directory import StateDirectory
 class Running:
     """The parts of a flow that its metrics are read from."""
 
-    source: KafkaSource
+    source: OwnedSource
     directory: StateDirectory
     tally: Tally
-    deployment: Deployment
+    deployment: Membership
     watch: Watch
     connection: Connection
-    misplaced: Misplaced
+    homes: Homes
     authoriser: Authoriser
     table: ControlTable
     journeys: Journeys
+    counts: Mapping[str, int]  # partitions of each topic
+    stamped: frozenset[str]  # topics whose records carry the time of the log
 
 
 class Metrics(Collector):
@@ -79,9 +83,9 @@ class Metrics(Collector):
             )
             yield counter(
                 "misplaced_records",
-                "Records whose order is undefined",
+                "Records in another partition than their owner's, which were sent on to it",
                 "reason",
-                self._running.misplaced.counts,
+                self._running.homes.counts,
                 REASONS,
             )
             yield counter(
@@ -96,7 +100,7 @@ class Metrics(Collector):
             yield from model_metrics(self._meters)
 
 
-def obstacle_of(source: KafkaSource, connection: Connection, deployment: Deployment) -> str:
+def obstacle_of(source: KafkaSource | OwnedSource, connection: Connection, deployment: Deployment | Membership) -> str:
     """Why a flow does not work yet, or any more; empty where it does."""
     if not source.ready():
         return "stopping" if source.stopping.is_set() else "starting"
@@ -110,7 +114,7 @@ def left_out_metric(table: ControlTable) -> Metric:
     return counter("control_events_left_out", "Control events that do not count", "reason", table.left_out, LEFT_OUT)
 
 
-def input_metrics(source: KafkaSource) -> Iterator[Metric]:
+def input_metrics(source: KafkaSource | OwnedSource) -> Iterator[Metric]:
     """What was read, and what waits to be."""
     yield counter("records", "Records taken from the input topics", "topic", source.progress.given, source.topics)
     yield gauge("in_flight_records", "Records taken that are not through", source.progress.in_flight())

@@ -15,6 +15,7 @@ from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.deployment import Deployment
 from recallflow.connectors.kafka.group import Group
 from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.sink import KafkaSink
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.topic_reader import TopicReader
@@ -91,7 +92,7 @@ def sink_of(
 
 
 def routing(
-    router: Router, source: KafkaSource, observe: Callable[[Any], None], journeys: Journeys
+    router: Router, source: KafkaSource | OwnedSource, observe: Callable[[Any], None], journeys: Journeys
 ) -> Callable[[list[tuple[str, Any]]], Iterable[tuple[str, Outgoing]]]:
     """The step from outputs to the records to send; it says to the source what is through, and ends the records'
     journeys."""
@@ -122,7 +123,7 @@ def source_ends(options: KafkaOptions, topics: tuple[str, ...]) -> dict[str, int
         return {f"{topic}:{number}": end for (topic, number), (_, end) in reader.spans(topics).items()}
 
 
-def stop_on_signals(source: KafkaSource) -> None:
+def stop_on_signals(source: KafkaSource | OwnedSource) -> None:
     """SIGTERM and SIGINT end the flow after the batch at hand; a second one ends the process."""
 
     def stop(number: int, _: object) -> None:

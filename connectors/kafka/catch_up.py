@@ -27,11 +27,17 @@ class CatchUp:
         self._logs: dict[str, _Log] = {}
         self._ends: Mapping[str, int] | None = None
 
-    def begin(self, source: str, offset: int) -> None:
-        """A partition is read from `offset` on."""
+    def begin(self, source: str, offset: int, end: int = 0) -> None:
+        """A partition is read from `offset` on, and ended at `end`."""
         with self._lock:
             self._logs[source] = log = _Log(offset, offset)
-            log.target = max(offset, (self._ends or {}).get(source, 0))
+            log.target = max(offset, end, (self._ends or {}).get(source, 0))
+            self.behind = True
+
+    def end(self, source: str) -> None:
+        """A partition is not read any more."""
+        with self._lock:
+            self._logs.pop(source, None)
 
     def aim(self, ends: Mapping[str, int]) -> None:
         """Where the partitions end now: up to there is to be caught up."""
@@ -60,8 +66,8 @@ class CatchUp:
     def passed_over(self, source: str, offset: int) -> None:
         """The reader is at `offset`, and everything it read was given."""
         with self._lock:
-            log = self._logs[source]
-            log.next_offset = max(log.next_offset, offset)
+            if (log := self._logs.get(source)) is not None:
+                log.next_offset = max(log.next_offset, offset)
 
     def done(self, source: str, offsets: Iterable[int]) -> None:
         with self._lock:
@@ -80,15 +86,27 @@ class CatchUp:
         if not self.behind:
             return 0
         with self._lock:
-            if self._ends is None or not self._logs.keys() >= self._ends.keys():
+            if self._ends is None:
                 return None
-            left = sum(max(0, log.target - log.next_offset) + log.open_below for log in self._logs.values())
+            left = sum(map(_left, self._logs.values()))
             self.behind = left > 0
             return left
 
-    def describe(self) -> str:
-        """What is missing, in words; empty where nothing is."""
-        left = self.to_go()
+    def to_go_of(self, source: str) -> int | None:
+        """The same of one partition."""
+        if not self.behind:
+            return 0
+        with self._lock:
+            log = self._logs.get(source)
+            return None if self._ends is None or log is None else _left(log)
+
+    def describe(self, source: str | None = None) -> str:
+        """What is missing, of one partition or of all, in words; empty where nothing is."""
+        left = self.to_go() if source is None else self.to_go_of(source)
         if left is None:
             return "how many records of memory are to go is not known yet"
         return f"{left:,} records of memory to go" if left else ""
+
+
+def _left(log: _Log) -> int:
+    return max(0, log.target - log.next_offset) + log.open_below

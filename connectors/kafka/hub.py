@@ -67,8 +67,11 @@ class Reader:
         order: Order | None = None,
         new_consumer: NewConsumer = Consumer,
         way: str = "",
+        *,
+        ends: bool = False,
     ) -> None:
-        """`way`: what to do where records are gone before they were read."""
+        """`way`: what to do where records are gone before they were read. `ends`: whether it is to be known that a lane
+        is read to its end, also where no record stands there."""
         self.lanes: dict[TopicPart, Lane] = {}
         self.error: Exception | None = None
         self.retried = 0
@@ -77,9 +80,9 @@ class Reader:
         self._way = way
         self._stopping = threading.Event()
         self._complaints = Complaints()
-        self._joining: collections.deque[TopicPartition] = collections.deque()
+        self._changes: collections.deque[tuple[Lane, bool]] = collections.deque()
         # Without this the client does not report ends, and an end behind markers cannot be known otherwise.
-        chosen = {"enable.partition.eof": order is not None, "error_cb": self._complaints}
+        chosen = {"enable.partition.eof": ends, "error_cb": self._complaints}
         self._consumer = new_consumer(options.consumer() | chosen)
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"recallflow-{name}")
 
@@ -89,8 +92,11 @@ class Reader:
             lane.read = lane.queue
         else:
             self._order.add(lane)
-        self.lanes = self.lanes | {(lane.topic, lane.number): lane}  # anew: other threads look through it
-        self._joining.append(TopicPartition(lane.topic, lane.number, lane.next_offset))
+        self._changes.append((lane, True))
+
+    def remove(self, lane: Lane) -> None:
+        """Reads a partition no more. What was read of it and not given is dropped by whoever gives it."""
+        self._changes.append((lane, False))
 
     def start(self) -> None:
         """Reads on a thread of its own, unless it does so already."""
@@ -122,9 +128,9 @@ class Reader:
 
     def read(self) -> None:
         """Reads what Kafka has sent, if there is room."""
-        while self._joining:
+        while self._changes:
             # Here and not in `add`: assigning while another thread polls hangs.
-            self._consumer.incremental_assign([self._joining.popleft()])
+            self._change(*self._changes.popleft())
         if self._full():
             self._stopping.wait(0.001)
             return
@@ -138,6 +144,15 @@ class Reader:
         if len(messages) < READ_BATCH:
             for lane in self.lanes.values():
                 lane.pass_markers()
+
+    def _change(self, lane: Lane, joins: bool) -> None:
+        part = lane.topic, lane.number
+        if joins:
+            self.lanes = self.lanes | {part: lane}  # anew: other threads look through it
+            self._consumer.incremental_assign([TopicPartition(*part, lane.next_offset)])
+        else:
+            self.lanes = {key: one for key, one in self.lanes.items() if one is not lane}
+            self._consumer.incremental_unassign([TopicPartition(*part)])
 
     def _full(self) -> bool:
         """Whether enough is read. Not while a lane runs dry that others have to wait for: then those that are full are
@@ -169,13 +184,15 @@ class Reader:
         for message in messages:
             error = message.error()
             if error is None:
-                lane = self.lanes[message.topic(), message.partition()]
+                if (lane := self.lanes.get((message.topic(), message.partition()))) is None:
+                    continue  # it was removed while this was on its way
                 lane.read_bytes += size_bytes(message)
                 lane.read.append(message)
                 lane.reached = message.offset() + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 # An offset behind the last record's where markers of transactions lie between.
-                lane = self.lanes[message.topic(), message.partition()]
+                if (lane := self.lanes.get((message.topic(), message.partition()))) is None:
+                    continue
                 lane.ended = lane.reached = message.offset()
             else:
                 self._judge(error, f"{message.topic()}:{message.partition()}")
@@ -224,7 +241,7 @@ class Hub:
         self.wake = wake or threading.Event()
         self.queries = Reader("queries", options, self.wake, None, new_consumer, ways.queries)
         ordered = order if in_order else None
-        self.memories = Reader("memories", options, self.wake, ordered, new_consumer, ways.memories)
+        self.memories = Reader("memories", options, self.wake, ordered, new_consumer, ways.memories, ends=True)
         self._in_flight = in_flight
         self._in_flight_max = in_flight_max
         self._order = order

@@ -45,6 +45,7 @@ class Lane:
     answered_from: int = 0  # the offset from which on outputs count, but for those `given_before`
     since_ms: int = 0  # when the record before the next one was appended
     given_before: frozenset[int] = frozenset()  # by an earlier run, before their turn in the log
+    open: frozenset[int] = frozenset()  # given by an earlier run, and not through: they are given again
     reached: int = -1  # the offset after the last record read
     read: Queue = field(default_factory=deque)
     queue: Queue = field(default_factory=deque)
@@ -76,7 +77,7 @@ class Lane:
 
     def was_given(self, offset: int) -> bool:
         """Whether an earlier run was given a record."""
-        return offset < self.answered_from or offset in self.given_before
+        return offset in self.given_before or (offset < self.answered_from and offset not in self.open)
 
     def place(self) -> Place:
         """From where another run goes on."""

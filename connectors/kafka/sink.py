@@ -92,7 +92,9 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
         with self._starting:
             worker = threading.get_ident()
             if worker not in self._senders:
-                self._senders[worker] = OutputSender(self, self._permit, self._outage_s)
+                self._senders[worker] = OutputSender(
+                    self.options, self.most_bytes, self._permit, self._outage_s, self.stopping
+                )
             sender = self._senders[worker]
         return SinkPart(self, sender, topic, int(number), resume_state or Delivered(self._begin.get(for_part, 0), ()))
 
@@ -100,18 +102,25 @@ class KafkaSink(FixedPartitionedSink[Outgoing, Delivered]):
 class OutputSender(Sender):
     """Sends the outputs of all parts of a worker."""
 
-    def __init__(self, sink: KafkaSink, permit: Permit, outage_s: float) -> None:
+    def __init__(
+        self,
+        options: KafkaOptions,
+        most_bytes: Mapping[str, int],
+        permit: Permit,
+        outage_s: float,
+        stopping: threading.Event,
+    ) -> None:
         def patience() -> Patience:
-            return Patience(outage_s, sink.stopping)
+            return Patience(outage_s, stopping)
 
         super().__init__(
-            sink.options,
-            sink.most_bytes,
+            options,
+            most_bytes,
             then="it is sent again on restart",
             permit=lambda: permit(patience),
             chosen={"message.timeout.ms": round(1000 * outage_s)},
         )
-        self._stopping = sink.stopping
+        self._stopping = stopping
         self._outage_s = outage_s
         self._refused: list[_Refused] = []
 

@@ -292,7 +292,7 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
             self.add(self._added.popleft())
         self._hub.begin(self._name)
         most = self._hub.queries_allowed()
-        queries = [record for lane in self._queries for record in _records(lane, most)]
+        queries = [record for lane in self._queries for record in records_of(lane, most)]
         self._hub.count_asked(len(queries))
         memories = []
         if allowed := self._hub.memories_allowed():
@@ -307,7 +307,7 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
 
     def _memory_records(self, lane: Lane, most: int) -> list[Record]:
         catch_up = self._source.catch_up
-        if records := _records(lane, most):
+        if records := records_of(lane, most):
             catch_up.gave(lane.source, [record.position.offset for record in records], lane.next_offset)
         elif catch_up.behind and (reached := self._hub.emptied(lane)) is not None:
             catch_up.passed_over(lane.source, reached)
@@ -326,7 +326,7 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         self._source.closing(self._hub.remove_part)
 
 
-def _records(lane: Lane, most: int) -> list[Record]:
+def records_of(lane: Lane, most: int) -> list[Record]:
     """The next records of a lane, at most so many, and no more of large ones than fit into a batch."""
     records: list[Record] = []
     end_bytes = lane.given_bytes + BATCH_BYTES

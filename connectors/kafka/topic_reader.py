@@ -17,6 +17,7 @@ GIVE_UP_S = 10.0
 ASK_S = 2.0  # how often it is seen whether Kafka refuses us
 TRY_AGAIN_S = 0.1
 POLL_S = 0.5
+READ_MANY = 1_000
 # Our own outputs are in no transaction; somebody else's that is open must not hide them.
 UNCOMMITTED = {"isolation.level": "read_uncommitted"}
 # At the end of a partition the broker would hold a fetch back for half a second, and a start reads many tails.
@@ -50,6 +51,7 @@ class TopicReader:
         to_the_end = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "error_cb": self.complaints}
         self.consumer: Any = new_consumer(options.consumer() | to_the_end | dict(chosen or {}))
         self.ends: dict[int, int] = {}  # partition → its end, once it was read up to there
+        self._ended: set[tuple[str, int]] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -156,6 +158,32 @@ class TopicReader:
         else:
             raise SourceError(f"{where}: cannot be read: {error.str()}")
         return None
+
+    def read_many(self, most: int = READ_MANY) -> list[Any]:
+        """Records that are there, of all that is assigned, or none where none comes in a moment; partitions that were
+        read to their end are in `ended`."""
+        try:
+            found = self.consumer.consume(most, POLL_S)
+        except KafkaException as failed:
+            raise SourceError(f"Kafka cannot be read on: {failed.args[0].str()}") from failed
+        self.complaints.check()
+        return [message for message in found if not self._says(message)]
+
+    def ended(self) -> set[tuple[str, int]]:
+        """The partitions that `read_many` read to their end."""
+        return self._ended
+
+    def _says(self, message: Any) -> bool:
+        """Whether a message is no record but says something of its partition. Raises SourceError."""
+        if (error := message.error()) is None:
+            return False
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._ended.add((message.topic(), message.partition()))
+        elif passes(error):
+            _log.warning("%s:%s: %s; retrying", message.topic(), message.partition(), error.str())
+        else:
+            raise SourceError(f"{message.topic()}:{message.partition()}: cannot be read: {error.str()}")
+        return True
 
     def _list(self, topics: Sequence[str]) -> Any:
         found = self.consumer.list_topics(timeout=ASK_S).topics

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 OUTPUTS = ("topics.responses", "topics.receipts", "topics.dead_letters")
 TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, "topics.enrichment")
-DEPLOYMENT = ("run.deployment", "run.session_timeout_s", "run.wait", "run.accept_repeats", "run.skip", "run.workers")
+DEPLOYMENT = ("run.deployment", "run.session_timeout_s", "run.own", "run.instance_id")
+ANSWERED = ("run.accept_repeats", "run.give_up_unanswered", "run.skip")
 MEMBERS = ("run.processes",)
 SHOWN = ("run.metrics_host", "run.metrics_port", "run.serve_while_catching_up", "run.log_format")
 

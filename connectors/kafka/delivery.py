@@ -1,0 +1,116 @@
+"""The sink of a process that has some of the partitions: no output twice, and a mark when all before it is delivered.
+
+Each output carries its identity in headers: the position of the record it comes from, and its number among that
+record's outputs. Whoever had a partition before may have sent some of what comes of its records; what was found in the
+tails of output topics is dropped when it comes.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from bytewax.outputs import DynamicSink, StatelessSinkPartition
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.closing import Closing
+from recallflow.connectors.kafka.outgoing import Identity, Outgoing
+from recallflow.connectors.kafka.patience import OUTAGE_S
+from recallflow.connectors.kafka.sink import OutputSender, Permit
+from recallflow.outputs import Marked
+from recallflow.records import Position
+
+
+class ToSend(NamedTuple):
+    """A record to deliver, and to which partition of which topic."""
+
+    topic: str
+    number: int
+    outgoing: Outgoing
+
+
+class Sent:
+    """What an earlier owner of our partitions had sent, and did not come again yet."""
+
+    def __init__(self) -> None:
+        self._by_partition: dict[int, set[Identity]] = {}
+
+    def learn(self, partition: int, found: set[Identity]) -> None:
+        """Before the partition is opened."""
+        self._by_partition[partition] = found
+
+    def claim(self, identity: Identity) -> bool:
+        """Whether an output is there already. True one time only."""
+        if not self._by_partition:
+            return False
+        partition = int(identity[0].rsplit(b":", 2)[1])
+        found = self._by_partition.get(partition)
+        if not found or identity not in found:
+            return False
+        found.remove(identity)
+        return True
+
+    def left(self, partition: int, done: Callable[[Position], bool]) -> bool:
+        """Whether anything was not claimed. What came of records that are done is not waited for."""
+        if not (found := self._by_partition.get(partition)):
+            return False
+        found = {one for one in found if not done(Position.parse(one[0].decode()))}
+        if found:
+            self._by_partition[partition] = found
+        else:
+            del self._by_partition[partition]
+        return bool(found)
+
+
+class DeliverySink(DynamicSink[ToSend | Marked]):
+    """Delivers, and tells of each mark behind which everything is acknowledged."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        *,
+        most_bytes: Mapping[str, int],
+        sent: Sent,
+        marked: Callable[[list[Marked]], None],
+        permit: Permit = lambda _: None,
+        outage_s: float = OUTAGE_S,
+        stopping: threading.Event | None = None,
+        closing: Closing | None = None,
+    ) -> None:
+        """`most_bytes`: topic → how large a record it takes. `permit` is called before each send: it returns, or raises
+        once the patience it can ask for has ended. `outage_s`: so long an output waits for brokers that are away; once
+        `stopping` is set, much shorter. `marked`: told of marks, on the dataflow's thread."""
+        self.options, self.most_bytes, self.sent, self.marked = options, most_bytes, sent, marked
+        self.permit, self.outage_s = permit, outage_s
+        self.stopping = stopping or threading.Event()
+        self.closing = closing or Closing()
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> "Delivery":  # noqa: ARG002
+        return Delivery(self)
+
+
+class Delivery(StatelessSinkPartition[ToSend | Marked]):
+    """All of it."""
+
+    def __init__(self, sink: DeliverySink) -> None:
+        self._sink = sink
+        self._sender = OutputSender(sink.options, sink.most_bytes, sink.permit, sink.outage_s, sink.stopping)
+
+    def write_batch(self, items: list[ToSend | Marked]) -> None:
+        marks: list[Marked] = []
+        for item in items:
+            if isinstance(item, Marked):
+                marks.append(item)
+            elif not self._sink.sent.claim(item.outgoing.identity):
+                self._sender.deliver(item.topic, item.number, item.outgoing, _ignore)
+        if marks:
+            self._sender.flush_outputs()
+            self._sink.marked(marks)
+        else:
+            self._sender.poll_outputs()
+
+    def close(self) -> None:
+        self._sink.closing(self._sender.flush_outputs)
+
+
+def _ignore(_: Any) -> None:
+    """Where an output stands is found out by whoever looks for it."""

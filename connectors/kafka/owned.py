@@ -1,0 +1,269 @@
+"""The source of a process that has some of the partitions, now these and then those: records of the partitions that it
+has, and turns, which say which those are and up to where all was given.
+
+It is one part: Bytewax's own parts are fixed as long as a dataflow runs, and a partition comes and goes while the others
+go on.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from bytewax.inputs import DynamicSource, StatelessSourcePartition
+from confluent_kafka import Consumer
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.catch_up import CatchUp
+from recallflow.connectors.kafka.closing import Closing
+from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, WAYS, Hub, Reader
+from recallflow.connectors.kafka.order import Lane, Order
+from recallflow.connectors.kafka.place import Reached, Tails
+from recallflow.connectors.kafka.source import AT_ONCE, Progress, records_of
+from recallflow.connectors.kafka.topic_reader import NewConsumer
+from recallflow.operators.async_call import Completion, Completions
+from recallflow.operators.events import Mark, Open, Turn
+from recallflow.records import Record
+
+IDLE_S = 10.0  # a partition of which nothing was given is marked this seldom
+
+_log = logging.getLogger(__name__)
+
+
+class Given:
+    """What was given of one partition up to a mark, and from where its outputs since then stand."""
+
+    __slots__ = ("memory", "queries", "tails", "tails_ms")
+
+    def __init__(self, memory: Reached, queries: Reached, tails: Tails, tails_ms: int) -> None:
+        self.memory, self.queries, self.tails, self.tails_ms = memory, queries, tails, tails_ms
+
+
+@dataclass(slots=True)
+class _Owned:
+    """One partition that we have."""
+
+    memory: Lane
+    queries: Lane
+    marks: int = 0
+    marked_s: float = 0.0
+    moved: bool = True  # something was given since the last mark, or is still open
+    place: bytes | None = None  # what is to be kept with the state
+
+
+class OwnedSource(DynamicSource[Record | Completion | Turn]):
+    """Records of the memory topic and the query topic, of the partitions that `own` named and `give_up` did not."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        memory_topic: str,
+        query_topic: str,
+        *,
+        mark_s: float,
+        tails: Callable[[], tuple[Tails, int]],
+        catch_up: CatchUp | None = None,
+        completions: Completions | None = None,
+        failure: Callable[[], Exception | None] = lambda: None,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        new_consumer: NewConsumer = Consumer,
+        closing: Closing | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`mark_s`: so often each partition is marked. `tails`: where output topics ended at some moment before now, and
+        when that was. `completions`: calls of models that end are emitted as well. `failure`: what else has failed that
+        the source cannot go on without."""
+        self.topics = (memory_topic, query_topic)
+        self.progress = Progress()
+        self.catch_up = catch_up or CatchUp()
+        self.stopping = threading.Event()
+        self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run …
+        self.given_before: dict[str, Collection[int]] = {}  # … and those behind it that are not
+        self._mark_s, self._tails, self._clock_s = mark_s, tails, clock_s
+        self._completions, self._closing = completions, closing or Closing()
+        self._owned: dict[int, _Owned] = {}
+        self._given: dict[tuple[int, int], Given] = {}
+        self._changes: deque[Callable[[], Iterator[Turn]]] = deque()
+        order = Order(lambda: 0)
+        self._hub = Hub(
+            options,
+            self.progress.in_flight,
+            order,
+            None if completions is None else completions.wake,
+            failure,
+            in_order=False,
+            in_flight_max=in_flight_max,
+            ways=WAYS,
+            new_consumer=new_consumer,
+        )
+        self._hub.add_part()
+        self._began = self._ended = False
+
+    # ------------------------------------------------------------------ for other threads
+
+    def own(self, partition: int, memory: Lane, queries: Lane) -> None:
+        """A partition is ours from here on, and its logs are read from there on."""
+        self._changes.append(lambda: self._open(partition, memory, queries))
+        self._hub.wake.set()
+
+    def give_up(self, partitions: Collection[int]) -> None:
+        """Of these partitions nothing is given any more; their last marks come behind all that was."""
+        self._changes.append(lambda: self._close(partitions))
+        self._hub.wake.set()
+
+    def given(self, partition: int, number: int) -> Given:
+        """What was given up to a mark. Asked once of each."""
+        return self._given.pop((partition, number))
+
+    def keep(self, partition: int, place: bytes, *, open_left: bool) -> None:
+        """How far a partition is known to be: its folder takes it in with the next mark. `open_left`: something was
+        not through."""
+        if (owned := self._owned.get(partition)) is not None:
+            owned.place = place
+            owned.moved |= open_left
+
+    def partitions(self) -> frozenset[int]:
+        """Those that we have."""
+        return frozenset(self._owned)
+
+    def ready(self) -> bool:
+        """Whether it gives what there is."""
+        return self._began and not self.stopping.is_set()
+
+    def readers(self) -> list[Reader]:
+        return [self._hub.queries, self._hub.memories]
+
+    def close(self) -> None:
+        """Stops the readers, which a dataflow that never began does not."""
+        for reader in self.readers():
+            reader.stop()
+
+    # ------------------------------------------------------------------ for the dataflow
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> "OwnedPart":  # noqa: ARG002
+        self._began = True
+        return OwnedPart(self)
+
+    def next_batch(self) -> list[Record | Completion | Turn]:
+        if self._ended:
+            raise StopIteration
+        turns: list[Turn] = []
+        while self._changes:
+            turns += self._changes.popleft()()
+        if self.stopping.is_set():
+            self._ended = True
+            turns += self._close([*self._owned])
+            return [*turns, *self._finished()]
+        self._hub.begin("")
+        read = self._records()
+        finished = self._finished()
+        marks = [*self._due()]
+        if not (read or turns or marks or finished):
+            self._hub.wait("")
+        return [*finished, *turns, *read, *marks]
+
+    def stop_reading(self) -> None:
+        self._closing(self._hub.remove_part)
+
+    def _finished(self) -> list[Completion]:
+        return [] if self._completions is None else self._completions.pop_all()
+
+    def _records(self) -> list[Record]:
+        """Queries first, then as many memory events as the hub allows."""
+        hub, owned = self._hub, self._owned
+        most = hub.queries_allowed()
+        queries = [record for number, one in owned.items() for record in self._taken(number, one.queries, most)]
+        hub.count_asked(len(queries))
+        memories: list[Record] = []
+        if allowed := hub.memories_allowed():
+            memories = [record for number, one in owned.items() for record in self._memories(number, one, allowed)]
+            hub.count_given(len(memories))
+        for records in (queries, memories):
+            if records:
+                self.progress.gave(records[0].position.topic, len(records))
+        return [*queries, *memories]
+
+    def _taken(self, number: int, lane: Lane, most: int) -> list[Record]:
+        records = records_of(lane, most)
+        if records:
+            self._owned[number].moved = True
+        return records
+
+    def _memories(self, number: int, owned: _Owned, most: int) -> list[Record]:
+        lane = owned.memory
+        if records := self._taken(number, lane, most):
+            self.catch_up.gave(lane.source, [record.position.offset for record in records], lane.next_offset)
+        elif self.catch_up.behind and not lane.held():
+            self.catch_up.passed_over(lane.source, lane.reached)
+        return records
+
+    # ------------------------------------------------------------------ turns
+
+    def _open(self, partition: int, memory: Lane, queries: Lane) -> Iterator[Turn]:
+        for lane, reader in ((queries, self._hub.queries), (memory, self._hub.memories)):
+            self.first_offsets[lane.source] = lane.answered_from
+            self.given_before[lane.source] = lane.given_before
+            reader.add(lane)
+            reader.start()
+        self.catch_up.begin(memory.source, memory.next_offset, memory.end)
+        self._owned[partition] = _Owned(memory, queries, marked_s=self._clock_s())
+        _log.info("partition %d is ours, from offset %d on", partition, memory.next_offset)
+        yield Open(partition)
+
+    def _close(self, partitions: Collection[int]) -> Iterator[Turn]:
+        for partition in partitions:
+            if (owned := self._owned.get(partition)) is None:
+                continue
+            self._hub.queries.remove(owned.queries)
+            self._hub.memories.remove(owned.memory)
+            self.catch_up.end(owned.memory.source)
+            yield self._mark(partition, owned, last=True)
+            del self._owned[partition]
+
+    def _due(self) -> Iterator[Turn]:
+        now_s = self._clock_s()
+        for partition, owned in self._owned.items():
+            if now_s - owned.marked_s >= (self._mark_s if owned.moved else IDLE_S):
+                yield self._mark(partition, owned)
+                owned.marked_s, owned.moved = now_s, False
+
+    def _mark(self, partition: int, owned: _Owned, *, last: bool = False) -> Mark:
+        tails, tails_ms = self._tails()
+        memory, queries = reached(owned.memory), reached(owned.queries)
+        self._given[partition, owned.marks] = Given(memory, queries, tails, tails_ms)
+        mark = Mark(partition, owned.marks, owned.place, last)
+        owned.marks, owned.place = owned.marks + 1, None
+        self.progress.snapped(str(partition))
+        return mark
+
+
+class OwnedPart(StatelessSourcePartition[Record | Completion | Turn]):
+    """All of it."""
+
+    def __init__(self, source: OwnedSource) -> None:
+        self._source = source
+
+    def next_batch(self) -> list[Record | Completion | Turn]:
+        return self._source.next_batch()
+
+    def next_awake(self) -> datetime:
+        return AT_ONCE  # the hub paces
+
+    def close(self) -> None:
+        self._source.stop_reading()
+
+
+def reached(lane: Lane) -> Reached:
+    """How far a lane was given, with what an earlier owner left open and is not given again yet."""
+    place = lane.place()
+    still = tuple(sorted(offset for offset in lane.open if offset >= place.next_offset))
+    return Reached(max(place.next_offset, lane.answered_from), place.since_ms, still, place.ahead)
+
+
+def lane_at(topic: str, number: int, at: Reached, end: int, first: int | None = None) -> Lane:
+    """A log to be read on from a place, or from `first` on, silently up to the place."""
+    begins = at.first if first is None else min(first, at.first)
+    return Lane(topic, number, begins, end, at.next_offset, at.since_ms, frozenset(at.ahead), frozenset(at.open))

@@ -1,0 +1,140 @@
+"""Where output topics end, and what stands at their ends."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.messages import time_ms
+from recallflow.connectors.kafka.patience import OUTAGE_S
+from recallflow.connectors.kafka.place import Tails
+from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, TopicReader
+
+ASK_EVERY_S = 1.0
+ASK_S = 5.0
+SKEW_MS = 300_000  # between clocks of machines
+
+_log = logging.getLogger(__name__)
+
+
+class Ends:
+    """Asks, again and again, where each partition of some topics ends: what is sent later stands behind that."""
+
+    def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
+        self.topics = tuple(topics)
+        self._options = options
+        self._admin = AdminClient(options.admin())
+        self._found: tuple[Tails, int] = ({}, 0)
+        self._stopping = threading.Event()
+
+    def latest(self) -> tuple[Tails, int]:
+        """By topic and partition, where it ended at some moment before now, and when that was (epoch ms)."""
+        return self._found
+
+    def ask(self) -> Tails:
+        """Where they end now. Raises SourceError or KafkaException."""
+        at_ms = time.time_ns() // 1_000_000
+        with TopicReader(self._options) as reader:
+            wanted = [
+                TopicPartition(topic, number)
+                for topic, numbers in reader.partitions(self.topics).items()
+                for number in numbers
+            ]
+        ends = self._ends(wanted)
+        self._found = ends, at_ms
+        return ends
+
+    def at(self, at_ms: int) -> Tails:
+        """From where all that was sent after a time stands, whoever's clock it is. Raises SourceError."""
+        since_ms = max(0, at_ms - SKEW_MS)
+        with TopicReader(self._options, UNCOMMITTED) as reader:
+            return {
+                topic: {number: reader.offset_at(topic, number, since_ms) for number in numbers}
+                for topic, numbers in reader.partitions(self.topics).items()
+            }
+
+    def lost(self, begin: Tails, at_ms: int) -> str | None:
+        """The first partition of which records behind `begin` are gone, unless what is left is from before `at_ms`:
+        then the gone ones were older still."""
+        with TopicReader(self._options, TAIL) as reader:
+            for (topic, number), (low, high) in reader.spans([*begin]).items():
+                if not 0 < begin[topic].get(number, low) < low:
+                    continue
+                first = next(reader.read_to_end(topic, number, low), None) if low < high else None
+                if first is None or time_ms(first) >= at_ms:
+                    return f"{topic}:{number}"
+        return None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Asks on a thread of its own. What brokers cannot say now stays as it was: it is right, and long ago."""
+        thread = threading.Thread(target=self._run, daemon=True, name="recallflow-ends")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(ASK_EVERY_S):
+            try:
+                at_ms, ends = time.time_ns() // 1_000_000, self._found[0]
+                parts = [TopicPartition(topic, number) for topic, numbers in ends.items() for number in numbers]
+                self._found = self._ends(parts), at_ms
+            except KafkaException:
+                continue
+
+    def _ends(self, parts: Collection[TopicPartition]) -> Tails:
+        asked = self._admin.list_offsets(
+            dict.fromkeys(parts, OffsetSpec.latest()),
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=ASK_S,
+        )
+        ends: dict[str, dict[int, int]] = {}
+        for part, future in asked.items():
+            ends.setdefault(part.topic, {})[part.partition] = future.result().offset
+        return ends
+
+
+def read_tails(
+    options: KafkaOptions, begin: Tails, end: Tails, stopping: threading.Event, see: Callable[[Any], None]
+) -> None:
+    """Shows every record between two places of each partition. Raises SourceError."""
+    spans = {
+        (topic, number): (begin[topic][number], last)
+        for topic, lasts in end.items()
+        for number, last in lasts.items()
+        if topic in begin and begin[topic].get(number, last) < last
+    }
+    if not spans:
+        return
+    with TopicReader(options, TAIL, give_up_s=OUTAGE_S, stopping=stopping) as reader:
+        for (topic, number), (first, _) in spans.items():
+            reader.add(topic, number, first)
+        left = dict(spans)
+        while left and not stopping.is_set():
+            messages = reader.read_many()
+            for message in messages:
+                part = message.topic(), message.partition()
+                if part in left and message.offset() >= left[part][1] - 1:
+                    del left[part]
+                see(message)
+            for part in reader.ended():
+                left.pop(part, None)
+
+
+def earliest(tails: Sequence[Tails], ends: Mapping[str, Mapping[int, int]]) -> Tails:
+    """From where all of these tails are read. A partition that one of them does not name is read from its beginning:
+    it came later."""
+    return {
+        topic: {number: min((one.get(topic, {}).get(number, 0) for one in tails), default=last)
+                for number, last in lasts.items()}
+        for topic, lasts in ends.items()
+    }  # fmt: skip

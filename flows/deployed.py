@@ -1,0 +1,35 @@
+"""What is known of a deployment before this process is part of it: what its consumer group keeps."""
+
+from typing import NamedTuple
+
+from confluent_kafka import TopicPartition
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.place import Place
+from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
+from recallflow.errors import UsageError
+from recallflow.flows.topics import Topics
+
+
+class Deployed(NamedTuple):
+    """`partitions`: of the deployment's state, for ever; `is_new`: nobody ever had a partition of it, as far as is
+    known."""
+
+    partitions: int
+    is_new: bool
+
+
+def deployed(options: KafkaOptions, name: str, topics: Topics) -> Deployed:
+    """Asks the brokers. Raises SourceError, and UsageError where topics do not go together."""
+    with TopicReader(options, {"group.id": name}) as reader:
+        counts = {topic: len(numbers) for topic, numbers in reader.partitions((topics.memory, topics.queries)).items()}
+        memory, queries = counts[topics.memory], counts[topics.queries]
+        if queries != memory:
+            raise UsageError(
+                f"{topics.memory} has {memory} partitions and {topics.queries} {queries}: a user's memories and queries "
+                "are read by one process, so give both as many (kafka-topics.sh --alter --partitions)"
+            )
+        wanted = [TopicPartition(topics.memory, number) for number in range(memory)]
+        kept = reader.ask(lambda: reader.consumer.committed(wanted, timeout=ASK_S))
+    texts = [one.metadata for one in kept if one.offset >= 0 and one.metadata]
+    return Deployed(Place.decode(texts[0]).partitions if texts else memory, is_new=not texts)

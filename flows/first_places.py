@@ -1,0 +1,61 @@
+"""Where partitions begin whose place nobody knows: in a new deployment, or where Kafka forgot its offsets and the folders
+are gone.
+
+What was sent says what is done. Far back all of it is: silently up to there. Near the last record that anything was
+sent for, an earlier engine had sent some outputs and not others, so each is compared. Where nothing was ever sent, memory
+is read from its beginning and queries from their end: nobody waits for an answer from before there was an engine.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.place import Place, Reached
+from recallflow.connectors.kafka.tails import Ends
+from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.flows.sent import Sent, sent_before
+from recallflow.flows.topics import Topics
+from recallflow.state.directory import StateDirectory
+
+_log = logging.getLogger(__name__)
+
+
+def first_places(
+    options: KafkaOptions,
+    topics: Topics,
+    ends: Ends,
+    directory: StateDirectory,
+    numbers: Collection[int],
+    writer: str,
+    *,
+    is_new: bool,
+) -> dict[int, Place]:
+    """A place for each of the partitions. `is_new`: nobody knows any place of the deployment; otherwise these were
+    added to its topics, and are read from their beginning. Raises SourceError."""
+    outputs = [topic for topic in ends.topics if topic != topics.control]
+    memory = sent_before(options, topics.memory, outputs) if is_new else Sent({}, {})
+    queries = sent_before(options, topics.queries, outputs) if is_new else Sent({}, {})
+    now, at_ms = ends.latest()
+    tails = {
+        topic: {number: _least(f"{topic}:{number:05d}", memory, queries, end) for number, end in lasts.items()}
+        for topic, lasts in now.items()
+    }
+    places: dict[int, Place] = {}
+    with TopicReader(options) as reader:
+        for number in numbers:
+            low = reader.span(topics.memory, number)[0]
+            first, last = reader.span(topics.queries, number)
+            asked = queries.below.get(f"{topics.queries}:{number}", last if is_new else first)
+            known = memory.below.get(f"{topics.memory}:{number}", low)
+            places[number] = Place(
+                Reached(max(low, known)), Reached(max(first, asked)), directory.fingerprint.partitions, tails, at_ms,
+                writer=writer,
+            )  # fmt: skip
+    for source, offset in ((memory.below | queries.below) if is_new else {}).items():
+        _log.info("%s: what comes of records below offset %d was sent before, and is not sent again", source, offset)
+    return places
+
+
+def _least(part: str, memory: Sent, queries: Sent, end: int) -> int:
+    found: Mapping[str, int] = memory.tails
+    return min(found.get(part, end), queries.tails.get(part, end))

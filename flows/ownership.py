@@ -1,0 +1,242 @@
+"""What happens where a partition comes to this process, and where it goes: between the consumer group, which says whose
+it is, and the dataflow, which has its records applied and answered.
+
+A partition that comes is gone on with from its place: memory from the first record that is not applied in its folder,
+silently up to the place; queries from the first that is not done. What was sent for them already is looked up in the
+tails of the output topics. Where nobody knows its place, all outputs are looked through (`sent.py`).
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.delivery import Sent
+from recallflow.connectors.kafka.hub import WAYS, gone
+from recallflow.connectors.kafka.membership import Committed
+from recallflow.connectors.kafka.outgoing import Identity, identity_of
+from recallflow.connectors.kafka.owned import Given, OwnedSource, lane_at
+from recallflow.connectors.kafka.place import Place, Reached, Tails
+from recallflow.connectors.kafka.tails import Ends, earliest, read_tails
+from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.connectors.kafka.turns import Turns
+from recallflow.errors import OutputsGone, SourceError
+from recallflow.flows.first_places import first_places
+from recallflow.flows.topics import Topics
+from recallflow.outputs import Marked
+from recallflow.records import Position
+from recallflow.state.directory import StateDirectory
+
+HAND_OVER_S = 60.0  # what is under way for a partition is delivered by then, or is somebody else's to deliver
+
+_log = logging.getLogger(__name__)
+
+
+class Ownership:
+    """The partitions of one process. `gain` and `give_up` are called by the membership, `marked` by the sink."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        topics: Topics,
+        directory: StateDirectory,
+        source: OwnedSource,
+        sent: Sent,
+        ends: Ends,
+        commit: Callable[[Mapping[int, Committed]], None],
+        *,
+        is_new: bool,
+        writer: str,
+        give_up_unanswered: bool = False,
+        accept_repeats: bool = False,
+    ) -> None:
+        """`commit`: has the group keep places. `is_new`: it keeps none yet. `writer`: who we are, in them. `give_up_unanswered`: queries that are
+        gone from their topic are done without. `accept_repeats`: outputs may come twice where those before are gone."""
+        self._options, self._topics, self._directory = options, topics, directory
+        self._source, self._sent, self._ends, self._commit = source, sent, ends, commit
+        self._is_new, self._writer = is_new, writer
+        self._give_up_unanswered, self._accept_repeats = give_up_unanswered, accept_repeats
+        self._places: dict[int, Place] = {}
+        self._handed: dict[int, threading.Event] = {}
+        self._tails: dict[int, Tails] = {}  # from where what was sent before we came is still to be found
+        self._error: Exception | None = None
+        self._over = False  # the dataflow has ended
+        self._stopping = source.stopping
+        self._moving = ThreadPoolExecutor(1, "recallflow-moving")
+
+    def failure(self) -> Exception | None:
+        """Why a partition could not be taken."""
+        return self._error
+
+    def end(self) -> None:
+        """The dataflow has ended: nothing more is handed over."""
+        self._over = True
+        for handed in [*self._handed.values()]:
+            handed.set()
+        self._moving.shutdown()
+
+    # ------------------------------------------------------------------ for the membership
+
+    def gain(self, places: Mapping[int, str | None]) -> None:
+        """Partitions are ours; `places`: what stands beside their committed offsets. Returns at once."""
+        self._moving.submit(self._keeping_failures, self._take, dict(places))
+
+    def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
+        """Returns where the partitions are, once nothing of theirs is under way any more."""
+        if not self._over:
+            left: Future[None] = self._moving.submit(self._keeping_failures, self._leave, [*partitions])
+            left.result()
+            for number in partitions:
+                if (handed := self._handed.get(number)) is not None:
+                    handed.wait(HAND_OVER_S)
+        known = {number: self._places.pop(number, None) for number in partitions}
+        for number in partitions:
+            self._handed.pop(number, None)
+        return {number: committed(place) for number, place in known.items() if place is not None}
+
+    def _keeping_failures(self, step: Callable[..., None], *arguments: Any) -> None:
+        try:
+            step(*arguments)
+        except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
+            self._error = error
+
+    def _take(self, texts: dict[int, str | None]) -> None:
+        """Opens partitions, each at its place."""
+        ends = self._ends.ask()
+        places = {number: self._known(number, text) for number, text in texts.items()}
+        unknown = [number for number, place in places.items() if place is None]
+        if unknown:
+            found = first_places(self._options, self._topics, self._ends, self._directory, unknown, self._writer, is_new=self._is_new)
+            self._commit({number: committed(place) for number, place in found.items()})
+            places |= found
+        settled = {number: place for number, place in places.items() if place is not None}
+        identities = self._sent_before(settled, ends)
+        with TopicReader(self._options) as reader:
+            for number, place in settled.items():
+                self._open(reader, number, place, identities.get(number, set()))
+
+    def _known(self, number: int, text: str | None) -> Place | None:
+        """A partition's place, as the group knows it, or else its folder."""
+        if text:
+            return Place.decode(text)
+        kept = self._directory.partition(number).place
+        return None if kept is None else Place.decode(kept)
+
+    def _open(self, reader: TopicReader, number: int, place: Place, sent: set[Identity]) -> None:
+        applied = self._directory.partition(number).applied.get(f"{self._topics.memory}:{number}", -1)
+        memory = self._lane(reader, self._topics.memory, number, place.memory, min(place.memory.first, applied + 1))
+        queries = self._lane(reader, self._topics.queries, number, place.queries, place.queries.first)
+        queries.queue = Turns(place.queries.ahead)
+        self._places[number], self._tails[number] = place, place.tails
+        self._handed[number] = threading.Event()
+        self._sent.learn(number, sent)
+        self._source.own(number, memory, queries)
+
+    def _lane(self, reader: TopicReader, topic: str, number: int, at: Reached, first: int) -> Any:
+        low, high = reader.span(topic, number)
+        of_queries = topic == self._topics.queries
+        if first < low and of_queries and self._give_up_unanswered:
+            _log.warning("%s:%d: %d queries are gone from the topic and given up", topic, number, low - first)
+            at, first = Reached(max(at.next_offset, low), at.since_ms, tuple(o for o in at.open if o >= low)), low
+        if first < low:
+            way = WAYS.queries if of_queries else WAYS.memories
+            raise SourceError(gone(f"{topic}:{number}", f"{low - first} records from offset {first} on are", way))
+        if at.next_offset > high:
+            raise SourceError(
+                f"{topic}:{number} ends at offset {high}, and we were at {at.next_offset}: the topic was made anew. "
+                "Start another deployment (--deployment) with another state directory"
+            )
+        return lane_at(topic, number, at, high, first)
+
+    def _leave(self, partitions: list[int]) -> None:
+        self._source.give_up([number for number in partitions if number in self._handed])
+
+    # ------------------------------------------------------------------ what was sent before
+
+    def _sent_before(self, places: Mapping[int, Place], ends: Tails) -> dict[int, set[Identity]]:
+        """By partition, the identities of outputs that stand in the tails, of records that are not done."""
+        unclean = {number: place for number, place in places.items() if not place.clean}
+        if not unclean:
+            return {}
+        begin = earliest([self._tails_of(place) for place in unclean.values()], ends)
+        self._check_there(begin, unclean)
+        found: dict[int, set[Identity]] = {}
+
+        def see(message: Any) -> None:
+            for identity in identity_of(message):
+                try:
+                    position = Position.parse(identity[0].decode())
+                except ValueError:  # of somebody else's making
+                    continue
+                place = unclean.get(position.partition)
+                if place is not None and not self._is_done(place, position):
+                    found.setdefault(position.partition, set()).add(identity)
+
+        read_tails(self._options, begin, ends, self._stopping, see)
+        return found
+
+    def _tails_of(self, place: Place) -> Tails:
+        """Those that a place names, or else by its time."""
+        return place.tails or self._ends.at(place.at_ms)
+
+    def _check_there(self, begin: Tails, places: Mapping[int, Place]) -> None:
+        """Raises OutputsGone where retention took what may have been sent since a place, and something is to be done
+        since then."""
+        if self._accept_repeats or (lost := self._ends.lost(begin, min(one.at_ms for one in places.values()))) is None:
+            return
+        raise OutputsGone(
+            f"{lost} lacks outputs from after the last mark: what comes of records since then may be sent again. "
+            "Restore nothing, and let them come twice: recallflow run --accept-repeats"
+        )
+
+    def _is_done(self, place: Place, position: Position) -> bool:
+        """Whether what comes of a record is not looked for."""
+        if position.topic == self._topics.memory:
+            return position.offset < place.memory.first
+        return position.topic != self._topics.queries or place.queries.is_done(position.offset)
+
+    # ------------------------------------------------------------------ for the sink
+
+    def marked(self, marks: Collection[Marked]) -> None:
+        """All that comes before these marks is delivered."""
+        known: dict[int, Committed] = {}
+        for mark in marks:
+            place = self._place(mark, self._source.given(mark.partition, mark.number))
+            self._places[mark.partition] = place
+            if mark.last:
+                self._handed[mark.partition].set()
+            else:
+                self._source.keep(mark.partition, place.encode(), open_left=any(mark.open.values()))
+                known[mark.partition] = committed(place)
+        if known:
+            self._commit(known)
+
+    def _place(self, mark: Marked, given: Given) -> Place:
+        """Where a partition is, from what was given of it up to a mark and what was not through by then."""
+        before = self._places[mark.partition]
+        held = mark.open.get(f"{self._topics.memory}:{mark.partition}", ())
+        memory = given.memory._replace(
+            next_offset=max(before.memory.next_offset, min((given.memory.next_offset, *held))), open=(), ahead=()
+        )
+        asked = mark.open.get(f"{self._topics.queries}:{mark.partition}", ())
+        still = tuple(sorted({*given.queries.open, *asked}))
+        ahead = tuple(offset for offset in given.queries.ahead if offset not in asked)
+        place = Place(
+            memory, given.queries._replace(open=still, ahead=ahead), before.partitions, given.tails, given.tails_ms,
+            writer=self._writer,
+        )  # fmt: skip
+        if self._sent.left(mark.partition, lambda position: self._is_done(place, position)):
+            return Place(
+                place.memory, place.queries, place.partitions, self._tails[mark.partition], before.at_ms,
+                writer=self._writer,
+            )  # fmt: skip
+        if mark.last:
+            return Place(place.memory, place.queries, place.partitions, clean=True, writer=self._writer)
+        return place
+
+
+def committed(place: Place) -> Committed:
+    """A place as the group keeps it."""
+    return Committed(place.memory.first, place.queries.first, place.text())
