@@ -24,6 +24,7 @@ from recallflow.flows.security_settings import AuthSettings, EncryptionSettings
 from recallflow.flows.serve_settings import PORT_MAX, ServeSettings
 from recallflow.flows.settings import Settings, refuse_unless
 from recallflow.flows.topics import Topics
+from recallflow.ranges import parse_ranges
 from recallflow.records import Position
 from recallflow.supervised import MEMBER_VARIABLE
 

@@ -26,8 +26,8 @@ def deployed(options: KafkaOptions, name: str, topics: Topics) -> Deployed:
         memory, queries = counts[topics.memory], counts[topics.queries]
         if queries != memory:
             raise UsageError(
-                f"{topics.memory} has {memory} partitions and {topics.queries} {queries}: a user's memories and queries "
-                "are read by one process, so give both as many (kafka-topics.sh --alter --partitions)"
+                f"{topics.memory} has {memory} partitions and {topics.queries} {queries}: a user's memories and "
+                "queries are read by one process, so give both as many (kafka-topics.sh --alter --partitions)"
             )
         wanted = [TopicPartition(topics.memory, number) for number in range(memory)]
         kept = reader.ask(lambda: reader.consumer.committed(wanted, timeout=ASK_S))

@@ -1,9 +1,10 @@
-"""Where partitions begin whose place nobody knows: in a new deployment, or where Kafka forgot its offsets and the folders
-are gone.
+"""Where partitions begin whose place nobody knows: in a new deployment, or where Kafka forgot its offsets and the
+folders are gone.
 
 What was sent says what is done. Far back all of it is: silently up to there. Near the last record that anything was
-sent for, an earlier engine had sent some outputs and not others, so each is compared. Where nothing was ever sent, memory
-is read from its beginning and queries from their end: nobody waits for an answer from before there was an engine.
+sent for, an earlier engine had sent some outputs and not others, so each is compared. Where nothing was ever sent,
+memory is read from its beginning and queries from their end: nobody waits for an answer from before there was an
+engine.
 """
 
 import logging

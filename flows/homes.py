@@ -12,8 +12,8 @@ _log = logging.getLogger(__name__)
 
 
 class Homes:
-    """Finds records that lie elsewhere, counts them by reason, and warns of the first. A key is `tenant_id/user_id`; its
-    partition is the one that Java producers choose (murmur2), and those made with librdkafka only with
+    """Finds records that lie elsewhere, counts them by reason, and warns of the first. A key is `tenant_id/user_id`;
+    its partition is the one that Java producers choose (murmur2), and those made with librdkafka only with
     `partitioner=murmur2_random`."""
 
     def __init__(self, partitions: int) -> None:
@@ -40,8 +40,8 @@ class Homes:
         if not self.counts:
             _log.warning(
                 "%s: %s: it is sent on to its owner's partition, which costs a second way through the log. Key records "
-                "tenant_id/user_id, and set partitioner=murmur2_random in producers made with librdkafka; reported once, "
-                "counted as recallflow_misplaced_records_total",
+                "tenant_id/user_id, and set partitioner=murmur2_random in producers made with librdkafka; reported "
+                "once, counted as recallflow_misplaced_records_total",
                 item.record.position,
                 reason.replace("_", " "),
             )

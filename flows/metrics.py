@@ -15,8 +15,8 @@ from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.llm import Meter
-from recallflow.flows.homes import REASONS, Homes
 from recallflow.flows.engine_metrics import counter, gauge, output_metrics, state_metrics
+from recallflow.flows.homes import REASONS, Homes
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.machine_metrics import presence, registry_of
 from recallflow.flows.model_metrics import model_metrics

@@ -14,8 +14,8 @@ from typing import Any
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.delivery import Sent
+from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.hub import WAYS, gone
-from recallflow.connectors.kafka.membership import Committed
 from recallflow.connectors.kafka.outgoing import Identity, identity_of
 from recallflow.connectors.kafka.owned import Given, OwnedSource, lane_at
 from recallflow.connectors.kafka.place import Place, Reached, Tails
@@ -52,8 +52,9 @@ class Ownership:
         give_up_unanswered: bool = False,
         accept_repeats: bool = False,
     ) -> None:
-        """`commit`: has the group keep places. `is_new`: it keeps none yet. `writer`: who we are, in them. `give_up_unanswered`: queries that are
-        gone from their topic are done without. `accept_repeats`: outputs may come twice where those before are gone."""
+        """`commit`: has the group keep places. `is_new`: it keeps none yet. `writer`: who we are, in them.
+        `give_up_unanswered`: queries that are gone from their topic are done without. `accept_repeats`: outputs may
+        come twice where those before are gone."""
         self._options, self._topics, self._directory = options, topics, directory
         self._source, self._sent, self._ends, self._commit = source, sent, ends, commit
         self._is_new, self._writer = is_new, writer
@@ -108,7 +109,9 @@ class Ownership:
         places = {number: self._known(number, text) for number, text in texts.items()}
         unknown = [number for number, place in places.items() if place is None]
         if unknown:
-            found = first_places(self._options, self._topics, self._ends, self._directory, unknown, self._writer, is_new=self._is_new)
+            found = first_places(
+                self._options, self._topics, self._ends, self._directory, unknown, self._writer, is_new=self._is_new
+            )
             self._commit({number: committed(place) for number, place in found.items()})
             places |= found
         settled = {number: place for number, place in places.items() if place is not None}

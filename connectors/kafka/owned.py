@@ -1,8 +1,8 @@
 """The source of a process that has some of the partitions, now these and then those: records of the partitions that it
 has, and turns, which say which those are and up to where all was given.
 
-It is one part: Bytewax's own parts are fixed as long as a dataflow runs, and a partition comes and goes while the others
-go on.
+It is one part: Bytewax's own parts are fixed as long as a dataflow runs, and a partition comes and goes while the
+others go on.
 """
 
 import logging
@@ -73,9 +73,9 @@ class OwnedSource(DynamicSource[Record | Completion | Turn]):
         closing: Closing | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`mark_s`: so often each partition is marked. `tails`: where output topics ended at some moment before now, and
-        when that was. `completions`: calls of models that end are emitted as well. `failure`: what else has failed that
-        the source cannot go on without."""
+        """`mark_s`: so often each partition is marked. `tails`: where output topics ended at some moment before now,
+        and when that was. `completions`: calls of models that end are emitted as well. `failure`: what else has failed
+        that the source cannot go on without."""
         self.topics = (memory_topic, query_topic)
         self.progress = Progress()
         self.catch_up = catch_up or CatchUp()

@@ -1,7 +1,7 @@
 """How far a partition is, in few words: what whoever has it next goes on from.
 
-It stands beside the offsets that the consumer group commits, which Kafka keeps for us, and in the partition's folder, as
-Kafka forgets offsets of a group that is away for long.
+It stands beside the offsets that the consumer group commits, which Kafka keeps for us, and in the partition's folder,
+as Kafka forgets offsets of a group that is away for long.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,8 +17,8 @@ Tails = Mapping[str, Mapping[int, int]]  # output topic → partition → an off
 
 
 class Reached(NamedTuple):
-    """How far one log is. Everything below `next_offset` is done, but for what is `open`; so is what was done `ahead` of
-    its turn. `since_ms`: when the record before was appended, 0 where nobody knows."""
+    """How far one log is. Everything below `next_offset` is done, but for what is `open`; so is what was done `ahead`
+    of its turn. `since_ms`: when the record before was appended, 0 where nobody knows."""
 
     next_offset: int
     since_ms: int = 0
@@ -39,9 +39,9 @@ class Reached(NamedTuple):
 class Place:
     """How far a partition is: in its memories, of which nothing is open, and in its queries.
 
-    `tails`: what was sent for records that are not done stands there in output partitions, or behind; in one that is not
-    named, anywhere. `at_ms`: when that was found out, by the writer's clock. `clean`: nothing was sent for any of them.
-    `writer`: the directory of whoever wrote this; `partitions`: of the deployment's state.
+    `tails`: what was sent for records that are not done stands there in output partitions, or behind; in one that is
+    not named, anywhere. `at_ms`: when that was found out, by the writer's clock. `clean`: nothing was sent for any of
+    them. `writer`: the directory of whoever wrote this; `partitions`: of the deployment's state.
     """
 
     memory: Reached
@@ -56,8 +56,8 @@ class Place:
         """All of it, as a partition's folder keeps it."""
         return orjson.dumps(
             {
-                "memory": self.memory,
-                "queries": self.queries,
+                "memory": tuple(self.memory),
+                "queries": tuple(self.queries),
                 "partitions": self.partitions,
                 "tails": {topic: _spread(offsets) for topic, offsets in self.tails.items()},
                 "at_ms": self.at_ms,

@@ -92,8 +92,9 @@ class Ends:
                 continue
 
     def _ends(self, parts: Collection[TopicPartition]) -> Tails:
+        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = self._admin.list_offsets(
-            dict.fromkeys(parts, OffsetSpec.latest()),
+            dict.fromkeys(parts, latest),
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=ASK_S,
         )

@@ -22,7 +22,7 @@ SHOWN = ("run.metrics_host", "run.metrics_port", "run.serve_while_catching_up", 
 
 RUN = (
     *(*ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", *ENRICHMENT, *PACE),
-    *(*TOPICS, "topics.audit", "topics.replies", *DEPLOYMENT, *MEMBERS, *SHOWN),
+    *(*TOPICS, "topics.audit", "topics.replies", *DEPLOYMENT, *MEMBERS, *ANSWERED, *SHOWN),
 )
 
 

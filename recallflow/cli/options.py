@@ -72,7 +72,9 @@ FLAGS = {
     "engine.epoch_ms": Flag("--epoch-ms", "MS", "time between two snapshots", "500"),
     "run.processes": Flag("--processes", "N", "members that share the work; auto: one a CPU", "1"),
     "run.workers": Flag("--workers", "N", "threads of the dataflow", "1"),
-    "run.deployment": Flag("--deployment", "NAME", "whose members share its partitions (default: recallflow-MEMORY_TOPIC)"),
+    "run.deployment": Flag(
+        "--deployment", "NAME", "whose members share its partitions (default: recallflow-MEMORY_TOPIC)"
+    ),
     "run.session_timeout_s": Flag("--session-timeout-s", "S", "silence after which another may take over", "45"),
     "run.own": Flag("--own", "PARTITIONS", "partitions to work on, as 0-7, where the group is not to assign them"),
     "run.instance_id": Flag("--instance-id", "NAME", "partitions are kept for this name while it restarts"),

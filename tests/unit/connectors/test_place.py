@@ -1,0 +1,49 @@
+"""A partition's place: what it says is what whoever has the partition next finds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.connectors.kafka.place import TEXT_MOST, Place, Reached
+
+OFFSET = st.integers(0, 2**48)
+OFFSETS = st.lists(OFFSET, max_size=50).map(lambda found: tuple(sorted({*found})))
+REACHED = st.builds(Reached, OFFSET, OFFSET, OFFSETS, OFFSETS)
+TAILS = st.dictionaries(st.text("abc.", min_size=1, max_size=8), st.dictionaries(st.integers(0, 30), OFFSET))
+PLACES = st.builds(Place, REACHED, REACHED, st.integers(1, 1000), TAILS, OFFSET, st.booleans(), st.text(max_size=20))
+
+
+def without_empty(place: Place) -> Place:
+    """A topic of which no partition is known says nothing."""
+    tails = {topic: numbers for topic, numbers in place.tails.items() if numbers}
+    return Place(place.memory, place.queries, place.partitions, tails, place.at_ms, place.clean, place.writer)
+
+
+@given(PLACES)
+def test_a_place_is_read_as_it_was_written(place: Place) -> None:
+    assert without_empty(Place.decode(place.encode())) == without_empty(place)
+
+
+@given(PLACES, st.lists(OFFSET, max_size=2_000).map(lambda found: tuple(sorted({*found}))))
+def test_beside_an_offset_there_is_as_much_of_it_as_loses_nothing(place: Place, still: tuple[int, ...]) -> None:
+    queries = place.queries._replace(open=still)
+    place = Place(place.memory._replace(open=(), ahead=()), queries, 16, place.tails, place.at_ms, False, "d")
+    text = place.text()
+    told = Place.decode(text)
+    assert len(text) <= TEXT_MOST
+    assert told.memory == place.memory
+    for offset in still:
+        assert not told.queries.is_done(offset)
+    assert told.tails in ({}, place.tails) or without_empty(told).tails == without_empty(place).tails
+
+
+def test_what_is_done_is_below_or_ahead_and_not_open() -> None:
+    at = Reached(10, 0, (3, 5), (12,))
+    assert at.first == 3
+    assert [offset for offset in range(14) if at.is_done(offset)] == [0, 1, 2, 4, 6, 7, 8, 9, 12]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"memory":[1]}', "recallflow"])
+def test_what_is_no_place_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="not a place"):
+        Place.decode(text)
