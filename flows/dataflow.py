@@ -70,7 +70,8 @@ def _drop_uncommitted(store: Path) -> None:
 
 def run_dataflow(flow: Dataflow, settings: Settings, workers: int, recovery: RecoveryConfig | None) -> None:
     """Runs a dataflow to its end. Raises what went wrong as it is, without what Bytewax wraps around it."""
-    epoch = timedelta(milliseconds=settings.epoch_ms)
+    # Where nothing is kept of an epoch, its end would only cost a snapshot of everything.
+    epoch = timedelta(days=1) if recovery is None else timedelta(milliseconds=settings.epoch_ms)
     with computing():
         try:
             cli_main(flow, workers_per_process=workers, epoch_interval=epoch, recovery_config=recovery)

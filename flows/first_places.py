@@ -33,10 +33,10 @@ def first_places(
 ) -> dict[int, Place]:
     """A place for each of the partitions. `is_new`: nobody knows any place of the deployment; otherwise these were
     added to its topics, and are read from their beginning. Raises SourceError."""
-    outputs = [topic for topic in ends.topics if topic != topics.control]
+    now, at_ms = ends.latest()
+    outputs = [topic for topic, lasts in now.items() if topic != topics.control and any(lasts.values())]
     memory = sent_before(options, topics.memory, outputs) if is_new else Sent({}, {})
     queries = sent_before(options, topics.queries, outputs) if is_new else Sent({}, {})
-    now, at_ms = ends.latest()
     tails = {
         topic: {number: _least(f"{topic}:{number:05d}", memory, queries, end) for number, end in lasts.items()}
         for topic, lasts in now.items()

@@ -165,7 +165,7 @@ class KafkaFlow:
         )
         catch_up, watch, homes = CatchUp(), Watch(ask, there), Homes(found.partitions)
         stamped = stamped_by_log(self.options, inputs)
-        ends, sent = Ends(self.options, outputs), Sent()
+        ends, sent = Ends(self.options, {topic: there[topic].partitions for topic in outputs}), Sent()
         ends.ask()
         stack.enter_context(ends.running())
         connection = stack.enter_context(closing(Connection(self.options, self.topics.memory, catch_up)))

@@ -15,7 +15,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.messages import time_ms
 from recallflow.connectors.kafka.outgoing import identity_of
 from recallflow.connectors.kafka.partitions import part_name
-from recallflow.connectors.kafka.topic_reader import UNCOMMITTED, NewConsumer, TopicReader
+from recallflow.connectors.kafka.topic_reader import TAIL, NewConsumer, TopicReader
 from recallflow.records import Position
 
 COMPARED = 20_000  # records before the last one that anything was sent for
@@ -43,7 +43,7 @@ def sent_before(
     """Reads the topics of `outputs`, from when on `topic` begins. Raises SourceError."""
     places: dict[str, dict[str, deque[tuple[int, int]]]] = {}  # part → source → offsets of a record, and its output
     last: dict[str, int] = defaultdict(lambda: -1)
-    with TopicReader(options, UNCOMMITTED, new_consumer=new_consumer) as reader:
+    with TopicReader(options, TAIL, new_consumer=new_consumer) as reader:
         sources = _sources(reader, topic)
         begins_ms = min((source.begins_ms for source in sources.values()), default=0)
         for (output, number), (_, high) in reader.spans(outputs).items() if sources else ():

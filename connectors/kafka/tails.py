@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,13 +11,16 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from recallflow.brokers.options import KafkaOptions
+from recallflow.brokers.trouble import passes
 from recallflow.connectors.kafka.messages import time_ms
-from recallflow.connectors.kafka.patience import OUTAGE_S
+from recallflow.connectors.kafka.patience import OUTAGE_S, Patience
 from recallflow.connectors.kafka.place import Tails
 from recallflow.connectors.kafka.topic_reader import TAIL, UNCOMMITTED, TopicReader
+from recallflow.errors import SourceError
 
 ASK_EVERY_S = 1.0
 ASK_S = 5.0
+PAUSE_S = 0.1
 SKEW_MS = 300_000  # between clocks of machines
 
 _log = logging.getLogger(__name__)
@@ -26,9 +29,11 @@ _log = logging.getLogger(__name__)
 class Ends:
     """Asks, again and again, where each partition of some topics ends: what is sent later stands behind that."""
 
-    def __init__(self, options: KafkaOptions, topics: Sequence[str]) -> None:
-        self.topics = tuple(topics)
+    def __init__(self, options: KafkaOptions, counts: Mapping[str, int]) -> None:
+        """`counts`: how many partitions each of the topics has."""
+        self.topics = tuple(counts)
         self._options = options
+        self._parts = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
         self._admin = AdminClient(options.admin())
         self._found: tuple[Tails, int] = ({}, 0)
         self._stopping = threading.Event()
@@ -38,17 +43,15 @@ class Ends:
         return self._found
 
     def ask(self) -> Tails:
-        """Where they end now. Raises SourceError or KafkaException."""
-        at_ms = time.time_ns() // 1_000_000
-        with TopicReader(self._options) as reader:
-            wanted = [
-                TopicPartition(topic, number)
-                for topic, numbers in reader.partitions(self.topics).items()
-                for number in numbers
-            ]
-        ends = self._ends(wanted)
-        self._found = ends, at_ms
-        return ends
+        """Where they end now. Raises SourceError."""
+        waiting = Patience(OUTAGE_S)
+        while True:
+            try:
+                return self._ask()
+            except KafkaException as error:
+                if not passes(error.args[0]) or waiting.ended():
+                    raise SourceError(f"cannot ask where output topics end: {error.args[0].str()}") from error
+            time.sleep(PAUSE_S)
 
     def at(self, at_ms: int) -> Tails:
         """From where all that was sent after a time stands, whoever's clock it is. Raises SourceError."""
@@ -85,22 +88,22 @@ class Ends:
     def _run(self) -> None:
         while not self._stopping.wait(ASK_EVERY_S):
             try:
-                at_ms, ends = time.time_ns() // 1_000_000, self._found[0]
-                parts = [TopicPartition(topic, number) for topic, numbers in ends.items() for number in numbers]
-                self._found = self._ends(parts), at_ms
+                self._ask()
             except KafkaException:
                 continue
 
-    def _ends(self, parts: Collection[TopicPartition]) -> Tails:
+    def _ask(self) -> Tails:
+        at_ms = time.time_ns() // 1_000_000
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = self._admin.list_offsets(
-            dict.fromkeys(parts, latest),
+            dict.fromkeys(self._parts, latest),
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=ASK_S,
         )
         ends: dict[str, dict[int, int]] = {}
         for part, future in asked.items():
             ends.setdefault(part.topic, {})[part.partition] = future.result().offset
+        self._found = ends, at_ms
         return ends
 
 

@@ -26,7 +26,7 @@ def test_a_place_is_read_as_it_was_written(place: Place) -> None:
 
 @given(PLACES, st.lists(OFFSET, max_size=2_000).map(lambda found: tuple(sorted({*found}))))
 def test_beside_an_offset_there_is_as_much_of_it_as_loses_nothing(place: Place, still: tuple[int, ...]) -> None:
-    queries = place.queries._replace(open=still)
+    queries = place.queries._replace(open=still, ahead=tuple(one for one in place.queries.ahead if one not in still))
     place = Place(place.memory._replace(open=(), ahead=()), queries, 16, place.tails, place.at_ms, False, "d")
     text = place.text()
     told = Place.decode(text)
