@@ -170,13 +170,15 @@ class KafkaFlow:
         stack.enter_context(ends.running())
         connection = stack.enter_context(closing(Connection(self.options, self.topics.memory, catch_up)))
         failures: list[Callable[[], Exception | None]] = [asked.table.failure, watch.failure]
+        completions = None if asked.models is None else asked.models.runtime.completions
         source = OwnedSource(
             self.options,
             *inputs,
             mark_s=self.settings.epoch_ms / 1000,
             tails=ends.latest,
             catch_up=catch_up,
-            completions=None if asked.models is None else asked.models.runtime.completions,
+            finished=list if completions is None else completions.pop_all,
+            wake=None if completions is None else completions.wake,
             failure=partial(_first, failures),
             closing=parts,
         )

@@ -13,9 +13,10 @@ from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.flows.cycles import look_for_cycles
 from recallflow.flows.journeys import Journeys
+from recallflow.marks import Mark, Open, Signal
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
-from recallflow.operators.events import Batch, Item, Mark, Open, Turn
+from recallflow.operators.events import Batch, Item
 from recallflow.operators.prepare import prepare
 from recallflow.operators.rules import Rules
 from recallflow.operators.snapshot import Snapshot, by_partition, key_of_partition
@@ -25,8 +26,8 @@ from recallflow.records import Record
 from recallflow.state.directory import StateDirectory
 
 BeforeApplied = Callable[[Sequence[Item]], list[Item]]
-Read = Record | Completion | Turn
-ToState = Batch | Completion | Turn
+Read = Record | Completion | Signal
+ToState = Batch | Completion | Signal
 
 
 def preparer(

@@ -122,26 +122,6 @@ class Batch(NamedTuple):
     items: list[Item]
 
 
-class Open(NamedTuple):
-    """From here on a state partition is this process's: its records follow."""
-
-    partition: int
-
-
-class Mark(NamedTuple):
-    """All records of a state partition that were given are before it: how far it is, is to be kept. `number`: of the
-    partition's marks, by which what was given is known; `place`: how far everybody knows it to be, encoded, None where
-    that did not change; `last`: the partition is given up here."""
-
-    partition: int
-    number: int
-    place: bytes | None = None
-    last: bool = False
-
-
-Turn = Open | Mark
-
-
 def key_of(item: Decoded) -> bytes:
     """The Kafka key of what comes out for an item: its record's own; where that has none, the owner's."""
     key = item.record.key

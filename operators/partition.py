@@ -7,9 +7,10 @@ from typing import Self
 from bytewax.operators import StatefulBatchLogic
 
 from recallflow.embedder import Embedder, TokenCounter
+from recallflow.marks import Mark, Open, Signal
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call import Completion
-from recallflow.operators.events import Batch, Mark, Open, Turn
+from recallflow.operators.events import Batch
 from recallflow.operators.rules import Rules
 from recallflow.operators.snapshot import Snapshot
 from recallflow.operators.step import Clocks, StateStep
@@ -17,7 +18,7 @@ from recallflow.outputs import Marked, Output
 from recallflow.state.directory import StateDirectory
 
 
-class PartitionLogic(StatefulBatchLogic[Batch | Completion | Turn, Output | Marked, Snapshot | None]):
+class PartitionLogic(StatefulBatchLogic[Batch | Completion | Signal, Output | Marked, Snapshot | None]):
     """One state partition's events in order. Bytewax does not say which partition it is: the step is opened with the
     snapshot, or when it is this process's turn, or else with the first batch."""
 
@@ -53,14 +54,14 @@ class PartitionLogic(StatefulBatchLogic[Batch | Completion | Turn, Output | Mark
         )
         return lambda resumed: cls(open_step, resumed)
 
-    def on_batch(self, values: list[Batch | Completion | Turn]) -> tuple[Iterable[Output | Marked], bool]:
+    def on_batch(self, values: list[Batch | Completion | Signal]) -> tuple[Iterable[Output | Marked], bool]:
         outputs: list[Output | Marked] = []
         given: list[Batch | Completion] = []
         for value in values:
             if isinstance(value, Open | Mark):
                 outputs += self._take(given)
                 given = []
-                outputs += self._turn(value)
+                outputs += self._obey(value)
             else:
                 given.append(value)
         outputs += self._take(given)
@@ -74,12 +75,12 @@ class PartitionLogic(StatefulBatchLogic[Batch | Completion | Turn, Output | Mark
             self._step = self._open_step(Snapshot.empty(batches[0].partition))
         return self._step.take(values) if values else []
 
-    def _turn(self, turn: Turn) -> list[Marked]:
-        if isinstance(turn, Open):
-            self._step = self._open_step(Snapshot.empty(turn.partition))
+    def _obey(self, signal: Signal) -> list[Marked]:
+        if isinstance(signal, Open):
+            self._step = self._open_step(Snapshot.empty(signal.partition))
             return []
-        marked = self._opened.mark(turn)
-        if turn.last:
+        marked = self._opened.mark(signal)
+        if signal.last:
             self._opened.close()
             self._step = None
         return [marked]

@@ -17,6 +17,7 @@ from typing import Self
 
 from recallflow.embedder import Embedder, TokenCounter
 from recallflow.errors import StateBehind
+from recallflow.marks import Mark, Signal
 from recallflow.operators import outbox
 from recallflow.operators.answers.answer import Answerer
 from recallflow.operators.answers.asides import Asides
@@ -24,7 +25,7 @@ from recallflow.operators.answers.models import Models
 from recallflow.operators.answers.queries import Queries
 from recallflow.operators.async_call import Completion
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Ask, Batch, Item, Mark, Misplaced, Refused, Turn, Write
+from recallflow.operators.events import Ask, Batch, Item, Misplaced, Refused, Write
 from recallflow.operators.graph.rollout import Expansions
 from recallflow.operators.large import Queue
 from recallflow.operators.prepare import prepare
@@ -108,7 +109,7 @@ class StateStep:
 
     # ------------------------------------------------------------------ batches
 
-    def take(self, values: Iterable[Batch | Completion | Turn]) -> list[Output]:
+    def take(self, values: Iterable[Batch | Completion | Signal]) -> list[Output]:
         """What comes for the state partition at a time: calls of models that have ended, and batches."""
         given = [*values]
         finished = [value.call for value in given if isinstance(value, Completion)]

@@ -1,5 +1,5 @@
 """The source of a process that has some of the partitions, now these and then those: records of the partitions that it
-has, and turns, which say which those are and up to where all was given.
+has, and signals, which say which those are and up to where all was given.
 
 It is one part: Bytewax's own parts are fixed as long as a dataflow runs, and a partition comes and goes while the
 others go on.
@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from bytewax.inputs import DynamicSource, StatelessSourcePartition
 from confluent_kafka import Consumer
@@ -24,8 +25,7 @@ from recallflow.connectors.kafka.order import Lane, Order
 from recallflow.connectors.kafka.place import Reached, Tails
 from recallflow.connectors.kafka.source import AT_ONCE, Progress, records_of
 from recallflow.connectors.kafka.topic_reader import NewConsumer
-from recallflow.operators.async_call import Completion, Completions
-from recallflow.operators.events import Mark, Open, Turn
+from recallflow.marks import Mark, Open, Signal
 from recallflow.records import Record
 
 IDLE_S = 10.0  # a partition of which nothing was given is marked this seldom
@@ -54,7 +54,7 @@ class _Owned:
     place: bytes | None = None  # what is to be kept with the state
 
 
-class OwnedSource(DynamicSource[Record | Completion | Turn]):
+class OwnedSource(DynamicSource[Any]):
     """Records of the memory topic and the query topic, of the partitions that `own` named and `give_up` did not."""
 
     def __init__(
@@ -66,7 +66,8 @@ class OwnedSource(DynamicSource[Record | Completion | Turn]):
         mark_s: float,
         tails: Callable[[], tuple[Tails, int]],
         catch_up: CatchUp | None = None,
-        completions: Completions | None = None,
+        finished: Callable[[], list[Any]] = list,
+        wake: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
         in_flight_max: int = IN_FLIGHT_MAX,
         new_consumer: NewConsumer = Consumer,
@@ -74,8 +75,8 @@ class OwnedSource(DynamicSource[Record | Completion | Turn]):
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`mark_s`: so often each partition is marked. `tails`: where output topics ended at some moment before now,
-        and when that was. `completions`: calls of models that end are emitted as well. `failure`: what else has failed
-        that the source cannot go on without."""
+        and when that was. `finished`: what else is to be emitted, which sets `wake`. `failure`: what else has
+        failed that the source cannot go on without."""
         self.topics = (memory_topic, query_topic)
         self.progress = Progress()
         self.catch_up = catch_up or CatchUp()
@@ -83,16 +84,16 @@ class OwnedSource(DynamicSource[Record | Completion | Turn]):
         self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run …
         self.given_before: dict[str, Collection[int]] = {}  # … and those behind it that are not
         self._mark_s, self._tails, self._clock_s = mark_s, tails, clock_s
-        self._completions, self._closing = completions, closing or Closing()
+        self._finished, self._closing = finished, closing or Closing()
         self._owned: dict[int, _Owned] = {}
         self._given: dict[tuple[int, int], Given] = {}
-        self._changes: deque[Callable[[], Iterator[Turn]]] = deque()
+        self._changes: deque[Callable[[], Iterator[Signal]]] = deque()
         order = Order(lambda: 0)
         self._hub = Hub(
             options,
             self.progress.in_flight,
             order,
-            None if completions is None else completions.wake,
+            wake,
             failure,
             in_order=False,
             in_flight_max=in_flight_max,
@@ -147,29 +148,26 @@ class OwnedSource(DynamicSource[Record | Completion | Turn]):
         self._began = True
         return OwnedPart(self)
 
-    def next_batch(self) -> list[Record | Completion | Turn]:
+    def next_batch(self) -> list[Any]:
         if self._ended:
             raise StopIteration
-        turns: list[Turn] = []
+        signals: list[Signal] = []
         while self._changes:
-            turns += self._changes.popleft()()
+            signals += self._changes.popleft()()
         if self.stopping.is_set():
             self._ended = True
-            turns += self._close([*self._owned])
-            return [*turns, *self._finished()]
+            signals += self._close([*self._owned])
+            return [*signals, *self._finished()]
         self._hub.begin("")
         read = self._records()
         finished = self._finished()
         marks = [*self._due()]
-        if not (read or turns or marks or finished):
+        if not (read or signals or marks or finished):
             self._hub.wait("")
-        return [*finished, *turns, *read, *marks]
+        return [*finished, *signals, *read, *marks]
 
     def stop_reading(self) -> None:
         self._closing(self._hub.remove_part)
-
-    def _finished(self) -> list[Completion]:
-        return [] if self._completions is None else self._completions.pop_all()
 
     def _records(self) -> list[Record]:
         """Queries first, then as many memory events as the hub allows."""
@@ -200,9 +198,9 @@ class OwnedSource(DynamicSource[Record | Completion | Turn]):
             self.catch_up.passed_over(lane.source, lane.reached)
         return records
 
-    # ------------------------------------------------------------------ turns
+    # ------------------------------------------------------------------ signals
 
-    def _open(self, partition: int, memory: Lane, queries: Lane) -> Iterator[Turn]:
+    def _open(self, partition: int, memory: Lane, queries: Lane) -> Iterator[Signal]:
         for lane, reader in ((queries, self._hub.queries), (memory, self._hub.memories)):
             self.first_offsets[lane.source] = lane.answered_from
             self.given_before[lane.source] = lane.given_before
@@ -213,7 +211,7 @@ class OwnedSource(DynamicSource[Record | Completion | Turn]):
         _log.info("partition %d is ours, from offset %d on", partition, memory.next_offset)
         yield Open(partition)
 
-    def _close(self, partitions: Collection[int]) -> Iterator[Turn]:
+    def _close(self, partitions: Collection[int]) -> Iterator[Signal]:
         for partition in partitions:
             if (owned := self._owned.get(partition)) is None:
                 continue
@@ -223,7 +221,7 @@ class OwnedSource(DynamicSource[Record | Completion | Turn]):
             yield self._mark(partition, owned, last=True)
             del self._owned[partition]
 
-    def _due(self) -> Iterator[Turn]:
+    def _due(self) -> Iterator[Signal]:
         now_s = self._clock_s()
         for partition, owned in self._owned.items():
             if now_s - owned.marked_s >= (self._mark_s if owned.moved else IDLE_S):
@@ -240,13 +238,13 @@ class OwnedSource(DynamicSource[Record | Completion | Turn]):
         return mark
 
 
-class OwnedPart(StatelessSourcePartition[Record | Completion | Turn]):
+class OwnedPart(StatelessSourcePartition[Any]):
     """All of it."""
 
     def __init__(self, source: OwnedSource) -> None:
         self._source = source
 
-    def next_batch(self) -> list[Record | Completion | Turn]:
+    def next_batch(self) -> list[Any]:
         return self._source.next_batch()
 
     def next_awake(self) -> datetime:
