@@ -59,7 +59,7 @@ class Harness:
         rules: Mapping[str, Any] | None = None,
         clocks: Clocks = CLOCKS,
         fallback: Embedder | None = None,
-        behind: Callable[[], str] = lambda: "",
+        behind: Callable[[int], str] = lambda _: "",
         append_ms: Callable[[int], int] = lambda offset: offset,
         record: Mapping[str, Any] | None = None,
         models: Models | None = None,

@@ -11,7 +11,7 @@ MakeEvent = Callable[..., dict[str, Any]]
 EVENTS = 6
 
 
-def opened(path: Path, make_event: MakeEvent, behind: Callable[[], str] = lambda: "") -> Harness:
+def opened(path: Path, make_event: MakeEvent, behind: Callable[[int], str] = lambda _: "") -> Harness:
     engine = Harness(path, behind=behind)
     engine.write(MEMORIES, *(make_event("memory", at, id=f"m{at}", content=f"Bike {at}") for at in range(EVENTS)))
     return engine
@@ -53,7 +53,7 @@ def test_an_answer_says_that_not_all_of_the_log_is_known_whatever_comes_of_it(
     tmp_path: Path, make_event: MakeEvent
 ) -> None:
     behind = "7 records of memory to go"
-    engine = opened(tmp_path / "s", make_event, lambda: behind)
+    engine = opened(tmp_path / "s", make_event, lambda _: behind)
     engine.read(MEMORIES, 2)
     warned = [("catching_up", "7 records of memory to go")]
     assert ask(engine, make_event) == (2, "degraded", warned)

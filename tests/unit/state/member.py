@@ -3,6 +3,7 @@ and leave."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,7 +12,7 @@ import orjson
 from recallflow.flows.settings import Settings
 from recallflow.operators.decode import decode
 from recallflow.operators.prepare import prepare
-from recallflow.operators.snapshot import Snapshot, by_partition
+from recallflow.operators.snapshot import Snapshot, by_partition, partition_hashed
 from recallflow.operators.step import StateStep
 from recallflow.outputs import Output
 from recallflow.records import Position, Record
@@ -75,7 +76,7 @@ class Member:
         """What comes out of those that are of open partitions."""
         items = prepare(HASHING, [decode(Record(Position(topic, 0, 0), orjson.dumps(event), 0)) for event in events])
         outputs: list[Output] = []
-        for _, batch in by_partition(items, PARTITIONS):
+        for _, batch in by_partition(items, partial(partition_hashed, partitions=PARTITIONS)):
             if (step := self._steps.get(batch.partition)) is None:
                 continue
             first = self._offsets[batch.partition]
