@@ -38,7 +38,7 @@ def locate(url: str) -> Location:
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
         )
     parts = urlsplit(url)
-    shown = f"{parts.scheme}:{'//' if parts.netloc else ''}{parts.netloc}{parts.path}" if colon else url
+    shown = f"{parts.scheme}:{'//' if rest.startswith('//') else ''}{parts.netloc}{parts.path}" if colon else url
     if problems := [*_problems(parts)]:
         raise UsageError(f"URL of checkpoints ({shown}): {'; '.join(problems)}")
     if parts.scheme == "file":

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from recallflow.cli import (
     categories,
+    checkpoints,
     completion,
     demo,
     dlq,
@@ -48,7 +49,7 @@ GROUPS = {
     "for other programs": ("serve", "mcp", "schema", "completion"),
     "what tenants may": ("keys", "quota", "categories", "graph"),
     "privacy": ("export", "erase"),
-    "upkeep": ("state",),
+    "upkeep": ("state", "checkpoints"),
 }
 
 
@@ -68,7 +69,8 @@ def commands() -> Parser:
     parser.add_argument("--version", action="version", version=f"recallflow {__version__}")
     added = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     first = demo, memory, memories, tail, pipe, replay, graph, categories, quota, keys, completion
-    for module in (*first, kafka, enrich, serve, mcp, doctor, reembed, dlq, inspect, person, erase, schema):
+    then = kafka, enrich, serve, mcp, doctor, reembed, dlq, inspect, checkpoints, person, erase, schema
+    for module in (*first, *then):
         module.add_to(added)
     _add_debug(parser)
     return parser

@@ -12,7 +12,10 @@ import pytest
 from recallflow.cli import main
 from recallflow.cli.commands import commands
 from recallflow.cli.parser import leaves
+from recallflow.connectors.checkpoints.manifest import About
+from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.samples import sample_path
+from recallflow.state import keys
 
 KAFKA = "localhost:9092"
 UNTIL_STOPPED = ("recallflow serve",)
@@ -37,6 +40,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log = [str(folder / "conversations.jsonl"), "--embedded", "--create"]
     assert main(["replay", *log, *engine]) == 0
     assert main(["state", "checkpoint", str(folder / "checkpoint"), *engine]) == 0
+    about = About(keys.FORMAT_VERSION, 0, 16, "memory.events:0", {}, "acme", "run", 0, {})
+    CheckpointStore.open((folder / "checkpoints").as_uri()).save(0, folder / "checkpoint" / "p000", about)
     control = ["--control", str(folder / "control.jsonl")]
     assert main(["categories", "set", "acme", "food", "--description", "what they eat", *control]) == 0
     return folder

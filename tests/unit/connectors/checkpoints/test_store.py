@@ -214,6 +214,23 @@ class Interrupted(Objects):
         self._written, self.meanwhile = 0, meanwhile
 
 
+def test_what_a_save_relies_on_stays_though_another_prunes_it_meanwhile(tmp_path: Path) -> None:
+    """The other one's generation is ahead, so that the one whose tables are saved again is pruned amid the save."""
+    root, folder = tmp_path / "store", write(tmp_path / "f", table=b"old", more=b"old too")
+    other = CheckpointStore.open(root.as_uri())
+    other.save(3, folder, about(1))
+    ahead = other.save(3, write(tmp_path / "ahead", table=b"ahead"), about(50)).manifest
+    age(root, GRACE_HOURS + 1)
+    (folder / "new").write_bytes(b"new")
+    writes = Interrupted(root.as_uri())
+    writes.begin({1: lambda: other.prune(3, 1)})
+    saved = CheckpointStore(writes).save(3, folder, about(60))
+    assert saved.sent_objects == 1
+    assert other.generations(3) == [saved.manifest, ahead]
+    other.fetch(saved.manifest, tmp_path / "fetched")
+    assert contents(tmp_path / "fetched") == contents(folder)
+
+
 class TwoWriters(RuleBasedStateMachine):
     """Two engines that both think that a partition is theirs save, prune and fetch, one amid the other's save."""
 
