@@ -42,9 +42,9 @@ class RunSettings:
 
     `deployment`: whose partitions its members share; None names it after the memory topic. `processes`: members on this
     machine, or "auto": one a CPU. `own`: partitions of its own, as `0-7`, where the group is not to assign them;
-    `instance_id`: of a member whose partitions are kept for it while it restarts. `give_up_unanswered`: queries that
-    retention took are done without. `skip`: positions of records to pass over unread. `metrics_port`: None serves
-    nothing."""
+    `instance_id`: of a member whose partitions are kept for it while it restarts. `checkpoint_to`: where checkpoints of
+    partitions are kept, by their URL. `give_up_unanswered`: queries that retention took are done without. `skip`:
+    positions of records to pass over unread. `metrics_port`: None serves nothing."""
 
     processes: int | Literal["auto"] = 1
     workers: int = 1
@@ -55,6 +55,9 @@ class RunSettings:
     instance_id: str | None = None
     accept_repeats: bool = False
     give_up_unanswered: bool = False
+    checkpoint_to: str | None = None
+    checkpoint_minutes: float = 10.0
+    checkpoint_keep: int = 3
     serve_while_catching_up: bool = False
     skip: tuple[str, ...] = ()
     metrics_host: str = "127.0.0.1"
@@ -67,6 +70,8 @@ class RunSettings:
             self,
             ("processes", "1 to 1,000", self.processes == AUTO or 1 <= self.processes <= PROCESSES_MAX),
             ("workers", "at least 1", self.workers >= 1),
+            ("checkpoint_minutes", "more than 0", self.checkpoint_minutes > 0),
+            ("checkpoint_keep", "at least 1", self.checkpoint_keep >= 1),
             ("session_timeout_s", session, SESSION_MIN_S <= self.session_timeout_s <= SESSION_MAX_S),
             ("metrics_port", "0 to 65,535", self.metrics_port is None or 0 <= self.metrics_port <= PORT_MAX),
             ("log_format", " or ".join(LOG_FORMATS), self.log_format in LOG_FORMATS),

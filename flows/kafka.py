@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 
+from recallflow.connectors.checkpoints.store import CheckpointStore
 from recallflow.connectors.kafka.admin import TopicAsker
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
@@ -27,6 +28,7 @@ from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import MembershipLost, UsageError
+from recallflow.flows.checkpointing import Checkpoints
 from recallflow.flows.config import Config
 from recallflow.flows.dataflow import run_dataflow
 from recallflow.flows.deployed import Deployed, deployed
@@ -193,6 +195,7 @@ class KafkaFlow:
             ends,
             lambda places: membership.commit(places),
             is_new=found.is_new,
+            restore=self._restore(stack, directory, source),
             writer=str(self.state_dir),
             give_up_unanswered=self.chosen.give_up_unanswered,
             accept_repeats=self.chosen.accept_repeats,
@@ -242,6 +245,25 @@ class KafkaFlow:
             stamped=stamped,
         )
         return running, sink, membership, ownership
+
+    def _restore(
+        self, stack: ExitStack, directory: StateDirectory, source: OwnedSource
+    ) -> Callable[[int], None] | None:
+        """What gives a partition the folder of its newest checkpoint, where checkpoints are kept, as they are from now
+        on."""
+        if (url := self.chosen.checkpoint_to) is None:
+            return None
+        checkpoints = Checkpoints(
+            CheckpointStore.open(url, source.stopping),
+            directory,
+            self.topics.memory,
+            deployment_name(self.config, self.topics.memory),
+            every_s=60 * self.chosen.checkpoint_minutes,
+            keep=self.chosen.checkpoint_keep,
+            owned=source.partitions,
+        )
+        stack.enter_context(checkpoints.running())
+        return checkpoints.restore
 
     def _flow(self, running: Running, sink: DeliverySink, asked: _Asked) -> Dataflow:
         replies = {topic: running.counts[topic] for topic in (self.topics.responses, *self.topics.replies)}

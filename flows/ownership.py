@@ -29,6 +29,7 @@ from recallflow.outputs import Marked
 from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
 
+RESTORED_AT_ONCE = 2
 HAND_OVER_S = 60.0  # what is under way for a partition is delivered by then, or is somebody else's to deliver
 
 _log = logging.getLogger(__name__)
@@ -48,11 +49,13 @@ class Ownership:
         commit: Callable[[Mapping[int, Committed]], None],
         *,
         is_new: bool,
+        restore: Callable[[int], None] | None,
         writer: str,
         give_up_unanswered: bool = False,
         accept_repeats: bool = False,
     ) -> None:
-        """`commit`: has the group keep places. `is_new`: it keeps none yet. `writer`: who we are, in them.
+        """`commit`: has the group keep places. `is_new`: it keeps none yet. `restore`: gives a partition a folder from
+        elsewhere, which may take long; None where there is no elsewhere. `writer`: who we are, in places.
         `give_up_unanswered`: queries that are gone from their topic are done without. `accept_repeats`: outputs may
         come twice where those before are gone."""
         self._options, self._topics, self._directory = options, topics, directory
@@ -60,12 +63,15 @@ class Ownership:
         self._is_new, self._writer = is_new, writer
         self._give_up_unanswered, self._accept_repeats = give_up_unanswered, accept_repeats
         self._places: dict[int, Place] = {}
+        self._restore = restore
+        self._coming: dict[int, object] = {}  # partitions that are ours and not open yet, by the sign of their coming
         self._handed: dict[int, threading.Event] = {}
         self._tails: dict[int, Tails] = {}  # from where what was sent before we came is still to be found
         self._error: Exception | None = None
         self._over = False  # the dataflow has ended
         self._stopping = source.stopping
         self._moving = ThreadPoolExecutor(1, "recallflow-moving")
+        self._restoring = ThreadPoolExecutor(RESTORED_AT_ONCE, "recallflow-restoring")
 
     def failure(self) -> Exception | None:
         """Why a partition could not be taken."""
@@ -76,16 +82,26 @@ class Ownership:
         self._over = True
         for handed in [*self._handed.values()]:
             handed.set()
+        self._coming.clear()
+        self._restoring.shutdown(cancel_futures=True)
         self._moving.shutdown()
 
     # ------------------------------------------------------------------ for the membership
 
     def gain(self, places: Mapping[int, str | None]) -> None:
         """Partitions are ours; `places`: what stands beside their committed offsets. Returns at once."""
-        self._moving.submit(self._keeping_failures, self._take, dict(places))
+        signs = {number: object() for number in places}
+        self._coming.update(signs)
+        if self._restore is None:
+            self._moving.submit(self._keeping_failures, self._take, dict(places), signs)
+            return
+        for number, text in places.items():
+            self._restoring.submit(self._keeping_failures, self._fetch, number, text, signs[number], self._restore)
 
     def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
         """Returns where the partitions are, once nothing of theirs is under way any more."""
+        for number in partitions:
+            self._coming.pop(number, None)
         if not self._over:
             left: Future[None] = self._moving.submit(self._keeping_failures, self._leave, [*partitions])
             left.result()
@@ -103,8 +119,16 @@ class Ownership:
         except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
             self._error = error
 
-    def _take(self, texts: dict[int, str | None]) -> None:
-        """Opens partitions, each at its place."""
+    def _fetch(self, number: int, text: str | None, sign: object, restore: Callable[[int], None]) -> None:
+        if self._coming.get(number) is sign:
+            restore(number)
+            self._moving.submit(self._keeping_failures, self._take, {number: text}, {number: sign})
+
+    def _take(self, texts: dict[int, str | None], signs: dict[int, object]) -> None:
+        """Opens partitions that are still coming, each at its place."""
+        texts = {number: text for number, text in texts.items() if self._coming.get(number) is signs[number]}
+        if not texts:
+            return
         ends = self._ends.ask()
         places = {number: self._known(number, text) for number, text in texts.items()}
         unknown = [number for number, place in places.items() if place is None]
@@ -134,6 +158,7 @@ class Ownership:
         queries.queue = Turns(place.queries.ahead)
         self._places[number], self._tails[number] = place, place.tails
         self._handed[number] = threading.Event()
+        self._coming.pop(number, None)
         self._sent.learn(number, sent)
         self._source.own(number, memory, queries)
 

@@ -17,12 +17,14 @@ TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, "topics
 DEPLOYMENT = ("run.deployment", "run.session_timeout_s", "run.own", "run.instance_id")
 ANSWERED = ("run.accept_repeats", "run.give_up_unanswered", "run.skip")
 MEMBERS = ("run.processes",)
+CHECKPOINTS = ("run.checkpoint_to", "run.checkpoint_minutes", "run.checkpoint_keep")
 SHOWN = ("run.metrics_host", "run.metrics_port", "run.serve_while_catching_up", "run.log_format")
 
 
 RUN = (
     *(*ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", *ENRICHMENT, *PACE),
-    *(*TOPICS, "topics.audit", "topics.replies", *DEPLOYMENT, *MEMBERS, *ANSWERED, *SHOWN),
+    *(*TOPICS, "topics.audit", "topics.replies", *DEPLOYMENT, *MEMBERS, *CHECKPOINTS),
+    *(*ANSWERED, *SHOWN),
 )
 
 

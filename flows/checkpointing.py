@@ -1,0 +1,133 @@
+"""Checkpoints of the partitions of a member: kept in an object store while it works, and taken from there by whoever
+has no folder of a partition, or one that is far behind."""
+
+import logging
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from recallflow.connectors.checkpoints.keeper import Keeper
+from recallflow.connectors.checkpoints.manifest import About
+from recallflow.connectors.checkpoints.store import CheckpointStore
+from recallflow.errors import CheckpointError, StorageError
+from recallflow.state import keys
+from recallflow.state.directory import StateDirectory
+from recallflow.state.folders import arriving_folder, copy_partition
+
+FAR_BEHIND = 20_000  # records: to fetch a folder takes less than to read these again
+LOOK_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """Of one member's state directory."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        directory: StateDirectory,
+        memory_topic: str,
+        deployment: str,
+        *,
+        every_s: float,
+        keep: int,
+        owned: Callable[[], frozenset[int]],
+    ) -> None:
+        """`every_s`: so often each partition that moved is kept; `keep`: so many generations of each stay. `owned`: the
+        partitions that are open."""
+        self._store, self._directory, self._topic, self._deployment = store, directory, memory_topic, deployment
+        self._every_s, self._owned = every_s, owned
+        self._keeper = Keeper(store, directory.path, keep)
+        self._run_id = uuid.uuid4().hex
+        self._kept: dict[int, int] = {}  # partition → what of its own log was applied when it was kept
+        self._due_s: dict[int, float] = {}
+        self._stopping = threading.Event()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Keeps checkpoints on a thread of its own."""
+        thread = threading.Thread(target=self._run, daemon=True, name="recallflow-checkpoints")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            thread.join()
+
+    def restore(self, number: int) -> None:
+        """Puts the newest checkpoint of a partition, which is not open, in the place of its folder, where that lacks
+        much. What cannot be fetched is warned of: the log has it all."""
+        source = f"{self._topic}:{number}"
+        applied = self._directory.partition(number).applied.get(source, -1)
+        try:
+            newest = self._store.newest(number)
+            if newest is None or newest.about.offset <= applied + (FAR_BEHIND if applied >= 0 else 0):
+                return
+            began_s = time.monotonic()
+            folder = arriving_folder(self._directory.path, number)
+            found = self._store.fetch_newest(number, folder)
+            if found is None:
+                return
+            if found.about.fingerprint != asdict(self._directory.fingerprint):
+                shutil.rmtree(folder, ignore_errors=True)
+                _log.warning(
+                    "%s: partition %d was kept with other settings, and is read anew", self._store.shown, number
+                )
+                return
+            self._directory.replace_folder(number, folder)
+        except (CheckpointError, StorageError) as error:
+            _log.warning("partition %d is not taken from a checkpoint: %s", number, error)
+            return
+        took_s = time.monotonic() - began_s
+        _log.info(
+            "partition %d comes from a checkpoint of %d bytes in %.1f s, applied up to offset %d",
+            number, found.size, took_s, found.about.offset,
+        )  # fmt: skip
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_S):
+            now_s = time.monotonic()
+            for number in sorted(self._owned()):
+                due_s = self._due_s.setdefault(number, now_s + self._every_s * (number % 8 + 1) / 8)  # not all at once
+                if now_s >= due_s and not self._stopping.is_set():
+                    self._keep(number)
+                    self._due_s[number] = time.monotonic() + self._every_s
+
+    def _keep(self, number: int) -> None:
+        source = f"{self._topic}:{number}"
+        applied = self._directory.partition(number).applied.get(source, -1)
+        if applied < 0 or applied == self._kept.get(number):
+            return
+        try:
+            saved = self._keeper.keep(number, lambda folder: self._copied(number, source, folder))
+        except (CheckpointError, StorageError) as error:  # also where it was closed meanwhile
+            _log.warning("no checkpoint of partition %d was kept: %s", number, error)
+            return
+        self._kept[number] = saved.manifest.about.offset
+        _log.info("a checkpoint of partition %d is kept: %d bytes sent", number, saved.sent_bytes)
+
+    def _copied(self, number: int, source: str, folder: Path) -> About:
+        """Makes a folder of what is committed, clean of what was erased, and says what it is of: at least so much is
+        applied in it."""
+        partition = self._directory.partition(number)
+        partition.clean()
+        partition.sync()
+        applied = dict(partition.applied)
+        copy_partition(partition, folder)
+        return About(
+            state_format=keys.FORMAT_VERSION,
+            partition=number,
+            partitions=self._directory.fingerprint.partitions,
+            source=source,
+            applied=applied,
+            deployment=self._deployment,
+            run_id=self._run_id,
+            created_ms=time.time_ns() // 1_000_000,
+            fingerprint=asdict(self._directory.fingerprint),
+        )
