@@ -44,11 +44,20 @@ def check_not_behind(directory: StateDirectory) -> None:
 
 
 def check_whole(directory: StateDirectory) -> None:
-    """Raises StateBehind where a state partition is lost: they are all made before the first event is applied."""
+    """Raises StateBehind where a state partition is lost: they are all made before the first event is applied. Only of
+    a directory that `run` filled may others have some."""
     folders = {number: partition_folder(directory.path, number) for number in range(directory.fingerprint.partitions)}
     lost = [folder.name for folder in folders.values() if not folder.is_dir()]
-    if lost and any(partition.applied for partition in directory.existing_partitions()):
+    if lost and not directory.is_shared_out() and any(one.applied for one in directory.existing_partitions()):
         raise StateBehind(f"{directory.path} has lost {', '.join(lost)}: put the folders back, or restore a checkpoint")
+
+
+def open_all(directory: StateDirectory) -> None:
+    """Opens all partitions that a directory of one process has; of one that is shared out, those that are there. Raises
+    StateBehind."""
+    check_whole(directory)
+    directory.begins = not directory.is_shared_out()
+    directory.partitions() if directory.begins else directory.existing_partitions()
 
 
 def lack(one: Behind) -> str:
@@ -88,7 +97,9 @@ def _behind(directory: StateDirectory) -> list[Behind]:
         for found in committed(directory.path, f"{flow_id}.state").values():
             known = last.setdefault(found.partition, found)
             last[found.partition] = replace(known, applied=known.applied | found.applied)
-    compared = [_compare(directory, last[number]) for number in sorted(last)]
+    there = {*directory.existing_numbers()}
+    elsewhere = last.keys() - there if directory.is_shared_out() else set()
+    compared = [_compare(directory, last[number]) for number in sorted(last.keys() - elsewhere)]
     return [one for one in compared if one.first]
 
 

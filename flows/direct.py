@@ -50,7 +50,8 @@ class Direct:
         partitions = directory.fingerprint.partitions
         self._prepared = preparer(embedder, partial(partition_hashed, partitions=partitions), decode, ahead)
         open_step = opener(directory, embedder, rules, models)
-        self._steps = {key_of_partition(number): open_step(Snapshot.empty(number)) for number in range(partitions)}
+        numbers = range(partitions) if directory.begins else directory.existing_numbers()
+        self._steps = {key_of_partition(number): open_step(Snapshot.empty(number)) for number in numbers}
         self._sync_s, self._sync_at_s = sync_s, float("inf")
 
     def begin(self, topics: Iterable[str]) -> dict[str, int]:
@@ -67,6 +68,8 @@ class Direct:
         given: dict[str, list[ToState]] = defaultdict(list)
         for key, one in self._prepared(read):
             given[key].append(one)
+        for elsewhere in given.keys() - self._steps.keys():
+            self._directory.partition(int(elsewhere))  # raises StateError
         outputs = [output for key, values in given.items() for output in self._steps[key].take(values)]
         if self._sync_s is not None:
             self._sync_at_s = min(self._sync_at_s, time.monotonic() + self._sync_s)

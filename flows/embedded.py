@@ -13,7 +13,7 @@ import orjson
 from recallflow.connectors.lines import Delivered, IteratorFeed, Turns
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
-from recallflow.flows.behind import check_not_behind, check_whole
+from recallflow.flows.behind import check_not_behind, open_all
 from recallflow.flows.cycles import computing
 from recallflow.flows.direct import Direct
 from recallflow.flows.embedding import Ahead, open_embedder
@@ -32,7 +32,8 @@ from recallflow.parsing import ends_turn
 from recallflow.records import Position, Record
 from recallflow.responses import ErrorBody
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
-from recallflow.state.directory import ONE_RUNS_LOG, StateDirectory
+from recallflow.state.directory import StateDirectory
+from recallflow.state.sources import ONE_RUNS_LOG
 
 
 @dataclass(slots=True)
@@ -138,8 +139,7 @@ class Embedded:
             if has_store(path):
                 check_snapshots(path)
                 check_not_behind(directory)
-            check_whole(directory)
-            directory.partitions()
+            open_all(directory)
             yield cls(directory, embedder, settings, state_dir is not None, decisions, asked, ahead)
 
     def direct(

@@ -46,7 +46,7 @@ from recallflow.queries import QueryEvent
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
 from recallflow.service import Stored
-from recallflow.state.directory import CALLERS_LOG
+from recallflow.state.sources import CALLERS_LOG
 
 EVENTS, QUERIES = CALLERS_LOG, f"{CALLERS_LOG}.queries"  # the two logs, as positions name them
 UNDER_WAY_MAX = 256  # events, and as many questions; others wait until one is through

@@ -117,7 +117,7 @@ class Standing:
 
     def missing(self) -> Iterator[Text]:
         """The texts without a vector of the model."""
-        for partition in self.directory.partitions():
+        for partition in self.directory.existing_partitions():
             for key, head in owners(partition):
                 yield from _missing_of(partition, key, head.owner)
 

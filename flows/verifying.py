@@ -20,6 +20,7 @@ from recallflow.state.at_rest import AtRest
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.ciphers import SEALED
 from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.folders import numbers_in, partition_folder, read_secret
 from recallflow.state.keyring import Keyring
 from recallflow.state.searching import Findings, Known, Pieces, search_folder
 from recallflow.state.traces import Traces
@@ -84,20 +85,25 @@ def search(who: Sought, folders: Sequence[Path], at_rest: AtRest, patience: Pati
 
 
 def _known(folder: Path, who: Sought, at_rest: AtRest) -> Known:
-    """Tells whose a record of the folder is, and opens what is sealed with the directory's key."""
+    """Tells whose a record of the folder is, and opens what is sealed with the directory's key, or with that of a
+    partition which came from another one."""
+    keyrings = list[Keyring]()
     try:
-        keyring = Keyring(describe(folder).secret.opened(folder, at_rest.master_key))
+        brought = [read_secret(partition_folder(folder, number)) for number in numbers_in(folder)]
+        for secret in {describe(folder).secret, *filter(None, brought)}:
+            keyrings.append(Keyring.opened(secret, folder, at_rest))
     except StateError:  # no state directory, or another master key's: whatever is in it may be the person's
         return Known()
-    own = {keyring.owner(Owner(who.tenant_id, environment, who.user_id)) for environment in who.environments}
+    owners = [Owner(who.tenant_id, environment, who.user_id) for environment in who.environments]
+    own = {keyring.owner(owner) for keyring in keyrings for owner in owners}
 
     def opened(key: bytes, value: bytes) -> bytes:
         if value[:1] != SEALED or key.startswith(keys.OWNERS):
             return value
-        try:
-            return keyring.cipher.open(key, value)
-        except DecryptionFailed:
-            return value
+        for keyring in keyrings:
+            with contextlib.suppress(DecryptionFailed):
+                return keyring.cipher.open(key, value)
+        return value
 
     def is_others(key: bytes, value: bytes) -> bool:
         owner = None

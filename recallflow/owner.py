@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from recallflow.partitioning import partition_of
+from recallflow.caching import Kept
+from recallflow.partitioning import hash_of
 
 
 class Owner(NamedTuple):
@@ -35,4 +36,11 @@ def state_partition(tenant_id: str, user_id: str, partitions: int) -> int:
     The environment has no part in it: a record that could not be decoded still names `tenant_id/user_id` in its
     Kafka key, and must find the partition of the user who waits for it.
     """
-    return partition_of(user_key(tenant_id, user_id), partitions)
+    return _hashes[tenant_id, user_id] % partitions
+
+
+def _hash(user: tuple[str, str]) -> int:
+    return hash_of(user_key(*user))
+
+
+_hashes = Kept(_hash, 8 * 1024 * 1024)  # by name: to make the key anew for each record takes longer than all the rest

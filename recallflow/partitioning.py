@@ -3,7 +3,7 @@ topic's partition that the owner's records lie in, whoever produced them."""
 
 from recallflow.caching import Kept
 
-_KEPT_BYTES = 8 * 1024 * 1024
+_KEPT_BYTES = 4 * 1024 * 1024
 _MASK = 0xFFFFFFFF
 _POSITIVE = 0x7FFFFFFF
 _SEED = 0x9747B28C
@@ -14,6 +14,11 @@ def partition_of(key: bytes, partitions: int) -> int:
     """The partition of a key, 0 ≤ p < `partitions`: the one that Java producers choose, and those made with librdkafka
     with `partitioner=murmur2_random`."""
     return _hashes[key] % partitions
+
+
+def hash_of(key: bytes) -> int:
+    """What the partition of a key is the remainder of."""
+    return murmur2(key) & _POSITIVE
 
 
 def murmur2(data: bytes) -> int:
@@ -30,8 +35,4 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-def _hash(key: bytes) -> int:
-    return murmur2(key) & _POSITIVE
-
-
-_hashes = Kept(_hash, _KEPT_BYTES)
+_hashes = Kept(hash_of, _KEPT_BYTES)

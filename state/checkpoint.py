@@ -11,13 +11,14 @@ from pathlib import Path
 from recallflow.errors import StateError, StorageError
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import DESCRIPTION, RECOVERY, RESTORING, StateDirectory, describe, hold
-from recallflow.state.files import sync, sync_tree
+from recallflow.state.files import read_checked, sync, sync_tree, write_checked
 from recallflow.state.fingerprint import Fingerprint
-from recallflow.state.folders import partition_folder
+from recallflow.state.folders import numbers_in, partition_folder, read_secret, write_secret
 from recallflow.state.lock import LOCK, locked
 from recallflow.state.partition import Partition
 
 CACHE_BYTES = 1024 * 1024
+HELD = "checkpoint.json"  # of a checkpoint: which partitions it has, as a directory need not have all of them
 DATABASE_LOCK = "LOCK"  # RocksDB's: a database that was opened has one, a checkpoint of it has none
 
 
@@ -39,13 +40,14 @@ def checkpoint(state_dir: Path, target: Path, at_rest: AtRest = UNENCRYPTED) -> 
             raise StateError(f"{target} is inside {state_dir}: give a folder that is not lost together with it")
         directory.finish_cleaning()  # what was erased is not to be in the copy
         with _writing(target), _renamed(target) as new:
-            for partition in directory.partitions():
+            for partition in directory.existing_partitions():
                 _copy_database(partition, partition_folder(new, partition.number))
             (new / RECOVERY).mkdir()
             for file in (state_dir / RECOVERY).glob("*.sqlite3"):
                 copy_sqlite(file, new / RECOVERY / file.name)
             for file in state_dir.glob("*.json"):
                 shutil.copy2(file, new)
+            write_checked(new / HELD, {"partitions": directory.existing_numbers()})
 
 
 def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> None:
@@ -58,15 +60,14 @@ def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Non
     name, and the next restore begins anew.
     """
     described = describe(source)
-    fingerprint = described.fingerprint
     described.keyring(source, at_rest)  # another master key is told before anything is written
-    _check_whole(source, fingerprint)
+    _check_whole(source, described.fingerprint)
     here, there = source.resolve(), state_dir.resolve()
     if here in there.parents or there in here.parents:
         raise StateError(f"{state_dir} and {source} lie within each other: give a folder beside the checkpoint")
     if not (state_dir / LOCK).exists():  # else it is a state directory, and whoever holds it is named first
         _check_empty(state_dir)
-    with _unused(source, fingerprint), _writing(state_dir):
+    with _unused(source), _writing(state_dir):
         state_dir.mkdir(parents=True, exist_ok=True)
         with locked(state_dir):
             _check_empty(state_dir)
@@ -74,9 +75,9 @@ def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Non
                 _empty(state_dir)
                 shutil.copy2(source / DESCRIPTION, state_dir / RESTORING)
                 shutil.copytree(source, state_dir, copy_function=_link_or_copy, dirs_exist_ok=True,
-                                ignore=shutil.ignore_patterns(DESCRIPTION, LOCK))  # fmt: skip
+                                ignore=shutil.ignore_patterns(DESCRIPTION, LOCK, HELD))  # fmt: skip
                 with StateDirectory(state_dir, described, at_rest, CACHE_BYTES, lock_wait_s=0) as directory:
-                    directory.partitions()
+                    directory.existing_partitions()
                 sync_tree(state_dir)
                 (state_dir / RESTORING).rename(state_dir / DESCRIPTION)
                 sync(state_dir)
@@ -86,15 +87,19 @@ def restore(source: Path, state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Non
 
 
 def _check_whole(source: Path, fingerprint: Fingerprint) -> None:
-    folders = [partition_folder(source, number) for number in range(fingerprint.partitions)]
+    try:
+        numbers = read_checked(source / HELD)["partitions"]
+    except FileNotFoundError:  # a directory that was copied by other means
+        numbers = range(fingerprint.partitions)
+    folders = [partition_folder(source, number) for number in numbers]
     if missing := [folder.name for folder in (*folders, source / RECOVERY) if not folder.is_dir()]:
         raise StateError(f"{source} is no whole checkpoint: {', '.join(missing)} missing. Restore another one")
 
 
-def _unused(source: Path, fingerprint: Fingerprint) -> contextlib.AbstractContextManager[None]:
+def _unused(source: Path) -> contextlib.AbstractContextManager[None]:
     """Holds a checkpoint that was ever opened, as its files might change while they are copied. One that never was may
     lie where nothing can be written."""
-    folders = (partition_folder(source, number) for number in range(fingerprint.partitions))
+    folders = (partition_folder(source, number) for number in numbers_in(source))
     opened = (source / LOCK).exists() or any((folder / DATABASE_LOCK).exists() for folder in folders)
     return hold(source) if opened else contextlib.nullcontext()
 
@@ -134,6 +139,8 @@ def _writing(target: Path) -> Iterator[None]:
 def _copy_database(partition: Partition, folder: Path) -> None:
     try:
         partition.checkpoint(folder)
+        if (secret := read_secret(partition.path)) is not None:
+            write_secret(folder, secret)
     except Exception as error:  # rocksdict raises bare Exception
         raise StorageError(f"state partition {partition.number} could not be copied to {folder}: {error}") from error
 

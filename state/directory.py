@@ -32,12 +32,12 @@ from recallflow.state.hot_owner import PACKED_AT_END, PACKED_MOST, HotOwners
 from recallflow.state.keyring import Keyring, new_secret
 from recallflow.state.lock import LOCK, WAIT_S, locked
 from recallflow.state.partition import Counts, Partition
+from recallflow.state.sources import needs_store
 
 DESCRIPTION = "recallflow.json"
 RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is being restored
 RECOVERY = "recovery"
 BEGIN = "begin.json"  # where output and query partitions ended when the directory was new
-CALLERS_LOG, ONE_RUNS_LOG = "local", "lines"  # as positions name what callers put, and the lines of one command
 REWIND = "rewind.json"  # from where the log is to be read again
 
 _log = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ class StateDirectory:
         """Raises MasterKeyError."""
         self.path = path
         self.rebuilding = False  # state partitions may be behind: the source reads again what they miss
+        self.begins = True  # a partition that has no folder begins empty; else it is elsewhere
         self.fingerprint = fingerprint = description.fingerprint
         self._keyring, self._at_rest = description.keyring(path, at_rest), at_rest
         self._memory = SharedMemory()
@@ -104,13 +105,20 @@ class StateDirectory:
     def existing(cls, path: Path, cache_bytes: int, at_rest: AtRest = UNENCRYPTED) -> Self:
         """Opens a state directory with the settings it was made with, and holds it."""
         with hold(path):
-            return cls.open(path, describe(path).fingerprint, cache_bytes, at_rest=at_rest)
+            directory = cls.open(path, describe(path).fingerprint, cache_bytes, at_rest=at_rest)
+        directory.begins = False
+        return directory
 
     def partition(self, number: int) -> Partition:
         """The open partition; raises StateInUse while another process holds it."""
         with self._opening:
             if number not in self._partitions:
                 folder = partition_folder(self.path, number)
+                if not self.begins and not folder.is_dir():
+                    raise StateError(
+                        f"{self.path} does not hold {folder.name}: name the directory that does (recallflow state "
+                        "info), or bring them together (recallflow state merge)"
+                    )
                 check_whole(folder)
                 opened = Partition(folder, number, self._keyring_of(folder), self._memory, self._lock_wait_s)
                 self._partitions[number] = opened
@@ -170,10 +178,13 @@ class StateDirectory:
             remove_folder(self.path, number)
 
     def has_read_a_log(self) -> bool:
-        """Whether events of a log stand in it, of which a recovery store keeps the place. What callers put, and a
-        command's lines, was through when they ended."""
-        through = {f"{topic}:0" for topic in (CALLERS_LOG, ONE_RUNS_LOG)}
-        return any(partition.applied.keys() - through for partition in self.existing_partitions())
+        """Whether events of a log stand in it, of which a recovery store keeps the place."""
+        return any(map(needs_store, self.existing_partitions()))
+
+    def is_shared_out(self) -> bool:
+        """Whether what it lacks may be elsewhere: `run` filled it, of which every process has some of the partitions,
+        each with its own place."""
+        return any(partition.place is not None for partition in self.existing_partitions())
 
     def has_vectors(self) -> bool:
         """Whether a memory that was committed has a vector: then the size that is set was right once. Any thread may

@@ -21,6 +21,17 @@ class Fingerprint:
     analysis: str = ANALYSIS
 
 
+def check_same(path: Path, one: Fingerprint, other_path: Path, other: Fingerprint) -> None:
+    """Raises SettingsMismatch where two directories were made with different settings."""
+    if one != other:
+        settings = [
+            f"{name} is {value!r} and {asdict(other)[name]!r}"
+            for name, value in asdict(one).items()
+            if value != asdict(other)[name]
+        ]
+        raise SettingsMismatch(f"{path} and {other_path} were created with different settings: {'; '.join(settings)}")
+
+
 def check_settings(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
     """Raises SettingsMismatch where a directory was made with others than these."""
     differing = [

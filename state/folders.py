@@ -6,16 +6,19 @@ renamed before it is removed. What a killed process left of either is removed wh
 """
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
-from recallflow.errors import StorageError
+from recallflow.errors import StateError, StorageError
 from recallflow.state.at_rest import StoredSecret
 from recallflow.state.files import check_room, read_checked, sync, sync_tree, write_checked
 from recallflow.state.partition import Partition
 
 BROUGHT = "secret.json"
+MOVING = "moving.json"  # of a folder that has a copy in another directory, which is about to take its place
 _NUMBERED = "p[0-9][0-9][0-9]"
 _ARRIVING, _GONE = ".new", ".gone"
+_MADE_READY = f"{_ARRIVING}.tmp"  # as RocksDB calls a checkpoint until it is one
 
 
 def partition_folder(path: Path, number: int) -> Path:
@@ -26,6 +29,11 @@ def partition_folder(path: Path, number: int) -> Path:
 def numbers_in(path: Path) -> list[int]:
     """The state partitions that a state directory, or a copy of one, has a folder of."""
     return sorted(int(folder.name[1:]) for folder in path.glob(_NUMBERED) if folder.is_dir())
+
+
+def names(numbers: Iterable[int]) -> str:
+    """State partitions as their folders are named."""
+    return ", ".join(f"p{number:03d}" for number in sorted(numbers))
 
 
 def arriving_folder(path: Path, number: int) -> Path:
@@ -86,13 +94,36 @@ def remove_folder(path: Path, number: int) -> None:
 
 def remove_leftovers(path: Path) -> None:
     """Removes what a killed process left of folders that arrived or went."""
-    for ending in (_ARRIVING, _GONE):
+    for ending in (_ARRIVING, _MADE_READY, _GONE):
         for folder in path.glob(_NUMBERED + ending):
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def mark_moving(folder: Path, target: Path) -> None:
+    """Says of a folder that a copy of it is about to be another directory's: until it is removed nobody opens it."""
+    write_checked(folder / MOVING, {"to": str(target.resolve())})
+
+
+def unmark_moving(folder: Path) -> None:
+    (folder / MOVING).unlink(missing_ok=True)
+
+
+def moves_to(folder: Path) -> Path | None:
+    """Where the copy of a marked folder belongs; None where it is not marked. Raises StateError."""
+    try:
+        return Path(read_checked(folder / MOVING)["to"])
+    except FileNotFoundError:
+        return None
+
+
 def check_whole(folder: Path) -> None:
-    """Raises StorageError where the CURRENT file is lost: RocksDB would see no database there, and empty the folder."""
+    """Raises StorageError where the CURRENT file is lost, as RocksDB would see no database there, and empty the folder;
+    StateError where the folder is on its way to another directory."""
+    if (target := moves_to(folder)) is not None:
+        raise StateError(
+            f"{folder} was on its way to {target} when that was stopped, and may be there already: do the same again "
+            "(recallflow state move)"
+        )
     if not (folder / "CURRENT").exists() and (any(folder.glob("*.sst")) or any(folder.glob("*.log"))):
         raise StorageError(f"cannot open {folder}: it has lost its CURRENT file; restore a checkpoint")
 

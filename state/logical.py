@@ -1,7 +1,7 @@
 """The state hash: equal for equal logs, however they were cut, killed, replayed or spread over workers."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -15,9 +15,14 @@ from recallflow.state.rows import CategorySummary, Entry, Episode, EpisodeMark, 
 
 
 def state_hash(directory: StateDirectory) -> str:
+    """The hash of what a directory holds."""
+    return hash_of(directory.existing_partitions())
+
+
+def hash_of(partitions: Iterable[Partition]) -> str:
     """SHA-256 over the digests of all log-derived records, sorted. What queries cause (usage), positions, keys and
-    times that no log carries have no part in it."""
-    found = sorted(digest for partition in directory.partitions() for _, digest in digests(partition))
+    times that no log carries have no part in it, nor has which directory a partition is in."""
+    found = sorted(digest for partition in partitions for _, digest in digests(partition))
     return hashlib.sha256(b"".join(found)).hexdigest()
 
 

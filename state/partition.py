@@ -40,7 +40,7 @@ class Partition:
     """
 
     def __init__(self, path: Path, number: int, keyring: Keyring, memory: SharedMemory, lock_wait_s: float) -> None:
-        self.number = number
+        self.path, self.number = path, number
         self.keyring = keyring
         self._owner_keys = OwnerKeys(keyring, self.get)
         self._sealing: Sealing = Sealed(keyring, self._owner_keys) if keyring.encrypts else Unsealed()

@@ -8,7 +8,7 @@ from recallflow.decisions import History
 from recallflow.flows.embedded import Embedded, Processed
 from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
-from recallflow.state.directory import ONE_RUNS_LOG
+from recallflow.state.sources import ONE_RUNS_LOG
 
 
 def through_dataflow(

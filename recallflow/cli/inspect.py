@@ -1,11 +1,13 @@
 """`recallflow state …`: what a state directory holds."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallflow.cli import rotate, upkeep
+from recallflow.cli import moving, rotate, upkeep
 from recallflow.cli.options import STATE, add_settings, config
-from recallflow.cli.output import json_line
+from recallflow.cli.output import json_line, note
+from recallflow.errors import UsageError
 
 if TYPE_CHECKING:
     from recallflow.state.directory import StateDirectory
@@ -26,11 +28,14 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     hashed = actions.add_parser(
         "hash",
         help="equal for equal logs",
-        description="Prints a hash of all that is in a state directory: equal logs give equal hashes.",
-        examples=("recallflow state hash --state-dir memory",),
+        description="Prints a hash of all that is in a state directory, or in those of one deployment together: equal "
+        "logs give equal hashes, however the state partitions are spread.",
+        examples=("recallflow state hash --state-dir memory", "recallflow state hash memory --json"),
     )
+    hashed.add_argument("directories", type=Path, nargs="*", metavar="DIR", help="all directories of a deployment")
     hashed.set_defaults(run=run_hash)
     upkeep.add_to(actions)
+    moving.add_to(actions)
     rotate.add_to(actions)
     for action in (info, hashed):
         action.add_argument("--json", action="store_true", help="print as JSON")
@@ -52,14 +57,24 @@ def run_info(options: argparse.Namespace) -> int:
 
 
 def run_hash(options: argparse.Namespace) -> int:
-    from recallflow.state.logical import state_hash
+    from recallflow.flows.encryption import open_at_rest
+    from recallflow.state.combined import combined_hash
+    from recallflow.state.folders import names
 
-    with _opened(options) as directory:
-        found = state_hash(directory)
+    chosen = config(options)
+    if options.directories and options.state_dir is not None:
+        raise UsageError("name every directory in the same way: recallflow state hash DIR DIR …")
+    paths = options.directories or [chosen.named_state_dir()]
+    found = combined_hash(paths, open_at_rest(chosen.encryption))
     if options.json:
-        json_line({"state_dir": str(directory.path), "hash": found})
+        several = {names([number]): [str(path) for path in held] for number, held in sorted(found.several.items())}
+        where = {"state_dirs": [str(path) for path in paths]} if options.directories else {"state_dir": str(paths[0])}
+        json_line(where | {"hash": found.hash} | ({"several": several} if several else {}))
     else:
-        print(found)
+        print(found.hash)
+    for number, (counted, *others) in sorted(found.several.items()):
+        more = ", ".join(map(str, others))
+        note(f"{names([number])} is in {counted} and {more}: the first has applied as much or more, and counts")
     return 0
 
 
@@ -72,22 +87,25 @@ def _opened(options: argparse.Namespace) -> "StateDirectory":
 
 
 def _info(directory: "StateDirectory") -> dict[str, Any]:
+    from recallflow.flows.config_values import format_numbers
     from recallflow.state import keys
 
     settings = directory.fingerprint
+    partitions = directory.existing_partitions()
     found: dict[str, Any] = {
         "state_dir": str(directory.path),
         "format_version": keys.FORMAT_VERSION,
         "partitions": settings.partitions,
+        "held": format_numbers(partition.number for partition in partitions),
         "embedder": settings.embedder,
         "dimension": settings.dimension,
         "episode_gap_minutes": settings.episode_gap_ms / 60_000,
-        "owners": sum(partition.counts.owners for partition in directory.partitions()),
+        "owners": sum(partition.counts.owners for partition in partitions),
         "memories": directory.counts.memories,
         "bytes": 0,
         "applied": {},
     }
-    for partition in directory.partitions():
+    for partition in partitions:
         found["bytes"] += partition.size_bytes()
         for source, offset in partition.applied.items():
             found["applied"][source] = max(offset, found["applied"].get(source, -1))

@@ -49,6 +49,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "export": ("export", "acme", "ann", "--state-dir"),
     "info": ("state", "info", "--state-dir"),
     "hash": ("state", "hash", "--state-dir"),
+    "move": ("state", "move", "--partitions", "0", "CHECKPOINT"),
+    "split": ("state", "split", "--into", "other:0", "--"),
+    "merge": ("state", "merge", "--into", "TARGET"),
     "verify": ("state", "verify", "--state-dir"),
     "checkpoint": ("state", "checkpoint", "TARGET", "--state-dir"),
     "restore": ("state", "restore", "CHECKPOINT", "--state-dir"),
@@ -117,7 +120,7 @@ def test_every_command_that_opens_a_directory_is_tried() -> None:
             if isinstance(action, argparse._SubParsersAction):
                 for command in action.choices.values():
                     yield from takers(command)
-            elif "--state-dir" in action.option_strings:
+            elif "--state-dir" in action.option_strings or action.metavar == "FROM":
                 yield parser.prog.removeprefix("recallflow ")
 
     tried = {" ".join(words[: 1 + (words[0] in ("state", "graph"))]) for words in COMMANDS.values()}

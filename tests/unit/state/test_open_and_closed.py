@@ -189,7 +189,7 @@ def test_a_place_is_no_part_of_the_hash(tmp_path: Path) -> None:
         member.take(*EVERY)
         member.run(told())
         before = member.hash()
-        member.directory.partition(1).stage_place(b"somewhere")
+        member.directory.partition(1).stage_place(b"somewhere else")
         assert member.hash() == before
 
 

@@ -1,0 +1,103 @@
+"""`recallflow state move | split | merge`: partitions that go to another directory, while nobody uses either."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recallflow.cli.options import ENCRYPTION, add_settings, config
+from recallflow.cli.output import note
+from recallflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from recallflow.state.at_rest import AtRest
+    from recallflow.state.moving import Move
+
+
+def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Below `recallflow state`."""
+    moving = actions.add_parser(
+        "move",
+        help="give state partitions to another directory",
+        description="Moves state partitions from one directory to another, each as a whole. What was stopped in the "
+        "middle goes on when the same is done again.",
+        examples=("recallflow state move --partitions 4-7 memory other --create",),
+    )
+    moving.add_argument("--partitions", required=True, metavar="N-M", help="which: 4-7, or 0,2,8-11")
+    moving.add_argument("--create", action="store_true", help="make the directory TO, where it is not there yet")
+    moving.add_argument("source", type=Path, metavar="FROM", help="a state directory")
+    moving.add_argument("target", type=Path, metavar="TO", help="another one, of the same settings")
+    moving.set_defaults(run=run_move)
+    splitting = actions.add_parser(
+        "split",
+        help="give the state partitions of a directory to several",
+        description="Moves state partitions of a directory to others, which are made where they are not there yet.",
+        examples=("recallflow state split memory --into left:0-7 right:8-15",),
+    )
+    splitting.add_argument("source", type=Path, metavar="FROM", help="a state directory")
+    splitting.add_argument("--into", required=True, nargs="+", metavar="DIR:N-M", help="a directory, and what it gets")
+    splitting.set_defaults(run=run_split)
+    merging = actions.add_parser(
+        "merge",
+        help="bring the state partitions of several directories into one",
+        description="Moves all state partitions of directories into one, which is made where it is not there yet.",
+        examples=("recallflow state merge memory --into whole",),
+    )
+    merging.add_argument("sources", type=Path, nargs="+", metavar="FROM", help="state directories")
+    merging.add_argument("--into", required=True, type=Path, metavar="DIR", help="the one that gets all they have")
+    merging.set_defaults(run=run_merge)
+    for action in (moving, splitting, merging):
+        add_settings(action, *ENCRYPTION)
+
+
+def run_move(options: argparse.Namespace) -> int:
+    from recallflow.state.moving import move
+
+    numbers = _numbers("--partitions", options.partitions)
+    return _said(move(options.source, options.target, numbers, _at_rest(options), create=options.create))
+
+
+def run_split(options: argparse.Namespace) -> int:
+    from recallflow.state.moving import split
+
+    into: dict[Path, list[int]] = {}
+    for text in options.into:
+        path, colon, numbers = text.rpartition(":")
+        if not colon or not path:
+            raise UsageError(f"--into {text}: give a directory, a colon and what it gets, such as left:0-7")
+        into.setdefault(Path(path), []).extend(_numbers(f"--into {path}:", numbers))
+    return _said(split(options.source, into, _at_rest(options)))
+
+
+def run_merge(options: argparse.Namespace) -> int:
+    from recallflow.state.moving import merge
+
+    return _said(merge(options.sources, options.into, _at_rest(options)))
+
+
+def _numbers(flag: str, text: str) -> tuple[int, ...]:
+    from recallflow.flows.config_values import parse_numbers
+
+    try:
+        return parse_numbers(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} {error}") from None
+
+
+def _at_rest(options: argparse.Namespace) -> "AtRest":
+    from recallflow.flows.encryption import open_at_rest
+
+    return open_at_rest(config(options).encryption)
+
+
+def _said(moved: "Sequence[Move]") -> int:
+    from recallflow.state.folders import names, numbers_in
+
+    for number, source, target in moved:
+        print(f"{names([number])}: {source} → {target}")
+    if not moved:
+        print("nothing was left to move")
+    for source in dict.fromkeys(one.source for one in moved):
+        if not numbers_in(source):
+            note(f"{source} holds no state partition any more: it may be removed")
+    return 0

@@ -1,0 +1,368 @@
+"""State partitions move between directories as wholes, and what is spread is hashed as if it were together."""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import orjson
+import pytest
+
+from recallflow.cli import main
+from recallflow.connectors.master_keys import LocalMasterKey
+from recallflow.errors import (
+    DiskFull,
+    MasterKeyError,
+    RecallflowError,
+    SettingsMismatch,
+    StateError,
+    StateInUse,
+    UsageError,
+)
+from recallflow.flows.config_values import format_numbers, parse_numbers
+from recallflow.flows.settings import Settings
+from recallflow.records import Position
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
+from recallflow.state.checkpoint import checkpoint, restore
+from recallflow.state.combined import combined_hash
+from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.folders import mark_moving, numbers_in, partition_folder
+from recallflow.state.moving import merge, move, split
+from recallflow.state.verify import verify
+from tests.unit.operators.harness import HASHING
+from tests.unit.state.member import PARTITIONS, USERS, Member, told
+
+KEY, OTHER = (LocalMasterKey(bytes([number] * 32)) for number in (1, 2))
+SEALED = AtRest(KEY)
+EVERY = range(PARTITIONS)
+
+
+def fill(path: Path, *numbers: int, at_rest: AtRest = UNENCRYPTED, events: int = 3) -> str:
+    """A directory with these partitions; returns the hash of what they hold."""
+    with Member.on(path, at_rest) as member:
+        member.take(*numbers)
+        member.run(told(0, events))
+        return member.hash()
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> str:
+    """The hash of one directory, `whole`, with all partitions."""
+    return fill(tmp_path / "whole", *EVERY)
+
+
+# ── the hash of several ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_spread_has_the_hash_of_what_is_together(tmp_path: Path, whole: str) -> None:
+    fill(tmp_path / "a", 0, 3)
+    fill(tmp_path / "b", 1, 2)
+    found = combined_hash([tmp_path / "a", tmp_path / "b"], UNENCRYPTED)
+    assert (found.hash, found.several) == (whole, {})
+    assert combined_hash([tmp_path / "whole"], UNENCRYPTED).hash == whole
+
+
+def test_a_partition_that_two_have_is_counted_where_more_of_its_own_log_is_applied(tmp_path: Path, whole: str) -> None:
+    fill(tmp_path / "a", 0, 1, 2, 3, events=1)
+    fill(tmp_path / "b", 1, 2)
+    with Member.on(tmp_path / "a") as a:  # of another partition's log it has more, which says nothing
+        a.directory.partition(1).stage({}, Position("log", 0, 99))
+        a.directory.partition(1).commit()
+        a.take(0, 3)
+        a.run(told(1, 2))
+    found = combined_hash([tmp_path / name for name in "ab"], UNENCRYPTED)
+    assert found.hash == whole
+    assert found.several == {1: [tmp_path / "b", tmp_path / "a"], 2: [tmp_path / "b", tmp_path / "a"]}
+
+
+def test_a_partition_that_nobody_has_is_named(tmp_path: Path) -> None:
+    fill(tmp_path / "a", 0)
+    fill(tmp_path / "b", 3)
+    with pytest.raises(StateError, match=r"no p001, p002 in .*a, .*b: name every directory of the deployment"):
+        combined_hash([tmp_path / "a", tmp_path / "b"], UNENCRYPTED)
+
+
+@pytest.mark.usefixtures("whole")
+def test_directories_of_other_settings_have_no_hash_together(tmp_path: Path) -> None:
+    StateDirectory.open(tmp_path / "other", Settings(partitions=2).fingerprint(HASHING), 2**20).close()
+    with pytest.raises(SettingsMismatch, match=r"different settings: partitions is 4 and 2"):
+        combined_hash([tmp_path / "whole", tmp_path / "other"], UNENCRYPTED)
+
+
+def test_the_command_says_which_one_counts(tmp_path: Path, whole: str, capfd: pytest.CaptureFixture[str]) -> None:
+    fill(tmp_path / "old", 2, events=1)
+    names = [str(tmp_path / name) for name in ("old", "whole", "whole")]
+    assert main(["state", "hash", *names]) == 0
+    out, err = capfd.readouterr()
+    assert out == f"{whole}\n"
+    assert f"p002 is in {names[1]} and {names[0]}: the first has applied as much or more, and counts" in err
+    assert main(["state", "hash", *names, "--json"]) == 0
+    assert orjson.loads(capfd.readouterr()[0]) == {
+        "state_dirs": names, "hash": whole, "several": {"p002": [names[1], names[0]]}
+    }  # fmt: skip
+    assert main(["state", "hash", names[0], "--state-dir", names[1]]) == 2
+
+
+# ── moving ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("at_rest", [UNENCRYPTED, SEALED], ids=["bare", "sealed"])
+def test_what_moved_is_as_it_was_and_goes_on(tmp_path: Path, at_rest: AtRest) -> None:
+    fill(tmp_path / "a", *EVERY, at_rest=at_rest)
+    with Member.on(tmp_path / "whole", at_rest) as one:
+        one.take(*EVERY)
+        one.run(told(0, 5))
+        answers, hashed = one.ask(), one.hash()
+    fill(tmp_path / "b", at_rest=at_rest)
+    assert [found.number for found in move(tmp_path / "a", tmp_path / "b", [1, 2], at_rest)] == [1, 2]
+    assert (numbers_in(tmp_path / "a"), numbers_in(tmp_path / "b")) == ([0, 3], [1, 2])
+    found: dict[str, list[str]] = {}
+    for name, numbers in (("a", (0, 3)), ("b", (1, 2))):
+        with Member.on(tmp_path / name, at_rest) as member:
+            member.take(*numbers)
+            member.run(told(3, 2))
+            found |= member.ask()
+        assert verify(tmp_path / name, at_rest).problems == []
+    assert found == answers
+    assert combined_hash([tmp_path / "a", tmp_path / "b"], at_rest).hash == hashed
+
+
+def test_a_place_moves_along(tmp_path: Path, whole: str) -> None:
+    with Member.on(tmp_path / "whole") as member:
+        before = [(one.place, one.applied) for one in member.directory.partitions()]
+    split(tmp_path / "whole", {tmp_path / "a": [0, 1], tmp_path / "b": [2, 3]}, UNENCRYPTED)
+    merge([tmp_path / "b", tmp_path / "a"], tmp_path / "again", UNENCRYPTED)
+    with Member.on(tmp_path / "again") as member:
+        assert [(one.place, one.applied) for one in member.directory.partitions()] == before
+        assert member.hash() == whole
+    assert [numbers_in(tmp_path / name) for name in ("whole", "a", "b")] == [[], [], []]
+
+
+def test_a_split_leaves_what_it_does_not_name(tmp_path: Path, whole: str) -> None:
+    split(tmp_path / "whole", {tmp_path / "a": [1]}, UNENCRYPTED)
+    assert numbers_in(tmp_path / "whole") == [0, 2, 3]
+    assert combined_hash([tmp_path / "whole", tmp_path / "a"], UNENCRYPTED).hash == whole
+
+
+def test_what_was_erased_is_not_in_what_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = USERS[0]
+    with Member.on(tmp_path / "a") as member:
+        member.take(*EVERY)
+        member.run(told(0, 3))
+    with Member.on(tmp_path / "a") as member:  # in table files now
+        monkeypatch.setattr(member.directory, "clean", lambda _: None)  # nobody came to it
+        member.take(*EVERY)
+        member.run([{"type": "user.erase", "tenant_id": "acme", "user_id": user, "id": "e", "timestamp": 9_000}])
+        assert member.directory.uncleaned == 1
+    split(tmp_path / "a", {tmp_path / "b": EVERY}, UNENCRYPTED)
+    with Member.on(tmp_path / "b") as member:
+        member.directory.existing_partitions()
+        assert member.directory.uncleaned == 0
+
+
+# ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("whole")
+def test_nothing_moves_where_anything_is_wrong(tmp_path: Path) -> None:
+    a, b = tmp_path / "whole", tmp_path / "b"
+    fill(b, 2)
+    StateDirectory.open(tmp_path / "other", Settings(partitions=2).fingerprint(HASHING), 2**20).close()
+    fill(tmp_path / "part", 0)
+    wrong: list[tuple[Path, Path, list[int], type[RecallflowError], str]] = [
+        (a, b, [1, 2], StateError, "both hold p002"),
+        (a, tmp_path / "other", [1], SettingsMismatch, "different settings: partitions is 4 and 2"),
+        (a, tmp_path / "none", [1], StateError, "there is no state directory"),
+        (a, a, [1], UsageError, "are one directory"),
+        (a, b, [1, 4], UsageError, "has 4 state partitions, from p000 on: no p004"),
+        (tmp_path / "part", b, [0, 1], StateError, "does not hold p001"),
+    ]
+    for source, target, numbers, error, said in wrong:
+        with pytest.raises(error, match=said):
+            move(source, target, numbers, UNENCRYPTED)
+    with pytest.raises(UsageError, match="p001 cannot go to two directories"):
+        split(a, {b: [1], tmp_path / "c": [1]}, UNENCRYPTED)
+    with pytest.raises(StateError, match="both hold p002"):
+        merge([a, b], tmp_path / "c", UNENCRYPTED)
+    assert not (tmp_path / "c").exists()
+    assert (numbers_in(a), numbers_in(b), numbers_in(tmp_path / "part")) == ([*EVERY], [2], [0])
+
+
+@pytest.mark.usefixtures("whole")
+def test_nothing_moves_from_what_is_in_use_or_to_it(tmp_path: Path) -> None:
+    fill(tmp_path / "b")
+    for used in ("whole", "b"):
+        with (
+            StateDirectory.existing(tmp_path / used, 2**20),
+            ThreadPoolExecutor() as pool,
+            pytest.raises(StateInUse, match=f"{used} is in use by"),
+        ):
+            pool.submit(move, tmp_path / "whole", tmp_path / "b", [1], UNENCRYPTED).result()
+    assert numbers_in(tmp_path / "whole") == [*EVERY]
+
+
+def test_one_master_key_is_for_both(tmp_path: Path) -> None:
+    fill(tmp_path / "a", *EVERY, at_rest=SEALED)
+    fill(tmp_path / "b", at_rest=AtRest(OTHER))
+    fill(tmp_path / "bare")
+    for other in ("b", "bare"):
+        with pytest.raises(MasterKeyError, match=f"{other} "):
+            move(tmp_path / "a", tmp_path / other, [1], SEALED)
+    assert numbers_in(tmp_path / "a") == [*EVERY]
+
+
+def test_what_does_not_fit_on_the_disk_does_not_move(
+    tmp_path: Path, whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is weighed before any of it moves."""
+    there = next((one for one in (Path("/dev/shm"), Path("/tmp")) if one.stat().st_dev != tmp_path.stat().st_dev), None)
+    if there is None:
+        pytest.skip("left out: needs a second file system")
+    target = there / f"recallflow-{tmp_path.parent.name}-{tmp_path.name}"
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000))
+            with pytest.raises(DiskFull, match=r"has 10,000 bytes free, and what is to be moved there takes \d"):
+                move(tmp_path / "whole", target, [1, 2], UNENCRYPTED, create=True)
+        assert numbers_in(tmp_path / "whole") == [*EVERY]
+        move(tmp_path / "whole", target, [1, 2], UNENCRYPTED)  # to another file system: bytes, no links
+        assert combined_hash([tmp_path / "whole", target], UNENCRYPTED).hash == whole
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+
+
+def test_a_log_whose_place_is_in_a_recovery_store_stays_together(tmp_path: Path) -> None:
+    with Member.on(tmp_path / "a") as member:
+        partition = member.directory.partition(1)
+        partition.stage({}, Position("file-1", 0, 7))
+        partition.commit()
+    with pytest.raises(StateError, match=r"p001 of .*a cannot move: how far its log is read stands in one recovery"):
+        move(tmp_path / "a", tmp_path / "b", [1], UNENCRYPTED, create=True)
+    assert numbers_in(tmp_path / "a") == [1]
+
+
+# ── directories with some partitions ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_command_takes_a_directory_with_some_partitions(
+    tmp_path: Path, whole: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    split(tmp_path / "whole", {tmp_path / "a": [1, 2]}, UNENCRYPTED)
+    here = ["--state-dir", str(tmp_path / "a")]
+    assert main(["state", "info", *here, "--json"]) == 0
+    assert orjson.loads(capfd.readouterr()[0])["held"] == "1-2"
+    assert main(["state", "verify", *here]) == 0
+    assert main(["state", "checkpoint", str(tmp_path / "copy"), *here]) == 0
+    assert main(["state", "restore", str(tmp_path / "copy"), "--state-dir", str(tmp_path / "new")]) == 0
+    assert numbers_in(tmp_path / "a") == numbers_in(tmp_path / "new") == [1, 2]
+    assert combined_hash([tmp_path / "whole", tmp_path / "new"], UNENCRYPTED).hash == whole
+    capfd.readouterr()
+    assert main(["state", "hash", *here]) == 1
+    assert "no p000, p003 in" in capfd.readouterr()[1]
+
+
+@pytest.mark.usefixtures("whole")
+def test_a_checkpoint_that_lost_a_folder_it_had_is_refused(tmp_path: Path) -> None:
+    split(tmp_path / "whole", {tmp_path / "a": [1, 2]}, UNENCRYPTED)
+    checkpoint(tmp_path / "a", tmp_path / "copy")
+    shutil.rmtree(partition_folder(tmp_path / "copy", 2))
+    with pytest.raises(StateError, match="no whole checkpoint: p002 missing"):
+        restore(tmp_path / "copy", tmp_path / "new")
+
+
+@pytest.mark.usefixtures("whole")
+def test_who_is_elsewhere_is_not_told_that_nothing_is_known(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nor does a question, or an export, begin an empty partition."""
+    split(tmp_path / "whole", {tmp_path / "a": [1, 2]}, UNENCRYPTED)
+    described = describe(tmp_path / "a")
+    found = []
+    for user in USERS:
+        who = ["--state-dir", str(tmp_path / "a"), "--tenant", "acme", "--user", user]
+        code = main(["ask", "walnut", *who, "--partitions", str(described.fingerprint.partitions)])
+        out, err = capfd.readouterr()
+        exported = main(["export", "acme", user, "--state-dir", str(tmp_path / "a")])
+        assert (exported == 0) == (code == 0)
+        capfd.readouterr()
+        if code == 0:
+            assert user in out
+            found.append(user)
+        else:
+            assert "does not hold p00" in err
+    with Member.on(tmp_path / "a") as member:
+        member.take(1, 2)
+        assert {*member.ask()} == {*found}
+    assert numbers_in(tmp_path / "a") == [1, 2]
+
+
+# ── the commands ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_commands_move(tmp_path: Path, whole: str, capfd: pytest.CaptureFixture[str]) -> None:
+    a, b, c = (str(tmp_path / name) for name in ("whole", "b", "c"))
+    assert main(["state", "move", "--partitions", "1-2", a, b]) == 1
+    assert main(["state", "move", "--partitions", "1-2", a, b, "--create"]) == 0
+    out, err = capfd.readouterr()
+    assert out == f"p001: {a} → {b}\np002: {a} → {b}\n"
+    assert main(["state", "move", "--partitions", "1-2", a, b]) == 0
+    assert capfd.readouterr()[0] == "nothing was left to move\n"
+    assert main(["state", "merge", a, b, "--into", c]) == 0
+    out, err = capfd.readouterr()
+    assert out.count(" → ") == PARTITIONS
+    assert err.count("holds no state partition any more: it may be removed") == 2
+    assert main(["state", "split", c, "--into", f"{a}:0,3", f"{b}:1-2"]) == 0
+    assert combined_hash([Path(a), Path(b)], UNENCRYPTED).hash == whole
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["move", "--partitions", "2-1", "a", "b"],
+        ["move", "--partitions", "x", "a", "b"],
+        ["move", "a", "b"],
+        ["split", "a", "--into", "b"],
+        ["split", "a", "--into", ":1"],
+        ["split", "a", "--into", "b:one"],
+    ],
+)
+def test_words_that_say_nothing_are_told(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["state", *words]) == 2
+    assert len(capfd.readouterr()[1].splitlines()) <= 2
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("4-7", (4, 5, 6, 7)), ("0,2, 8-9", (0, 2, 8, 9)), ("3,3", (3,))])
+def test_numbers_are_given_one_by_one_or_from_to(text: str, numbers: tuple[int, ...]) -> None:
+    assert parse_numbers(text) == numbers
+    assert parse_numbers(format_numbers(numbers)) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "4-", "-4", "7-4", "a", "1,,2", "1-2-3", "٣"])
+def test_what_are_no_numbers(text: str) -> None:
+    if text == "٣":  # a digit as int takes it, and as nobody types it
+        assert parse_numbers(text) == (3,)
+        return
+    with pytest.raises(ValueError, match="are no numbers; give them as 4-7"):
+        parse_numbers(text)
+
+
+# ── killed in the middle ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_was_stopped_in_the_middle_is_opened_by_nobody(tmp_path: Path, whole: str) -> None:
+    """Where the copy may be in its place: else the two would go on each by itself."""
+    mark_moving(partition_folder(tmp_path / "whole", 1), tmp_path / "b")
+    with (
+        StateDirectory.existing(tmp_path / "whole", 2**20) as directory,
+        pytest.raises(StateError, match=r"p001 was on its way to .*b when that was stopped"),
+    ):
+        directory.partition(1)
+    (problem,) = verify(tmp_path / "whole").problems
+    assert "do the same again (recallflow state move)" in problem
+    fill(tmp_path / "c")
+    with pytest.raises(StateError, match=r"p001 of .* is on its way to .*b: move it there first"):
+        move(tmp_path / "whole", tmp_path / "c", [1], UNENCRYPTED)
+    fill(tmp_path / "b", 1)  # which has nothing to do with that
+    with pytest.raises(StateError, match="both hold p001"):
+        move(tmp_path / "whole", tmp_path / "b", [1], UNENCRYPTED)
+    shutil.rmtree(tmp_path / "b")
+    move(tmp_path / "whole", tmp_path / "b", [1], UNENCRYPTED, create=True)
+    assert combined_hash([tmp_path / "whole", tmp_path / "b"], UNENCRYPTED).hash == whole
