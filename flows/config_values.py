@@ -2,7 +2,7 @@
 
 Each function here raises ValueError that says what a value is not."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -45,32 +45,6 @@ def parse_texts(value: object) -> tuple[str, ...]:
     if isinstance(value, list):
         return tuple(map(parse_text, value))
     return tuple(text for text in map(str.strip, parse_text(value).split(",")) if text)
-
-
-def parse_numbers(value: object) -> tuple[int, ...]:
-    """Numbers and ranges of them, with commas between: 0-3,8 is 0, 1, 2, 3 and 8."""
-    return _converted(_numbers, value, "are no numbers; give them as 4-7, or 0,2,8-11")
-
-
-def format_numbers(numbers: Iterable[int]) -> str:
-    """As `parse_numbers` takes them."""
-    found: list[list[int]] = []
-    for number in sorted({*numbers}):
-        if found and number == found[-1][-1] + 1:
-            found[-1][1:] = [number]
-        else:
-            found.append([number])
-    return ",".join("-".join(map(str, one)) for one in found)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    found: list[int] = []
-    for one in text.split(","):
-        first, dash, last = one.strip().partition("-")
-        if not (first.isdecimal() and (last.isdecimal() if dash else True)) or int(last or first) < int(first):
-            raise ValueError(one)
-        found += range(int(first), int(last or first) + 1)
-    return tuple(dict.fromkeys(found))
 
 
 def parse_bytes(value: object) -> int:

@@ -8,6 +8,7 @@ from recallflow.cli import moving, rotate, upkeep
 from recallflow.cli.options import STATE, add_settings, config
 from recallflow.cli.output import json_line, note
 from recallflow.errors import UsageError
+from recallflow.ranges import ranges_of
 
 if TYPE_CHECKING:
     from recallflow.state.directory import StateDirectory
@@ -87,7 +88,6 @@ def _opened(options: argparse.Namespace) -> "StateDirectory":
 
 
 def _info(directory: "StateDirectory") -> dict[str, Any]:
-    from recallflow.flows.config_values import format_numbers
     from recallflow.state import keys
 
     settings = directory.fingerprint
@@ -96,7 +96,7 @@ def _info(directory: "StateDirectory") -> dict[str, Any]:
         "state_dir": str(directory.path),
         "format_version": keys.FORMAT_VERSION,
         "partitions": settings.partitions,
-        "held": format_numbers(partition.number for partition in partitions),
+        "held": ranges_of([partition.number for partition in partitions]),
         "embedder": settings.embedder,
         "dimension": settings.dimension,
         "episode_gap_minutes": settings.episode_gap_ms / 60_000,

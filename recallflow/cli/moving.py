@@ -1,13 +1,14 @@
 """`recallflow state move | split | merge`: partitions that go to another directory, while nobody uses either."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallflow.cli.options import ENCRYPTION, add_settings, config
 from recallflow.cli.output import note
 from recallflow.errors import UsageError
+from recallflow.ranges import parse_ranges
 
 if TYPE_CHECKING:
     from recallflow.state.at_rest import AtRest
@@ -75,11 +76,9 @@ def run_merge(options: argparse.Namespace) -> int:
     return _said(merge(options.sources, options.into, _at_rest(options)))
 
 
-def _numbers(flag: str, text: str) -> tuple[int, ...]:
-    from recallflow.flows.config_values import parse_numbers
-
+def _numbers(flag: str, text: str) -> Collection[int]:
     try:
-        return parse_numbers(text)
+        return parse_ranges(text)
     except ValueError as error:
         raise UsageError(f"{flag} {error}") from None
 

@@ -19,7 +19,6 @@ from recallflow.errors import (
     StateInUse,
     UsageError,
 )
-from recallflow.flows.config_values import format_numbers, parse_numbers
 from recallflow.flows.settings import Settings
 from recallflow.records import Position
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
@@ -327,21 +326,6 @@ def test_the_commands_move(tmp_path: Path, whole: str, capfd: pytest.CaptureFixt
 def test_words_that_say_nothing_are_told(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["state", *words]) == 2
     assert len(capfd.readouterr()[1].splitlines()) <= 2
-
-
-@pytest.mark.parametrize(("text", "numbers"), [("4-7", (4, 5, 6, 7)), ("0,2, 8-9", (0, 2, 8, 9)), ("3,3", (3,))])
-def test_numbers_are_given_one_by_one_or_from_to(text: str, numbers: tuple[int, ...]) -> None:
-    assert parse_numbers(text) == numbers
-    assert parse_numbers(format_numbers(numbers)) == numbers
-
-
-@pytest.mark.parametrize("text", ["", "4-", "-4", "7-4", "a", "1,,2", "1-2-3", "٣"])
-def test_what_are_no_numbers(text: str) -> None:
-    if text == "٣":  # a digit as int takes it, and as nobody types it
-        assert parse_numbers(text) == (3,)
-        return
-    with pytest.raises(ValueError, match="are no numbers; give them as 4-7"):
-        parse_numbers(text)
 
 
 # ── killed in the middle ──────────────────────────────────────────────────────────────────────────────────────────────
