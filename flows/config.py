@@ -34,6 +34,7 @@ SHARED_VARIABLE = "RECALLFLOW_SHARED"  # read by tests and benchmarks
 LOCAL = "localhost:9092"
 LOG_FORMATS = ("text", "json")
 PROCESSES_MAX = 1_000
+STANDBY_MAX = 10
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class RunSettings:
     `deployment`: whose partitions its members share; None names it after the memory topic. `processes`: members on this
     machine, or "auto": one a CPU. `own`: partitions of its own, as `0-7`, where the group is not to assign them;
     `instance_id`: of a member whose partitions are kept for it while it restarts. `checkpoint_to`: where checkpoints of
-    partitions are kept, by their URL. `give_up_unanswered`: queries that retention took are done without. `skip`:
+    partitions are kept, by their URL. `standby`: so many members keep each partition warm. `give_up_unanswered`:
+    queries that retention took are done without. `skip`:
     positions of records to pass over unread. `metrics_port`: None serves nothing."""
 
     processes: int | Literal["auto"] = 1
@@ -55,6 +57,7 @@ class RunSettings:
     instance_id: str | None = None
     accept_repeats: bool = False
     give_up_unanswered: bool = False
+    standby: int = 0
     checkpoint_to: str | None = None
     checkpoint_minutes: float = 10.0
     checkpoint_keep: int = 3
@@ -70,6 +73,7 @@ class RunSettings:
             self,
             ("processes", "1 to 1,000", self.processes == AUTO or 1 <= self.processes <= PROCESSES_MAX),
             ("workers", "at least 1", self.workers >= 1),
+            ("standby", "0 to 10", 0 <= self.standby <= STANDBY_MAX),
             ("checkpoint_minutes", "more than 0", self.checkpoint_minutes > 0),
             ("checkpoint_keep", "at least 1", self.checkpoint_keep >= 1),
             ("session_timeout_s", session, SESSION_MIN_S <= self.session_timeout_s <= SESSION_MAX_S),

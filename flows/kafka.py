@@ -45,6 +45,7 @@ from recallflow.flows.recovery import FLOW_ID
 from recallflow.flows.router import Router
 from recallflow.flows.serving import SWITCH_S, deployment_name, routing, source_ends, stop_on_signals
 from recallflow.flows.stages import Stages
+from recallflow.flows.standby import Standby
 from recallflow.flows.tally import Tally
 from recallflow.flows.token_keys import TokenKeys, key_source
 from recallflow.flows.topic_checks import ask_sizes, check_control, judged_by_senders, stamped_by_log
@@ -186,6 +187,7 @@ class KafkaFlow:
         )
         stack.callback(source.close)
         membership: Membership
+        restore = self._restore(stack, directory, source)
         ownership = Ownership(
             self.options,
             self.topics,
@@ -195,7 +197,7 @@ class KafkaFlow:
             ends,
             lambda places: membership.commit(places),
             is_new=found.is_new,
-            restore=self._restore(stack, directory, source),
+            restore=restore,
             writer=str(self.state_dir),
             give_up_unanswered=self.chosen.give_up_unanswered,
             accept_repeats=self.chosen.accept_repeats,
@@ -211,6 +213,18 @@ class KafkaFlow:
             own=self.chosen.owned(),
         )
         stack.callback(membership.close)
+        if self.chosen.standby and self.chosen.own is None:
+            standby = Standby(
+                self.options,
+                membership.name,
+                self.topics.memory,
+                directory,
+                source,
+                lambda: membership.member_id,
+                self.chosen.standby,
+                restore=restore,
+            )
+            stack.enter_context(standby.running())
         unstamped = [topic for topic in inputs if topic not in stamped]
 
         def unjudged() -> Exception | None:

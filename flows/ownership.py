@@ -231,7 +231,9 @@ class Ownership:
         """All that comes before these marks is delivered."""
         known: dict[int, Committed] = {}
         for mark in marks:
-            place = self._place(mark, self._source.given(mark.partition, mark.number))
+            if (given := self._source.given(mark.partition, mark.number)) is None:
+                continue  # of a partition that was only followed
+            place = self._place(mark, given)
             self._places[mark.partition] = place
             if mark.last:
                 self._handed[mark.partition].set()

@@ -28,6 +28,7 @@ POLL_S = 0.1
 READ_AHEAD = 2_000  # records, by each reader …
 READ_AHEAD_BYTES = 32 * 1024 * 1024  # … or of large ones so much
 READ_BATCH = 500
+FOLLOWED_AHEAD = 1_000  # records of a partition that is kept warm for another
 BUDGET_S, QUERIES_BUDGET_S = 0.005, 0.01
 BATCH_MAX = 500
 QUERIES_FIRST = 20  # as long as nobody knows what one costs
@@ -111,7 +112,7 @@ class Reader:
 
     def waiting(self) -> bool:
         """Whether there is something to give."""
-        return any(lane.queue for lane in self.lanes.values())
+        return any(lane.givable() for lane in self.lanes.values())
 
     def lag(self) -> dict[TopicPart, int]:
         """Records behind the end of each partition, as far as the last fetch said; what is queued here counts."""
@@ -157,11 +158,12 @@ class Reader:
     def _full(self) -> bool:
         """Whether enough is read. Not while a lane runs dry that others have to wait for: then those that are full are
         paused, so that it alone is read on."""
-        lanes = self.lanes.values()
+        self._hold_followed()
+        lanes = [lane for lane in self.lanes.values() if lane.limit is None]
         enough = _fills(sum(lane.held() for lane in lanes), sum(lane.held_bytes() for lane in lanes))
         if enough and not (self._order is not None and any(not lane.held() and lane.behind() for lane in lanes)):
             return True
-        for part, lane in self.lanes.items():
+        for part, lane in ((part, lane) for part, lane in self.lanes.items() if lane.limit is None):
             held, weight = lane.held(), lane.held_bytes() * len(lanes)  # bytes are shared: partitions may be many
             if enough and not lane.paused and _fills(held, weight):
                 self._consumer.pause([TopicPartition(*part)])
@@ -170,6 +172,18 @@ class Reader:
                 self._consumer.resume([TopicPartition(*part)])
                 lane.paused = False
         return False
+
+    def _hold_followed(self) -> None:
+        """Those that are read up to a limit wait for it without taking the room of others."""
+        for part, lane in self.lanes.items():
+            if lane.limit is None:
+                continue
+            if not lane.paused and lane.held() >= FOLLOWED_AHEAD:
+                self._consumer.pause([TopicPartition(*part)])
+                lane.paused = True
+            elif lane.paused and lane.held() < FOLLOWED_AHEAD // 2:
+                self._consumer.resume([TopicPartition(*part)])
+                lane.paused = False
 
     def _note_ends(self) -> None:
         """Here too, and not where the lag is asked for: a consumer that is asked while another thread polls hangs."""
@@ -300,7 +314,7 @@ class Hub:
         """How many memory events a part may give now."""
         if (self._asked or self.queries.waiting()) and self._clock_s() - self._fed_s < STARVED_S:
             return 0
-        busy = max(1, sum(1 for lane in self.memories.lanes.values() if lane.queue))
+        busy = max(1, sum(1 for lane in self.memories.lanes.values() if lane.givable()))
         return max(0, min(-(-self._batch // busy), self._room()))
 
     def count_given(self, memories: int) -> None:

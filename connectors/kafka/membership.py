@@ -92,6 +92,11 @@ class Membership:
     # ------------------------------------------------------------ for others
 
     @property
+    def member_id(self) -> str | None:
+        """How the group knows us, once it does."""
+        return self._member_id
+
+    @property
     def partitions(self) -> frozenset[int]:
         """Owned now."""
         with self._state:

@@ -46,6 +46,7 @@ class Lane:
     since_ms: int = 0  # when the record before the next one was appended
     given_before: frozenset[int] = frozenset()  # by an earlier run, before their turn in the log
     open: frozenset[int] = frozenset()  # given by an earlier run, and not through: they are given again
+    limit: int | None = None  # nothing from this offset on is given
     reached: int = -1  # the offset after the last record read
     read: Queue = field(default_factory=deque)
     queue: Queue = field(default_factory=deque)
@@ -101,6 +102,10 @@ class Lane:
     def behind(self) -> bool:
         """Whether records are known to be there that were not read yet."""
         return self.reached < self.end and self.passed < self.end
+
+    def givable(self) -> bool:
+        """Whether a record waits that may be given."""
+        return bool(self.queue) and (self.limit is None or self.queue[0].offset() < self.limit)
 
     def held(self) -> int:
         """Records that are read and not given to the dataflow yet."""

@@ -28,6 +28,7 @@ from recallflow.connectors.kafka.topic_reader import NewConsumer
 from recallflow.marks import Mark, Open, Signal
 from recallflow.records import Record
 
+NOT_OURS = -1  # the number of a mark that nobody asks about
 IDLE_S = 10.0  # a partition of which nothing was given is marked this seldom
 
 _log = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class OwnedSource(DynamicSource[Any]):
         self._mark_s, self._tails, self._clock_s = mark_s, tails, clock_s
         self._finished, self._closing = finished, closing or Closing()
         self._owned: dict[int, _Owned] = {}
+        self._followed: dict[int, Lane] = {}  # memories of partitions that are another's, kept warm here
         self._given: dict[tuple[int, int], Given] = {}
         self._changes: deque[Callable[[], Iterator[Signal]]] = deque()
         order = Order(lambda: 0)
@@ -115,9 +117,29 @@ class OwnedSource(DynamicSource[Any]):
         self._changes.append(lambda: self._close(partitions))
         self._hub.wake.set()
 
-    def given(self, partition: int, number: int) -> Given:
-        """What was given up to a mark. Asked once of each."""
-        return self._given.pop((partition, number))
+    def follow(self, partition: int, memory: Lane) -> None:
+        """A partition is another's, and its memories are applied here as well, silently."""
+        self._changes.append(lambda: self._follow(partition, memory))
+        self._hub.wake.set()
+
+    def allow(self, partition: int, limit: int) -> None:
+        """A partition that is followed is read up to there."""
+        if (lane := self._followed.get(partition)) is not None:
+            lane.limit = limit
+            self._hub.wake.set()
+
+    def leave(self, partition: int) -> None:
+        """A partition is followed no more."""
+        self._changes.append(lambda: self._leave(partition))
+        self._hub.wake.set()
+
+    def followed(self) -> frozenset[int]:
+        """The partitions that are kept warm for others."""
+        return frozenset(self._followed)
+
+    def given(self, partition: int, number: int) -> Given | None:
+        """What was given up to a mark of a partition that is ours. Asked once of each."""
+        return self._given.pop((partition, number), None)
 
     def keep(self, partition: int, place: bytes, *, open_left: bool) -> None:
         """How far a partition is known to be: its folder takes it in with the next mark. `open_left`: something was
@@ -157,6 +179,8 @@ class OwnedSource(DynamicSource[Any]):
         if self.stopping.is_set():
             self._ended = True
             signals += self._close([*self._owned])
+            for partition in [*self._followed]:
+                signals += self._leave(partition)
             return [*signals, *self._finished()]
         self._hub.begin("")
         read = self._records()
@@ -178,6 +202,8 @@ class OwnedSource(DynamicSource[Any]):
         memories: list[Record] = []
         if allowed := hub.memories_allowed():
             memories = [record for number, one in owned.items() for record in self._memories(number, one, allowed)]
+            if not memories:  # what is ours comes first
+                memories = [record for lane in self._followed.values() for record in records_of(lane, allowed)]
             hub.count_given(len(memories))
         for records in (queries, memories):
             if records:
@@ -200,7 +226,24 @@ class OwnedSource(DynamicSource[Any]):
 
     # ------------------------------------------------------------------ signals
 
+    def _follow(self, partition: int, memory: Lane) -> Iterator[Signal]:
+        if partition in self._owned or partition in self._followed:
+            return
+        self._followed[partition] = memory
+        self._hub.memories.add(memory)
+        self._hub.memories.start()
+        _log.info("partition %d is kept warm, from offset %d on", partition, memory.next_offset)
+        yield Open(partition)
+
+    def _leave(self, partition: int) -> Iterator[Signal]:
+        if (lane := self._followed.pop(partition, None)) is not None:
+            self._hub.memories.remove(lane)
+            yield Mark(partition, NOT_OURS, last=True)
+
     def _open(self, partition: int, memory: Lane, queries: Lane) -> Iterator[Signal]:
+        warm = self._followed.pop(partition, None)
+        if warm is not None:
+            self._hub.memories.remove(warm)
         for lane, reader in ((queries, self._hub.queries), (memory, self._hub.memories)):
             self.first_offsets[lane.source] = lane.answered_from
             self.given_before[lane.source] = lane.given_before
@@ -209,7 +252,8 @@ class OwnedSource(DynamicSource[Any]):
         self.catch_up.begin(memory.source, memory.next_offset, memory.end)
         self._owned[partition] = _Owned(memory, queries, marked_s=self._clock_s())
         _log.info("partition %d is ours, from offset %d on", partition, memory.next_offset)
-        yield Open(partition)
+        if warm is None:
+            yield Open(partition)
 
     def _close(self, partitions: Collection[int]) -> Iterator[Signal]:
         for partition in partitions:

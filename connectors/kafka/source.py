@@ -330,7 +330,7 @@ def records_of(lane: Lane, most: int) -> list[Record]:
     """The next records of a lane, at most so many, and no more of large ones than fit into a batch."""
     records: list[Record] = []
     end_bytes = lane.given_bytes + BATCH_BYTES
-    while lane.queue and len(records) < most and lane.given_bytes < end_bytes:
+    while len(records) < most and lane.given_bytes < end_bytes and lane.givable():
         message = lane.take()
         records.append(record_of(message, silent=lane.was_given(message.offset())))
     return records

@@ -16,7 +16,7 @@ OUTPUTS = ("topics.responses", "topics.receipts", "topics.dead_letters")
 TOPICS = ("topics.memory", "topics.queries", "topics.control", *OUTPUTS, "topics.enrichment")
 DEPLOYMENT = ("run.deployment", "run.session_timeout_s", "run.own", "run.instance_id")
 ANSWERED = ("run.accept_repeats", "run.give_up_unanswered", "run.skip")
-MEMBERS = ("run.processes",)
+MEMBERS = ("run.processes", "run.standby")
 CHECKPOINTS = ("run.checkpoint_to", "run.checkpoint_minutes", "run.checkpoint_keep")
 SHOWN = ("run.metrics_host", "run.metrics_port", "run.serve_while_catching_up", "run.log_format")
 

@@ -78,6 +78,7 @@ FLAGS = {
     "run.session_timeout_s": Flag("--session-timeout-s", "S", "silence after which another may take over", "45"),
     "run.own": Flag("--own", "PARTITIONS", "partitions to work on, as 0-7, where the group is not to assign them"),
     "run.instance_id": Flag("--instance-id", "NAME", "partitions are kept for this name while it restarts"),
+    "run.standby": Flag("--standby", "N", "members that keep each partition of another warm", "0"),
     "run.checkpoint_to": Flag("--checkpoint-to", "URL", "keep checkpoints there: s3://…, gs://… or file:…"),
     "run.checkpoint_minutes": Flag("--checkpoint-minutes", "M", "so often, of each partition", "10"),
     "run.checkpoint_keep": Flag("--checkpoint-keep", "N", "so many of each partition stay", "3"),

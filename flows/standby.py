@@ -1,0 +1,116 @@
+"""Partitions that this process keeps warm for another: it applies their memories silently, up to what their owner has
+delivered the outputs of, and has little left to read when they become its own.
+
+Who stands by for whom follows from what everybody can see, the group's members in the order of their ids: each stands
+by for those before it. Nobody has to agree on it, and where two views differ for a moment, a partition is warm twice or
+nowhere.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.order import Lane
+from recallflow.connectors.kafka.owned import OwnedSource
+from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
+from recallflow.errors import RecallflowError
+from recallflow.state.directory import StateDirectory
+
+LOOK_S = 1.0
+NEVER = 2**63 - 1  # no output of what is followed is ours to send
+
+_log = logging.getLogger(__name__)
+
+
+class Standby:
+    """What one member follows. `count`: so many members stand by for each partition."""
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        name: str,
+        memory_topic: str,
+        directory: StateDirectory,
+        source: OwnedSource,
+        member_id: Callable[[], str | None],
+        count: int,
+        *,
+        restore: Callable[[int], None] | None = None,
+    ) -> None:
+        """`name`: of the group. `member_id`: how it knows us. `restore`: gives a partition a folder from elsewhere."""
+        self._options, self._name, self._topic = options, name, memory_topic
+        self._directory, self._source, self._member_id, self._count = directory, source, member_id, count
+        self._restore = restore
+        self._admin = AdminClient(options.admin())
+        self._stopping = threading.Event()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Looks every LOOK_S seconds, on a thread of its own."""
+        thread = threading.Thread(target=self._run, daemon=True, name="recallflow-standby")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            thread.join()
+
+    def _run(self) -> None:
+        with TopicReader(self._options, {"group.id": self._name}) as reader:
+            while not self._stopping.wait(LOOK_S):
+                try:
+                    self._look(reader)
+                except (KafkaException, RecallflowError) as error:
+                    _log.warning("nothing is known of whom to stand by for: %s", error)
+
+    def _look(self, reader: TopicReader) -> None:
+        wanted = followed_by(self._member_id(), self._assigned(), self._count) - self._source.partitions()
+        for number in self._source.followed() - wanted:
+            self._source.leave(number)
+        if not wanted:
+            return
+        asked = [TopicPartition(self._topic, number) for number in sorted(wanted)]
+        for found in reader.consumer.committed(asked, timeout=ASK_S):
+            if found.error is None and found.offset >= 0:
+                self._go_on(reader, found.partition, found.offset)
+
+    def _assigned(self) -> dict[str, frozenset[int]]:
+        """The partitions of each member, as the group's coordinator knows them."""
+        described: Any = self._admin.describe_consumer_groups([self._name], request_timeout=ASK_S)
+        return {
+            member.member_id: frozenset(
+                one.partition for one in member.assignment.topic_partitions if one.topic == self._topic
+            )
+            for member in described[self._name].result().members
+        }
+
+    def _go_on(self, reader: TopicReader, number: int, limit: int) -> None:
+        """Follows a partition up to `limit`."""
+        if number in self._source.followed():
+            self._source.allow(number, limit)
+            return
+        if self._restore is not None:
+            self._restore(number)
+        applied = self._directory.partition(number).applied.get(f"{self._topic}:{number}", -1)
+        low, high = reader.span(self._topic, number)
+        if applied + 1 < low:
+            _log.warning("partition %d cannot be kept warm: its log begins at offset %d", number, low)
+            return
+        lane = Lane(self._topic, number, applied + 1, high, answered_from=NEVER, limit=limit)
+        self._source.follow(number, lane)
+
+
+def followed_by(me: str | None, assigned: dict[str, frozenset[int]], count: int) -> frozenset[int]:
+    """The partitions of the `count` members before this one, in a circle."""
+    members = sorted(assigned)
+    if me not in assigned or len(members) < 2:
+        return frozenset()
+    at = members.index(me)
+    before = {members[(at - step) % len(members)] for step in range(1, count + 1)} - {me}
+    return frozenset().union(*(assigned[one] for one in before))
