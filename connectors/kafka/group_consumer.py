@@ -99,10 +99,12 @@ class GroupConsumer:
         self._failed: KafkaError | None = None  # in a callback
         self.member_id: str | None = None  # how the coordinator knows us
         self._lost = False
-        self._consumer = new_consumer(options.consumer() | chosen | static)
+        self._new_consumer, self._options = new_consumer, options.consumer() | chosen | static
+        self._consumer: Any = None
 
     def join(self) -> None:
         """Begins to; `poll` goes on."""
+        self._consumer = self._new_consumer(self._options)
         self._consumer.subscribe([self._memory], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose)
 
     def poll(self, wait_s: float) -> None:
@@ -160,7 +162,8 @@ class GroupConsumer:
 
     def leave(self) -> None:
         """Leaves the group, in which a static member's place is kept for the length of a session."""
-        self._consumer.close()
+        if self._consumer is not None:
+            self._consumer.close()
 
     def _judge(self, error: KafkaError) -> None:
         if error.code() in _FENCED:

@@ -66,12 +66,22 @@ class Membership:
         self._assignee = assignee
         self._own = own
         self._static = instance_id if own is None else name_of(own)
-        self._new_consumer = new_consumer
         self._clock_s = clock_s
         self._me = Holder.here(state_dir, self._static or "")
         self._lease = Lease(session_s, clock_s)
         self._hand_over_s = max(HAND_OVER_MIN_S, session_s)
-        self._consumer: GroupConsumer
+        self._consumer = GroupConsumer(
+            options,
+            name,
+            self._topics,
+            self,
+            session_s=session_s,
+            # A member that does not come to the end of it goes, and by then its lease has to have run out.
+            rebalance_s=max(REBALANCE_MIN_S, self._hand_over_s + 3 * session_s),
+            instance_id=self._static,
+            strategy=SHARING if own is None else BY_HAND,
+            new_consumer=new_consumer,
+        )
         self._error: Exception | None = None
 
         self._state = threading.RLock()  # of the two below; never held while anything is waited for
@@ -149,7 +159,6 @@ class Membership:
         check_topics(self._options, self._topics, self._own)
         if self._own is not None:
             check_alone(self._options, self.name, self._own)
-        self._consumer = self._new_member()
         self._thread.start()
 
     def release(self) -> None:
@@ -171,9 +180,8 @@ class Membership:
         with self._keeping_failures():
             await_silent(self._options, self.name, self._topics[1], self._me, self._lease, self._closing)
             if not self._closing.is_set():
-                self._consumer.join()
+                self.enter()
             while not self._closing.is_set():
-                self._consumer.poll(POLL_S)
                 self.step()
             if self._releasing and self._error is None:
                 self._hand_over(self.partitions)
@@ -183,22 +191,16 @@ class Membership:
         with self._keeping_failures():
             self._consumer.leave()
 
-    def _new_member(self) -> GroupConsumer:
-        return GroupConsumer(
-            self._options,
-            self.name,
-            self._topics,
-            self,
-            session_s=self._lease.session_s,
-            # A member that does not come to the end of it goes, and by then its lease has to have run out.
-            rebalance_s=max(REBALANCE_MIN_S, self._hand_over_s + 3 * self._lease.session_s),
-            instance_id=self._static,
-            strategy=SHARING if self._own is None else BY_HAND,
-            new_consumer=self._new_consumer,
-        )
+    def enter(self) -> None:
+        """Joins the group; `step` goes on."""
+        self._consumer.join()
 
     def step(self) -> None:
-        """Gains what was assigned, and renews when it is time. Raises Fenced or RecallflowError."""
+        """Serves what the group says, and renews when it is time. Raises Fenced, OtherWay or RecallflowError."""
+        self._consumer.poll(POLL_S)
+        self._work()
+
+    def _work(self) -> None:
         self._raise_failure()
         self._renew()
         if self._coming:
@@ -215,7 +217,7 @@ class Membership:
                 self._coming |= partitions if self._own is None else self._own
             elif self._own is None:
                 self._coming |= partitions
-            self.step()
+            self._work()
 
     def revoked(self, partitions: frozenset[int]) -> None:
         if self._own is not None or self._leaving:

@@ -1,0 +1,482 @@
+"""What a member of a group may send of, and when it gives up what: with a clock that is set by hand, and a consumer
+that calls back when the test says so."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka import membership as module
+from recallflow.connectors.kafka.group_consumer import Committed
+from recallflow.connectors.kafka.holder import Holder
+from recallflow.connectors.kafka.lease import outage_s
+from recallflow.connectors.kafka.membership import Membership
+from recallflow.connectors.kafka.patience import Patience
+from recallflow.errors import DeploymentLost, MembershipLost, SinkError, SourceError, UsageError
+
+SESSION_S = 45.0
+GIVE_UP_S = 30.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def parts(numbers: Collection[int]) -> list[TopicPartition]:
+    return [TopicPartition("memory", number) for number in numbers]
+
+
+class FakeConsumer:
+    """The group's coordinator, and one member's consumer."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[str, int], TopicPartition] = {}
+        self.commits: list[list[TopicPartition]] = []
+        self.events: list[Callable[[], object]] = []  # what the next polls serve
+        self.assigned: set[int] = set()
+        self.member = "member-1"
+        self.failing: KafkaError | None = None  # of commits
+        self.unknown: set[tuple[str, int]] = set()
+        self.closed = False
+
+    def __call__(self, options: dict[str, object]) -> "FakeConsumer":
+        self.options = options
+        return self
+
+    def subscribe(self, _: list[str], on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
+        self._back = on_assign, on_revoke, on_lost
+
+    def give(self, *partitions: int) -> None:
+        self._back[0](self, parts(partitions))
+
+    def take(self, *partitions: int) -> None:
+        self._back[1](self, parts(partitions))
+
+    def lose(self, *partitions: int) -> None:
+        self._back[2](self, parts(partitions))
+
+    def unsubscribe(self) -> None:
+        self.assigned.clear()
+
+    def incremental_assign(self, given: list[TopicPartition]) -> None:
+        self.assigned |= {part.partition for part in given}
+
+    def incremental_unassign(self, given: list[TopicPartition]) -> None:
+        self.assigned -= {part.partition for part in given}
+
+    def assign(self, given: list[TopicPartition]) -> None:
+        assert given == []
+
+    def pause(self, given: list[TopicPartition]) -> None:
+        assert {part.partition for part in given} <= self.assigned
+
+    def memberid(self) -> str:
+        return self.member
+
+    def poll(self, _: float) -> None:
+        if self.events:
+            self.events.pop(0)()
+
+    def committed(self, given: list[TopicPartition], timeout: float) -> list[TopicPartition]:  # noqa: ARG002
+        return [self.held.get((part.topic, part.partition), part) for part in given]
+
+    def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> list[Any]:
+        assert not asynchronous
+        self.commits.append(offsets)
+        if self.failing is not None:
+            raise KafkaException(self.failing)
+        answers = []
+        for one in offsets:
+            known = (one.topic, one.partition) not in self.unknown
+            if known:
+                self.held[one.topic, one.partition] = one
+            error = None if known else KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            answers.append(type("Answer", (), {"partition": one.partition, "error": error}))
+        return answers
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Flow:
+    """Gives up at once, unless `through` is taken from it."""
+
+    def __init__(self) -> None:
+        self.gained: dict[int, str | None] = {}
+        self.given: set[int] = set()
+        self.through = threading.Event()
+        self.through.set()
+        self.began = threading.Event()
+
+    def gain(self, places: dict[int, str | None]) -> None:
+        self.gained |= places
+
+    def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
+        self.began.set()
+        assert self.through.wait(GIVE_UP_S)
+        self.given |= set(partitions)
+        return {partition: Committed(8, 9, "last") for partition in partitions}
+
+
+@pytest.fixture
+def consumer() -> FakeConsumer:
+    return FakeConsumer()
+
+
+@pytest.fixture
+def flow() -> Flow:
+    return Flow()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make(consumer: FakeConsumer, flow: Flow, clock: Clock, tmp_path: Path) -> Callable[..., Membership]:
+    def new(*partitions: int, **chosen: Any) -> Membership:
+        """A member that has entered, and was assigned partitions."""
+        options = KafkaOptions("nowhere:9092")
+        made = Membership(
+            options, "d", "memory", "queries", flow, tmp_path, SESSION_S, clock_s=clock, new_consumer=consumer, **chosen
+        )
+        made.enter()
+        consumer.events.append(lambda: consumer.give(*partitions))
+        made.step()
+        return made
+
+    return new
+
+
+@pytest.fixture
+def on_its_thread() -> Iterator[Callable[[Membership], threading.Thread]]:
+    """One more step, where it does not come to its end before something else happens."""
+    threads: list[tuple[Membership, threading.Thread]] = []
+
+    def step(member: Membership) -> threading.Thread:
+        def run() -> None:
+            with contextlib.suppress(SourceError):  # `failure` tells it
+                member.step()
+
+        threads.append((member, threading.Thread(target=run)))
+        threads[-1][1].start()
+        return threads[-1][1]
+
+    yield step
+    for member, thread in threads:
+        member.close()
+        thread.join(GIVE_UP_S)
+        assert not thread.is_alive()
+
+
+def may_send(member: Membership, clock: Clock) -> bool:
+    """Whether `check` returns without waiting."""
+    try:
+        member.check(lambda: Patience(0.0, threading.Event(), clock))
+    except SinkError:
+        return False
+    return True
+
+
+def until(true: Callable[[], bool]) -> None:
+    waiting = Patience(GIVE_UP_S)
+    while not true():
+        assert not waiting.ended()
+
+
+def note(consumer: FakeConsumer, partition: int) -> Holder:
+    found = Holder.parse(consumer.held["queries", partition].metadata)
+    assert found is not None
+    return found
+
+
+def test_what_is_assigned_is_ours_once_a_commit_was_accepted(
+    make: Callable[..., Membership], consumer: FakeConsumer, flow: Flow, clock: Clock
+) -> None:
+    consumer.failing = KafkaError(KafkaError.REBALANCE_IN_PROGRESS)
+    member = make(0, 1)
+    assert not flow.gained
+    assert not member.partitions
+    assert not may_send(member, clock)
+    consumer.failing = None
+    member.step()
+    assert flow.gained == {0: None, 1: None}
+    assert member.partitions == {0, 1}
+    assert may_send(member, clock)
+    assert member.seconds_left() == SESSION_S
+
+
+def test_the_last_owners_place_is_told_and_committed_as_it_is(
+    make: Callable[..., Membership], consumer: FakeConsumer, flow: Flow
+) -> None:
+    consumer.held["memory", 1] = TopicPartition("memory", 1, 5, "so far")
+    consumer.held["queries", 1] = TopicPartition("queries", 1, 6, "")
+    make(1)
+    assert flow.gained == {1: "so far"}
+    assert (consumer.held["memory", 1].offset, consumer.held["memory", 1].metadata) == (5, "so far")
+    assert consumer.held["queries", 1].offset == 6
+
+
+def test_something_is_sent_only_if_it_expires_before_the_session_does(
+    make: Callable[..., Membership], consumer: FakeConsumer, clock: Clock
+) -> None:
+    member = make(0)
+    consumer.failing = KafkaError(KafkaError._TIMED_OUT)
+    clock.now_s += SESSION_S - outage_s(SESSION_S) - 0.1
+    assert may_send(member, clock)
+    clock.now_s += 0.2
+    member.step()
+    assert not may_send(member, clock)
+    consumer.failing = None
+    member.step()
+    assert may_send(member, clock)
+
+
+def test_each_partition_is_committed_again_in_its_turn(
+    make: Callable[..., Membership], consumer: FakeConsumer, clock: Clock
+) -> None:
+    member = make(0, 1, 2)
+    consumer.commits.clear()
+    for _ in range(6):
+        clock.now_s += 1.1
+        member.step()
+        member.step()
+    assert [[one.partition for one in commit] for commit in consumer.commits] == [[1], [2], [0], [1], [2], [0]]
+
+
+def test_what_is_committed_is_sent_with_the_next_step_and_only_of_what_is_ours(
+    make: Callable[..., Membership], consumer: FakeConsumer
+) -> None:
+    member = make(0)
+    member.commit({0: Committed(3, 4, "here"), 1: Committed(3, 4, "not ours")})
+    consumer.failing = KafkaError(KafkaError.ILLEGAL_GENERATION)
+    member.step()
+    consumer.failing = None
+    member.step()
+    assert (consumer.held["memory", 0].offset, consumer.held["memory", 0].metadata) == (3, "here")
+    assert consumer.held["queries", 0].offset == 4
+    assert ("memory", 1) not in consumer.held
+
+
+def test_what_moves_is_given_up_and_committed_before_another_may_have_it(
+    make: Callable[..., Membership], consumer: FakeConsumer, flow: Flow
+) -> None:
+    member = make(0, 1)
+    unassign = consumer.incremental_unassign
+
+    def check(given: list[TopicPartition]) -> None:
+        assert flow.given == {1}
+        assert (consumer.held["memory", 1].offset, consumer.held["queries", 1].offset) == (8, 9)
+        assert note(consumer, 1).released
+        unassign(given)
+
+    consumer.incremental_unassign = check  # type: ignore[method-assign]
+    consumer.events.append(lambda: consumer.take(1))
+    member.step()
+    assert member.partitions == consumer.assigned == {0}
+    member.commit({1: Committed(1, 1, "late")})
+    member.step()
+    assert consumer.held["memory", 1].metadata == "last"
+
+
+def test_what_stays_is_renewed_while_something_is_given_up(
+    make: Callable[..., Membership],
+    consumer: FakeConsumer,
+    flow: Flow,
+    clock: Clock,
+    on_its_thread: Callable[[Membership], threading.Thread],
+) -> None:
+    member = make(0, 1)
+    flow.through.clear()
+    consumer.events.append(lambda: consumer.take(1))
+    thread = on_its_thread(member)
+    assert flow.began.wait(GIVE_UP_S)
+    for _ in range(20):
+        clock.now_s += 1.1
+        until(lambda: member.seconds_left() > SESSION_S - 1)
+    assert 1 in consumer.assigned
+    flow.through.set()
+    thread.join(GIVE_UP_S)
+    assert consumer.assigned == {0}
+
+
+def test_who_cannot_hand_over_in_time_has_lost_all_and_keeps_it_until_the_flow_has_ended(
+    make: Callable[..., Membership],
+    consumer: FakeConsumer,
+    flow: Flow,
+    clock: Clock,
+    on_its_thread: Callable[[Membership], threading.Thread],
+) -> None:
+    member = make(0, 1)
+    flow.through.clear()
+    consumer.events.append(lambda: consumer.take(1))
+    thread = on_its_thread(member)
+    assert flow.began.wait(GIVE_UP_S)
+    while member.failure() is None:
+        clock.now_s += 1
+        until(lambda: member.seconds_left() > SESSION_S - 1 or member.failure() is not None)
+    with pytest.raises(MembershipLost, match="was not through within 45 s"):
+        may_send(member, clock)
+    assert consumer.assigned == {0, 1}
+    member.close()
+    thread.join(GIVE_UP_S)
+    flow.through.set()
+    assert consumer.assigned == {0}
+
+
+def test_who_was_away_for_longer_than_its_session_commits_nothing_more(
+    make: Callable[..., Membership], consumer: FakeConsumer, clock: Clock
+) -> None:
+    member = make(0)
+    consumer.commits.clear()
+    clock.now_s += SESSION_S + 1
+    with pytest.raises(MembershipLost, match="cut off for longer than a session"):
+        member.step()
+    assert consumer.commits == []
+
+
+def test_who_is_told_that_all_is_lost_sends_nothing_more_and_waits_for_the_flow(
+    make: Callable[..., Membership],
+    consumer: FakeConsumer,
+    clock: Clock,
+    on_its_thread: Callable[[Membership], threading.Thread],
+) -> None:
+    member = make(0)
+    consumer.events.append(lambda: consumer.lose(0))
+    thread = on_its_thread(member)
+    until(lambda: member.failure() is not None)
+    with pytest.raises(MembershipLost):
+        may_send(member, clock)
+    assert (consumer.assigned, member.held) == ({0}, False)
+    member.close()
+    thread.join(GIVE_UP_S)
+    assert consumer.assigned == set()
+
+
+def test_who_was_replaced_under_its_name_does_not_come_back(
+    make: Callable[..., Membership], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "static_members", lambda *_: {"a": "member-2"})
+    member = make(0, instance_id="a")
+    clock.now_s += SESSION_S + 1
+    with pytest.raises(DeploymentLost, match="another process has joined deployment d as a"):
+        member.step()
+
+
+def test_an_empty_group_takes_a_commit_of_anybody_which_is_no_proof(
+    make: Callable[..., Membership], consumer: FakeConsumer, clock: Clock
+) -> None:
+    member = make(0)
+    consumer.member = ""
+    clock.now_s += 10
+    member.step()
+    assert not may_send(member, clock)
+
+
+def test_a_refusal_is_no_rebalance(make: Callable[..., Membership], consumer: FakeConsumer) -> None:
+    member = make(0)
+    consumer.failing = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+    member.commit({0: Committed(1, 1, "x")})
+    with pytest.raises(SourceError, match="consumer group cannot be used"):
+        member.step()
+
+
+def test_a_partition_that_queries_do_not_have_yet_holds_up_no_other(
+    make: Callable[..., Membership], consumer: FakeConsumer, flow: Flow
+) -> None:
+    consumer.unknown = {("queries", 1)}
+    member = make(0, 1)
+    assert flow.gained.keys() == {0}
+    consumer.unknown = set()
+    member.step()
+    assert flow.gained.keys() == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "waits"),
+    [
+        ({}, True),
+        ({"released": True}, False),
+        ({"instance": "b"}, False),
+        ({"directory_id": "ours"}, False),
+        ({"directory_id": ""}, True),
+    ],
+    ids=["at work", "handed over", "of another name", "of our directory", "of no directory"],
+)
+def test_another_process_of_our_name_is_waited_for(
+    make: Callable[..., Membership],
+    consumer: FakeConsumer,
+    flow: Flow,
+    clock: Clock,
+    tmp_path: Path,
+    fields: dict[str, Any],
+    waits: bool,
+) -> None:
+    here = Holder.here(tmp_path, "a")
+    other = {"directory_id": "another"} | fields
+    if fields.get("directory_id") == "ours":
+        other["directory_id"] = here.directory_id
+    consumer.held["queries", 0] = TopicPartition("queries", 0, 3, replace(here, **other).encode())
+    member = make(0, instance_id="a")
+    assert (0 not in flow.gained) == waits
+    clock.now_s += SESSION_S - 1
+    member.step()
+    assert (0 not in flow.gained) == waits
+    clock.now_s += 2
+    if waits:
+        member.step()
+        assert 0 in flow.gained
+
+
+def test_what_waits_for_another_of_our_name_does_not_move_on_before(
+    make: Callable[..., Membership],
+    consumer: FakeConsumer,
+    clock: Clock,
+    tmp_path: Path,
+    on_its_thread: Callable[[Membership], threading.Thread],
+) -> None:
+    other = replace(Holder.here(tmp_path, "a"), directory_id="another")
+    consumer.held["queries", 0] = TopicPartition("queries", 0, 3, other.encode())
+    member = make(0, 1, instance_id="a")
+    consumer.events.append(lambda: consumer.take(0))
+    thread = on_its_thread(member)
+    for _ in range(40):
+        clock.now_s += 1.1
+        until(lambda: member.seconds_left() > SESSION_S - 1)
+    assert consumer.assigned == {0, 1}
+    clock.now_s += 2
+    thread.join(GIVE_UP_S)
+    assert consumer.assigned == {1}
+
+
+def test_partitions_of_ones_own_are_those_whatever_the_group_assigns(
+    make: Callable[..., Membership], consumer: FakeConsumer, flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[frozenset[int]] = []
+    monkeypatch.setattr(module, "check_alone", lambda _, __, own: looked.append(own))
+    member = make(0, 1, own=frozenset({2, 3}))
+    consumer.unassign = lambda: None  # type: ignore[attr-defined]
+    consumer.events += [lambda: consumer.take(0, 1), lambda: consumer.give(1)]
+    member.step()
+    member.step()
+    assert flow.gained.keys() == member.partitions == {2, 3}
+    assert not flow.given
+    assert looked == [{2, 3}]
+    assert consumer.options["group.instance.id"] == "own-2-3"
+    assert consumer.options["partition.assignment.strategy"] == "range"
+
+
+def test_partitions_of_ones_own_are_a_name_already(make: Callable[..., Membership]) -> None:
+    with pytest.raises(UsageError, match="give an instance id or partitions"):
+        make(0, own=frozenset({0}), instance_id="a")
