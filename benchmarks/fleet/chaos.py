@@ -86,12 +86,12 @@ class Chaos:
         return Counter(episode.fault.cause for episode in self.episodes)
 
     def _strike(self, fault: Fault) -> None:
+        if fault.kind == STOP:
+            found = self.fleet.stop(*fault.members)
+            self.unexpected += [f"{STOP}: {ended}" for ended in found if ended.code or not ended.plain]
+            return
         for number in fault.members:
-            if fault.kind == STOP:
-                ended = self.fleet.stop(number)
-                if ended.code or not ended.plain:
-                    self.unexpected.append(f"{fault.kind}: {ended}")
-            elif fault.kind == PAUSE:
+            if fault.kind == PAUSE:
                 self.fleet.pause(number)
             else:
                 self.fleet.kill(number)

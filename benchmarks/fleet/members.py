@@ -66,16 +66,16 @@ class Fleet:
         self._paused.discard(number)
         self.members[number].kill()
 
-    def stop(self, number: int) -> Ended:
-        """SIGTERM, and how it ended."""
-        self._down.add(number)
-        return self.members[number].stop()
+    def stop(self, *numbers: int) -> list[Ended]:
+        """SIGTERM for all of these at the same moment, so that none takes over from another, and how each ended."""
+        self._down.update(numbers)
+        for number in numbers:
+            self.members[number].ask_to_stop()
+        return [self.members[number].ended() for number in numbers]
 
     def stop_all(self) -> list[Ended]:
-        """Every member that runs, all at the same moment: nobody takes anything over."""
-        for number in self.at_work():
-            self.members[number].ask_to_stop()
-        return [self.stop(number) for number in self.at_work()]
+        """Every member that runs."""
+        return self.stop(*self.at_work())
 
     def pause(self, number: int) -> None:
         self._paused.add(number)
