@@ -24,8 +24,13 @@ def judge(log: Log, reader: Reader) -> Findings:
     outputs = all_of(log.topics)
     expected(log, outputs, findings)
     once(outputs, findings)
-    once(all_of(log.topics, INPUTS[:2]), findings)
+    sent_home_once(log, findings)
     return count(list(log.sent), outputs, findings)
+
+
+def sent_home_once(log: Log, findings: Findings) -> None:
+    """No record that landed elsewhere is in its home partition twice."""
+    once(all_of(log.topics, INPUTS[:2]), findings)
 
 
 def once(records: Iterable[Output], findings: Findings) -> None:

@@ -141,6 +141,7 @@ class Trial:
                 self.report.broken.append(f"the last stop: {ended}")
         self.report.broken += [f"verify: {ended.out[-500:]} {ended}" for ended in self.fleet.verify() if ended.code]
         alone = undisturbed(self.topics, self.folder, len(self.log.of(["memory"])), *self.plan.shape())
+        checker.sent_home_once(self.log, self.report.findings)
         ours, theirs = self.fleet.hash(), alone.state("hash")
         self.report.broken += [f"hash: {ended}" for ended in (ours, theirs) if ended.code]
         self.report.state_equal = not (ours.code or theirs.code) and ours.out == theirs.out

@@ -8,6 +8,7 @@ from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import OUTPUTS, Topics
 
 SETTLE_S = 300.0
+BECOME = ("receipt", "dead-letter")  # what memory events do
 
 
 def undisturbed(topics: Topics, folder: Path, told: int, *options: str) -> Engine:
@@ -19,7 +20,7 @@ def undisturbed(topics: Topics, folder: Path, told: int, *options: str) -> Engin
     words = [word for kind in OUTPUTS for word in (f"--{kind}-topic", own.of(kind))]
     name = ("--deployment", f"undisturbed-{own.suffix}")
     engine = Engine(topics, folder, *options, *name, *words, name="undisturbed")
-    with engine, closing(Reader(own)) as reader:
+    with engine, closing(Reader(own, BECOME)) as reader:
         engine.up()
         reader.until(lambda: len(reader.seen) >= told, SETTLE_S)
         engine.stop()
