@@ -25,8 +25,8 @@ Hashed = dict[Identity, list[str]]  # SHA-256 of each piece of tables that the p
 
 
 class Sending:
-    """One save. `has`: objects that the store has and a generation names, by SHA-256. `hashed`: what the save before
-    knew of tables: those that are still the same are not read again."""
+    """One save. `has`: objects that the store has and a generation names, by SHA-256; those that are sent come to it.
+    `hashed`: what the save before knew of tables: those that are still the same are not read again."""
 
     def __init__(self, objects: Objects, folder: str, save: str, has: dict[str, str], hashed: Hashed) -> None:
         self.hashed: Hashed = {}
@@ -52,7 +52,7 @@ class Sending:
             raise CheckpointError(f"{path} cannot be saved: {error}") from error
         if path.suffix == UNCHANGING and size == status.st_size:
             self.hashed[identity] = digests
-        return File(path.name, size, tuple(self._has.get(digest, f"{digest}-{self._save}") for digest in digests))
+        return File(path.name, size, tuple(self._has[digest] for digest in digests))
 
     def _read(self, path: Path) -> tuple[list[str], int]:
         """Sends what the store lacks of a file. Returns the SHA-256 of its pieces, and its size."""
@@ -61,8 +61,10 @@ class Sending:
             while piece := file.read(PIECE_BYTES):
                 digest = hashlib.sha256(piece).hexdigest()
                 if digest not in self._has:
-                    self._objects.put(f"{self._folder}/{digest}-{self._save}", piece)
+                    name = f"{digest}-{self._save}"
+                    self._objects.put(f"{self._folder}/{name}", piece)
                     with self._counting:
+                        self._has[digest] = name
                         self.sent_bytes += len(piece)
                         self.sent_objects += 1
                 digests.append(digest)

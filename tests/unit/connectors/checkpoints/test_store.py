@@ -1,6 +1,7 @@
 """What is fetched is what was saved, whatever two writers and their pruning do; and only what is new travels."""
 
 import shutil
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
@@ -101,11 +102,45 @@ def test_a_large_file_goes_in_pieces_and_comes_back_whole(store: CheckpointStore
     folder = write(tmp_path / "f", log=large, none=b"")
     saved = store.save(3, folder, about(5))
     assert sorted(saved.manifest.objects().values()) == [3, PIECE_BYTES]  # the first two pieces are the same
+    assert saved.sent_bytes == PIECE_BYTES + 3
     assert store.fetch_newest(3, tmp_path / "fetched") == saved.manifest
     assert contents(tmp_path / "fetched") == contents(folder)
     with (folder / "log").open("ab") as file:
         file.write(b"more")
     assert store.save(3, folder, about(6)).sent_bytes == len(b"endmore")
+
+
+GROWS = """
+import resource, sys
+from pathlib import Path
+from recallflow.connectors.checkpoints.manifest import PIECE_BYTES, About
+from recallflow.connectors.checkpoints.store import CheckpointStore
+url, small, large, fetched = sys.argv[1], *map(Path, sys.argv[2:])
+store = CheckpointStore.open(url)
+def peak(number, folder):
+    about = About(8, number, 16, "m", {}, "d", "r", 0, {})
+    store.fetch(store.save(number, folder, about).manifest, fetched / str(number))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = peak(0, small)
+print((peak(1, large) - before) / PIECE_BYTES)
+"""
+
+
+def test_a_large_file_takes_no_more_memory_than_a_small_one(
+    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    for name, pieces in (("small", 2), ("large", 24)):
+        (tmp_path / name).mkdir()
+        for part in range(2):
+            with (tmp_path / name / f"{part}.sst").open("wb") as file:
+                for number in range(pieces):
+                    file.seek(number * PIECE_BYTES)
+                    file.write(f"{part} {number}".encode())
+                file.truncate(pieces * PIECE_BYTES)
+    folders = [tmp_path / name for name in ("small", "large", "fetched")]
+    out, err = start((tmp_path / "store").as_uri(), *folders, script=GROWS).communicate()
+    assert err == b""
+    assert float(out) < 8  # of the 48 pieces that it is more
 
 
 def test_the_newest_has_most_applied_of_its_own_source_whoever_came_last(
