@@ -23,27 +23,27 @@ class Fetching:
         """Writes them into a new folder, and makes them survive a power cut. Raises CheckpointBroken, and OSError where
         they cannot be written."""
         target.mkdir()
-        in_parallel(lambda file: self._write(file, target / file.name), files)
-        opened = os.open(target, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+        kept = [*files]
+        for file in kept:
+            (target / file.name).touch()
+        in_parallel(
+            lambda part: self._write(target, *part), [(file, *part) for file in kept for part in pieces_of(file)]
+        )
+        in_parallel(_sync, [*(target / file.name for file in kept), target])
 
     def problems(self, files: Iterable[File], known: dict[str, str | None]) -> list[str]:
         """What is wrong with each file, if anything."""
         found = in_parallel(lambda file: self._problem(file, known), files)
         return [problem for problem in found if problem is not None]
 
-    def _write(self, file: File, path: Path) -> None:
-        with path.open("wb") as target:
-            for piece, size in pieces_of(file):
-                target.write(self._piece(file, piece, size))
-            target.flush()
-            os.fsync(target.fileno())
+    def _write(self, target: Path, file: File, piece: str, start: int, size: int) -> None:
+        data = self._piece(file, piece, size)
+        with (target / file.name).open("r+b") as written:
+            written.seek(start)
+            written.write(data)
 
     def _problem(self, file: File, known: dict[str, str | None]) -> str | None:
-        for piece, size in pieces_of(file):
+        for piece, _, size in pieces_of(file):
             if piece not in known:
                 try:
                     self._piece(file, piece, size)
@@ -67,3 +67,12 @@ class Fetching:
 
     def _broken(self, file: File, piece: str, what: str) -> CheckpointBroken:
         return CheckpointBroken(f"{self._generation}: file {file.name}: object {self._folder}/{piece} {what}")
+
+
+def _sync(path: Path) -> None:
+    """Makes a file, or the names in a folder, survive a power cut."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -71,7 +71,7 @@ class Manifest:
 
     def objects(self) -> dict[str, int]:
         """Size of each object by name."""
-        return {name: size for file in self.files for name, size in pieces_of(file)}
+        return {name: size for file in self.files for name, _, size in pieces_of(file)}
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,12 @@ def manifest_name(about: About, save: str) -> str:
     return f"{_stem(about)}{save}.json"
 
 
-def pieces_of(file: File) -> list[tuple[str, int]]:
-    """Each object of a file with its size: all but the last are full."""
-    sizes = [min(PIECE_BYTES, file.size - start) for start in range(0, file.size, PIECE_BYTES)]
-    return list(zip(file.pieces, sizes, strict=True))
+def pieces_of(file: File) -> list[tuple[str, int, int]]:
+    """Each object of a file, with where it begins in it and its size: all but the last are full."""
+    starts = range(0, file.size, PIECE_BYTES)
+    return [
+        (piece, start, min(PIECE_BYTES, file.size - start)) for piece, start in zip(file.pieces, starts, strict=True)
+    ]
 
 
 def digest_of(piece: str) -> str:

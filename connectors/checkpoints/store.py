@@ -102,7 +102,7 @@ class CheckpointStore:
             if name in listed and listed[name].size == size
         }
         sending = Sending(self._objects, f"{_part(number)}/objects", save, has, self._hashed.get(number, {}))
-        files = in_parallel(sending.send, sorted(folder.iterdir()))
+        files = sending.send(sorted(folder.iterdir()))
         if not files:
             raise CheckpointError(f"{folder} is empty: there is nothing to save of state partition {number}")
         if time.monotonic() - began_s > self._grace_s:
@@ -111,7 +111,7 @@ class CheckpointStore:
                 "was sent first may be removed by now"
             )
         self._hashed[number] = sending.hashed
-        manifest = Manifest(manifest_name(about, save), about, tuple(files))
+        manifest = Manifest(manifest_name(about, save), about, files)
         self._objects.put(f"{_part(number)}/manifests/{manifest.name}", encode(manifest))
         return Saved(manifest, sending.sent_bytes, sending.sent_objects)
 
