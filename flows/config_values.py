@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ByteSize, TypeAdapter
 
+from recallflow.ranges import parse_ranges
+
 T = TypeVar("T")
 
 AUTO: Literal["auto"] = "auto"
@@ -59,6 +61,13 @@ def parse_count(value: object) -> int | Literal["auto"]:
     return AUTO if value == AUTO else _whole_or_auto(value)
 
 
+def parse_numbers(value: object) -> frozenset[int]:
+    """Numbers and ranges of them: 0-7,9."""
+    if isinstance(value, str):
+        return parse_ranges(value)
+    raise ValueError(f"{value!r} names no numbers as in 0-7,9")
+
+
 def parse_any(value: object) -> str:
     """What librdkafka judges itself, as the text it takes."""
     if isinstance(value, bool | int | float):
@@ -84,6 +93,7 @@ PARSERS: dict[Any, Callable[[object], Any]] = {
     str | None: parse_text,
     Path | None: lambda value: Path(parse_text(value)),
     tuple[str, ...]: parse_texts,
+    frozenset[int] | None: parse_numbers,
 }
 
 
