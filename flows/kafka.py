@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -23,6 +24,7 @@ from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.patience import Patience
 from recallflow.connectors.kafka.tails import Ends
+from recallflow.connectors.kafka.topic_reader import await_brokers
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
@@ -84,6 +86,7 @@ class KafkaFlow:
         self.enrichment = config.enrichment
         self.state_dir, self.skips, self.chosen = config.named_state_dir(), config.skips, config.run
         self._written: tuple[str, ...] = ()
+        self._stopping = threading.Event()
 
     def run(self) -> None:
         """Runs until SIGTERM or SIGINT: the batch at hand is finished, the state is synced, partitions are handed over,
@@ -94,11 +97,12 @@ class KafkaFlow:
             if (port := self.chosen.metrics_port) is not None:
                 stack.enter_context(Probes(self.chosen.metrics_host, port, metrics.registry, metrics.obstacle))
             stack.enter_context(hold(self.state_dir, create=True))
-            while True:
+            while not self._stopping.is_set():
                 try:
                     self._run(metrics)
                 except MembershipLost as error:
                     _log.warning("%s; joining anew", error)
+                    await_brokers(self.options, self._stopping)
                 else:
                     return
 
@@ -183,6 +187,7 @@ class KafkaFlow:
             finished=list if completions is None else completions.pop_all,
             wake=None if completions is None else completions.wake,
             failure=partial(_first, failures),
+            stopping=self._stopping,
             closing=parts,
         )
         stack.callback(source.close)

@@ -22,6 +22,7 @@ from recallflow.flows.machine_metrics import presence, registry_of
 from recallflow.flows.model_metrics import model_metrics
 from recallflow.flows.tally import Tally
 from recallflow.operators.authorise import JUDGED_BY, Authoriser
+from recallflow.ranges import ranges_of
 from recallflow.state.directory import StateDirectory
 
 
@@ -106,7 +107,12 @@ def obstacle_of(source: KafkaSource | OwnedSource, connection: Connection, deplo
         return "stopping" if source.stopping.is_set() else "starting"
     if not connection.connected:
         return "Kafka is away"
-    return "" if deployment.held else "the deployment is not held"
+    if isinstance(deployment, Deployment) or isinstance(source, KafkaSource):
+        return "" if deployment.held else "the deployment is not held"
+    if not deployment.joined:
+        return "not a member of the deployment yet"
+    opening = deployment.partitions - source.partitions()
+    return f"partitions {ranges_of(opening)} are being opened" if opening else ""
 
 
 def left_out_metric(table: ControlTable) -> Metric:

@@ -102,6 +102,11 @@ class Membership:
     # ------------------------------------------------------------ for others
 
     @property
+    def joined(self) -> bool:
+        """Whether the group knows us."""
+        return self._joined
+
+    @property
     def member_id(self) -> str | None:
         """How the group knows us, once it does."""
         return self._member_id

@@ -69,6 +69,7 @@ class OwnedSource(DynamicSource[Any]):
         catch_up: CatchUp | None = None,
         finished: Callable[[], list[Any]] = list,
         wake: threading.Event | None = None,
+        stopping: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
         in_flight_max: int = IN_FLIGHT_MAX,
         new_consumer: NewConsumer = Consumer,
@@ -76,12 +77,13 @@ class OwnedSource(DynamicSource[Any]):
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`mark_s`: so often each partition is marked. `tails`: where output topics ended at some moment before now,
-        and when that was. `finished`: what else is to be emitted, which sets `wake`. `failure`: what else has
+        and when that was. `finished`: what else is to be emitted, which sets `wake`. `stopping`: set by
+        whoever wants it to end. `failure`: what else has
         failed that the source cannot go on without."""
         self.topics = (memory_topic, query_topic)
         self.progress = Progress()
         self.catch_up = catch_up or CatchUp()
-        self.stopping = threading.Event()
+        self.stopping = stopping or threading.Event()
         self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run …
         self.given_before: dict[str, Collection[int]] = {}  # … and those behind it that are not
         self._mark_s, self._tails, self._clock_s = mark_s, tails, clock_s

@@ -191,3 +191,15 @@ class TopicReader:
             if topic in found and (error := found[topic].error) is not None and passes(error):
                 raise KafkaException(error)
         return found
+
+
+def await_brokers(options: KafkaOptions, stopping: threading.Event) -> None:
+    """Returns once brokers can be reached, or `stopping` is set."""
+    while not stopping.is_set():
+        try:
+            with TopicReader(options) as reader:
+                reader.cluster_id()
+        except SourceError as error:
+            _log.warning("waiting for Kafka: %s", error)
+        else:
+            return
