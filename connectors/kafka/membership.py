@@ -104,12 +104,12 @@ class Membership:
     @property
     def joined(self) -> bool:
         """Whether the group knows us."""
-        return self._joined
+        return self._consumer.member_id is not None
 
     @property
     def member_id(self) -> str | None:
         """How the group knows us, once it does."""
-        return self._member_id
+        return self._consumer.member_id
 
     @property
     def partitions(self) -> frozenset[int]:
