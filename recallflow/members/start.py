@@ -1,15 +1,19 @@
 """The members that a configuration asks for, each with the part of it that is its own."""
 
+import hashlib
 import logging
 import os
+import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
+from recallflow.connectors.kafka.holder import directory_id
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.probes import Probes
+from recallflow.errors import UsageError
 from recallflow.flows.config import PREFIX, VARIABLES, Config, as_file
 from recallflow.flows.config_values import AUTO
 from recallflow.members.cpus import usable_cpus
@@ -23,6 +27,8 @@ from recallflow.supervised import MEMBER_VARIABLE
 CACHE_MIN_BYTES = 1024 * 1024
 # Not from the current folder, where a state directory may be called like a module.
 COMMAND = (sys.executable, "-P", "-m", "recallflow", "run", "--create", "--processes", "1", "--state-dir")
+
+_UNNAMEABLE = re.compile(r"[^A-Za-z0-9._-]")  # in a group.instance.id
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +50,8 @@ def run_members(config: Config, count: int, command: Sequence[str] = COMMAND, ba
     """Runs so many members until SIGTERM or SIGINT, and returns the exit code of the worst. Raises UsageError where the
     state directory is one process' own, and StateInUse where other members are at work on it."""
     state_dir = config.named_state_dir()
+    if config.run.own is not None:
+        raise UsageError("--own says what one member works on: give --processes 1, or leave it out")
     check_for_members(state_dir)
     state_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -65,7 +73,8 @@ def run_members(config: Config, count: int, command: Sequence[str] = COMMAND, ba
 def _member(stack: ExitStack, config: Config, command: Sequence[str], number: int, count: int) -> Member:
     name = member_name(number)
     probes = None
-    run = replace(config.run, processes=1)
+    # Static: who starts again at once has its partitions kept, and all of them have after all were stopped.
+    run = replace(config.run, processes=1, instance_id=f"{_instance(config)}-{name}")
     if config.run.metrics_port is not None:
         probes = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
         run = replace(run, metrics_host=f"fd://{probes.fileno()}", metrics_port=0)
@@ -80,6 +89,14 @@ def _member(stack: ExitStack, config: Config, command: Sequence[str], number: in
         probes,
         as_json=config.run.log_format == "json",
     )
+
+
+def _instance(config: Config) -> str:
+    """What members' names in the group begin with: that of nobody else, here or on another machine."""
+    if config.run.instance_id is not None:
+        return config.run.instance_id
+    here = hashlib.sha256(directory_id(config.named_state_dir()).encode()).hexdigest()
+    return f"{_UNNAMEABLE.sub('-', socket.gethostname())}-{here[:12]}"
 
 
 def environment_of(name: str, ours: Mapping[str, str]) -> dict[str, str]:

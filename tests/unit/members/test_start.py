@@ -101,3 +101,8 @@ def test_a_members_file_holds_the_whole_configuration(tmp_path: Path) -> None:
     file = tmp_path / "member.toml"
     file.write_text(as_file(config), "utf-8")
     assert read_config({}, {}, file)[0] == config
+
+
+def test_partitions_of_ones_own_are_one_members(cli: Cli, tmp_path: Path) -> None:
+    ended = cli("run", "--processes", "2", "--own", "0-7", "--state-dir", tmp_path)
+    assert (ended.returncode, "--own says what one member works on" in ended.stderr) == (2, True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -216,6 +217,7 @@ def test_each_has_its_part_of_one_configuration_and_no_secret_is_shown(site: Sit
         folder = site.folder / "state" / name
         assert life["settings"]["state_dir"] == str(folder)
         assert life["settings"]["run"]["processes"] == 1
+        assert re.fullmatch(rf"[\w.-]+-[0-9a-f]{{12}}-{name}", life["settings"]["run"]["instance_id"])
         assert life["settings"]["engine"]["cache_bytes"] == 50 * 1024 * 1024
         assert life["settings"]["auth"]["control_secret"] == SECRET
         assert life["words"][life["words"].index("--state-dir") + 1] == str(folder)
