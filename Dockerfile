@@ -5,6 +5,7 @@
 #   docker run -v memories:/var/lib/recallflow -p 127.0.0.1:8080:8080 recallflow serve --state-dir engine --create
 #   docker run -v memories:/var/lib/recallflow recallflow run --bootstrap-servers kafka:9092 --state-dir engine --create
 #
+# With `run --processes auto` there is a member for each CPU that the container may use. On Kubernetes: deploy/kubernetes.
 # Relative paths, such as that of --state-dir, lie in the volume.
 
 FROM python:3.12-slim AS build
@@ -16,7 +17,8 @@ ARG EXTRAS=kms,mcp,otel,serve,static
 RUN /opt/recallflow/bin/python -m pip install --no-cache-dir "$(echo /wheels/*.whl)[${EXTRAS}]"
 
 FROM python:3.12-slim
-RUN useradd --uid 10001 --home-dir /var/lib/recallflow --create-home recallflow
+# By number, so that Kubernetes can see that it is not root.
+RUN groupadd --gid 10001 recallflow && useradd --uid 10001 --gid 10001 --home-dir /var/lib/recallflow --create-home recallflow
 COPY --from=build /opt/recallflow /opt/recallflow
 # Only what listens everywhere in the container can be reached through a published port: publish it on 127.0.0.1, or
 # put credentials before it. /livez, /readyz and /metrics of `run` and of `serve` are on the same port.
@@ -25,10 +27,12 @@ ENV PATH=/opt/recallflow/bin:$PATH \
     RECALLFLOW_RUN_METRICS_HOST=0.0.0.0 \
     RECALLFLOW_RUN_METRICS_PORT=8080 \
     RECALLFLOW_SERVE_HOST=0.0.0.0
-USER recallflow
+USER 10001:10001
 WORKDIR /var/lib/recallflow
 VOLUME /var/lib/recallflow
 EXPOSE 8080
+# The batch at hand is finished, partitions are handed over (docs/operations.md): give it `docker stop --time 60`.
+STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
     CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8080/livez', timeout=2)"]
 ENTRYPOINT ["recallflow"]

@@ -84,7 +84,16 @@ def test_its_extras_are_there() -> None:
 def test_it_runs_a_command_that_is_installed_and_not_as_root() -> None:
     assert json.loads(last("ENTRYPOINT"))[0] in PROJECT["scripts"]
     commands().parse_args(json.loads(last("CMD")))
-    assert last("USER") in last("RUN")  # which makes the user
+    user, _, group = last("USER").partition(":")
+    assert int(user) > 0  # a number: `runAsNonRoot` of Kubernetes cannot look a name up
+    assert f"--gid {group} " in last("RUN")
+    assert f"useradd --uid {user} " in last("RUN")
+
+
+def test_it_is_stopped_as_an_engine_is() -> None:
+    assert last("STOPSIGNAL") == "SIGTERM"
+    for step in ("ENTRYPOINT", "CMD"):
+        assert isinstance(json.loads(last(step)), list)  # no shell in between, which would keep the signal
 
 
 def test_its_variables_are_settings_and_the_probes_are_where_it_looks() -> None:

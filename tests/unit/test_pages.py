@@ -18,7 +18,7 @@ LOCAL = (
     "python.md",
 )
 WITH_A_BROKER = ("quickstart.md", "how-to/chat-platform.md", "how-to/runbook.md")
-WITHOUT_BLOCKS = ("index.md", "comparison.md", "figures.md")
+WITHOUT_BLOCKS = ("index.md", "how-to/kubernetes.md", "comparison.md", "figures.md")
 
 
 @pytest.mark.parametrize("page", LOCAL)
