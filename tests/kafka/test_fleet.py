@@ -33,13 +33,14 @@ FAULTS = [
     Fault(LOSE, (2,), 7.0, 1.0),
     Fault(STOP, (0,), 1.0, 1.0),
 ]
+SMALL: dict[str, Any] = {"per_second": 30.0, "probe_s": 0.5, "idle_s": 0.0}
 ROUNDS, OWNERS = 8, 12
 SAID_MS = 1_735_689_600_000
 MISROUTED = 0.1
 
 
 def test_a_fleet_that_is_killed_paused_and_robbed_answers_everything_once(broker: Cluster, tmp_path: Path) -> None:
-    plan = Plan(members=MEMBERS, partitions=PARTITIONS, seed=SEED, misrouted=0.05, probe_s=0.2, idle_s=0.0)
+    plan = Plan(members=MEMBERS, partitions=PARTITIONS, seed=SEED, misrouted=0.05, **SMALL)
     with closing(Trial(broker, tmp_path, plan)) as trial:
         report = trial.run(FAULTS)
     assert report.findings.clean(), report.findings
