@@ -29,11 +29,11 @@ from recallflow.flows.settings import Settings
 from recallflow.records import Position, Record
 
 EVENTS_TOPIC, QUERY_TOPIC = "events", "queries"
-USERS, MEMORIES, QUICK_MEMORIES = 16, 1_000, 200
+USERS, MEMORIES, QUICK_MEMORIES = 16, 500, 200
 PARTITIONS = 16
 BUSY = (0.3, 0.6, 0.8, 0.9)  # of the process's core …
 MESSAGES_SHARE = 0.4  # … so much of it with messages
-QUERIES, QUICK_QUERIES = 3_000, 300
+QUERIES, QUICK_QUERIES = 2_000, 500
 MICRO_S = 1e-6
 KNOWN = 200  # queries, of which the costs are taken
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.scale.assignment import assign, moved, standbys
-from benchmarks.scale.cluster import Outcome, asked, run
+from benchmarks.scale.cluster import Asked, Outcome, asked, run
 from benchmarks.scale.costs import Costs
 from benchmarks.scale.limits import first_to_break
 from benchmarks.scale.recovery import Course, machine_lost, machines_join, nothing_happens, transfer_s
@@ -158,6 +158,16 @@ def test_a_lost_machine_loses_no_query(standby: bool) -> None:
     during = lost & (outcome.asked.at_s >= LOST_AT_S) & (outcome.asked.at_s < LOST_AT_S + SESSION_S)
     assert (outcome.took_s[during] > LOST_AT_S + SESSION_S - outcome.asked.at_s[during]).all()
     assert all(outcome.behind_s[partition] >= silent for partition, silent in outcome.silent_s.items())
+
+
+def test_what_a_machine_was_at_when_it_was_lost_is_answered_by_another() -> None:
+    shape = replace(SHAPE, messages_per_s=0.0, session_timeout_s=SESSION_S)
+    course = machine_lost(shape, COSTS, LOST_AT_S, np.random.default_rng(1))
+    move = course.moves[0]
+    queries = Asked(np.array([LOST_AT_S - 0.001]), np.array([move.partition]), np.array([1]), np.array([0.004]))
+    rng = np.random.default_rng(1)
+    outcome = run(shape, COSTS, Load.drawn(shape, rng), course, queries, SECONDS, rng)
+    assert outcome.took_s == pytest.approx(0.001 + move.ready_s - LOST_AT_S + 0.004 + COSTS.transport_s)
 
 
 def test_standbys_are_there_sooner() -> None:
