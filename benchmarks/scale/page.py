@@ -15,9 +15,9 @@ PAGE = RESULTS.parents[1] / "docs" / "scaling.md"
 MODEL, CHECK = RESULTS / "scale_model.json", RESULTS / "scale_check.json"
 BUSY = 0.6  # of its core, that a member is planned to be
 PARTITIONS_A_MEMBER = 5
-YEAR_S = 365 * 86_400
+KEPT_S = 30 * 86_400
 PLANS = ((100, 10), (1_000, 100), (10_000, 1_000), (100_000, 10_000))  # messages and queries a second
-PLACE = re.compile(r"(<!-- (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- (?!end)(\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 Cells = Sequence[str]
 
@@ -63,7 +63,7 @@ def plan() -> str:
         cores = messages * costs.message_s + queries * costs.query_s
         members = max(1, -int(-cores // (BUSY - costs.idle_cores)))
         partitions = max(16, members * PARTITIONS_A_MEMBER)
-        disk = messages * YEAR_S * costs.disk_bytes_a_message
+        disk = messages * KEPT_S * costs.disk_bytes_a_message
         restore_s = disk / partitions / costs.stream_bytes_a_s
         rows.append(
             [
@@ -72,12 +72,12 @@ def plan() -> str:
                 f"{members:,}",
                 f"{partitions:,}",
                 f"{messages * costs.message_bytes / 1e6:,.2f} MB/s",
-                f"{disk / 1e12:,.1f} TB",
+                f"{disk / 1e9:,.0f} GB",
                 f"{restore_s:,.0f} s",
             ]
         )
     return table(
-        ["load", "cores", "members", "partitions", "network", "disk, a year kept", "a partition fetched"], rows
+        ["load", "cores", "members", "partitions", "network", "disk, 30 days kept", "a partition fetched"], rows
     )
 
 
