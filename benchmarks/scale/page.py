@@ -3,6 +3,7 @@
 A table stands between `<!-- name -->` and `<!-- end -->`; what stands there is replaced. A test compares.
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ PAGE = RESULTS.parents[1] / "docs" / "scaling.md"
 MODEL, CHECK = RESULTS / "scale_model.json", RESULTS / "scale_check.json"
 BUSY = 0.6  # of its core, that a member is planned to be
 PARTITIONS_A_MEMBER = 5
+PARTITION_BYTES = 20e9  # at most, of one that may have to be fetched
 KEPT_S = 30 * 86_400
 PLANS = ((100, 10), (1_000, 100), (10_000, 1_000), (100_000, 10_000))  # messages and queries a second
 PLACE = re.compile(r"(<!-- (?!end)(\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -62,8 +64,8 @@ def plan() -> str:
     for messages, queries in PLANS:
         cores = messages * costs.message_s + queries * costs.query_s
         members = max(1, -int(-cores // (BUSY - costs.idle_cores)))
-        partitions = max(16, members * PARTITIONS_A_MEMBER)
         disk = messages * KEPT_S * costs.disk_bytes_a_message
+        partitions = max(16, members * PARTITIONS_A_MEMBER, math.ceil(disk / PARTITION_BYTES))
         restore_s = disk / partitions / costs.stream_bytes_a_s
         rows.append(
             [
