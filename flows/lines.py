@@ -35,7 +35,8 @@ def run_lines(
     directory, embedder = embedded.directory, embedded.embedder
     # A run that leaves nothing behind has nothing to recover.
     recovery = recovery_store(directory.path) if embedded.lasting else None
-    floor = 0 if rewinds else 1 + max(one.applied.get(f"{topic}:0", -1) for one in directory.existing_partitions())
+    applied = (one.applied.get(f"{topic}:0", -1) for one in directory.existing_partitions())
+    floor = 0 if rewinds else 1 + max(applied, default=-1)
     source = LineSource(topic, open_feed, floor, clock_ms, ends_turn)
     rules = embedded.rules()
     flow = Dataflow(LINES_FLOW_ID)
