@@ -32,7 +32,7 @@ from recallflow.flows.engine import build
 from recallflow.flows.local import EVENTS, QUERIES, open_local
 from recallflow.flows.order import decided
 from recallflow.flows.settings import Settings
-from recallflow.outputs import Done, Output
+from recallflow.outputs import Marked, Output
 from recallflow.records import Record
 
 Call = Callable[[str, bytes], None]
@@ -72,7 +72,7 @@ class _Part(StatefulSourcePartition[Record, None]):
         return None
 
 
-class _Sink(DynamicSink[Output | Done]):
+class _Sink(DynamicSink[Output | Marked]):
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
@@ -80,12 +80,13 @@ class _Sink(DynamicSink[Output | Done]):
         return _ToCallers(self._calls)
 
 
-class _ToCallers(StatelessSinkPartition[Output | Done]):
+class _ToCallers(StatelessSinkPartition[Output | Marked]):
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
-    def write_batch(self, items: list[Output | Done]) -> None:
-        self._calls.deliver(decided(History(), lambda _: None, items))
+    def write_batch(self, items: list[Output | Marked]) -> None:
+        outputs = [one for one in items if not isinstance(one, Marked)]
+        self._calls.deliver(decided(History(), lambda _: None, outputs))
 
 
 @contextmanager

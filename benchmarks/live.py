@@ -29,7 +29,7 @@ from recallflow.flows.model_settings import ModelSettings
 from recallflow.flows.settings import Settings
 from recallflow.operators.answers.models import Models
 from recallflow.operators.async_call.source import WithCompletions
-from recallflow.outputs import Answer, Output
+from recallflow.outputs import Answer, Marked, Output
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
 
@@ -116,7 +116,7 @@ class _Part(StatefulSourcePartition[Record, None]):
         self._asked.over()
 
 
-class _Sink(DynamicSink[Output]):
+class _Sink(DynamicSink[Output | Marked]):
     def __init__(self, asked: Round) -> None:
         self._asked = asked
 
@@ -124,11 +124,11 @@ class _Sink(DynamicSink[Output]):
         return _SinkPart(self._asked)
 
 
-class _SinkPart(StatelessSinkPartition[Output]):
+class _SinkPart(StatelessSinkPartition[Output | Marked]):
     def __init__(self, asked: Round) -> None:
         self._asked = asked
 
-    def write_batch(self, items: list[Output]) -> None:
+    def write_batch(self, items: list[Output | Marked]) -> None:
         now_s = time.perf_counter()
         for answer in items:
             if isinstance(answer, Answer):

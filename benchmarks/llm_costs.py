@@ -38,7 +38,7 @@ from recallflow.operators.async_call import Completions, Runtime
 from recallflow.operators.enrichment.enrich import enrich
 from recallflow.operators.enrichment.plan import Thresholds
 from recallflow.operators.enrichment.results import Asked
-from recallflow.outputs import Output, Requested
+from recallflow.outputs import Marked, Output, Requested
 from recallflow.records import Position, Record
 from recallflow.state.directory import StateDirectory
 
@@ -97,7 +97,7 @@ def show(figures: dict[str, Any]) -> None:
 def requests(lines: list[bytes], embedder: Embedder, enrichment: EnrichmentSettings) -> list[Asked]:
     """What the main flow asks the enrichment flow, as if the messages came when they were said."""
     settings = Settings(partitions=1)
-    decisions, outputs = History(), list[tuple[str, Output]]()
+    decisions, outputs = History(), list[tuple[str, Output | Marked]]()
     for name, about in CATEGORIES.items():
         decisions.add(0, Category(type="category", tenant_id=TENANT, name=name, description=about))
     records = [Record(Position(MESSAGES, 0, number), line, _said_ms(line)) for number, line in enumerate(lines)]

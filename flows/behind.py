@@ -1,17 +1,17 @@
-"""State partitions that lack what the recovery store says they had applied."""
+"""State partitions that lack what the recovery store says they had applied, or that are not there."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from recallflow.errors import DiskFull, StateBehind, StateError, StorageError
-from recallflow.flows.recovery import FLOW_ID, GIVE_UP, LINES_FLOW_ID, committed, has_store
+from recallflow.errors import StateBehind, StateError
+from recallflow.flows.recovery import LINES_FLOW_ID, committed, has_store
 from recallflow.operators.snapshot import Snapshot
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import RECOVERY, StateDirectory
 from recallflow.state.folders import partition_folder
 
-STATE_STEP = f"{FLOW_ID}.state"
+STATE_STEP = f"{LINES_FLOW_ID}.state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +23,26 @@ class Behind:
     first: dict[str, int]
 
 
-def behind(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> list[Behind]:
-    """The state partitions that hold less than they had applied according to the recovery store."""
+def check(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> None:
+    """Raises StateBehind where a directory lacks what it once had applied, and StateError where nobody knows any more
+    how far lines were read. What `run` lacks it reads again by itself."""
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
-        _open(directory)
-        if directory.has_read_a_log():
-            check_store(state_dir)
+        if directory.has_read_a_log() and not has_store(state_dir):
+            raise StateError(
+                f"{state_dir} has lost its recovery store ({RECOVERY}/): nobody knows any more how far lines were "
+                "read. Restore a checkpoint, or replay them into a new directory"
+            )
         if not has_store(state_dir):
             check_whole(directory)
-        return _behind(directory)
+        check_not_behind(directory)
 
 
 def check_not_behind(directory: StateDirectory) -> None:
     """Raises StateBehind where state partitions lack what they had applied. Makes no folder for one that is lost."""
     if found := _behind(directory):
         raise StateBehind(
-            f"{'; '.join(map(lack, found))}: {directory.path} had applied more. Read it again: recallflow state "
-            "rebuild, or restore a checkpoint"
+            f"{'; '.join(map(_lack, found))}: {directory.path} had applied more. Restore a checkpoint, or replay all "
+            "of it into a new directory"
         )
 
 
@@ -60,43 +63,16 @@ def open_all(directory: StateDirectory) -> None:
     directory.partitions() if directory.begins else directory.existing_partitions()
 
 
-def lack(one: Behind) -> str:
+def _lack(one: Behind) -> str:
     """What a state partition lacks, in words."""
     what = "is missing" if one.missing else "is behind"
     places = ", ".join(f"{source} from {offset} on" for source, offset in sorted(one.first.items()))
     return f"p{one.partition:03d} {what}: {places}"
 
 
-def check_store(state_dir: Path) -> None:
-    """Raises StateError where the recovery store is lost."""
-    if not has_store(state_dir):
-        raise StateError(
-            f"{state_dir} has lost its recovery store ({RECOVERY}/): nobody knows any more which queries were "
-            f"answered. Restore a checkpoint, or give up on them: recallflow state rebuild {GIVE_UP}"
-        )
-
-
-def _open(directory: StateDirectory) -> None:
-    """Opens what there is. A folder that is missing stays so: an empty one would look like one that was
-    there."""
-    for number in range(directory.fingerprint.partitions):
-        folder = partition_folder(directory.path, number)
-        if folder.is_dir():
-            try:
-                directory.partition(number)
-            except DiskFull:
-                raise
-            except StorageError as error:
-                raise StorageError(f"{error}. Move {folder} away, and run recallflow state rebuild again") from error
-
-
 def _behind(directory: StateDirectory) -> list[Behind]:
-    """What partitions lack of what either flow had applied."""
-    last: dict[int, Snapshot] = {}
-    for flow_id in (FLOW_ID, LINES_FLOW_ID):
-        for found in committed(directory.path, f"{flow_id}.state").values():
-            known = last.setdefault(found.partition, found)
-            last[found.partition] = replace(known, applied=known.applied | found.applied)
+    """What partitions lack of what lines had them apply."""
+    last = {found.partition: found for found in committed(directory.path, STATE_STEP).values()}
     there = {*directory.existing_numbers()}
     elsewhere = last.keys() - there if directory.is_shared_out() else set()
     compared = [_compare(directory, last[number]) for number in sorted(last.keys() - elsewhere)]

@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from recallflow.errors import DiskFull, StateError, StateInUse, StorageError
-from recallflow.flows.begin import Begin
-from recallflow.flows.behind import behind, lack
-from recallflow.flows.recovery import FLOW_ID, check_snapshots, has_store
+from recallflow.flows import behind
+from recallflow.flows.recovery import LINES_FLOW_ID, check_snapshots, has_store
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import copy_sqlite
 from recallflow.state.directory import RECOVERY
@@ -21,8 +20,7 @@ from recallflow.state.files import check_room, read_checked
 def start_problems(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Iterator[str]:
     """Everything that would stop a start, or have it go on from the wrong place."""
     found = set()
-    check_behind = partial(_check_behind, at_rest=at_rest)
-    for look in (Begin.read, _check_small_files, _check_recovery, check_behind):
+    for look in (_check_small_files, _check_recovery, partial(behind.check, at_rest=at_rest)):
         try:
             look(state_dir)
         except (StateInUse, DiskFull):
@@ -36,12 +34,6 @@ def start_problems(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Iterator[s
 def _check_small_files(state_dir: Path) -> None:
     for path in sorted(state_dir.glob("*.json")):
         read_checked(path)
-
-
-def _check_behind(state_dir: Path, at_rest: AtRest) -> None:
-    """Checks what a state partition by itself does not show: whether it has all that it once had."""
-    if found := behind(state_dir, at_rest):
-        raise StateError(f"{'; '.join(map(lack, found))} (mend: recallflow state rebuild)")
 
 
 def _check_recovery(state_dir: Path) -> None:
@@ -58,7 +50,7 @@ def _resume_a_copy(state_dir: Path) -> None:
     from bytewax.run import cli_main
     from bytewax.testing import TestingSink, TestingSource
 
-    flow = Dataflow(FLOW_ID)
+    flow = Dataflow(LINES_FLOW_ID)
     op.output("out", op.input("in", flow, TestingSource([])), TestingSink([]))
     with tempfile.TemporaryDirectory(prefix="recallflow-") as folder:
         for file in (state_dir / RECOVERY).glob("*.sqlite3"):

@@ -91,8 +91,8 @@ def _named(error: BaseException) -> BaseException:
     """The error that says what to do, for what Bytewax alone knows of."""
     if isinstance(error, _STORE_ERRORS):
         return StateError(
-            f"the recovery store cannot be gone on with ({_first_line(error)}). Restore a checkpoint, or give up on "
-            "queries that are open: recallflow state rebuild --give-up-unanswered"
+            f"the recovery store cannot be gone on with ({_first_line(error)}). Restore a checkpoint, or start with "
+            "another --state-dir"
         )
     if isinstance(error, RuntimeError) and "SqliteFailure" in str(error):
         return StorageError(

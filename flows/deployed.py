@@ -9,6 +9,7 @@ from recallflow.connectors.kafka.place import Place
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import UsageError
 from recallflow.flows.topics import Topics
+from recallflow.parsing import asks
 
 
 class Deployed(NamedTuple):
@@ -31,5 +32,17 @@ def deployed(options: KafkaOptions, name: str, topics: Topics) -> Deployed:
             )
         wanted = [TopicPartition(topics.memory, number) for number in range(memory)]
         kept = reader.ask(lambda: reader.consumer.committed(wanted, timeout=ASK_S))
-    texts = [one.metadata for one in kept if one.offset >= 0 and one.metadata]
+        texts = [one.metadata for one in kept if one.offset >= 0 and one.metadata]
+        if not texts:
+            _check_memories(reader, topics.memory)
     return Deployed(Place.decode(texts[0]).partitions if texts else memory, is_new=not texts)
+
+
+def _check_memories(reader: TopicReader, topic: str) -> None:
+    """A topic of queries that is read as one of memories would have all of them answered a second time."""
+    values = [first.value() or b"" for first in reader.firsts(reader.spans((topic,))).values()]
+    if values and all(map(asks, values)):
+        raise UsageError(
+            f"{topic} begins with queries in each partition, and is given as --memory-topic: give the topic of memory "
+            "events there, and that of queries as --query-topic"
+        )

@@ -8,13 +8,11 @@ from pathlib import Path
 
 from recallflow.embedder import Embedder
 from recallflow.errors import RecallflowError
-from recallflow.flows.begin import Begin
-from recallflow.flows.behind import check_store
 from recallflow.flows.config import Config
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.finding import Finding, fail, ok, warn
-from recallflow.flows.recovery import check_snapshots
-from recallflow.state.directory import BEGIN, DESCRIPTION, RECOVERY, describe
+from recallflow.flows.recovery import check_snapshots, has_store
+from recallflow.state.directory import DESCRIPTION, RECOVERY, describe
 from recallflow.state.fingerprint import check_settings
 from recallflow.state.folders import partition_folder
 from recallflow.state.lock import holder
@@ -24,7 +22,7 @@ FREE_LEAST_BYTES, FREE_GOOD_BYTES = 128 * 1024 * 1024, 2 * 1024 * 1024 * 1024
 FREE_GOOD_SHARE = 0.1
 COPIED_MOST_BYTES = 1024 * 1024 * 1024  # of a recovery store, which is read as a copy
 OTHER_DIRECTORY = "give settings and master key that it was made with, or another directory (--state-dir)"
-RESTORE = "restore a checkpoint (recallflow state restore), or have lost parts read again (recallflow state rebuild)"
+RESTORE = "restore a checkpoint (recallflow state restore)"
 
 
 def state_findings(config: Config, embedder: Embedder | None) -> Iterator[Finding]:
@@ -50,7 +48,7 @@ def state_findings(config: Config, embedder: Embedder | None) -> Iterator[Findin
     yield ok("lock", "nobody holds it")
     if (path / DESCRIPTION).exists():
         yield from _tried("erasures", lambda: _erasures(path), RESTORE)
-    if (path / BEGIN).exists():
+    if has_store(path):
         yield from _tried("recovery store", lambda: _recovery(path), RESTORE)
 
 
@@ -94,8 +92,6 @@ def _erasures(path: Path) -> Finding:
 
 
 def _recovery(path: Path) -> Finding:
-    check_store(path)
-    Begin.read(path)
     size_bytes = sum(file.stat().st_size for file in (path / RECOVERY).iterdir())
     if size_bytes > COPIED_MOST_BYTES:
         what = f"{size_bytes:,} bytes are too many to be looked through"

@@ -33,7 +33,7 @@ def begin_enrichment(options: KafkaOptions, topics: Topics) -> Begin:
     many = sum(end - first for spans in answered.values() for first, end in spans)
     if many:
         _log.info("%d requests have their results, and are not asked again", many)
-    return Begin(outputs | sent.tails, {}, {}, sent.below, answered)
+    return Begin(outputs | sent.tails, sent.below, answered)
 
 
 def answered_requests(options: KafkaOptions, topics: Topics) -> Spans:

@@ -18,8 +18,7 @@ from recallflow.connectors.kafka.admin import Described
 from recallflow.errors import SourceError
 from recallflow.records import Position
 from recallflow.state.files import read_checked, write_checked
-
-TOPICS = "topics.json"
+from recallflow.state.sources import TOPICS
 
 _log = logging.getLogger(__name__)
 

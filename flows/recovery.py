@@ -16,11 +16,8 @@ from recallflow.errors import StorageError
 from recallflow.state.directory import RECOVERY
 from recallflow.state.files import check_room
 
-# A log and lines have each a flow of their own in the recovery store: the places of one, its queries that wait and its
-# outputs are nothing that the other could go on with.
-FLOW_ID = "recallflow"
+FLOW_ID = "recallflow"  # which keeps nothing there: a partition comes and goes, and says itself how far it is
 LINES_FLOW_ID = "lines"
-GIVE_UP = "--give-up-unanswered"
 
 
 def has_store(state_dir: Path) -> bool:
@@ -84,8 +81,7 @@ def _reading(state_dir: Path) -> Iterator[list[sqlite3.Connection]]:
         except (OSError, sqlite3.Error, StorageError) as error:
             check_room(state_dir, error)
             raise StorageError(
-                f"the recovery store in {state_dir / RECOVERY} cannot be read ({error}): restore a checkpoint, or move "
-                f"it away and see recallflow state rebuild {GIVE_UP}"
+                f"the recovery store in {state_dir / RECOVERY} cannot be read ({error}): restore a checkpoint"
             ) from error
 
 

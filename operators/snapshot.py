@@ -16,20 +16,18 @@ from recallflow.records import Position, Principal, Record, Refusal
 @dataclass(frozen=True, slots=True)
 class Snapshot(Checked):
     """What Bytewax keeps of a state partition. `received`: the last offset of each source that came by in this run;
-    `waiting`: waiting queries, and `held`: what waits for an event that is applied in steps, both sealed; `owed`: how
-    far each source was applied before what was lost is read again."""
+    `waiting`: waiting queries, and `held`: what waits for an event that is applied in steps, both sealed."""
 
     partition: int
     applied: dict[str, int]
     received: dict[str, int]
     waiting: tuple[bytes, ...]
-    owed: dict[str, int]
     held: tuple[bytes, ...] = ()
 
     @classmethod
     def empty(cls, partition: int) -> "Snapshot":
         """What a state partition begins with."""
-        return cls(partition, {}, {}, (), {})
+        return cls(partition, {}, {}, ())
 
 
 def by_partition(items: Iterable[Item], partition_of: Callable[[Item], int]) -> list[tuple[str, Batch]]:

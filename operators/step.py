@@ -67,8 +67,7 @@ class StateStep:
         questions, if any. Raises StateBehind where the store lacks what the snapshot says is applied."""
         self._directory, self._rules = directory, rules
         self._partition = directory.partition(resumed.partition)
-        if not directory.rebuilding:
-            _check_not_behind(self._partition, resumed)
+        _check_not_behind(self._partition, resumed)
         self._hot_owners = directory.hot_owners()
         owners = self._hot_owners.of(self._partition)
         self._embedder = shared.questions.embedder
@@ -240,7 +239,6 @@ class StateStep:
             applied=dict(self._partition.applied),
             received=dict(self._received),
             waiting=waiting,
-            owed=self._queries.owed(),
             held=held,
         )
 
@@ -255,11 +253,9 @@ class StateStep:
         self._through = (self._through[1], self._through_now())
 
     def _resume(self, resumed: Snapshot) -> None:
-        # A run that is killed while it rebuilds leaves snapshots that know less than the first one did.
-        lost = resumed.applied | resumed.owed
         waiting = open_records(self._partition, b"waiting", resumed.waiting)
         held = open_records(self._partition, b"held", resumed.held)
-        self._queries.resume([decode(record) for record in waiting], lost)
+        self._queries.resume([decode(record) for record in waiting])
         for item in prepare(self._embedder, [decode(record, self._rules.skips) for record in held]):
             self._queue.hold(item)
 
@@ -291,5 +287,5 @@ def _check_not_behind(partition: Partition, resumed: Snapshot) -> None:
         if stored < offset:
             raise StateBehind(
                 f"state partition {resumed.partition} has applied {source} up to {stored}, but the recovery store "
-                f"says {offset}: events would be missing. Read them again: recallflow state rebuild"
+                f"says {offset}: events would be missing. Restore a checkpoint"
             )

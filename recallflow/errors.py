@@ -8,18 +8,18 @@
     ├── SourceError          a log cannot be read on: removed records, missing topic or right, changed file
     │   ├── DeploymentLost       another engine took over while we were cut off: let one of them run
     │   └── MembershipLost       our partitions may be another's by now: the flow begins anew, with others
-    ├── DeploymentHeld       another engine holds the deployment: stop that one, or stand by
+    ├── DeploymentHeld       another holds the enrichment deployment: stop it, or stand by
     ├── SinkError            an output could not be delivered: the flow stops before it would be lost
     ├── EmbedderError        a model cannot be loaded or used: check its name and path
     ├── RerankerError        a reranker cannot be loaded or used: answers go without it
     ├── ModelError           a model behind an API gave no answer that can be used: its step is left out
     ├── DecryptionFailed     a stored value cannot be opened: an answer shows it redacted
     ├── StateError           the state directory cannot be used
-    │   ├── StateFormatError     written by another version: use that version, or rebuild
-    │   ├── SettingsMismatch     created with other settings: use those, or rebuild
+    │   ├── StateFormatError     written by another version: use that version, or a new directory
+    │   ├── SettingsMismatch     created with other settings: use those, or a new one
     │   ├── StateInUse           another process holds it: stop that process
     │   ├── OutputsGone          outputs would be sent again: restore a newer checkpoint, or accept it
-    │   ├── StateBehind          older than the recovery store: rebuild
+    │   ├── StateBehind          older than the recovery store: restore a checkpoint
     │   └── StorageError         disk full or corrupt: nothing was acknowledged that is not stored
     │       └── DiskFull             nothing is wrong but that there is no room: free some
     ├── DeliveryFailed       the client: Kafka did not acknowledge a record in time: it may still be stored

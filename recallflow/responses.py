@@ -58,7 +58,6 @@ WARNINGS: Mapping[str, Meaning] = MappingProxyType(
         "no_graph": Meaning(True, "how near memories are to entities counts for nothing: no graph was there to tell"),
         "llm_failed": Meaning(True, "a step of the language model failed; the detail names it, why, and what was done"),
         "llm_off": Meaning(True, "no language model is configured: the answer goes without the steps the detail names"),
-        "rebuilding": Meaning(True, "memories lost with a state directory are still being read again"),
         "rerank_failed": Meaning(True, "the reranker failed, or was not asked: the answer goes without it"),
         "rows_missing": Meaning(True, "memories were found whose rows are gone from the store"),
         "stale_read": Meaning(True, "the answer was given before all of `wait_for` was applied"),

@@ -27,14 +27,14 @@ def checkpoint(state_dir: Path, target: Path, at_rest: AtRest = UNENCRYPTED) -> 
 
     1. The directory is held until the end: nothing moves while it is copied. Files are clean of what was erased.
     2. Everything is written into a folder beside the target: RocksDB checkpoints (hard links where the disk is the
-       same), the recovery store, and the small files that flows keep.
+       same), the recovery store of lines, and the small files that flows keep.
     3. That folder is synced and renamed: a crash leaves no target, never half of one.
     """
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
         if directory.has_read_a_log() and not any((state_dir / RECOVERY).glob("*.sqlite3")):
             raise StateError(
-                f"{state_dir} has no recovery store ({RECOVERY}/), and a checkpoint without one could not be run on: "
-                "mend it first (recallflow state rebuild --give-up-unanswered)"
+                f"{state_dir} has lost its recovery store ({RECOVERY}/), and a checkpoint without one could not be "
+                "gone on with: replay everything into a new directory"
             )
         if state_dir.resolve() in target.resolve().parents:
             raise StateError(f"{target} is inside {state_dir}: give a folder that is not lost together with it")

@@ -134,8 +134,8 @@ def open_database(path: Path, options: Options, lock_wait_s: float) -> Rdict:
             if "/LOCK:" not in str(error) or says_full(error):
                 check_room(path.parent, error)
                 raise StorageError(
-                    f"cannot open {path}: {error}. Restore a checkpoint (recallflow state restore), or move the folder "
-                    "away and have it read again from the log (recallflow state rebuild)"
+                    f"cannot open {path}: {error}. Delete that folder, and recallflow run reads it anew from its own "
+                    "Kafka partition; where there is no such log, restore a checkpoint (recallflow state restore)"
                 ) from error
             if time.monotonic() >= give_up:
                 raise StateInUse(

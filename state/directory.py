@@ -32,13 +32,11 @@ from recallflow.state.hot_owner import PACKED_AT_END, PACKED_MOST, HotOwners
 from recallflow.state.keyring import Keyring, new_secret
 from recallflow.state.lock import LOCK, WAIT_S, locked
 from recallflow.state.partition import Counts, Partition
-from recallflow.state.sources import needs_store
+from recallflow.state.sources import needs_store, reads_topics
 
 DESCRIPTION = "recallflow.json"
 RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is being restored
 RECOVERY = "recovery"
-BEGIN = "begin.json"  # where output and query partitions ended when the directory was new
-REWIND = "rewind.json"  # from where the log is to be read again
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +61,6 @@ class StateDirectory:
     ) -> None:
         """Raises MasterKeyError."""
         self.path = path
-        self.rebuilding = False  # state partitions may be behind: the source reads again what they miss
         self.begins = True  # a partition that has no folder begins empty; else it is elsewhere
         self.fingerprint = fingerprint = description.fingerprint
         self._keyring, self._at_rest = description.keyring(path, at_rest), at_rest
@@ -184,7 +181,7 @@ class StateDirectory:
     def is_shared_out(self) -> bool:
         """Whether what it lacks may be elsewhere: `run` filled it, of which every process has some of the partitions,
         each with its own place."""
-        return any(partition.place is not None for partition in self.existing_partitions())
+        return reads_topics(self.path) or any(one.place is not None for one in self.existing_partitions())
 
     def has_vectors(self) -> bool:
         """Whether a memory that was committed has a vector: then the size that is set was right once. Any thread may

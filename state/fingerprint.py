@@ -42,7 +42,7 @@ def check_settings(path: Path, stored: Fingerprint, given: Fingerprint) -> None:
     if stored.analysis != given.analysis:
         raise SettingsMismatch(
             f"{path} was built with the text analysis {stored.analysis!r}, this recallflow has {given.analysis!r}: "
-            "use the version that built it, or replay the log into a new directory (recallflow state rebuild)"
+            "use the version that built it, or start with a new directory, which reads the log anew"
         )
     if differing:
         other_model = (stored.embedder, stored.dimension) != (given.embedder, given.dimension)

@@ -16,7 +16,7 @@ from recallflow.operators.events import Batch, Item
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.step import Clocks
-from recallflow.outputs import Done, Output
+from recallflow.outputs import Done, Marked, Output
 from recallflow.owner import Owner
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
@@ -45,7 +45,8 @@ class State:
 
     def apply(self, items: Sequence[Item]) -> list[tuple[Output, Outgoing]]:
         """What is sent for a batch."""
-        outputs = [*self._logic.on_batch([Batch(0, prepare(self._embedder, [*items]))])[0]]
+        found, _ = self._logic.on_batch([Batch(0, prepare(self._embedder, [*items]))])
+        outputs = [output for output in found if not isinstance(output, Marked)]
         self._batches += 1
         if self._batches % _SNAPSHOT_BATCHES == 0:
             self._logic.snapshot()

@@ -11,7 +11,7 @@ from benchmarks.torture.reader import Output, Reader, all_of
 from benchmarks.torture.topics import OUTPUTS
 
 SHOWN = 300
-EXCUSES = {"stale_read", "catching_up", "rebuilding"}
+EXCUSES = {"stale_read", "catching_up"}
 
 
 @dataclass

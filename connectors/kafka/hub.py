@@ -1,5 +1,5 @@
 """What the source's parts of one worker share: a reader thread per class of topic, one wake event, and the order of
-service. The order of memory records of different partitions is another matter, and the process's: see `Order`.
+service.
 
 Queries come first, in batches that fit a time budget: the first of very many is answered before the last is looked at,
 and those of other partitions and of other tenants (`Turns`) come in between. Memory events are given when no query
@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import Complaints, denies, passes
 from recallflow.connectors.kafka.messages import size_bytes
-from recallflow.connectors.kafka.order import Lane, Order
+from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.topic_reader import NewConsumer
 from recallflow.errors import SourceError
 
@@ -44,8 +44,8 @@ TopicPart = tuple[str, int]
 class Ways(NamedTuple):
     """What to do where records are gone from a topic before they were read: from that of queries, of memories."""
 
-    queries: str = "a checkpoint does not help: go on without them (recallflow state rebuild --give-up-unanswered)"
-    memories: str = "restore a checkpoint that reaches into what is left, or rebuild from a longer log"
+    queries: str = "a checkpoint does not help: go on without them (recallflow run --give-up-unanswered)"
+    memories: str = "restore a checkpoint that reaches into what is left"
 
 
 WAYS = Ways()
@@ -57,15 +57,13 @@ def gone(source: str, what: str, way: str) -> str:
 
 
 class Reader:
-    """One consumer on one thread, filling a lane per Kafka partition. What it reads may be given at once, or, with an
-    `order`, when that releases it."""
+    """One consumer on one thread, filling a lane per Kafka partition."""
 
     def __init__(
         self,
         name: str,
         options: KafkaOptions,
         wake: threading.Event,
-        order: Order | None = None,
         new_consumer: NewConsumer = Consumer,
         way: str = "",
         *,
@@ -77,7 +75,6 @@ class Reader:
         self.error: Exception | None = None
         self.retried = 0
         self._wake = wake
-        self._order = order
         self._way = way
         self._stopping = threading.Event()
         self._complaints = Complaints()
@@ -89,10 +86,6 @@ class Reader:
 
     def add(self, lane: Lane) -> None:
         """Reads one more partition, from the lane's next offset on."""
-        if self._order is None:
-            lane.read = lane.queue
-        else:
-            self._order.add(lane)
         self._changes.append((lane, True))
 
     def remove(self, lane: Lane) -> None:
@@ -138,13 +131,9 @@ class Reader:
         message = self._consumer.poll(POLL_S)
         self._complaints.check()
         messages = [] if message is None else [message, *self._consumer.consume(READ_BATCH, 0)]
-        # Before anything is queued: a lane that looks read to its end, and is not, would hold nobody up.
         self._note_ends()
         if messages:
             self._queue(messages)
-        if len(messages) < READ_BATCH:
-            for lane in self.lanes.values():
-                lane.pass_markers()
 
     def _change(self, lane: Lane, joins: bool) -> None:
         part = lane.topic, lane.number
@@ -156,34 +145,10 @@ class Reader:
             self._consumer.incremental_unassign([TopicPartition(*part)])
 
     def _full(self) -> bool:
-        """Whether enough is read. Not while a lane runs dry that others have to wait for: then those that are full are
-        paused, so that it alone is read on."""
-        self._hold_followed()
-        lanes = [lane for lane in self.lanes.values() if lane.limit is None]
-        enough = _fills(sum(lane.held() for lane in lanes), sum(lane.held_bytes() for lane in lanes))
-        if enough and not (self._order is not None and any(not lane.held() and lane.behind() for lane in lanes)):
-            return True
-        for part, lane in ((part, lane) for part, lane in self.lanes.items() if lane.limit is None):
-            held, weight = lane.held(), lane.held_bytes() * len(lanes)  # bytes are shared: partitions may be many
-            if enough and not lane.paused and _fills(held, weight):
-                self._consumer.pause([TopicPartition(*part)])
-                lane.paused = True
-            elif lane.paused and not _fills(2 * held, 2 * weight):
-                self._consumer.resume([TopicPartition(*part)])
-                lane.paused = False
-        return False
-
-    def _hold_followed(self) -> None:
-        """Those that are read up to a limit wait for it without taking the room of others."""
-        for part, lane in self.lanes.items():
-            if lane.limit is None:
-                continue
-            if not lane.paused and lane.held() >= FOLLOWED_AHEAD:
-                self._consumer.pause([TopicPartition(*part)])
-                lane.paused = True
-            elif lane.paused and lane.held() < FOLLOWED_AHEAD // 2:
-                self._consumer.resume([TopicPartition(*part)])
-                lane.paused = False
+        """Whether enough is read."""
+        lanes = self.lanes.values()
+        held, held_bytes = sum(lane.held() for lane in lanes), sum(lane.held_bytes() for lane in lanes)
+        return held >= READ_AHEAD or held_bytes >= READ_AHEAD_BYTES
 
     def _note_ends(self) -> None:
         """Here too, and not where the lag is asked for: a consumer that is asked while another thread polls hangs."""
@@ -201,13 +166,13 @@ class Reader:
                 if (lane := self.lanes.get((message.topic(), message.partition()))) is None:
                     continue  # it was removed while this was on its way
                 lane.read_bytes += size_bytes(message)
-                lane.read.append(message)
+                lane.queue.append(message)
                 lane.reached = message.offset() + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 # An offset behind the last record's where markers of transactions lie between.
                 if (lane := self.lanes.get((message.topic(), message.partition()))) is None:
                     continue
-                lane.ended = lane.reached = message.offset()
+                lane.reached = message.offset()
             else:
                 self._judge(error, f"{message.topic()}:{message.partition()}")
         self._wake.set()
@@ -228,10 +193,6 @@ def _fitting(budget_s: float, cost_s: float) -> int:
     return max(1, min(BATCH_MAX, int(budget_s / max(cost_s, 1e-6))))
 
 
-def _fills(records: int, size: int) -> bool:
-    return records >= READ_AHEAD or size >= READ_AHEAD_BYTES
-
-
 class Hub:
     """Readers, order of service and batch size for the parts of one worker."""
 
@@ -239,26 +200,21 @@ class Hub:
         self,
         options: KafkaOptions,
         in_flight: Callable[[], int],
-        order: Order,
         wake: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
         *,
-        in_order: bool = True,
         in_flight_max: int = IN_FLIGHT_MAX,
         ways: Ways = WAYS,
         new_consumer: NewConsumer = Consumer,
         clock_s: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`order` is that of memory records, over all hubs, if they are `in_order`. `wake` ends a wait: whoever else
-        has news for this worker sets it too. `failure` is what else has failed that the source cannot go on without.
-        `in_flight_max`: of memory records that were given and are not through."""
+        """`wake` ends a wait: whoever else has news for this worker sets it too. `failure` is what else has failed that
+        the source cannot go on without. `in_flight_max`: of memory records that were given and are not through."""
         self.wake = wake or threading.Event()
-        self.queries = Reader("queries", options, self.wake, None, new_consumer, ways.queries)
-        ordered = order if in_order else None
-        self.memories = Reader("memories", options, self.wake, ordered, new_consumer, ways.memories, ends=True)
+        self.queries = Reader("queries", options, self.wake, new_consumer, ways.queries)
+        self.memories = Reader("memories", options, self.wake, new_consumer, ways.memories, ends=True)
         self._in_flight = in_flight
         self._in_flight_max = in_flight_max
-        self._order = order
         self._failure = failure
         self._clock_s = clock_s
         self._parts = 0
@@ -298,8 +254,6 @@ class Hub:
                     self._queries_batch = _fitting(QUERIES_BUDGET_S, self._query_cost_s)
             self._cycle.clear()
             self._given, self._asked, self._cycle_began_s = 0, 0, now_s
-        if not self._cycle:
-            self._order.release()
         self._cycle.add(part)
 
     def queries_allowed(self) -> int:
@@ -321,15 +275,11 @@ class Hub:
         self._given += memories
         self._fed_s = self._clock_s()
 
-    def emptied(self, lane: Lane) -> int | None:
-        """The offset that a lane of memories is read to, once all of it was given."""
-        return self._order.emptied(lane)
-
     def wait(self, part: str) -> None:
         """Waits for news, but only the first part of a cycle does, and not for long: the dataflow has other work."""
         if len(self._cycle) == 1 and part in self._cycle:
             givable = self.memories.waiting() and self._room() > 0
-            if not (self.queries.waiting() or givable or self._order.draining):
+            if not (self.queries.waiting() or givable):
                 self.wake.wait(WAIT_S)
             self.wake.clear()
 

@@ -21,7 +21,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, WAYS, Hub, Reader
-from recallflow.connectors.kafka.order import Lane, Order
+from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.place import Reached, Tails
 from recallflow.connectors.kafka.source import AT_ONCE, Progress, records_of
 from recallflow.connectors.kafka.topic_reader import NewConsumer
@@ -92,14 +92,11 @@ class OwnedSource(DynamicSource[Any]):
         self._followed: dict[int, Lane] = {}  # memories of partitions that are another's, kept warm here
         self._given: dict[tuple[int, int], Given] = {}
         self._changes: deque[Callable[[], Iterator[Signal]]] = deque()
-        order = Order(lambda: 0)
         self._hub = Hub(
             options,
             self.progress.in_flight,
-            order,
             wake,
             failure,
-            in_order=False,
             in_flight_max=in_flight_max,
             ways=WAYS,
             new_consumer=new_consumer,

@@ -16,11 +16,9 @@ from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.catch_up import CatchUp
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.hub import IN_FLIGHT_MAX, WAYS, Hub, Reader, Ways, gone
-from recallflow.connectors.kafka.messages import append_ms, record_of
-from recallflow.connectors.kafka.order import Lane, Order, Place
-from recallflow.connectors.kafka.partitions import part_name
+from recallflow.connectors.kafka.messages import record_of
+from recallflow.connectors.kafka.order import Lane, Place
 from recallflow.connectors.kafka.topic_reader import NewConsumer, TopicReader
-from recallflow.connectors.kafka.turns import Turns
 from recallflow.errors import SourceError
 from recallflow.records import Record
 
@@ -84,31 +82,19 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         query_topic: str,
         *,
         parts: int,
-        begin: Mapping[str, int],
         sent: Mapping[str, int] | None = None,
-        rewind: Mapping[str, int] | None = None,
-        given_up: Mapping[str, int] | None = None,
         progress: Progress | None = None,
         catch_up: CatchUp | None = None,
         wake: threading.Event | None = None,
         failure: Callable[[], Exception | None] = lambda: None,
-        in_order: bool = True,
         in_flight_max: int = IN_FLIGHT_MAX,
         ways: Ways = WAYS,
         new_consumer: NewConsumer = Consumer,
         closing: Closing | None = None,
-        in_turn: bool = False,
-        counts: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Without a resume state, memories are read from the beginning, and queries from where `begin` says, by part,
-        that the topic ended when the state directory was new; a partition that is not in it came later.
-
-        `sent`: per `topic:partition`, the offset below which another directory sent what comes of records; `rewind`: an
-        offset below the resume state to read from again, to rebuild state that was lost: those records come out silent.
-        `given_up`: by part, up to where queries that are gone from the topic are done without. `wake`, `failure`,
-        `in_order` and `in_flight_max`: see `Hub`. `ways`: what to do where records are gone. `in_turn`: queries of a
-        partition are given in turn by tenant (`Turns`), not in the order of the log. `counts`: whether somebody counts
-        the records of a second, who is then given those of the second at hand once more, silent."""
+        """Without a resume state, topics are read from their beginning. `sent`: per `topic:partition`, the offset below
+        which another directory sent what comes of records. `wake`, `failure` and `in_flight_max`: see `Hub`. `ways`:
+        what to do where records are gone."""
         self.topics = (memory_topic, query_topic)
         self.memory_topic = memory_topic
         self.query_topic = query_topic
@@ -119,20 +105,13 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         self.first_offsets: dict[str, int] = {}  # `topic:partition` → the first offset that is new to this run …
         self.given_before: dict[str, frozenset[int]] = {}  # … and those behind it that are not
         self._options = options
-        self._begin = begin
         self._sent = sent or {}
-        self._rewind = rewind or {}
-        self._given_up = given_up or {}
         self._parts = parts
         self._wake = wake
         self._failure = failure
-        self._in_order = in_order
         self._in_flight_max = in_flight_max
         self._ways = ways
         self._new_consumer = new_consumer
-        self._in_turn = in_turn
-        self._counts_seconds = counts
-        self._order = Order(lambda: self.progress.through[memory_topic])
         self._hubs: dict[int, Hub] = {}
         self._joining = threading.Lock()
         self._counts: dict[str, int] = {}  # by topic, when the parts were listed
@@ -154,8 +133,6 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
                 part.add(self._lane(topic, partition, None if place is None else Place(*place)))
         with self._joining:
             self._built += 1
-            if self._built == self._parts:
-                self._order.begin()
         return part
 
     def grow(self, found: Mapping[str, Described]) -> None:
@@ -201,10 +178,8 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
                 self._hubs[worker] = Hub(
                     self._options,
                     self.progress.in_flight,
-                    self._order,
                     self._wake,
                     self._failure,
-                    in_order=self._in_order,
                     in_flight_max=self._in_flight_max,
                     ways=self._ways,
                     new_consumer=self._new_consumer,
@@ -215,51 +190,25 @@ class KafkaSource(FixedPartitionedSource[Record, Offsets]):
         """A partition to be read, from the right offset on. Raises SourceError where what comes next is gone."""
         with TopicReader(self._options, new_consumer=self._new_consumer) as reader:
             low, high = reader.span(topic, number)
-            wanted = self._next(topic, number, place, low, high)
-            first = wanted
-            if place is not None and self._counts_seconds():
-                first = self._second_of(reader, topic, number, place, wanted, high)
-        source, queries = f"{topic}:{number}", topic == self.query_topic
-        place = place or Place(0)
-        self.first_offsets[source] = wanted
-        self.given_before[source] = frozenset(place.ahead)
-        _log.info("%s: reads on from offset %d of %d", source, first, high)
+        source, place = f"{topic}:{number}", place or Place(low)
+        self._check_there(topic, number, place.next_offset, low, high)
+        self.first_offsets[source] = place.next_offset
+        self.given_before[source] = frozenset()
+        _log.info("%s: reads on from offset %d of %d", source, place.next_offset, high)
         answered_from = max(place.answered_from, place.next_offset, self._sent.get(source, 0))
-        lane = Lane(topic, number, first, high, answered_from, place.since_ms, self.given_before[source])
-        if queries and self._in_turn:
-            lane.queue = Turns(place.ahead)
-        return lane
+        return Lane(topic, number, place.next_offset, high, answered_from, place.since_ms)
 
-    def _second_of(self, reader: TopicReader, topic: str, number: int, place: Place, wanted: int, high: int) -> int:
-        """The offset of the first record of the second that goes on at `wanted`, as far as this directory reads."""
-        since_ms = place.since_ms
-        if wanted < place.next_offset:  # it is read again from there on
-            firsts = reader.firsts({(topic, number): (wanted, high)})
-            since_ms = max((append_ms(message) for message in firsts.values()), default=0)
-        if since_ms == 0:
-            return wanted
-        part = part_name(topic, number)
-        least = max(self._begin.get(part, 0), self._given_up.get(part, 0)) if topic == self.query_topic else 0
-        return min(wanted, max(least, reader.offset_at(topic, number, since_ms // 1000 * 1000)))
-
-    def _next(self, topic: str, number: int, place: Place | None, low: int, high: int) -> int:
-        """The offset from which on a partition of this span is to be read. Raises SourceError."""
-        source, queries = f"{topic}:{number}", topic == self.query_topic
-        if place is not None:
-            wanted = min(place.next_offset, self._rewind.get(source, place.next_offset))
-        else:
-            wanted = self._begin.get(part_name(topic, number), low) if queries else low
-        if queries:
-            wanted = max(wanted, self._given_up.get(part_name(topic, number), wanted))
+    def _check_there(self, topic: str, number: int, wanted: int, low: int, high: int) -> None:
+        """Raises SourceError where a partition of this span cannot be read from an offset on."""
+        source = f"{topic}:{number}"
         if wanted < low:
-            way = self._ways.queries if queries else self._ways.memories
+            way = self._ways.queries if topic == self.query_topic else self._ways.memories
             raise SourceError(gone(source, f"{low - wanted} records from offset {wanted} on are", way))
         if wanted > high:
             raise SourceError(
                 f"{source} ends at offset {high}, and we were at {wanted}: the topic was made anew. "
                 "Start with another state directory"
             )
-        return wanted
 
 
 class KafkaPart(StatefulSourcePartition[Record, Offsets]):
@@ -309,8 +258,8 @@ class KafkaPart(StatefulSourcePartition[Record, Offsets]):
         catch_up = self._source.catch_up
         if records := records_of(lane, most):
             catch_up.gave(lane.source, [record.position.offset for record in records], lane.next_offset)
-        elif catch_up.behind and (reached := self._hub.emptied(lane)) is not None:
-            catch_up.passed_over(lane.source, reached)
+        elif catch_up.behind and not lane.held():
+            catch_up.passed_over(lane.source, lane.reached)
         return records
 
     def next_awake(self) -> datetime:

@@ -64,7 +64,6 @@ class Queries:
         self._turns = Turns(answerer)
         self._had_turn = False  # the first of these, in this batch: it was looked up
         self._waiting: list[Waiting] = []
-        self._lost: dict[str, int] = {}
 
     # ------------------------------------------------------------------ turns
 
@@ -145,18 +144,11 @@ class Queries:
         with_models = self._asides.asked() if self._asides is not None else ()
         return [*self._pasts.asked(), *received, *with_models, *self._turns.asked()]
 
-    def resume(self, waiting: list[Item], lost: dict[str, int]) -> None:
-        """Goes on with what a snapshot holds. `lost`: how far each source was applied before state was lost."""
+    def resume(self, waiting: list[Item]) -> None:
+        """Goes on with what a snapshot holds."""
         self._waiting = [found for item in waiting if isinstance(item, Ask) and (found := Waiting.of(item)) is not None]
         if len(self._waiting) < len(waiting):
             raise ValueError("a snapshot holds a waiting query that is none")
-        self._lost = lost
-        self._lost = self.owed()
-
-    def owed(self) -> dict[str, int]:
-        """The sources of which this state partition had applied more than it has now, and how much."""
-        applied = self._partition.applied
-        return {source: offset for source, offset in self._lost.items() if applied.get(source, -1) < offset}
 
     def forget_marks(self) -> None:
         """A snapshot is taken: marks of the answers before the last one but one are not asked for any more."""
@@ -270,7 +262,7 @@ class Queries:
 
     def _output_of(self, question: Question, response: Response, reply_to: ReplyTo | None) -> Answer:
         """The answer to a question, with all that it is to warn of."""
-        if warnings := [*question.warnings, *self._rebuilding(), *self._catching_up()]:
+        if warnings := [*question.warnings, *self._catching_up()]:
             response = response.warned(warnings)
         response = response.model_copy(update={"applied": self._applied()})
         return _output(question.ask.record.position, 0, key_of(question.ask), response, reply_to)
@@ -284,11 +276,6 @@ class Queries:
         if warnings:
             response = response.model_copy(update={"warnings": warnings})
         return _output(ask.record.position, 0, key_of(ask), response, reply_to)
-
-    def _rebuilding(self) -> list[Warn]:
-        applied = self._partition.applied
-        behind = [f"{source} is {end - applied.get(source, -1)} records behind" for source, end in self.owed().items()]
-        return [Warn(code="rebuilding", detail="; ".join(behind))] if behind else []
 
     def _catching_up(self) -> list[Warn]:
         return [Warn(code="catching_up", detail=behind)] if (behind := self._behind()) else []

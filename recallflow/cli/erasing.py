@@ -16,12 +16,12 @@ from recallflow.connectors.kafka.patience import Patience
 from recallflow.connectors.kafka.remains import Remains, records_of, remains, send_tombstones
 from recallflow.errors import RecallflowError, UsageError
 from recallflow.events import PRODUCTION, UserErase
-from recallflow.flows.begin import Begin
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.erasing import append_time, erase_directory, export_before
 from recallflow.flows.verifying import Sought, read_export, search, sought
 from recallflow.owner import Owner
 from recallflow.records import Position
+from recallflow.state.sources import reads_topics
 
 
 class Erasing:
@@ -33,7 +33,7 @@ class Erasing:
         self._tenant, self._user, self._environments = options.tenant, options.user, options.environments
         named = [self._config.named_state_dir()] if options.state_dir else []
         # A directory without Kafka: of any other, the engine erases what Kafka brings it.
-        self._apart = next((one for one in named if Begin.read(one) is None), None)
+        self._apart = next((one for one in named if not reads_topics(one)), None)
         self._verifies = options.verify or options.verify_only
         # The settings name the engine's directory, which may be on another machine.
         there = self._config.state_dir

@@ -1,28 +1,15 @@
-"""`recallflow state verify | checkpoint | restore | rebuild`: maintenance of a state directory that is not in use."""
+"""`recallflow state verify | checkpoint | restore`: maintenance of a state directory that is not in use."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recallflow.cli.options import STATE, add_kafka, add_settings, config
-from recallflow.cli.output import json_line, paragraph
-from recallflow.errors import StateBehind
+from recallflow.cli.options import STATE, add_settings, config
+from recallflow.cli.output import json_line
 
 if TYPE_CHECKING:
     from recallflow.state.at_rest import AtRest
     from recallflow.state.verify import Report
-
-GAVE_UP = (
-    "The recovery store is new and empty.",
-    "The next run reads memories from the beginning, passing over those applied, and queries from where they end now.",
-    "Lost: queries that were not answered before now, those that waited for a position among them, never will be.",
-    "Possibly twice: receipts and dead letters of which the output topics no longer hold the first.",
-    "No longer checked: whether a state partition lacks memories that the topic does not hold any more.",
-)
-GAVE_UP_QUERIES = (
-    "Queries that Kafka removed before they were read will never be answered.",
-    "The next run reads queries on from where their topic begins now.",
-)
 
 
 def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -51,19 +38,6 @@ def add_to(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     restoring.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the checkpoint; it stays as it is")
     restoring.set_defaults(run=run_restore)
-    rebuilding = actions.add_parser(
-        "rebuild",
-        help="have the next run read again what the state lost",
-        description="Has the next run read again from the log what the state lost.",
-        examples=("recallflow state rebuild --state-dir engine --bootstrap-servers localhost:9092",),
-    )
-    rebuilding.add_argument(
-        "--give-up-unanswered",
-        action="store_true",
-        help="go on without a lost recovery store, or without queries that Kafka removed",
-    )
-    add_kafka(rebuilding, *STATE, "topics.queries")
-    rebuilding.set_defaults(run=run_rebuild)
     for action in (verifying, copying, restoring):
         add_settings(action, *STATE)
 
@@ -85,17 +59,13 @@ def run_verify(options: argparse.Namespace) -> int:
 
 
 def run_checkpoint(options: argparse.Namespace) -> int:
-    from recallflow.flows.behind import behind, lack
-    from recallflow.flows.recovery import has_store
+    from recallflow.flows import behind
     from recallflow.state.checkpoint import checkpoint
     from recallflow.state.directory import hold
 
     state_dir, at_rest = _opened(options)
     with hold(state_dir):
-        # A copy of a directory that lacks something would pass for a whole one.
-        if has_store(state_dir) and (found := behind(state_dir, at_rest)):
-            lacking = "; ".join(map(lack, found))
-            raise StateBehind(f"{lacking}: rebuild first (recallflow state rebuild, recallflow run)")
+        behind.check(state_dir, at_rest)  # a copy of a directory that lacks something would pass for a whole one
         checkpoint(state_dir, options.target, at_rest)
     print(f"{options.target}: checkpoint of {state_dir}")
     return 0
@@ -107,34 +77,6 @@ def run_restore(options: argparse.Namespace) -> int:
     state_dir, at_rest = _opened(options)
     restore(options.checkpoint, state_dir, at_rest)
     print(f"{state_dir}: restored. recallflow run reads on from there; recallflow state verify reads it whole")
-    return 0
-
-
-def run_rebuild(options: argparse.Namespace) -> int:
-    from recallflow.flows.behind import lack
-    from recallflow.flows.encryption import open_at_rest
-    from recallflow.flows.rebuild import rebuild
-
-    chosen = config(options)
-    if options.give_up_unanswered:
-        from recallflow.flows.give_up import give_up_unanswered
-
-        gave_up = give_up_unanswered(chosen.named_state_dir(), chosen.kafka, chosen.topics.queries)
-        print("\n".join(map(paragraph, GAVE_UP if gave_up.store else GAVE_UP_QUERIES)))
-        what = "queries up to the end, answered or not" if gave_up.store else "queries that were never answered"
-        for part, (offset, count) in sorted(gave_up.queries.items()):
-            print(f"{part}: from offset {offset} on, {count} {what}")
-        print(f"{sum(count for _, count in gave_up.queries.values())} queries given up")
-        return 0
-    found, offsets = rebuild(chosen.named_state_dir(), open_at_rest(chosen.encryption))
-    for one in found:
-        print(lack(one))
-    if not found:
-        print("nothing is missing: nothing has to be read again")
-        return 0
-    for source, offset in offsets.items():
-        print(f"{source}: the next recallflow run reads again from offset {offset} on")
-    print(paragraph("Until it has caught up, answers lack what is not read again yet. Nothing is answered twice."))
     return 0
 
 

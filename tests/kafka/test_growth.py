@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import Cluster
-from recallflow.flows.known import TOPICS
 from recallflow.partitioning import partition_of
+from recallflow.state.sources import TOPICS
 from tests.kafka.harness import GIVE_UP_S, Deployment, Names, other_outputs, own_topics, until, watched
 
 USERS = [f"user{n}" for n in range(30)]

@@ -34,7 +34,7 @@ def source(broker: Cluster, topics: Names, wake: threading.Event) -> KafkaSource
         producer.produce(memories, b"%d" % number, partition=1)
     assert producer.flush(GIVE_UP_S) == 0
     options = KafkaOptions(broker.bootstrap_servers)
-    return KafkaSource(options, memories, queries, parts=2, begin={}, wake=wake)
+    return KafkaSource(options, memories, queries, parts=2, wake=wake)
 
 
 def test_it_is_ready_once_every_part_is_there(source: KafkaSource) -> None:

@@ -26,7 +26,7 @@ from recallflow.flows.embedded import Embedded, process
 from recallflow.flows.engine import build
 from recallflow.flows.local import QUERIES, LocalService, open_local
 from recallflow.flows.settings import Settings
-from recallflow.outputs import Answer, Output
+from recallflow.outputs import Answer, Marked, Output
 from recallflow.parsing import asks, parse
 from recallflow.records import Record
 from recallflow.state.folders import partition_folder
@@ -139,7 +139,7 @@ def test_what_callers_say_makes_the_same_state_as_in_a_dataflow_and_has_the_same
 
     monkeypatch.setattr(Calls, "take", noted)
     answers = by_callers(tmp_path / "called", make_log(seed, LINES, NAMELESS))
-    found: list[tuple[str, Output]] = []
+    found: list[tuple[str, Output | Marked]] = []
     flow = Dataflow("flow")
     with Embedded.open(THREE, tmp_path / "flow") as embedded:
         rules = embedded.rules(QUERIES, input_ends=False)

@@ -19,8 +19,8 @@ from recallflow.cli import main
 from recallflow.errors import StorageError
 from recallflow.flows.embedded import process
 from recallflow.flows.settings import Settings
-from recallflow.state.directory import BEGIN, REWIND
 from recallflow.state.files import write_checked
+from recallflow.state.sources import TOPICS
 
 Pipe = Callable[[Path, Sequence[bytes]], list[dict[str, Any]]]
 
@@ -29,8 +29,7 @@ EACH = 2  # offsets of each kind of file
 # Kind → which files, and whether verify must notice each flip: of the others a start may do without.
 KINDS = {
     "description": ("recallflow.json", True),
-    "begin": (BEGIN, True),
-    "rewind": (REWIND, True),
+    "topics": (TOPICS, True),
     "recovery store": ("recovery/*.sqlite3", False),
     "tables": ("p*/*.sst", False),
     "current": ("p*/CURRENT", True),
@@ -44,14 +43,11 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, pipe: Pipe, make_log: Callable[..., list[bytes]]) -> Path:
-    """A directory with past versions, in tables, and the small files of a run on Kafka."""
+    """A directory with past versions, in tables, and a small file of a run on Kafka."""
     state_dir = tmp_path_factory.mktemp("filled") / "s"
     pipe(state_dir, make_log(5, 400))
     pipe(state_dir, make_log(6, 60))  # what the run before wrote is in tables now
-    write_checked(
-        state_dir / BEGIN, {"outputs": {"responses:00000": 7}, "queries": {"queries:00000": 3}, "given_up": {}}
-    )
-    write_checked(state_dir / REWIND, {"memories:0": 17})
+    write_checked(state_dir / TOPICS, {"read": {"--memory-topic": "memories"}, "parts": 1})
     return state_dir
 
 

@@ -18,7 +18,7 @@ KINDS: list[Checked | None] = [
     Offsets({"memory.events:0": Place(1_900_017, 70_000, 5, (1_900_019,)), "query.events:0": Place(255)}),
     lines.Offsets({"stdin": 1_900_017}),
     Delivered(1_900_017, ((b"memory.events:0:5", b"1"),), "an id"),
-    Snapshot(3, {"memory.events:0": 1_900_016}, {"query.events:0": 254}, (b"sealed",), {}, (b"held",)),
+    Snapshot(3, {"memory.events:0": 1_900_016}, {"query.events:0": 254}, (b"sealed",), (b"held",)),
     logic.Snapshot("key", (("item", async_call.Completed("item", 300)), ("another", None))),
     None,
 ]

@@ -10,8 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.errors import SourceError, StateError
-from recallflow.flows.known import TOPICS, KnownTopics
+from recallflow.flows.known import KnownTopics
 from recallflow.records import Position
+from recallflow.state.sources import TOPICS
 
 READ = ("memories", "queries", "control")
 FLAGS = ("--memory-topic", "--query-topic", "--control-topic")

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from confluent_kafka import cimpl
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.operators.events import Refused
-from recallflow.operators.snapshot import by_partition
+from recallflow.operators.snapshot import by_partition, partition_hashed
 from recallflow.owner import Owner, state_partition
 from recallflow.partitioning import murmur2, partition_of
 from recallflow.records import Position, Record
@@ -55,5 +56,5 @@ def test_a_refused_record_goes_where_its_key_says(key: bytes | None, partitions:
     """Whatever bytes the key is of."""
     record = Record(Position("memory.events", 0, 7), b"{", 0, key)
     refused = Refused(record, InvalidRecord("invalid_json", [FieldProblem("", "is no JSON")]), "decode")
-    ((_, batch),) = by_partition([refused], partitions)
+    ((_, batch),) = by_partition([refused], partial(partition_hashed, partitions=partitions))
     assert batch.partition == librdkafka()(key or b"", partitions)

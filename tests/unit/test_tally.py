@@ -17,7 +17,8 @@ from recallflow.connectors.kafka.admin import Described
 from recallflow.connectors.kafka.connection import Connection
 from recallflow.connectors.kafka.control import LEFT_OUT, ControlTable
 from recallflow.connectors.kafka.deployment import Deployment
-from recallflow.connectors.kafka.misplaced import REASONS, Misplaced
+from recallflow.connectors.kafka.membership import Membership
+from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.source import KafkaSource
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.llm import Meter
@@ -27,12 +28,14 @@ from recallflow.errors import ErrorCode, InvalidRecord
 from recallflow.events import DERIVED_TYPES
 from recallflow.flows.enrich_metrics import EnrichmentMetrics, EnrichmentRunning, EnrichmentTally
 from recallflow.flows.enrich_models import EnrichmentModels
+from recallflow.flows.homes import REASONS, Homes
 from recallflow.flows.journeys import Journeys
 from recallflow.flows.metrics import Metrics, Running
 from recallflow.flows.settings import Settings
 from recallflow.flows.stages import Stages
 from recallflow.flows.tally import Tally
 from recallflow.llm import EmbeddingService
+from recallflow.members.probing import member_families
 from recallflow.operators.authorise import Authoriser, Trust
 from recallflow.operators.enrichment.failures import failure
 from recallflow.operators.enrichment.plan import Thresholds
@@ -109,16 +112,18 @@ def running(tally: Tally, tmp_path: Path) -> Running:
     settings, embedder = Settings(partitions=1), load_embedder("hash")
     directory = StateDirectory.open(tmp_path / "s", settings.fingerprint(embedder), settings.cache_bytes)
     return Running(
-        source=KafkaSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, parts=2, begin={}),
+        source=OwnedSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, mark_s=1.0, tails=lambda: ({}, 0)),
         directory=directory,
         tally=tally,
-        deployment=Mock(spec=Deployment, held=True),
+        deployment=Mock(spec=Membership, held=True),
         watch=Watch(dict, {MEMORIES: Described("m", 2)}),
         connection=Mock(spec=Connection, connected=True),
-        misplaced=Misplaced(),
+        homes=Homes(1),
         authoriser=Authoriser(History(), Trust()),
         table=Mock(spec=ControlTable, left_out=Counter()),
         journeys=Journeys(Stages((MEMORIES, QUERIES)), waits=QUERIES),
+        counts={MEMORIES: 2},
+        stamped=frozenset(),
     )
 
 
@@ -225,6 +230,7 @@ def test_the_documentation_lists_every_metric(running: Running) -> None:
     enrichment = EnrichmentMetrics()
     enrichment.watch(enriching(running))
     families |= {family.name + ("_total" if family.type == "counter" else "") for family in enrichment.collect()}
+    families |= {family.name + ("_total" if family.type == "counter" else "") for family in member_families([])}
     listed = re.findall(r"^\| `(recallflow_\w+)", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(families)
 
@@ -235,12 +241,12 @@ def test_the_documentation_lists_every_metric(running: Running) -> None:
 def enriching(running: Running) -> EnrichmentRunning:
     """An enrichment flow of the same parts, with one model."""
     models = EnrichmentModels(None, Mock(spec=EmbeddingService), [Meter("judge")], Thresholds(), History())
-    source, tally = running.source, EnrichmentTally()
+    source, tally = KafkaSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, parts=2), EnrichmentTally()
     return EnrichmentRunning(
         running.directory.path,
         source,
         tally,
-        running.deployment,
+        Mock(spec=Deployment, held=True),
         running.watch,
         running.connection,
         models,

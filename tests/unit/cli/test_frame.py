@@ -18,8 +18,6 @@ from recallflow.cli.parser import SYNONYMS, leaves
 from recallflow.connectors.embedders import NAMES
 from recallflow.control import RolloutMode
 from recallflow.flows.config import KEYS, LOG_FORMATS, Config, Given, is_secret, read_config
-from recallflow.flows.recovery import GIVE_UP
-from recallflow.flows.repeats import ACCEPT
 from recallflow.queries import Mode
 from recallflow.schema import schemas
 
@@ -109,8 +107,6 @@ def test_choices_and_defaults_are_those_of_the_settings() -> None:
     assert list(schema.NAMES) == sorted(schemas())
     assert all(name in FLAGS["engine.embedder"].help for name in NAMES)
     assert all(name in FLAGS["run.log_format"].help for name in LOG_FORMATS)
-    assert FLAGS["run.accept_repeats"].name == ACCEPT
-    assert GIVE_UP in next(one for one in leaves(commands()) if one.prog == "recallflow state rebuild").format_help()
     assert FLAGS.keys() <= KEYS.keys()
     given = {key: Given(flag.name, flag.default) for key, flag in FLAGS.items() if flag.default is not None}
     assert read_config(given, {})[0] == Config()

@@ -22,7 +22,7 @@ from recallflow.connectors.kafka.hub import (
     Hub,
     Reader,
 )
-from recallflow.connectors.kafka.order import Lane, Order
+from recallflow.connectors.kafka.order import Lane
 from recallflow.errors import SourceError
 from recallflow.operators.async_call import Completion, Completions
 from tests.unit.connectors.fake_consumer import FakeKafka
@@ -34,6 +34,7 @@ def add(reader: Reader, topic: str, number: int = 0, end: int = 0) -> Lane:
     """Has a reader read one more partition from its beginning on."""
     lane = Lane(topic, number, 0, end)
     reader.add(lane)
+    reader.lanes = reader.lanes | {(topic, number): lane}  # as its thread does before it reads on
     return lane
 
 
@@ -55,7 +56,7 @@ def make_hub() -> Iterator[Callable[..., Hub]]:
     made: list[Hub] = []
 
     def make(*arguments: Any, in_flight: Callable[[], int] = lambda: 0, **more: Any) -> Hub:
-        made.append(Hub(NOWHERE, in_flight, Order(lambda: 0), *arguments, **more))
+        made.append(Hub(NOWHERE, in_flight, *arguments, **more))
         made[-1].add_part()
         return made[-1]
 
@@ -98,7 +99,7 @@ def test_what_may_not_be_given_yet_is_rested_on(make_hub: Callable[..., Hub]) ->
     """As much is in flight as may be, for as long as a call of a model takes: who looked again and again would take a
     processor."""
     wake, in_flight = Told(), [8]
-    hub = make_hub(wake, in_flight=lambda: in_flight[0], in_order=False, in_flight_max=8)
+    hub = make_hub(wake, in_flight=lambda: in_flight[0], in_flight_max=8)
     add(hub.memories, "enrichment.requests").queue.append("a record")
     hub.begin("00000")
     assert hub.memories_allowed() == 0
@@ -227,8 +228,8 @@ def test_while_queries_are_given_memories_wait_but_not_for_long(make_hub: Callab
 # ---------------------------------------------------------------------- readers
 
 
-def reader(kafka: FakeKafka, order: Order | None = None) -> Reader:
-    return Reader("test", NOWHERE, threading.Event(), order, kafka.consumer)
+def reader(kafka: FakeKafka) -> Reader:
+    return Reader("test", NOWHERE, threading.Event(), kafka.consumer)
 
 
 def read_until_full(of: Reader) -> None:
@@ -252,45 +253,19 @@ def test_a_reader_reads_ahead_so_far_and_no_further() -> None:
     one.stop()
 
 
-def test_a_lane_that_others_wait_for_is_read_on_and_the_full_ones_are_paused() -> None:
-    kafka = FakeKafka(events=2)
-    for number in range(3 * READ_AHEAD):
-        kafka.append("events", 0, b"", append_ms=1_000 + number)
-    kafka.append("events", 1, b"", append_ms=1)
-    order = Order(lambda: 0)
-    one = reader(kafka, order)
-    late, early = (add(one, "events", number, end) for number, end in ((0, 3 * READ_AHEAD), (1, 1)))
-    order.begin()
-    read_until_full(one)
-    order.release()
-    assert [message.append_ms for message in early.queue] == [1]
-    assert late.held() <= READ_AHEAD + 2 * READ_BATCH
-    assert kafka.consumers[0].paused == {("events", 0)}
-    late.queue.clear()
-    late.read.clear()
-    read_until_full(one)
-    assert kafka.consumers[0].paused == set()
-    assert late.held() >= READ_AHEAD
-    one.stop()
-
-
 @pytest.mark.parametrize("partitions", [1, 4])
-@pytest.mark.parametrize("in_order", [False, True])
-def test_of_large_records_fewer_are_read_ahead(partitions: int, in_order: bool) -> None:
+def test_of_large_records_fewer_are_read_ahead(partitions: int) -> None:
     large = b"x" * (READ_AHEAD_BYTES // 50)
-    kafka = FakeKafka(events=partitions + 1)
+    kafka = FakeKafka(events=partitions)
     for number in range(200):
         kafka.append("events", number % partitions, large, b"key", append_ms=1_000)
-    order = Order(lambda: 0) if in_order else None
-    one = reader(kafka, order)
+    one = reader(kafka)
     kafka.consumers[0].most = 5  # librdkafka has its own bound of what it holds
     lanes = [add(one, "events", number, 200) for number in range(partitions)]
-    if in_order:
-        add(one, "events", partitions, 1)  # is waited for, and nothing comes
     read_until_full(one)
     assert READ_AHEAD_BYTES <= sum(lane.held_bytes() for lane in lanes) <= READ_AHEAD_BYTES * 2
     for lane in lanes:
-        lane.read.clear()
+        lane.queue.clear()
         lane.given_bytes = lane.read_bytes
     read_until_full(one)
     assert sum(lane.held_bytes() for lane in lanes) >= READ_AHEAD_BYTES
@@ -331,7 +306,7 @@ def test_what_is_removed_while_it_is_read_is_told_with_the_way_out_of_its_kind(
     kafka.fail("events", 0, KafkaError._AUTO_OFFSET_RESET)
     with pytest.raises(SourceError, match=r"events:0: the next record is .* gone from the topic") as raised:
         reader.read()
-    assert ("recallflow state rebuild --give-up-unanswered" in str(raised.value)) is queries
+    assert ("recallflow run --give-up-unanswered" in str(raised.value)) is queries
     assert ("restore a checkpoint" in str(raised.value)) is not queries
 
 
@@ -339,7 +314,7 @@ def test_a_reader_thread_that_fails_of_itself_stops_the_source(make_hub: Callabl
     kafka = FakeKafka(events=1)
     hub = make_hub(new_consumer=kafka.consumer)
     lane = add(hub.memories, "events")
-    lane.read = None  # as a defect of ours would leave it
+    lane.queue = None  # as a defect of ours would leave it
     kafka.append("events", 0, b"")
     hub.memories.start()
     assert hub.wake.wait(30)

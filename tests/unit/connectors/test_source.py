@@ -22,7 +22,7 @@ MEMORIES, QUERIES = "memories", "queries"
 class Flow:
     """A source, its parts, and what was taken of them."""
 
-    def __init__(self, kafka: FakeKafka, parts: int = 2, begin: dict[str, int] | None = None, **more: Any) -> None:
+    def __init__(self, kafka: FakeKafka, parts: int = 2, **more: Any) -> None:
         self.kafka = kafka
         self.progress = Progress()
         self.source = KafkaSource(
@@ -30,7 +30,6 @@ class Flow:
             MEMORIES,
             QUERIES,
             progress=self.progress,
-            begin=begin if begin is not None else {f"{QUERIES}:{n:05d}": 0 for n in range(2)},
             parts=parts,
             new_consumer=kafka.consumer,
             **more,
@@ -45,8 +44,8 @@ class Flow:
     def taken(self) -> list[Record]:
         """All there is, as it comes; each batch goes through the state before the next is asked for."""
         records = [record for part in self.parts for record in self.batch(part)]  # … and takes over what was added
-        lanes = [entry for reader in self.source.readers() for entry in reader.lanes.items()]
-        self.kafka.await_(lambda: all(lane.reached == self.kafka.end(*part) for part, lane in lanes))
+        lanes = [lane for part in self.parts for lane in (*part._queries, *part._memories)]
+        self.kafka.await_(lambda: all(lane.reached == self.kafka.end(lane.topic, lane.number) for lane in lanes))
         while batch := [record for part in self.parts for record in self.batch(part)]:
             records += batch
         return records
@@ -120,27 +119,6 @@ def test_offsets_may_have_gaps(kafka: FakeKafka, flows: list[Flow]) -> None:
     flows.append(flow := Flow(kafka).start())
     assert names(flow.taken()) == ["a", "b"]
     assert flow.snapshots()["00000"]["memories:0"] == Place(10)
-
-
-def test_queries_begin_where_the_topic_ended_and_those_of_later_partitions_at_the_beginning(
-    kafka: FakeKafka, flows: list[Flow]
-) -> None:
-    for partition, name in ((0, b"old"), (0, b"new"), (1, b"added")):
-        kafka.append(QUERIES, partition, name)
-    flows.append(flow := Flow(kafka, begin={f"{QUERIES}:00000": 1}).start())
-    assert sorted(names(flow.taken())) == ["added", "new"]
-
-
-def test_what_is_read_again_comes_out_silent(kafka: FakeKafka, flows: list[Flow]) -> None:
-    for name in (b"a", b"b", b"c", b"d"):
-        kafka.append(MEMORIES, 0, name)
-    flows.append(flow := Flow(kafka, rewind={"memories:0": 1}).start({"00000": Offsets({"memories:0": Place(3, 0)})}))
-    records = flow.taken()
-    assert [(record.value, record.silent) for record in records] == [(b"b", True), (b"c", True), (b"d", False)]
-    # A kill on the way there does not make them loud.
-    halfway = {"00000": Offsets({"memories:0": Place(2, 3)})}
-    flows.append(again := Flow(kafka).start(halfway))
-    assert [(record.value, record.silent) for record in again.taken()] == [(b"c", True), (b"d", False)]
 
 
 def test_a_stop_ends_every_part(kafka: FakeKafka, flows: list[Flow]) -> None:
@@ -233,14 +211,6 @@ def unreachable(*_: object) -> None:
     raise SourceError("cannot reach Kafka")
 
 
-def test_an_owner_who_changes_partition_keeps_the_order_of_the_log(kafka: FakeKafka, flows: list[Flow]) -> None:
-    kafka.grow(MEMORIES, 3)
-    for partition, name, append_ms in ((2, b"3", 300), (1, b"1", 100), (0, b"2", 200), (1, b"4", 400)):
-        kafka.append(MEMORIES, partition, name, b"acme/mover", append_ms=append_ms)
-    flows.append(flow := Flow(kafka).start())
-    assert names(flow.taken()) == ["1", "2", "3", "4"]
-
-
 def test_what_another_directory_sent_outputs_for_comes_out_silent(kafka: FakeKafka, flows: list[Flow]) -> None:
     for number in range(6):
         kafka.append(MEMORIES, number % 2, b"%d" % number, append_ms=number)
@@ -257,7 +227,7 @@ def test_a_batch_of_large_records_is_short(kafka: FakeKafka, flows: list[Flow], 
         kafka.append(topic, 0, b"x" * (BATCH_BYTES // 3))
     flows.append(Flow(kafka).start())
     flow = flows[-1]
-    lane = next(one.lanes[topic, 0] for one in flow.source.readers() if (topic, 0) in one.lanes)
+    lane = next(one for one in (*flow.parts[0]._queries, *flow.parts[0]._memories) if one.topic == topic)
     kafka.await_(lambda: lane.held() == 9)
     sizes: list[int] = []
     while sum(sizes) < 9:
@@ -265,81 +235,3 @@ def test_a_batch_of_large_records_is_short(kafka: FakeKafka, flows: list[Flow], 
             sizes.append(len(batch))
     assert max(sizes) <= 4
     assert lane.held_bytes() == 0
-
-
-def asked(kafka: FakeKafka, text: str, append_ms: int = 0) -> None:
-    """Appends queries, each a tenant's: `a1 a2 b1`."""
-    for word in text.split():
-        kafka.append(QUERIES, 0, word.encode(), word[:1].encode() + b"/ann", append_ms=append_ms)
-
-
-def test_tenants_that_ask_in_one_partition_have_turns(kafka: FakeKafka, flows: list[Flow]) -> None:
-    asked(kafka, "a1 a2 a3 a4 b1 b2 c1")
-    flows.append(flow := Flow(kafka, in_turn=True).start())
-    assert names(flow.taken()) == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
-    assert flow.snapshots()["00000"]["queries:0"] == Place(7)
-
-
-def test_what_was_given_before_its_turn_is_given_once_more_silently(
-    kafka: FakeKafka, flows: list[Flow], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked(kafka, "a1 a2 a3 a4 b1")
-    monkeypatch.setattr(Hub, "queries_allowed", lambda _: 2)
-    flows.append(flow := Flow(kafka, parts=1, in_turn=True).start())
-    kafka.await_(lambda: len(flow.source.readers()[0].lanes[QUERIES, 0].queue) == 5)
-    assert names(flow.batch(flow.parts[0])) == ["a1", "b1"]
-    snapshots = flow.snapshots()
-    assert snapshots["00000"]["queries:0"] == Place(1, ahead=(4,))
-    flows.append(again := Flow(kafka, parts=1, in_turn=True).start(snapshots))
-    kafka.await_(lambda: len(again.source.readers()[0].lanes[QUERIES, 0].queue) == 4)
-    batch = again.batch(again.parts[0])
-    assert [(record.value, record.silent) for record in batch] == [(b"a2", False), (b"b1", True)]
-    flows.append(third := Flow(kafka, parts=1, in_turn=True).start(again.snapshots()))
-    assert [(record.value, record.silent) for record in third.taken()] == [
-        (b"a3", False),
-        (b"b1", True),
-        (b"a4", False),
-    ]
-    assert third.snapshots()["00000"]["queries:0"].next_offset == 5
-
-
-@pytest.mark.parametrize("topic", [MEMORIES, QUERIES])
-def test_the_second_at_hand_is_read_again_silently_where_somebody_counts(
-    kafka: FakeKafka, flows: list[Flow], topic: str
-) -> None:
-    for number, append_ms in enumerate((900, 1_000, 1_001, 1_002, 1_999, 2_000)):
-        kafka.append(topic, 0, b"%d" % number, b"acme/ann", append_ms=append_ms)
-    resumed = {"00000": Offsets({f"{topic}:0": Place(4, since_ms=1_002)})}
-    flows.append(flow := Flow(kafka, parts=1, in_turn=True, counts=lambda: True).start(resumed))
-    taken = [(record.value, record.silent) for record in flow.taken()]
-    assert taken == [(b"1", True), (b"2", True), (b"3", True), (b"4", False), (b"5", False)]
-    flows.append(flow := Flow(kafka, parts=1, in_turn=True).start(resumed))
-    assert names(flow.taken()) == ["4", "5"]
-
-
-def test_a_second_is_not_read_again_from_before_the_first_query_of_a_directory(
-    kafka: FakeKafka, flows: list[Flow]
-) -> None:
-    asked(kafka, "a1 a2 a3 a4", append_ms=1_500)
-    resumed = {"00000": Offsets({"queries:0": Place(3, since_ms=1_500)})}
-    begin = {f"{QUERIES}:00000": 2}
-    flows.append(flow := Flow(kafka, parts=1, begin=begin, in_turn=True, counts=lambda: True).start(resumed))
-    assert [(record.value, record.silent) for record in flow.taken()] == [(b"a3", True), (b"a4", False)]
-
-
-def test_what_a_rewind_reads_again_begins_with_its_second(kafka: FakeKafka, flows: list[Flow]) -> None:
-    for number, append_ms in enumerate((900, 1_000, 1_500, 3_000, 4_000)):
-        kafka.append(MEMORIES, 0, b"%d" % number, append_ms=append_ms)
-    resumed = {"00000": Offsets({"memories:0": Place(4, since_ms=3_000)})}
-    flows.append(flow := Flow(kafka, parts=1, rewind={"memories:0": 2}, counts=lambda: True).start(resumed))
-    assert names(flow.taken()) == ["1", "2", "3", "4"]
-
-
-def test_producers_times_have_nothing_read_again(kafka: FakeKafka, flows: list[Flow]) -> None:
-    for number in range(3):
-        kafka.append(MEMORIES, 0, b"%d" % number, append_ms=1_500, logged=False)
-    flows.append(flow := Flow(kafka, parts=1).start())
-    flow.taken()
-    kafka.append(MEMORIES, 0, b"3", append_ms=1_500, logged=False)
-    flows.append(again := Flow(kafka, parts=1, counts=lambda: True).start(flow.snapshots()))
-    assert names(again.taken()) == ["3"]

@@ -20,7 +20,7 @@ from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.snapshot import Snapshot
 from recallflow.operators.step import Clocks
-from recallflow.outputs import Answer, DeadLetter, Output, Receipted
+from recallflow.outputs import Answer, DeadLetter, Marked, Output, Receipted
 from recallflow.records import Position, Record
 from recallflow.state import keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
@@ -82,12 +82,11 @@ class Harness:
 
     # ------------------------------------------------------------------ lives
 
-    def start(self, snapshot: Snapshot | None = None, *, rebuilding: bool = False) -> None:
+    def start(self, snapshot: Snapshot | None = None) -> None:
         """Begins from a snapshot, on all that was committed until now; logs are read from there."""
         fingerprint = self._settings.fingerprint(self._embedder)
         cache_bytes, at_rest = self._settings.cache_bytes, self._at_rest
         self.directory = StateDirectory.open(self.path, fingerprint, cache_bytes, at_rest=at_rest)
-        self.directory.rebuilding = rebuilding
         build = PartitionLogic.builder(
             self.directory,
             self._embedder,
@@ -118,7 +117,9 @@ class Harness:
         self.start(snapshot)
 
     def snapshot(self) -> Snapshot:
-        return self._logic.snapshot()
+        taken = self._logic.snapshot()
+        assert taken is not None
+        return taken
 
     # ------------------------------------------------------------------ batches
 
@@ -145,7 +146,7 @@ class Harness:
     def take(self, records: Iterable[Record]) -> list[Output]:
         """What comes out for a batch."""
         items = prepare(self._embedder, [self._decode(record) for record in records])
-        return [*self._logic.on_batch([Batch(0, items)])[0]] if items else []
+        return self._put_out(Batch(0, items)) if items else []
 
     def complete(self, calls: int = 1) -> list[Output]:
         """What comes out once so many of the reranker's calls have ended."""
@@ -156,7 +157,10 @@ class Harness:
             completions.wake.wait()
             completions.wake.clear()
             finished += completions.pop_all()
-        return [*self._logic.on_batch([*finished])[0]]
+        return self._put_out(*finished)
+
+    def _put_out(self, *values: Batch | Completion) -> list[Output]:
+        return [one for one in self._logic.on_batch([*values])[0] if not isinstance(one, Marked)]
 
     def _made(self, topic: str, number: int, line: bytes, fields: Mapping[str, Any]) -> Record:
         record = Record(Position(topic, 0, number), line, self._append_ms(number))

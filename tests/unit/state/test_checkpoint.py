@@ -14,11 +14,14 @@ from recallflow.errors import StateError, StateInUse
 from recallflow.flows.embedded import Embedded, Processed
 from recallflow.flows.lines import run_lines
 from recallflow.flows.settings import Settings
+from recallflow.records import Position
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.directory import DESCRIPTION, RECOVERY, StateDirectory, describe
+from recallflow.state.files import read_checked, write_checked
 from recallflow.state.folders import partition_folder
 from recallflow.state.lock import LOCK
 from recallflow.state.logical import state_hash
+from recallflow.state.sources import TOPICS
 from recallflow.state.verify import verify
 
 CACHE_BYTES = 1024 * 1024
@@ -48,13 +51,13 @@ def test_what_is_restored_is_what_was_copied(
     state_dir: Path, tmp_path: Path, run_flow: Flow, make_event: Event
 ) -> None:
     before = hash_of(state_dir)
-    (state_dir / "begin.json").write_text("{}")
+    write_checked(state_dir / TOPICS, {"read": {}})
     checkpoint(state_dir, tmp_path / "copy")
     run_flow([make_event("message", id="later", content="added afterwards")], state_dir, partitions=2)
 
     restore(tmp_path / "copy", tmp_path / "new")
     assert hash_of(tmp_path / "new") == before != hash_of(state_dir)
-    assert (tmp_path / "new" / "begin.json").read_text() == "{}"
+    assert read_checked(tmp_path / "new" / TOPICS) == {"read": {}}
     assert verify(tmp_path / "new").problems == []
     # A checkpoint can be restored more than once, and the directory goes on where it was.
     run_flow([make_event("message", id="later", content="added afterwards")], tmp_path / "new", partitions=2)
@@ -136,7 +139,7 @@ def test_what_is_in_use_is_not_restored_from(logged: Path, tmp_path: Path) -> No
 
 def test_a_directory_without_its_recovery_store_is_not_copied(logged: Path, tmp_path: Path) -> None:
     (logged / RECOVERY).rename(tmp_path / "lost")
-    with pytest.raises(StateError, match="no recovery store"):
+    with pytest.raises(StateError, match="lost its recovery store"):
         checkpoint(logged, tmp_path / "copy")
 
 
@@ -153,9 +156,6 @@ def test_the_commands_say_what_they_did(logged: Path, tmp_path: Path, capfd: pyt
     assert (code, "restored" in out) == (0, True)
     code, out, _ = state("verify", "--json", of=tmp_path / "new")
     assert (code, orjson.loads(out)["problems"]) == (0, [])
-    code, _, err = state("rebuild")
-    assert code == 1
-    assert "no topic to read again" in err
 
     for file in partition_folder(tmp_path / "new", 0).iterdir():
         file.unlink()
@@ -165,7 +165,7 @@ def test_the_commands_say_what_they_did(logged: Path, tmp_path: Path, capfd: pyt
     assert "p000 is missing: " in out
     code, _, err = state("checkpoint", str(tmp_path / "lame"), of=tmp_path / "new")
     assert code == 1
-    assert "rebuild first" in err
+    assert "p000 is missing: " in err
     assert not (tmp_path / "lame").exists()
     assert (tmp_path / "copy" / DESCRIPTION).exists()
 
@@ -196,3 +196,25 @@ def test_a_directory_that_only_callers_filled_is_whole_without_a_recovery_store(
     run("state", "restore", tmp_path / "copy", "--state-dir", tmp_path / "again")
     run("state", "verify", "--state-dir", tmp_path / "again")
     assert "Porto" in run("ask", "Where did I move?", "--state-dir", tmp_path / "again")
+
+
+def test_a_directory_of_run_has_its_partitions_alone(
+    state_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Others may have the rest, and no recovery store says how far its log is read."""
+    with StateDirectory.open(state_dir, describe(state_dir)[0], CACHE_BYTES) as directory:
+        for partition in directory.existing_partitions():
+            partition.stage({}, Position("memory.events", partition.number, 7))
+            partition.commit()
+        directory.forget_folder(0)
+    assert main(["state", "verify", "--state-dir", str(state_dir)]) == 1  # as far as anybody knows, of lines
+    assert "lost its recovery store" in capfd.readouterr().out
+    write_checked(state_dir / TOPICS, {})
+
+    for copied, restored in ((state_dir, "first"), (tmp_path / "first", "second")):
+        assert main(["state", "verify", "--state-dir", str(copied)]) == 0
+        assert main(["state", "checkpoint", str(tmp_path / f"{restored}-copy"), "--state-dir", str(copied)]) == 0
+        restore(tmp_path / f"{restored}-copy", tmp_path / restored)
+        with StateDirectory.existing(tmp_path / restored, CACHE_BYTES) as directory:
+            assert directory.existing_numbers() == [1]
+            assert directory.partition(1).applied["memory.events:1"] == 7

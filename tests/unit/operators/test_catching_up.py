@@ -1,4 +1,4 @@
-"""While what was lost is read again, an answer says that it may lack something; also where that run is killed."""
+"""While not all of the log is read, an answer says that it may lack something."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,29 +24,6 @@ def ask(
     (response,) = answers(engine.run(QUERIES, query or make_event("recall", 99, query="bike")))
     warnings = [(one["code"], one["detail"]) for one in response.get("warnings", [])]
     return len(response.get("memories", [])), response["status"], warnings
-
-
-def test_an_answer_warns_until_all_that_was_lost_is_back(tmp_path: Path, make_event: MakeEvent) -> None:
-    engine = opened(tmp_path / "before", make_event)
-    engine.read(MEMORIES)
-    whole = engine.snapshot()
-    assert ask(engine, make_event) == (EVENTS, "ok", [])
-    engine.stop()
-
-    lost = opened(tmp_path / "lost", make_event)
-    lost.stop()
-    lost.start(whole, rebuilding=True)
-    lost.rewind(MEMORIES)
-    lost.read(MEMORIES, 2, silent=True)
-    assert ask(lost, make_event) == (2, "degraded", [("rebuilding", "memories:0 is 4 records behind")])
-    # Killed there: the next start finds a database that is where its snapshot says, and still owes the rest.
-    lost.kill(lost.snapshot())
-    lost.read(MEMORIES, 3, silent=True)
-    assert ask(lost, make_event) == (5, "degraded", [("rebuilding", "memories:0 is 1 records behind")])
-    lost.read(MEMORIES, silent=True)
-    assert ask(lost, make_event) == (EVENTS, "ok", [])
-    assert lost.snapshot().owed == {}
-    lost.stop()
 
 
 def test_an_answer_says_that_not_all_of_the_log_is_known_whatever_comes_of_it(
