@@ -581,7 +581,7 @@ def test_a_state_directory_of_another_text_analysis_is_refused(cli: Cli, tmp_pat
         cli("remember", "tea", "--state-dir", state_dir),
         1,
         "was built with the text analysis 'letters-0', this recallflow has 'unicode-2': use the version that built it, "
-        "or replay the log into a new directory (recallflow state rebuild)",
+        "or start with a new directory, which reads the log anew",
     )
 
 

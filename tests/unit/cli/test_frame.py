@@ -122,7 +122,7 @@ def test_choices_and_defaults_are_those_of_the_settings() -> None:
         ("rember tea", "there is no command 'rember'; did you mean recallflow remember?"),
         ("import x.json", "there is no command 'import'; did you mean recallflow replay?"),
         ("SEARCH tea", "there is no command 'SEARCH'; did you mean recallflow ask?"),
-        ("rebuild", "there is no command 'rebuild'; did you mean recallflow state rebuild?"),
+        ("restore", "there is no command 'restore'; did you mean recallflow state restore?"),
         ("keys lst acme", "there is no command 'lst'; did you mean recallflow keys list?"),
         ("keys new acme", "there is no command 'new'; did you mean recallflow keys create?"),
         ("frob", "there is no command 'frob' (recallflow --help)"),
@@ -168,7 +168,8 @@ FILL = {
 
 def test_every_command_that_makes_directories_is_tried() -> None:
     makers = [one.prog for one in leaves(commands()) if "--create" in one._option_string_actions]
-    assert {prog.split()[1] for prog in makers} == set(FILL)
+    elsewhere = {"state"}  # tests/recovery/test_moving.py
+    assert {prog.split()[1] for prog in makers} - elsewhere == set(FILL)
 
 
 @pytest.mark.parametrize("words", FILL.values(), ids=FILL)
@@ -354,7 +355,7 @@ def completed(line: str, folder: Path) -> list[str]:
     ("line", "offered"),
     [
         ("recallflow rep", ["replay"]),
-        ("recallflow state re", ["restore", "rebuild"]),
+        ("recallflow state re", ["restore"]),
         ("recallflow graph rollout acme ", ["off", "shadow", "canary"]),
         ("recallflow ask --mode en", ["entity_focused"]),
         ("recallflow remember tea --state-d", ["--state-dir"]),
