@@ -7,6 +7,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+
 from benchmarks.broker import Cluster
 from benchmarks.fleet import checker, probes
 from benchmarks.fleet.chaos import Chaos, Fault, Span
@@ -86,7 +88,7 @@ class Trial:
         began_s = time.monotonic()
         try:
             self._run(faults)
-        except (RuntimeError, TimeoutError) as error:
+        except (RuntimeError, TimeoutError, KafkaException) as error:
             self.report.broken.append(f"{error}\n{self.fleet.said()}")
         self.report.seconds = round(time.monotonic() - began_s, 1)
         return self.report

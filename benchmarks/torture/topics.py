@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -35,6 +36,7 @@ class Topics:
 
     def make_one(self, kind: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         self.cluster.create_topics({self.of(kind): partitions}, config)
+        self._await(lambda: self._has_bounds(kind))  # a broker is told to lead a partition a little after it told us
 
     def arguments(self) -> list[str]:
         """What makes a command of recallflow use them."""
@@ -82,6 +84,11 @@ class Topics:
             return {n: consumer.get_watermark_offsets(TopicPartition(name, n), timeout=ADMIN_S) for n in known}
         finally:
             consumer.close()
+
+    def _has_bounds(self, kind: str) -> bool:
+        with suppress(KafkaException):
+            return bool(self.bounds(kind))
+        return False
 
     @cached_property
     def _admin(self) -> AdminClient:
