@@ -26,7 +26,7 @@ class Silence:
 
 def measure(probes: Sequence[Probe], idle: Span, episodes: Iterable[Episode], seen: Sequence[Seen]) -> Silence:
     """A probe belongs to the span in which it was due. A partition of a member that was hit was silent because of the
-    fault until it was answered for again, be that after the member's return; what moves then moves because of that."""
+    fault until another one answered for it, be that after the member's return; what moves then moves because of that."""
     still: list[float] = []
     longest: dict[str, list[float]] = defaultdict(list)
     for fault, back in episodes:
@@ -35,7 +35,8 @@ def measure(probes: Sequence[Probe], idle: Span, episodes: Iterable[Episode], se
         moved_away, moved_back = (moved(seen, span.from_s, span.to_s) for span in (fault, back))
         for partition, owner in before.items():
             away, returned = ([p for p in within(span, probes) if p.partition == partition] for span in (fault, back))
-            if owner in gone and not recovered(away, back.from_s):
+            taken_over = partition in moved_away and recovered(away, back.from_s)
+            if owner in gone and not taken_over:
                 away, returned = away + returned, []
             if owner in gone or partition in moved_away:
                 longest[fault.cause if owner in gone else ALONG].extend(longest_of(away))

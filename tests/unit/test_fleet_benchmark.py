@@ -104,3 +104,10 @@ def test_silence_that_outlasts_the_members_return_is_the_faults() -> None:
     probes = [Probe(0, 10.5, 17.5), Probe(0, 11.5, None)]
     found = measure(probes, Span("idle", 0.0, 10.0), [episode], SEEN)
     assert found.longest == {KILL: [float("inf")]}
+
+
+def test_what_was_answered_just_before_a_kill_was_not_taken_over() -> None:
+    episode = Episode(Span(KILL, 10.0, 11.0), Span(BACK, 11.0, 30.0))
+    probes = [Probe(0, 10.5, 10.51), Probe(0, 11.5, 18.5)]
+    found = measure(probes, Span("idle", 0.0, 10.0), [episode], SEEN)
+    assert found.longest == {KILL: [7_000.0]}
