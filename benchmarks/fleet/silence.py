@@ -26,7 +26,7 @@ class Silence:
 
 def measure(probes: Sequence[Probe], idle: Span, episodes: Iterable[Episode], seen: Sequence[Seen]) -> Silence:
     """A probe belongs to the span in which it was due. A partition of a member that was hit was silent because of the
-    fault until another one answered for it, be that after the member's return; what moves then moves because of that."""
+    fault until another one answered for it, also after the member came back; what moves then moves because of that."""
     still: list[float] = []
     longest: dict[str, list[float]] = defaultdict(list)
     for fault, back in episodes:
