@@ -111,7 +111,7 @@ def obstacle_of(source: KafkaSource | OwnedSource, connection: Connection, deplo
         return "" if deployment.held else "the deployment is not held"
     if not deployment.joined:
         return "not a member of the deployment yet"
-    opening = deployment.partitions - source.partitions()
+    opening = deployment.expected - source.partitions()
     return f"partitions {ranges_of(opening)} are being opened" if opening else ""
 
 

@@ -103,7 +103,7 @@ class Ownership:
         for number in partitions:
             self._coming.pop(number, None)
         if not self._over:
-            left: Future[None] = self._moving.submit(self._keeping_failures, self._leave, [*partitions])
+            left: Future[None] = self._moving.submit(self._keeping_failures, self._close, [*partitions])
             left.result()
             for number in partitions:
                 if (handed := self._handed.get(number)) is not None:
@@ -178,7 +178,7 @@ class Ownership:
             )
         return lane_at(topic, number, at, high, first)
 
-    def _leave(self, partitions: list[int]) -> None:
+    def _close(self, partitions: list[int]) -> None:
         self._source.give_up([number for number in partitions if number in self._handed])
 
     # ------------------------------------------------------------------ what was sent before

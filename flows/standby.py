@@ -70,9 +70,9 @@ class Standby:
                     _log.warning("nothing is known of whom to stand by for: %s", error)
 
     def _look(self, reader: TopicReader) -> None:
-        wanted = followed_by(self._member_id(), self._assigned(), self._count) - self._source.partitions()
-        for number in self._source.followed() - wanted:
-            self._source.leave(number)
+        wanted = warm_at(self._member_id(), self._assigned(), self._count) - self._source.partitions()
+        for number in self._source.kept_warm() - wanted:
+            self._source.cool(number)
         if not wanted:
             return
         asked = [TopicPartition(self._topic, number) for number in sorted(wanted)]
@@ -92,7 +92,7 @@ class Standby:
 
     def _go_on(self, reader: TopicReader, number: int, limit: int) -> None:
         """Follows a partition up to `limit`."""
-        if number in self._source.followed():
+        if number in self._source.kept_warm():
             self._source.allow(number, limit)
             return
         if self._restore is not None:
@@ -103,10 +103,10 @@ class Standby:
             _log.warning("partition %d cannot be kept warm: its log begins at offset %d", number, low)
             return
         lane = Lane(self._topic, number, applied + 1, high, answered_from=NEVER, limit=limit)
-        self._source.follow(number, lane)
+        self._source.warm(number, lane)
 
 
-def followed_by(me: str | None, assigned: dict[str, frozenset[int]], count: int) -> frozenset[int]:
+def warm_at(me: str | None, assigned: dict[str, frozenset[int]], count: int) -> frozenset[int]:
     """The partitions of the `count` members before this one, in a circle."""
     members = sorted(assigned)
     if me not in assigned or len(members) < 2:

@@ -112,6 +112,11 @@ class Membership:
         return self._consumer.member_id
 
     @property
+    def expected(self) -> frozenset[int]:
+        """Owned now, or to be owned as soon as that is known to be right."""
+        return self.partitions | frozenset(self._coming)
+
+    @property
     def partitions(self) -> frozenset[int]:
         """Owned now."""
         with self._state:

@@ -89,7 +89,7 @@ class OwnedSource(DynamicSource[Any]):
         self._mark_s, self._tails, self._clock_s = mark_s, tails, clock_s
         self._finished, self._closing = finished, closing or Closing()
         self._owned: dict[int, _Owned] = {}
-        self._followed: dict[int, Lane] = {}  # memories of partitions that are another's, kept warm here
+        self._kept_warm: dict[int, Lane] = {}  # memories of partitions that are another's, kept warm here
         self._given: dict[tuple[int, int], Given] = {}
         self._changes: deque[Callable[[], Iterator[Signal]]] = deque()
         self._hub = Hub(
@@ -116,25 +116,25 @@ class OwnedSource(DynamicSource[Any]):
         self._changes.append(lambda: self._close(partitions))
         self._hub.wake.set()
 
-    def follow(self, partition: int, memory: Lane) -> None:
+    def warm(self, partition: int, memory: Lane) -> None:
         """A partition is another's, and its memories are applied here as well, silently."""
-        self._changes.append(lambda: self._follow(partition, memory))
+        self._changes.append(lambda: self._warm(partition, memory))
         self._hub.wake.set()
 
     def allow(self, partition: int, limit: int) -> None:
-        """A partition that is followed is read up to there."""
-        if (lane := self._followed.get(partition)) is not None:
+        """A partition that is kept warm is read up to there."""
+        if (lane := self._kept_warm.get(partition)) is not None:
             lane.limit = limit
             self._hub.wake.set()
 
-    def leave(self, partition: int) -> None:
-        """A partition is followed no more."""
-        self._changes.append(lambda: self._leave(partition))
+    def cool(self, partition: int) -> None:
+        """A partition is kept warm no more."""
+        self._changes.append(lambda: self._cool(partition))
         self._hub.wake.set()
 
-    def followed(self) -> frozenset[int]:
+    def kept_warm(self) -> frozenset[int]:
         """The partitions that are kept warm for others."""
-        return frozenset(self._followed)
+        return frozenset(self._kept_warm)
 
     def given(self, partition: int, number: int) -> Given | None:
         """What was given up to a mark of a partition that is ours. Asked once of each."""
@@ -178,8 +178,8 @@ class OwnedSource(DynamicSource[Any]):
         if self.stopping.is_set():
             self._ended = True
             signals += self._close([*self._owned])
-            for partition in [*self._followed]:
-                signals += self._leave(partition)
+            for partition in [*self._kept_warm]:
+                signals += self._cool(partition)
             return [*signals, *self._finished()]
         self._hub.begin("")
         read = self._records()
@@ -202,7 +202,7 @@ class OwnedSource(DynamicSource[Any]):
         if allowed := hub.memories_allowed():
             memories = [record for number, one in owned.items() for record in self._memories(number, one, allowed)]
             if not memories:  # what is ours comes first
-                memories = [record for lane in self._followed.values() for record in records_of(lane, allowed)]
+                memories = [record for lane in self._kept_warm.values() for record in records_of(lane, allowed)]
             hub.count_given(len(memories))
         for records in (queries, memories):
             if records:
@@ -225,22 +225,22 @@ class OwnedSource(DynamicSource[Any]):
 
     # ------------------------------------------------------------------ signals
 
-    def _follow(self, partition: int, memory: Lane) -> Iterator[Signal]:
-        if partition in self._owned or partition in self._followed:
+    def _warm(self, partition: int, memory: Lane) -> Iterator[Signal]:
+        if partition in self._owned or partition in self._kept_warm:
             return
-        self._followed[partition] = memory
+        self._kept_warm[partition] = memory
         self._hub.memories.add(memory)
         self._hub.memories.start()
         _log.info("partition %d is kept warm, from offset %d on", partition, memory.next_offset)
         yield Open(partition)
 
-    def _leave(self, partition: int) -> Iterator[Signal]:
-        if (lane := self._followed.pop(partition, None)) is not None:
+    def _cool(self, partition: int) -> Iterator[Signal]:
+        if (lane := self._kept_warm.pop(partition, None)) is not None:
             self._hub.memories.remove(lane)
             yield Mark(partition, NOT_OURS, last=True)
 
     def _open(self, partition: int, memory: Lane, queries: Lane) -> Iterator[Signal]:
-        warm = self._followed.pop(partition, None)
+        warm = self._kept_warm.pop(partition, None)
         if warm is not None:
             self._hub.memories.remove(warm)
         for lane, reader in ((queries, self._hub.queries), (memory, self._hub.memories)):
