@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Mapping
 
 from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.place import Place, Reached
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import TopicReader
@@ -34,11 +35,17 @@ def first_places(
     """A place for each of the partitions. `is_new`: nobody knows any place of the deployment; otherwise these were
     added to its topics, and are read from their beginning. Raises SourceError."""
     now, at_ms = ends.latest()
-    outputs = [topic for topic, lasts in now.items() if topic != topics.control and any(lasts.values())]
+    inputs = {topics.memory, topics.queries}
+    outputs = [topic for topic, lasts in now.items() if topic not in {*inputs, topics.control} and any(lasts.values())]
     memory = sent_before(options, topics.memory, outputs) if is_new else Sent({}, {})
     queries = sent_before(options, topics.queries, outputs) if is_new else Sent({}, {})
+    # What was sent on to its home may stand anywhere in the log, where there was an engine at all.
+    anywhere = inputs if memory.below or queries.below else set[str]()
     tails = {
-        topic: {number: _least(f"{topic}:{number:05d}", memory, queries, end) for number, end in lasts.items()}
+        topic: {
+            number: 0 if topic in anywhere else _least(part_name(topic, number), memory, queries, end)
+            for number, end in lasts.items()
+        }
         for topic, lasts in now.items()
     }
     places: dict[int, Place] = {}
