@@ -45,14 +45,17 @@ def preparer(
         look_for_cycles()  # hardly anything of the batch before is left
         began_s = time.perf_counter()
         finished = [(one.key, one) for one in read if isinstance(one, Completion)]
-        opened = [(key_of_partition(one.partition), one) for one in read if isinstance(one, Open)]
-        marked = [(key_of_partition(one.partition), one) for one in read if isinstance(one, Mark)]
+        first = next((place for place, one in enumerate(read) if isinstance(one, Record)), len(read))
+        before, after = (
+            [(key_of_partition(one.partition), one) for one in some if isinstance(one, Open | Mark)]
+            for some in (read[:first], read[first:])
+        )
         items = prepare(embedder, [decode(one) for one in read if isinstance(one, Record)])
         if ahead is not None:
             items = ahead(items)
         if journeys is not None:
             journeys.begin(items, began_s)
-        return [*finished, *opened, *by_partition(items, partition_of), *marked]
+        return [*finished, *before, *by_partition(items, partition_of), *after]
 
     return prepared
 

@@ -142,6 +142,8 @@ class Reader:
             self._consumer.incremental_assign([TopicPartition(*part, lane.next_offset)])
         else:
             self.lanes = {key: one for key, one in self.lanes.items() if one is not lane}
+            if lane.paused:  # whoever reads the partition next would find it so
+                self._consumer.resume([TopicPartition(*part)])
             self._consumer.incremental_unassign([TopicPartition(*part)])
 
     def _full(self) -> bool:
