@@ -28,7 +28,7 @@ POLL_S = 0.1
 READ_AHEAD = 2_000  # records, by each reader …
 READ_AHEAD_BYTES = 32 * 1024 * 1024  # … or of large ones so much
 READ_BATCH = 500
-FOLLOWED_AHEAD = 1_000  # records of a partition that is kept warm for another
+BEYOND_LIMIT = 1_000  # records of one partition that are read and wait for its limit
 BUDGET_S, QUERIES_BUDGET_S = 0.005, 0.01
 BATCH_MAX = 500
 QUERIES_FIRST = 20  # as long as nobody knows what one costs
@@ -125,6 +125,7 @@ class Reader:
         while self._changes:
             # Here and not in `add`: assigning while another thread polls hangs.
             self._change(*self._changes.popleft())
+        self._hold_at_limits()
         if self._full():
             self._stopping.wait(0.001)
             return
@@ -147,10 +148,22 @@ class Reader:
             self._consumer.incremental_unassign([TopicPartition(*part)])
 
     def _full(self) -> bool:
-        """Whether enough is read."""
-        lanes = self.lanes.values()
+        """Whether enough is read. Those that wait for their limit take no room of others, or nothing would be read."""
+        lanes = [lane for lane in self.lanes.values() if lane.limit is None]
         held, held_bytes = sum(lane.held() for lane in lanes), sum(lane.held_bytes() for lane in lanes)
         return held >= READ_AHEAD or held_bytes >= READ_AHEAD_BYTES
+
+    def _hold_at_limits(self) -> None:
+        """A lane that is read up to a limit is not read far beyond it."""
+        for part, lane in self.lanes.items():
+            if lane.limit is None:
+                continue
+            if not lane.paused and lane.held() >= BEYOND_LIMIT:
+                self._consumer.pause([TopicPartition(*part)])
+                lane.paused = True
+            elif lane.paused and lane.held() < BEYOND_LIMIT // 2:
+                self._consumer.resume([TopicPartition(*part)])
+                lane.paused = False
 
     def _note_ends(self) -> None:
         """Here too, and not where the lag is asked for: a consumer that is asked while another thread polls hangs."""

@@ -36,7 +36,8 @@ class Lane:
     since_ms: int = 0  # when the record before the next one was appended
     given_before: frozenset[int] = frozenset()  # by an earlier run, before their turn in the log
     open: frozenset[int] = frozenset()  # given by an earlier run, and not through: they are given again
-    limit: int | None = None  # nothing from this offset on is given
+    limit: int | None = None  # nothing from this offset on is given …
+    paused: bool = False  # … and far beyond it nothing is read
     reached: int = -1  # the offset after the last record read
     queue: Queue = field(default_factory=deque)
     # Two counters that only grow: one thread reads, another gives.
