@@ -141,7 +141,7 @@ def test_a_recovery_store_that_does_not_fit_is_one_line_with_the_way_out(broken:
     (store,) = (tmp_path / "s" / RECOVERY).glob("*.sqlite3")
     with sqlite3.connect(store) as file:
         file.execute("UPDATE parts SET part_count = 2")
-    assert "recallflow state rebuild --give-up-unanswered" in the_line(broken("type", PLACES[4], "pipe"))
+    assert "Restore a checkpoint" in the_line(broken("type", PLACES[4], "pipe"))
 
 
 def test_out_of_memory_says_so(broken: Broken) -> None:

@@ -55,9 +55,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "verify": ("state", "verify", "--state-dir"),
     "checkpoint": ("state", "checkpoint", "TARGET", "--state-dir"),
     "restore": ("state", "restore", "CHECKPOINT", "--state-dir"),
-    "rebuild": ("state", "rebuild", "--state-dir"),
     "rotate": ("state", "rotate-key", "--to-master-key-file", "KEY", "--state-dir"),
-    "give up": ("state", "rebuild", "--give-up-unanswered", "--bootstrap-servers", NOBODY, "--state-dir"),
 }
 
 
@@ -146,7 +144,7 @@ def test_the_first_goes_on_after_the_second_was_refused(tmp_path: Path, start: S
 def test_a_folder_that_is_no_state_directory_stays_as_it_was(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat").write_bytes(b"meow")
-    for name in ("pipe", "verify", "info", "rebuild"):
+    for name in ("pipe", "verify", "info", "checkpoint"):
         assert cli(*COMMANDS[name], tmp_path / "photos").returncode == 1
     assert tree(tmp_path / "photos") == {"cat": hashlib.sha256(b"meow").hexdigest()}
     assert "there is no state directory" in cli(*COMMANDS["info"], tmp_path / "none").stderr

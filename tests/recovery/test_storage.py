@@ -168,7 +168,7 @@ def test_a_partition_older_than_the_recovery_store_says_is_refused(
     shutil.copytree(tmp_path / "backup", partition)
     said = fails("ask", "tea?", "--state-dir", state_dir)
     assert f"{partition.name} is behind: stdin:0 from 1 on" in said
-    assert "recallflow state rebuild" in said
+    assert "Restore a checkpoint" in said
 
 
 def test_a_partition_that_is_gone_is_refused(state_dir: Path, pipe: Pipe, fails: Callable[..., str]) -> None:

@@ -117,7 +117,6 @@ class FakeConsumer:
         self.closed = False
         self.most = 1_000_000  # so many come at once
         self.given: dict[tuple[str, int], int] | None = None  # the place in each log, once something is assigned
-        self.paused: set[tuple[str, int]] = set()
         self._kafka = kafka
         self._ended: dict[tuple[str, int], int] = {}
 
@@ -149,11 +148,11 @@ class FakeConsumer:
                 messages = self._kafka.topics[part.topic][part.partition].messages
                 self.given[part.topic, part.partition] = sum(message.at < part.offset for message in messages)
 
-    def pause(self, parts: Sequence[TopicPartition]) -> None:
-        self.paused |= {(part.topic, part.partition) for part in parts}
-
-    def resume(self, parts: Sequence[TopicPartition]) -> None:
-        self.paused -= {(part.topic, part.partition) for part in parts}
+    def incremental_unassign(self, parts: Sequence[TopicPartition]) -> None:
+        with self._kafka.changed:
+            for part in parts:
+                (self.given or {}).pop((part.topic, part.partition))
+                self._ended.pop((part.topic, part.partition), None)
 
     def poll(self, timeout: float) -> Message | None:
         with self._kafka.changed:
@@ -177,8 +176,6 @@ class FakeConsumer:
         given = self.given or {}
         for part, place in given.items():
             log = self._kafka.topics[part[0]][part[1]]
-            if part in self.paused:
-                continue
             if place < len(log.messages):
                 given[part] += 1
                 return log.messages[place]

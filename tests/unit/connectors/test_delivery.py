@@ -1,0 +1,121 @@
+"""The sink of a member: nothing twice, and a mark is told once all before it is with the brokers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka import delivery
+from recallflow.connectors.kafka.closing import Closing
+from recallflow.connectors.kafka.delivery import Delivery, DeliverySink, Sent, ToSend
+from recallflow.connectors.kafka.outgoing import Outgoing
+from recallflow.errors import SinkError
+from recallflow.outputs import Marked
+
+
+class Brokers:
+    """In the place of OutputSender: what it is told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.refuse = False
+
+    def __call__(self, *_: object) -> "Brokers":
+        return self
+
+    def deliver(self, topic: str, number: int, outgoing: Outgoing, _: Callable[[Any], None]) -> None:
+        self.told.append(f"{topic}:{number} {outgoing.source}/{outgoing.number}")
+
+    def flush_outputs(self) -> None:
+        if self.refuse:
+            raise SinkError("a record was refused")
+        self.told.append("acknowledged")
+
+    def poll_outputs(self) -> None:
+        self.told.append("polled")
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    made = Brokers()
+    monkeypatch.setattr(delivery, "OutputSender", made)
+    return made
+
+
+def sink(brokers: Brokers, sent: Sent | None = None, closing: Closing | None = None) -> Delivery:
+    def marked(marks: list[Marked]) -> None:
+        brokers.told.append("marked " + ", ".join(f"{one.partition}/{one.number}" for one in marks))
+
+    options = KafkaOptions("nowhere:1")
+    made = DeliverySink(options, most_bytes={}, sent=sent or Sent(), marked=marked, closing=closing)
+    return made.build("outputs", 0, 1)
+
+
+def to_send(offset: int, number: int = 0, partition: int = 0) -> ToSend:
+    return ToSend("responses", 3, Outgoing(f"queries:{partition}:{offset}", number, b"key", b"{}"))
+
+
+def mark(partition: int, number: int) -> Marked:
+    return Marked(partition, number, {}, last=False)
+
+
+def test_a_mark_is_told_when_all_before_it_is_acknowledged(brokers: Brokers) -> None:
+    to = sink(brokers)
+    to.write_batch([to_send(1), mark(0, 0), to_send(2), mark(1, 5)])
+    assert brokers.told == [
+        "responses:3 queries:0:1/0",
+        "responses:3 queries:0:2/0",
+        "acknowledged",
+        "marked 0/0, 1/5",
+    ]
+
+
+def test_without_a_mark_nobody_waits_for_the_brokers(brokers: Brokers) -> None:
+    sink(brokers).write_batch([to_send(1)])
+    assert brokers.told == ["responses:3 queries:0:1/0", "polled"]
+
+
+def test_a_mark_behind_an_output_that_is_refused_is_never_told(brokers: Brokers) -> None:
+    brokers.refuse = True
+    with pytest.raises(SinkError):
+        sink(brokers).write_batch([to_send(1), mark(0, 0)])
+    assert brokers.told == ["responses:3 queries:0:1/0"]
+
+
+def test_what_an_earlier_owner_sent_is_not_sent_again_and_what_it_did_not_is(brokers: Brokers) -> None:
+    sent = Sent()
+    sent.learn(0, {(b"queries:0:1", b"0"), (b"queries:0:2", b"1")})
+    to = sink(brokers, sent)
+    to.write_batch([to_send(1), to_send(2), to_send(2, number=1), to_send(1, partition=1), to_send(3)])
+    assert brokers.told[:-1] == [
+        "responses:3 queries:0:2/0",
+        "responses:3 queries:1:1/0",
+        "responses:3 queries:0:3/0",
+    ]
+
+
+def test_what_was_sent_is_claimed_once() -> None:
+    sent = Sent()
+    assert not sent.claim((b"queries:0:1", b"0"))
+    sent.learn(0, {(b"queries:0:1", b"0")})
+    assert not sent.claim((b"queries:1:1", b"0"))  # another partition's
+    assert [sent.claim((b"queries:0:1", b"0")) for _ in range(2)] == [True, False]
+
+
+def test_what_was_not_claimed_is_left_until_its_record_is_done() -> None:
+    sent = Sent()
+    assert not sent.left(0, lambda _: False)
+    sent.learn(0, {(b"queries:0:1", b"0"), (b"memories:0:9", b"0")})
+    assert sent.left(0, lambda position: position.topic == "queries")
+    assert not sent.claim((b"queries:0:1", b"0"))  # nobody asks about it any more
+    assert sent.claim((b"memories:0:9", b"0"))
+    assert not sent.left(0, lambda _: False)
+
+
+def test_a_close_that_fails_says_so_later(brokers: Brokers) -> None:
+    closing = Closing()
+    brokers.refuse = True
+    sink(brokers, closing=closing).close()
+    with pytest.raises(SinkError):
+        closing.check()

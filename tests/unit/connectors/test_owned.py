@@ -1,0 +1,213 @@
+"""The source of a member over a Kafka in this process: whose a partition is goes with its records, in their order."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.order import Lane
+from recallflow.connectors.kafka.owned import IDLE_S, NOT_OURS, Given, OwnedSource, lane_at
+from recallflow.connectors.kafka.place import Reached
+from recallflow.connectors.kafka.turns import Turns
+from recallflow.marks import Mark, Open
+from recallflow.records import Record
+from tests.unit.connectors.fake_consumer import FakeKafka
+
+MEMORIES, QUERIES = "memories", "queries"
+MARK_S = 1.0
+TAILS = {"responses": {0: 7}}
+START = Reached(0)
+
+
+class Member:
+    """A source, and what it gave."""
+
+    def __init__(self, kafka: FakeKafka) -> None:
+        self.kafka, self.now_s = kafka, 100.0
+        self.source = OwnedSource(
+            KafkaOptions("nowhere:1"),
+            MEMORIES,
+            QUERIES,
+            mark_s=MARK_S,
+            tails=lambda: (TAILS, 70),
+            new_consumer=kafka.consumer,
+            clock_s=lambda: self.now_s,
+        )
+        self.part = self.source.build("records", 0, 1)
+
+    def own(self, partition: int, memory: Reached = START, queries: Reached = START) -> tuple[Lane, Lane]:
+        memories = lane_at(MEMORIES, partition, memory, self.kafka.end(MEMORIES, partition))
+        asked = lane_at(QUERIES, partition, queries, self.kafka.end(QUERIES, partition))
+        asked.queue = Turns(queries.ahead)
+        self.source.own(partition, memories, asked)
+        return memories, asked
+
+    def batch(self) -> list[Any]:
+        found = self.part.next_batch()
+        for record in found:
+            if isinstance(record, Record):
+                self.source.progress.done(record.position.topic, 1)
+        return found
+
+    def until(self, true: Callable[[list[Any]], bool]) -> list[Any]:
+        found: list[Any] = []
+
+        def looked() -> bool:
+            found.extend(self.batch())
+            return true(found)
+
+        self.kafka.await_(looked)
+        return found
+
+    def records(self, count: int) -> list[Any]:
+        return self.until(lambda found: len(values(found)) >= count)
+
+    def given(self, mark: Mark) -> Given:
+        found = self.source.given(mark.partition, mark.number)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def kafka() -> FakeKafka:
+    return FakeKafka(**{MEMORIES: 2, QUERIES: 2})
+
+
+@pytest.fixture
+def member(kafka: FakeKafka) -> Iterator[Member]:
+    made = Member(kafka)
+    yield made
+    made.part.close()
+
+
+def values(found: list[Any]) -> list[str]:
+    return [one.value.decode() for one in found if isinstance(one, Record)]
+
+
+def signals(found: list[Any]) -> list[Any]:
+    return [one for one in found if not isinstance(one, Record)]
+
+
+def fill(kafka: FakeKafka, topic: str, partition: int, words: str) -> None:
+    for word in words.split():
+        kafka.append(topic, partition, word.encode(), word[:1].encode() + b"/ann", append_ms=5)
+
+
+def test_a_partition_is_opened_before_its_records_and_marked_behind_them(kafka: FakeKafka, member: Member) -> None:
+    fill(kafka, MEMORIES, 1, "a b c")
+    member.own(1)
+    found = member.records(3)
+    assert (found[0], values(found)) == (Open(1), ["a", "b", "c"])
+    member.now_s += MARK_S
+    (mark,) = member.batch()
+    assert mark == Mark(1, 0)
+    given = member.given(mark)
+    assert (given.memory, given.queries) == (Reached(3, 5), Reached(0))
+    assert (given.tails, given.tails_ms) == (TAILS, 70)
+    assert member.source.given(1, 0) is None  # asked once
+
+
+def test_a_mark_comes_behind_the_records_of_its_own_batch(kafka: FakeKafka, member: Member) -> None:
+    lane, _ = member.own(0)
+    member.batch()
+    fill(kafka, MEMORIES, 0, "a")
+    kafka.await_(lambda: lane.held() == 1)
+    member.now_s += MARK_S
+    record, mark = member.batch()
+    assert (values([record]), mark) == (["a"], Mark(0, 0))
+    assert member.given(mark).memory.next_offset == 1
+
+
+def test_a_partition_that_rests_is_marked_seldom(kafka: FakeKafka, member: Member) -> None:
+    member.own(0)
+    member.batch()
+    member.now_s += MARK_S
+    assert signals(member.batch()) == [Mark(0, 0)]  # that it is ours
+    member.now_s += MARK_S
+    assert member.batch() == []
+    member.now_s += IDLE_S
+    assert signals(member.batch()) == [Mark(0, 1)]
+    member.source.keep(0, b"a place", open_left=True)  # a query waits: how far it is may change by itself
+    member.now_s += MARK_S
+    assert signals(member.batch()) == [Mark(0, 2, b"a place")]
+    fill(kafka, QUERIES, 0, "q")
+    member.records(1)
+    member.now_s += MARK_S
+    assert signals(member.batch()) == [Mark(0, 3)]  # a place is kept once
+
+
+def test_a_partition_that_is_given_up_ends_with_its_last_mark_and_goes_on_where_it_was(
+    kafka: FakeKafka, member: Member
+) -> None:
+    fill(kafka, MEMORIES, 0, "a b")
+    fill(kafka, QUERIES, 0, "q")
+    member.own(0)
+    assert sorted(values(member.records(3))) == ["a", "b", "q"]
+    member.source.give_up([0, 1])  # of which it has one
+    assert member.batch() == [Mark(0, 0, None, last=True)]
+    assert member.source.partitions() == frozenset()
+    given = member.given(Mark(0, 0))
+    fill(kafka, MEMORIES, 0, "c")
+    member.own(0, given.memory, given.queries)
+    found = member.records(1)
+    assert (found[0], values(found)) == (Open(0), ["c"])
+    assert not found[1].silent
+
+
+def test_what_was_read_of_a_partition_that_goes_is_not_given(kafka: FakeKafka, member: Member) -> None:
+    fill(kafka, MEMORIES, 0, "gone gone gone")
+    fill(kafka, QUERIES, 0, "gone")
+    fill(kafka, MEMORIES, 1, "a b")
+    lanes = [*member.own(0), *member.own(1)]
+    member.source.give_up([0])
+    found = member.records(2)
+    kafka.await_(lambda: lanes[2].reached == 2)
+    assert values(found) == ["a", "b"]
+    assert signals(found) == [Open(0), Open(1), Mark(0, 0, None, last=True)]
+    assert member.given(Mark(0, 0)).memory.next_offset == 0
+    kafka.await_(lambda: all(part != 0 for one in member.source.readers() for _, part in one.lanes))
+    fill(kafka, MEMORIES, 0, "later")
+    fill(kafka, MEMORIES, 1, "c")
+    assert values(member.records(1)) == ["c"]
+
+
+def test_what_was_done_is_given_silently_and_what_was_left_open_is_not(kafka: FakeKafka, member: Member) -> None:
+    fill(kafka, QUERIES, 0, "a0 a1 a2 a3 a4 a5")
+    fill(kafka, MEMORIES, 0, "m0 m1 m2")
+    memory = lane_at(MEMORIES, 0, Reached(2), 3, first=1)  # the folder lacks what was applied of it elsewhere
+    queries = lane_at(QUERIES, 0, Reached(4, 5, open=(1, 3), ahead=(5,)), 6)
+    queries.queue = Turns((5,))
+    member.source.own(0, memory, queries)
+    found = {one.value.decode(): one.silent for one in member.records(7) if isinstance(one, Record)}
+    silent = {"a1": False, "a2": True, "a3": False, "a4": False, "a5": True, "m1": True, "m2": False}
+    assert found == silent
+
+
+def test_a_stop_ends_every_partition_behind_what_it_gave(kafka: FakeKafka, member: Member) -> None:
+    fill(kafka, MEMORIES, 0, "a")
+    member.own(0)
+    member.own(1)
+    member.records(1)
+    assert member.source.ready()
+    member.source.stopping.set()
+    assert member.batch() == [Mark(0, 0, None, last=True), Mark(1, 0, None, last=True)]
+    assert not member.source.ready()
+    with pytest.raises(StopIteration):
+        member.batch()
+
+
+def test_a_partition_that_is_kept_warm_is_given_up_to_where_its_owner_is(kafka: FakeKafka, member: Member) -> None:
+    fill(kafka, MEMORIES, 1, "a b c")
+    lane = lane_at(MEMORIES, 1, Reached(0), 3)
+    lane.limit, lane.answered_from = 2, 2**63 - 1
+    member.source.warm(1, lane)
+    found = member.records(2)
+    kafka.await_(lambda: lane.reached == 3)
+    assert (found[0], values(found), member.batch()) == (Open(1), ["a", "b"], [])
+    assert all(one.silent for one in found[1:])
+    member.source.allow(1, 3)
+    assert values(member.records(1)) == ["c"]
+    member.source.cool(1)
+    assert member.batch() == [Mark(1, NOT_OURS, last=True)]
+    assert (member.source.kept_warm(), member.source.given(1, NOT_OURS)) == (frozenset(), None)
