@@ -176,7 +176,7 @@ def test_a_disk_that_was_full_before_is_one_line(command: str) -> None:
     assert re.fullmatch(rb"recallflow: [^\n]+\n", done.stderr), done.stderr
 
 
-@pytest.mark.parametrize("place", ["flows.kafka.KafkaFlow.run", "connectors.kafka.group.Group.look"])
+@pytest.mark.parametrize("place", ["flows.kafka.KafkaFlow.run", "connectors.kafka.topic_reader.TopicReader.partitions"])
 def test_a_signal_while_it_starts_ends_it_with_0_and_a_word(broken: Broken, place: str) -> None:
     done = broken("stop", place, "run")
     assert done.returncode == 0, done.stderr
@@ -185,7 +185,8 @@ def test_a_signal_while_it_starts_ends_it_with_0_and_a_word(broken: Broken, plac
 
 def test_a_signal_while_it_is_loaded_ends_it_with_0_and_a_word() -> None:
     done = subprocess.run([sys.executable, "-c", LOADING, "run"], capture_output=True, check=False, timeout=120)
-    assert (done.returncode, done.stderr) == (0, b"recallflow: stopped before it began to work\n")
+    assert done.returncode == 0
+    assert re.fullmatch(rb"[^\n]+ stopped before it began to work\n", done.stderr), done.stderr
 
 
 def test_a_thread_that_fails_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
