@@ -1,7 +1,5 @@
 """What is known of a deployment before this process is part of it: what its consumer group keeps."""
 
-from typing import NamedTuple
-
 from confluent_kafka import TopicPartition
 
 from recallflow.brokers.options import KafkaOptions
@@ -12,16 +10,9 @@ from recallflow.flows.topics import Topics
 from recallflow.parsing import asks
 
 
-class Deployed(NamedTuple):
-    """`partitions`: of the deployment's state, for ever; `is_new`: nobody ever had a partition of it, as far as is
-    known."""
-
-    partitions: int
-    is_new: bool
-
-
-def deployed(options: KafkaOptions, name: str, topics: Topics) -> Deployed:
-    """Asks the brokers. Raises SourceError, and UsageError where topics do not go together."""
+def deployed(options: KafkaOptions, name: str, topics: Topics) -> int:
+    """How many partitions the deployment's state has, for ever. Raises SourceError, and UsageError where topics do not
+    go together."""
     with TopicReader(options, {"group.id": name}) as reader:
         counts = {topic: len(numbers) for topic, numbers in reader.partitions((topics.memory, topics.queries)).items()}
         memory, queries = counts[topics.memory], counts[topics.queries]
@@ -35,7 +26,7 @@ def deployed(options: KafkaOptions, name: str, topics: Topics) -> Deployed:
         texts = [one.metadata for one in kept if one.offset >= 0 and one.metadata]
         if not texts:
             _check_memories(reader, topics.memory)
-    return Deployed(Place.decode(texts[0]).partitions if texts else memory, is_new=not texts)
+    return Place.decode(texts[0]).partitions if texts else memory
 
 
 def _check_memories(reader: TopicReader, topic: str) -> None:

@@ -29,16 +29,17 @@ def first_places(
     directory: StateDirectory,
     numbers: Collection[int],
     writer: str,
-    *,
-    is_new: bool,
 ) -> dict[int, Place]:
-    """A place for each of the partitions. `is_new`: nobody knows any place of the deployment; otherwise these were
-    added to its topics, and are read from their beginning. Raises SourceError."""
+    """A place for each of the partitions. Those beyond the state's were added to the topics, and are read from their
+    beginning. Of any other an engine may have sent something under another deployment's name, also where a member that
+    came before us has begun with the rest. Raises SourceError."""
+    own = directory.fingerprint.partitions
+    looks = any(number < own for number in numbers)
     now, at_ms = ends.latest()
     inputs = {topics.memory, topics.queries}
     outputs = [topic for topic, lasts in now.items() if topic not in {*inputs, topics.control} and any(lasts.values())]
-    memory = sent_before(options, topics.memory, outputs) if is_new else Sent({}, {})
-    queries = sent_before(options, topics.queries, outputs) if is_new else Sent({}, {})
+    memory = sent_before(options, topics.memory, outputs) if looks else Sent({}, {})
+    queries = sent_before(options, topics.queries, outputs) if looks else Sent({}, {})
     # What was sent on to its home may stand anywhere in the log, where there was an engine at all.
     anywhere = inputs if memory.below or queries.below else set[str]()
     tails = {
@@ -53,13 +54,13 @@ def first_places(
         for number in numbers:
             low = reader.span(topics.memory, number)[0]
             first, last = reader.span(topics.queries, number)
-            asked = queries.below.get(f"{topics.queries}:{number}", last if is_new else first)
+            asked = queries.below.get(f"{topics.queries}:{number}", last if number < own else first)
             known = memory.below.get(f"{topics.memory}:{number}", low)
             places[number] = Place(
-                Reached(max(low, known)), Reached(max(first, asked)), directory.fingerprint.partitions, tails, at_ms,
-                writer=writer,
+                Reached(max(low, known)), Reached(max(first, asked)), own, tails, at_ms,
+                writer=writer, began=low,
             )  # fmt: skip
-    for source, offset in ((memory.below | queries.below) if is_new else {}).items():
+    for source, offset in (memory.below | queries.below).items():
         _log.info("%s: what comes of records below offset %d was sent before, and is not sent again", source, offset)
     return places
 

@@ -33,7 +33,7 @@ from recallflow.errors import MembershipLost, UsageError
 from recallflow.flows.checkpointing import Checkpoints
 from recallflow.flows.config import Config
 from recallflow.flows.dataflow import run_dataflow
-from recallflow.flows.deployed import Deployed, deployed
+from recallflow.flows.deployed import deployed
 from recallflow.flows.embedding import open_embedder
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.engine import build
@@ -113,8 +113,8 @@ class KafkaFlow:
                 open_embedder(self.settings, self.models.embedding, "question", decisions, self.state_dir)
             )
             self._written = self.topics.written(enriches=self.enrichment.wanted(embedder) is not None)
-            found = deployed(self.options, deployment_name(self.config, self.topics.memory), self.topics)
-            self.settings = replace(self.settings, partitions=found.partitions)
+            partitions = deployed(self.options, deployment_name(self.config, self.topics.memory), self.topics)
+            self.settings = replace(self.settings, partitions=partitions)
             directory = self._open_directory(stack, embedder)
             # Before anything else is read: each record is judged by what was decided up to then.
             secrets: dict[str, bytes] = {}  # which the first look at signing keys fills
@@ -130,7 +130,7 @@ class KafkaFlow:
             check_control(self.options, self.topics.control)
             asked = _Asked(embedder, models, authoriser, table, journeys)
             parts = Closing()
-            running, sink, membership, ownership = self._running(stack, directory, asked, parts, found)
+            running, sink, membership, ownership = self._running(stack, directory, asked, parts, partitions)
             metrics.watch(running, meters)
             flow = self._flow(running, sink, asked)
             stop_on_signals(running.source)
@@ -158,7 +158,7 @@ class KafkaFlow:
         return stack.enter_context(opened)
 
     def _running(
-        self, stack: ExitStack, directory: StateDirectory, asked: _Asked, parts: Closing, found: Deployed
+        self, stack: ExitStack, directory: StateDirectory, asked: _Asked, parts: Closing, partitions: int
     ) -> tuple[Running, DeliverySink, Membership, Ownership]:
         """The source with all that watches over it, where its outputs go, and whose it is."""
         inputs = (self.topics.memory, self.topics.queries)
@@ -170,7 +170,7 @@ class KafkaFlow:
         known = KnownTopics.open(
             self.state_dir, there, self.topics.read_for(), self._written, partial(source_ends, self.options, inputs)
         )
-        catch_up, watch, homes = CatchUp(), Watch(ask, there), Homes(found.partitions)
+        catch_up, watch, homes = CatchUp(), Watch(ask, there), Homes(partitions)
         stamped = stamped_by_log(self.options, inputs)
         ends, sent = Ends(self.options, {topic: there[topic].partitions for topic in outputs}), Sent()
         ends.ask()
@@ -201,7 +201,6 @@ class KafkaFlow:
             sent,
             ends,
             lambda places: membership.commit(places),
-            is_new=found.is_new,
             restore=restore,
             writer=str(self.state_dir),
             give_up_unanswered=self.chosen.give_up_unanswered,
@@ -216,6 +215,7 @@ class KafkaFlow:
             self.chosen.session_timeout_s,
             instance_id=self.chosen.instance_id,
             own=self.chosen.owned(),
+            begun=ownership.begun,
         )
         stack.callback(membership.close)
         if self.chosen.standby and self.chosen.own is None:

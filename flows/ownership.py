@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from recallflow.brokers.options import KafkaOptions
@@ -48,19 +49,18 @@ class Ownership:
         ends: Ends,
         commit: Callable[[Mapping[int, Committed]], None],
         *,
-        is_new: bool,
         restore: Callable[[int], None] | None,
         writer: str,
         give_up_unanswered: bool = False,
         accept_repeats: bool = False,
     ) -> None:
-        """`commit`: has the group keep places. `is_new`: it keeps none yet. `restore`: gives a partition a folder from
+        """`commit`: has the group keep places. `restore`: gives a partition a folder from
         elsewhere, which may take long; None where there is no elsewhere. `writer`: who we are, in places.
         `give_up_unanswered`: queries that are gone from their topic are done without. `accept_repeats`: outputs may
         come twice where those before are gone."""
         self._options, self._topics, self._directory = options, topics, directory
         self._source, self._sent, self._ends, self._commit = source, sent, ends, commit
-        self._is_new, self._writer = is_new, writer
+        self._writer = writer
         self._give_up_unanswered, self._accept_repeats = give_up_unanswered, accept_repeats
         self._places: dict[int, Place] = {}
         self._restore = restore
@@ -87,6 +87,14 @@ class Ownership:
         self._moving.shutdown()
 
     # ------------------------------------------------------------------ for the membership
+
+    def begun(self, at: Committed) -> Committed:
+        """A place as it is from when the partition is ours, where nothing was begun behind it: what we send for it
+        stands behind where the outputs end, though we be killed before the first mark."""
+        if not at.text or not (place := Place.decode(at.text)).clean:
+            return at
+        tails, at_ms = self._ends.latest()
+        return committed(replace(place, tails=tails, at_ms=at_ms, clean=False))
 
     def gain(self, places: Mapping[int, str | None]) -> None:
         """Partitions are ours; `places`: what stands beside their committed offsets. Returns at once."""
@@ -133,9 +141,7 @@ class Ownership:
         places = {number: self._known(number, text) for number, text in texts.items()}
         unknown = [number for number, place in places.items() if place is None]
         if unknown:
-            found = first_places(
-                self._options, self._topics, self._ends, self._directory, unknown, self._writer, is_new=self._is_new
-            )
+            found = first_places(self._options, self._topics, self._ends, self._directory, unknown, self._writer)
             self._commit({number: committed(place) for number, place in found.items()})
             places |= found
         settled = {number: place for number, place in places.items() if place is not None}
@@ -153,7 +159,8 @@ class Ownership:
 
     def _open(self, reader: TopicReader, number: int, place: Place, sent: set[Identity]) -> None:
         applied = self._directory.partition(number).applied.get(f"{self._topics.memory}:{number}", -1)
-        memory = self._lane(reader, self._topics.memory, number, place.memory, min(place.memory.first, applied + 1))
+        first = min(place.memory.first, max(place.began, applied + 1))
+        memory = self._lane(reader, self._topics.memory, number, place.memory, first)
         queries = self._lane(reader, self._topics.queries, number, place.queries, place.queries.first)
         queries.queue = Turns(place.queries.ahead)
         self._places[number], self._tails[number] = place, place.tails
@@ -253,18 +260,18 @@ class Ownership:
         asked = mark.open.get(f"{self._topics.queries}:{mark.partition}", ())
         still = tuple(sorted({*given.queries.open, *asked}))
         ahead = tuple(offset for offset in given.queries.ahead if offset not in asked)
-        place = Place(
-            memory, given.queries._replace(open=still, ahead=ahead), before.partitions, given.tails, given.tails_ms,
+        place = replace(
+            before,
+            memory=memory,
+            queries=given.queries._replace(open=still, ahead=ahead),
+            tails=given.tails,
+            at_ms=given.tails_ms,
+            clean=False,
             writer=self._writer,
-        )  # fmt: skip
+        )
         if self._sent.left(mark.partition, lambda position: self._is_done(place, position)):
-            return Place(
-                place.memory, place.queries, place.partitions, self._tails[mark.partition], before.at_ms,
-                writer=self._writer,
-            )  # fmt: skip
-        if mark.last:
-            return Place(place.memory, place.queries, place.partitions, clean=True, writer=self._writer)
-        return place
+            return replace(place, tails=self._tails[mark.partition], at_ms=before.at_ms)
+        return replace(place, tails={}, at_ms=0, clean=True) if mark.last else place
 
 
 def committed(place: Place) -> Committed:

@@ -1,6 +1,6 @@
 """Kill the Kafka flow again and again, and look for what was lost, done twice, or answered from the wrong state.
 
-    python -m benchmarks.crash [--events 20000] [--kills 20] [--workers 1] [--seed N] [--quick] [--json FILE]
+    python -m benchmarks.crash [--events 20000] [--kills 20] [--member static] [--seed N] [--quick] [--json FILE]
 
 A log of events and queries is drawn from a seed and produced while processes that run the flow are killed (SIGKILL):
 at random moments, and once at each of the four named points (POINTS) where a mistake would show. Then every output is
@@ -22,6 +22,8 @@ from benchmarks.crash.process import Plan, child
 from benchmarks.crash.report import show
 from benchmarks.crash.trial import run
 
+MEMBERS = ("static", "dynamic")
+
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
@@ -30,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--kills", type=int, default=20, help="at random moments; the named points come on top")
-    parser.add_argument("--workers", type=int, choices=(1, 2), help="default: one, then two")
+    parser.add_argument("--member", choices=MEMBERS, help="of the consumer group (default: one, then the other)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--quick", action="store_true", help="the same work smaller")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -39,8 +41,8 @@ def main() -> None:
     print(f"seed {chosen.seed}")
     with connect_or_start() as cluster:
         reports = []
-        for workers in (chosen.workers,) if chosen.workers else (1, 2):
-            reports.append(run(cluster, events, kills, workers, chosen.seed))
+        for member in (chosen.member,) if chosen.member else MEMBERS:
+            reports.append(run(cluster, events, kills, chosen.seed, static=member == "static"))
             show(reports[-1])
     if chosen.json:
         figures = {"seed": chosen.seed, "runs": [asdict(report) for report in reports]}

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from benchmarks.crash.layout import QUERY_PARTITIONS, memory_partition
+from benchmarks.crash.layout import memory_partition
 from recallflow.flows.topics import Topics
-from recallflow.partitioning import partition_of
 
 MINUTE_MS = 60_000
 WAIT_MAX_MS = 60_000
@@ -173,7 +172,7 @@ class Author:
     def _append(self, asks: bool, owner: Fields, value: bytes) -> int:
         key = _key(owner)
         if asks:
-            self.lines.append(Line(self._topics.queries, partition_of(key, QUERY_PARTITIONS), key, value))
+            self.lines.append(Line(self._topics.queries, memory_partition(key), key, value))
             return -1
         partition = _memory_partition(owner)
         self.lines.append(Line(self._topics.memory, partition, key, value))

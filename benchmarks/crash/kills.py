@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from recallflow.connectors.kafka import sink
+from benchmarks.crash.layout import PARTITIONS
+from recallflow.connectors.kafka.delivery import Sent
+from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.sink import OutputSender
-from recallflow.connectors.kafka.source import KafkaSource
+from recallflow.flows.ownership import Ownership
 from recallflow.operators import outbox
-from recallflow.operators.partition import PartitionLogic
+from recallflow.operators.step import StateStep
 from recallflow.state.partition import Partition
 
-POINTS = ("applied", "produced", "snapshot", "tail")
+POINTS = ("applied", "produced", "marked", "opened")
 
 
 def arm(point: str, passes: int) -> None:
@@ -25,7 +27,7 @@ def arm(point: str, passes: int) -> None:
         if left[0] <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    {"applied": _at_applied, "produced": _at_produced, "snapshot": _at_snapshot, "tail": _at_tail}[point](passed)
+    {"applied": _at_applied, "produced": _at_produced, "marked": _at_marked, "opened": _at_opened}[point](passed)
 
 
 def _at_applied(passed: Callable[[], None]) -> None:
@@ -42,7 +44,7 @@ def _at_applied(passed: Callable[[], None]) -> None:
 
 
 def _at_produced(passed: Callable[[], None]) -> None:
-    """The broker has acknowledged new outputs; no snapshot says so."""
+    """The broker has acknowledged new outputs; nobody knows so."""
     send, flush = OutputSender.deliver, OutputSender.flush_outputs
     sent = [0]
 
@@ -60,47 +62,47 @@ def _at_produced(passed: Callable[[], None]) -> None:
     patch.object(OutputSender, "flush_outputs", flushed).start()
 
 
-def _at_snapshot(passed: Callable[[], None]) -> None:
-    """A state partition's snapshot is taken, and not committed."""
-    snapshot = PartitionLogic.snapshot
+def _at_marked(passed: Callable[[], None]) -> None:
+    """A partition's state is synced up to a mark, and how far it is was not committed."""
+    mark = StateStep.mark
 
-    def taken(self: PartitionLogic) -> Any:
-        result = snapshot(self)
+    def marked(self: StateStep, *args: Any) -> Any:
+        result = mark(self, *args)
         passed()
         return result
 
-    patch.object(PartitionLogic, "snapshot", taken).start()
+    patch.object(StateStep, "mark", marked).start()
 
 
-def _at_tail(passed: Callable[[], None]) -> None:
-    """Some output partitions' tails are read, others not."""
-    read = sink.read_tail
+def _at_opened(passed: Callable[[], None]) -> None:
+    """What was sent before is looked up; some partitions are opened, others not."""
+    begin = Ownership._open
 
-    def was_read(*args: Any) -> Any:
-        result = read(*args)
+    def opened(self: Ownership, *args: Any) -> None:
+        begin(self, *args)
         passed()
-        return result
 
-    patch.object(sink, "read_tail", was_read).start()
+    patch.object(Ownership, "_open", opened).start()
 
 
 def take_out(stub: str) -> None:
     """Replaces one of the three safeguards by nothing, to see that the comparison notices."""
-    read = sink.read_tail
     match stub:
         case "dedupe":
-            patch.object(sink, "read_tail", lambda *args: ([], read(*args)[1])).start()
+            patch.object(Sent, "claim", lambda *_: False).start()
         case "positions":
             patch.object(Partition, "is_applied", lambda *_: False).start()
         case "outbox":
             patch.object(outbox, "read", lambda *_: []).start()
 
 
-def stop_at_once() -> None:
-    build = KafkaSource.build_part
+def stop_once_owned() -> None:
+    """Ends the flow, as an operator would, when it has every partition."""
+    begin = OwnedSource.next_batch
 
-    def built(self: KafkaSource, *args: Any) -> Any:
-        self.stopping.set()
-        return build(self, *args)
+    def given(self: OwnedSource) -> list[Any]:
+        if len(self.partitions()) == PARTITIONS:
+            self.stopping.set()
+        return begin(self)
 
-    patch.object(KafkaSource, "build_part", built).start()
+    patch.object(OwnedSource, "next_batch", given).start()

@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from benchmarks.crash.kills import arm, stop_at_once, take_out
-from benchmarks.crash.layout import GIVE_UP_S, ROOT, SETTINGS
+from benchmarks.crash.kills import arm, stop_once_owned, take_out
+from benchmarks.crash.layout import GIVE_UP_S, ROOT, SESSION_S, SETTINGS
 from recallflow.brokers.options import KafkaOptions
 from recallflow.flows.config import Config, RunSettings
 from recallflow.flows.kafka import KafkaFlow
@@ -20,13 +20,14 @@ from recallflow.flows.topics import Topics
 
 @dataclass(frozen=True)
 class Plan:
-    """What a child process does. `kill`: a point and at which pass; `stub`: a safeguard to take out; `prime`: only make
-    the state directory, as queries count from the first start on."""
+    """What a child process does. `kill`: a point and at which pass; `stub`: a safeguard to take out; `prime`: only
+    begin the deployment, as queries count from its first start on. `static`: as a static member, whose group waits for
+    nobody when it was killed."""
 
     servers: str
     state_dir: str
     topics: dict[str, Any]
-    workers: int
+    static: bool
     kill: tuple[str, int] | None = None
     stub: str | None = None
     prime: bool = False
@@ -40,9 +41,10 @@ def child(plan: Plan) -> None:
     if plan.kill:
         arm(*plan.kill)
     if plan.prime:
-        stop_at_once()
+        stop_once_owned()
     kafka, topics = KafkaOptions(plan.servers), Topics(**plan.topics)
-    KafkaFlow(Config(Path(plan.state_dir), kafka, topics, SETTINGS, RunSettings(plan.workers))).run()
+    run = RunSettings(session_timeout_s=SESSION_S, instance_id="only" if plan.static else None)
+    KafkaFlow(Config(Path(plan.state_dir), kafka, topics, SETTINGS, run)).run()
 
 
 def _die_with_parent() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks.crash.layout import MEMORY_PARTITIONS, OUTPUT_PARTITIONS, SETTINGS, memory_partition
+from benchmarks.crash.layout import OUTPUT_PARTITIONS, PARTITIONS, SETTINGS, memory_partition
 from benchmarks.crash.outputs import Found, Key
 from recallflow.connectors.embedders import load_embedder
 from recallflow.connectors.kafka.admin import UNKNOWN_BYTES
@@ -33,7 +33,7 @@ class Reference:
         self._directory = StateDirectory.open(folder, SETTINGS.fingerprint(self._embedder), SETTINGS.cache_bytes)
         rules = SETTINGS.rules(self._embedder, topics.queries, {topics.responses: OUTPUT_PARTITIONS}, input_ends=False)
         build = PartitionLogic.builder(self._directory, self._embedder, rules)
-        self._logics = [build(None) for _ in range(MEMORY_PARTITIONS)]
+        self._logics = [build(None) for _ in range(PARTITIONS)]
         self._router = Router(topics, lambda *_: OUTPUT_PARTITIONS, dict.fromkeys(topics.outputs(), UNKNOWN_BYTES))
         self.outputs: dict[Key, Found] = {}
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Report:
-    """What a crash run came to. `lost`, `duplicate`, `unexpected` and `wrong` name outputs; all are to be empty."""
+    """What a crash run came to. `static`: whether the process was a static member of its group.
+    `lost`, `duplicate`, `unexpected` and `wrong` name outputs; all are to be empty."""
 
-    workers: int
+    static: bool
     events: int
     kills: dict[str, int]
     outputs: int = 0
@@ -30,7 +31,8 @@ class Report:
 def show(report: Report) -> None:
     """A report in a few lines."""
     kills = ", ".join(f"{count} {point}" for point, count in report.kills.items())
-    print(f"workers {report.workers}: {report.events:,} events, kills: {kills}; {report.seconds} s")
+    member = "static" if report.static else "dynamic"
+    print(f"{member} member: {report.events:,} events, kills: {kills}; {report.seconds} s")
     print(f"  outputs {report.outputs:,}: lost {len(report.lost)}, duplicate {len(report.duplicate)}", end="")
     print(f", unexpected {len(report.unexpected)}, wrong {len(report.wrong)}")
     print(f"  responses {report.responses:,}: {report.compared:,} equal the reference's at the same positions", end="")

@@ -2,7 +2,6 @@
 
 import random
 import signal
-import sqlite3
 import tempfile
 import time
 import uuid
@@ -21,9 +20,8 @@ from benchmarks.crash.kills import POINTS
 from benchmarks.crash.layout import (
     CACHE_BYTES,
     GIVE_UP_S,
-    MEMORY_PARTITIONS,
     OUTPUT_PARTITIONS,
-    QUERY_PARTITIONS,
+    PARTITIONS,
     memory_partition,
 )
 from benchmarks.crash.outputs import Key, Watcher, read_topic
@@ -31,9 +29,8 @@ from benchmarks.crash.process import Child, Plan
 from benchmarks.crash.reference import Reference
 from benchmarks.crash.report import Report
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.partitions import part_name
 from recallflow.flows.topics import Topics
-from recallflow.state.directory import RECOVERY, StateDirectory, describe
+from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.logical import state_hash
 
 STARTUP_S = 1.5  # a random kill may fall within it
@@ -48,10 +45,10 @@ class Trial:
         cluster: Cluster,
         folder: Path,
         events: int,
-        workers: int = 1,
         seed: int = 1,
         stub: str | None = None,
         receipts: float = 0.3,
+        static: bool = True,
     ) -> None:
         self._servers = cluster.bootstrap_servers
         self._folder = folder
@@ -61,7 +58,7 @@ class Trial:
         suffix = uuid.uuid4().hex[:8]
         self._names = {name: f"crash.{name.replace('_', '.')}-{suffix}" for name in names}
         self.topics = Topics(**self._names)  # type: ignore[arg-type]  # names only; `replies` stays
-        partitions = {self.topics.memory: MEMORY_PARTITIONS, self.topics.queries: QUERY_PARTITIONS}
+        partitions = dict.fromkeys((self.topics.memory, self.topics.queries), PARTITIONS)
         partitions |= {self.topics.control: 1} | dict.fromkeys(self.topics.outputs(), OUTPUT_PARTITIONS)
         cluster.create_topics(partitions)
         author = Author(seed, self.topics, receipts)
@@ -72,24 +69,15 @@ class Trial:
         self._producer = Producer(KafkaOptions(self._servers).producer())
         self._watcher = Watcher(self._servers, self.topics)
         self._began_s = time.monotonic()
-        self.report = Report(workers, len(self._lines), dict.fromkeys(("random", *POINTS), 0))
+        self.report = Report(static, len(self._lines), dict.fromkeys(("random", *POINTS), 0))
 
     def close(self) -> None:
         self._watcher.close()
 
     def prime(self) -> None:
-        """Makes the state directory: queries count from the first start on."""
+        """Begins the deployment: queries count from its first start on."""
         with self._started(prime=True) as process:
             process.ended(0)
-
-    def leave_uncommitted(self) -> None:
-        """Puts into the recovery store what a process leaves that dies while an epoch's snapshots are written: one of
-        an epoch that is not committed. It cannot be read, so that a start that takes it for its own fails."""
-        (path,) = (self._folder / "state" / RECOVERY).glob("*.sqlite3")
-        with closing(sqlite3.connect(path)) as store, store:
-            (epoch,) = store.execute("SELECT max(worker_frontier) FROM fronts").fetchone()
-            row = ("recallflow.outputs", part_name(self.topics.responses, 0), epoch, b"of a dead epoch")
-            store.execute("INSERT INTO snaps (step_id, state_key, snap_epoch, ser_change) VALUES (?, ?, ?, ?)", row)
 
     def kill_at(self, point: str, passes: int, share: float) -> None:
         """Produces a share of the log, and lets a process die at a point."""
@@ -150,13 +138,13 @@ class Trial:
     @contextmanager
     def _started(self, kill: tuple[str, int] | None = None, prime: bool = False) -> Iterator[Child]:
         state_dir = str(self._folder / "state")
-        plan = Plan(self._servers, state_dir, dict(self._names), self.report.workers, kill, self._stub, prime)
+        plan = Plan(self._servers, state_dir, dict(self._names), self.report.static, kill, self._stub, prime)
         with closing(Child(plan, self._folder / "child.log")) as process:
             yield process
 
     def _judge(self) -> None:
-        memories = read_topic(self._servers, self.topics.memory, MEMORY_PARTITIONS)
-        queries = read_topic(self._servers, self.topics.queries, QUERY_PARTITIONS)
+        memories = read_topic(self._servers, self.topics.memory, PARTITIONS)
+        queries = read_topic(self._servers, self.topics.queries, PARTITIONS)
         judge = Judge(self.topics, self.report)
         placed = []
         for record in queries:
@@ -188,12 +176,12 @@ def trial(cluster: Cluster, events: int, **chosen: Any) -> Iterator[Trial]:
         yield made
 
 
-def run(cluster: Cluster, events: int, kills: int, workers: int, seed: int) -> Report:
+def run(cluster: Cluster, events: int, kills: int, seed: int, static: bool = True) -> Report:
     """The whole run: random kills with each named point among them, then the rest in peace."""
     draw = random.Random(seed)
     deaths = ["random"] * kills + [*POINTS]
     draw.shuffle(deaths)
-    with trial(cluster, events, workers=workers, seed=seed) as made:
+    with trial(cluster, events, seed=seed, static=static) as made:
         for death in deaths:
             share = 1 / (len(deaths) + 1)
             if death == "random":

@@ -53,11 +53,13 @@ class Membership:
         *,
         instance_id: str | None = None,
         own: frozenset[int] | None = None,
+        begun: Callable[[Committed], Committed] = lambda at: at,
         clock_s: Callable[[], float] = boottime_s,
         new_consumer: Callable[..., Any] = Consumer,
     ) -> None:
         """`state_dir`: whose lock we hold. `instance_id`: of a static member, whose partitions are kept for it while it
-        restarts. `own`: the partitions, where the group is not to assign them."""
+        restarts. `own`: the partitions, where the group is not to assign them. `begun`: how far a partition is from
+        when it is ours, as the last owner may have said that nothing was begun; it is committed before we begin."""
         if own is not None and instance_id is not None:
             raise UsageError("give an instance id or partitions of one's own: they are an instance's name already")
         self.name = name
@@ -65,6 +67,7 @@ class Membership:
         self._topics = (memory_topic, query_topic)
         self._assignee = assignee
         self._own = own
+        self._begun = begun
         self._static = instance_id if own is None else name_of(own)
         self._clock_s = clock_s
         self._me = Holder.here(state_dir, self._static or "")
@@ -282,7 +285,7 @@ class Membership:
         if self._own is not None and not self._alone:
             check_alone(self._options, self.name, self._own)
             self._alone = True
-        places = {partition: found[partition].committed for partition in self._namesake.has_left(found)}
+        places = {partition: self._begun(found[partition].committed) for partition in self._namesake.has_left(found)}
         sent_s = self._clock_s()
         gained = self._consumer.commit(places, self._note()) if places else frozenset()
         if not gained:
@@ -291,7 +294,7 @@ class Membership:
         self._coming -= gained
         with self._state:
             self._owned.update({partition: places[partition] for partition in gained})
-        self._assignee.gain({partition: places[partition].text or None for partition in gained})
+        self._assignee.gain({partition: found[partition].committed.text or None for partition in gained})
 
     def _renew(self) -> None:
         """Commits what is new, or when it is time one partition: each in its turn, as Kafka forgets what is never

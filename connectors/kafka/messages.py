@@ -1,5 +1,6 @@
 """What a Kafka message may hold that has no place in a record: anyone can write anything to a topic."""
 
+from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
@@ -9,13 +10,16 @@ from recallflow.records import Position, Record
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NO_TIME_MS = 0
+# From C, which looks for the error that the client leaves beside its result. Python's own call does not, once it is
+# often made: the error would come out of whatever is called next.
+_headers = methodcaller("headers")
 
 
 def headers_of(message: Any) -> Headers | None:
     """A message's headers; None where a name is not UTF-8, as the client then gives none of them. To be asked once of
     each message: after it failed, the client gives headers with holes in them."""
     try:
-        return tuple(message.headers() or ())
+        return tuple(_headers(message) or ())
     except (UnicodeDecodeError, SystemError):  # the latter is how the client wraps the former, by its version
         return None
 

@@ -41,7 +41,8 @@ class Place:
 
     `tails`: what was sent for records that are not done stands there in output partitions, or behind; in one that is
     not named, anywhere. `at_ms`: when that was found out, by the writer's clock. `clean`: nothing was sent for any of
-    them. `writer`: the directory of whoever wrote this; `partitions`: of the deployment's state.
+    them. `writer`: the directory of whoever wrote this; `partitions`: of the deployment's state. `began`: the offset of
+    memory that the deployment began with, as retention had taken what was before.
     """
 
     memory: Reached
@@ -51,6 +52,7 @@ class Place:
     at_ms: int = 0
     clean: bool = False
     writer: str = ""
+    began: int = 0
 
     def encode(self) -> bytes:
         """All of it, as a partition's folder keeps it."""
@@ -63,6 +65,7 @@ class Place:
                 "at_ms": self.at_ms,
                 "clean": self.clean,
                 "writer": self.writer,
+                "began": self.began,
             }
         )
 

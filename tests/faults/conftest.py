@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.broker import Cluster
-from benchmarks.torture.engine import Engine
+from benchmarks.torture.engine import SHORT_SESSION, Engine
 from benchmarks.torture.log import Log
 from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import Topics
 
-QUICK = ("--epoch-ms", "100", "--partitions", "4")
+QUICK = ("--epoch-ms", "100", *SHORT_SESSION)
 
 
 @pytest.fixture

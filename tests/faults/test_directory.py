@@ -39,7 +39,6 @@ def test_a_second_command_is_refused_and_touches_nothing(
     commands: dict[str, list[str | Path]] = {
         "run": [*make_engine(topics, "--deployment", f"other-{topics.suffix}").words()[3:]],
         "pipe": ["pipe", *directory],
-        "rebuild": ["state", "rebuild", *directory],
     }
     for name, words in commands.items():
         ended = command(*words, text=line)
@@ -91,8 +90,8 @@ def test_a_first_start_on_a_full_disk_says_so_and_starts_once_there_is_room(
 
 
 def one_of_each_kind(folder: Path) -> Iterator[Path]:
-    """Of what a start reads: RocksDB's tables, and the recovery store."""
-    for pattern in ("p*/*.sst", "recovery/*.sqlite3"):
+    """Of what a start reads of a partition."""
+    for pattern in ("p*/*.sst", "p*/MANIFEST-*", "p*/OPTIONS-*"):
         if found := sorted(path for path in folder.glob(pattern) if path.stat().st_size):
             yield max(found, key=lambda path: path.stat().st_size)
 
@@ -116,25 +115,5 @@ def test_a_flipped_byte_is_seen_by_verify_or_does_no_harm(engine: Engine, log: L
             path.write_bytes(whole)
     assert ".sst" in seen
     engine.up()
-    found = check(log, reader)
-    assert found.clean(), found
-
-
-def test_a_recovery_store_that_lost_a_file_is_named_and_given_up_by_order(
-    engine: Engine, log: Log, reader: Reader, topics: Topics
-) -> None:
-    engine.up()
-    remember(log, reader)
-    assert engine.stop().code == 0
-    next(path for path in sorted((engine.state_dir / "recovery").iterdir()) if path.is_file()).unlink()
-    verified = engine.state("verify")
-    assert verified.code == 1, verified
-    ended = engine.ends()
-    assert ended.code == 1, ended
-    assert ended.plain, ended
-    given_up = engine.state("rebuild", "--give-up-unanswered", *topics.queries())
-    assert given_up.code == 0, given_up
-    engine.up()
-    remember(log, reader)
     found = check(log, reader)
     assert found.clean(), found

@@ -41,13 +41,13 @@ def test_a_topic_with_fewer_partitions_is_named(engine: Engine, log: Log, reader
     assert engine.stop().code == 0
     topics.remake("memory", 1)
     ended = engine.ends()
-    assert ended.code == 1, ended
+    assert ended.code == 2, ended
     assert ended.plain, ended
     assert topics.of("memory") in ended.error
 
 
-def test_a_recovery_store_of_another_time_is_named(engine: Engine, log: Log, reader: Reader) -> None:
-    """Half a restore by hand: `recovery` is older than the rest, or younger."""
+def test_a_partition_of_another_time_is_read_on(engine: Engine, log: Log, reader: Reader) -> None:
+    """Half a restore by hand: one partition's folder is older than the rest."""
     engine.up()
     work(log, reader)
     assert engine.stop().code == 0
@@ -56,16 +56,12 @@ def test_a_recovery_store_of_another_time_is_named(engine: Engine, log: Log, rea
     engine.up()
     work(log, reader)
     assert engine.stop().code == 0
-    young = engine.state_dir.with_name("young")
-    shutil.copytree(engine.state_dir / "recovery", young)
-    shutil.rmtree(engine.state_dir / "recovery")
-    shutil.copytree(old / "recovery", engine.state_dir / "recovery")
-    ended = engine.start_and_see()
-    assert ended is None or (ended.code == 1 and ended.plain), ended
-    if ended is None:
-        work(log, reader)
-        found = check(log, reader)
-        assert found.clean(), found
+    shutil.rmtree(engine.state_dir / "p000")
+    shutil.copytree(old / "p000", engine.state_dir / "p000")
+    engine.up()
+    work(log, reader)
+    found = check(log, reader)
+    assert found.clean(), found
 
 
 def test_a_full_disk_ends_it_with_one_line_and_it_goes_on_once_there_is_room(
@@ -102,10 +98,8 @@ def test_queries_that_retention_removed_are_given_up_by_order(
     assert ended.code == 1, ended
     assert ended.plain, ended
     assert "--give-up-unanswered" in ended.error
-    given_up = engine.state("rebuild", "--give-up-unanswered", *topics.queries())
-    assert given_up.code == 0, given_up
-    assert "7" in given_up.out + given_up.said, given_up
-    engine.up()
+    engine.up("--give-up-unanswered")
+    assert "7 queries" in engine.said()
     later.wants = [ANSWER, NOTHING]
     work(log, reader)
     found = check(log, reader)

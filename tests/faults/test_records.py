@@ -10,6 +10,7 @@ from benchmarks.torture.log import LETTER, RECEIPT, Log
 from benchmarks.torture.raw_header import produce
 from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import Topics
+from recallflow.partitioning import partition_of
 
 GOOD = {"type": "message", "tenant_id": "acme", "user_id": "ann", "content": "A walnut.", "receipt": True}
 KEY = b"acme/ann"
@@ -96,24 +97,26 @@ def test_what_a_producer_got_wrong_is_named(engine: Engine, log: Log, reader: Re
     assert found.clean(), found
 
 
-def test_keys_that_lead_elsewhere_are_counted(engine: Engine, log: Log, reader: Reader, topics: Topics) -> None:
+def test_records_that_lie_elsewhere_go_home_and_are_counted(
+    engine: Engine, log: Log, reader: Reader, topics: Topics
+) -> None:
     engine.up()
     for number in range(10):
         log.tell(f"user{number}", content="in its place")
     log.flush()
     assert reader.until(lambda: settled(log, reader))
     assert misplaced(engine) == {}
-    log.event("memory", GOOD | {"id": "null-key"}, [RECEIPT], key=None, partition=0)
-    log.event("memory", GOOD | {"id": "wrong-key"}, [RECEIPT], key=b"somebody/else")
-    # the first partition is every owner's own while there is no other: a record there may be from that time
-    sent = next(sent for sent in log.sent if sent.position.split(":")[1] == "0")
-    told = GOOD | {"user_id": sent.owner, "id": "elsewhere"}
-    log.event("memory", told, [RECEIPT], key=f"acme/{sent.owner}".encode(), partition=1)
+    elsewhere = 1 - partition_of(KEY, 2)
+    for name, key in (("null-key", None), ("wrong-key", b"somebody/else"), ("own-key", KEY)):
+        log.event("memory", GOOD | {"id": name}, [RECEIPT], key=key, partition=elsewhere)
     log.flush()
     assert reader.until(lambda: settled(log, reader))
     engine.until(lambda: sum(misplaced(engine).values()) == 3, "counting")
     assert len(misplaced(engine)) == 3
-    warned = [line for line in engine.said().splitlines() if "order" in line and "partition" in line]
+    answers = [log.ask("ann", "memory.get", memory_id=name) for name in ("null-key", "wrong-key", "own-key")]
+    log.flush()
+    assert [reader.answer(sent.query_id)["status"] for sent in answers] == ["ok"] * 3
+    warned = [line for line in engine.said().splitlines() if "sent on to its owner's partition" in line]
     assert len(warned) == 1, warned
     assert topics.of("memory") in warned[0]
 

@@ -25,6 +25,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
 
 GIVE_UP_S = 60.0
+SESSION_S = 6  # the shortest that a broker takes by default: so long a start waits for one that was killed
 FLAGS = {
     "--memory-topic": "memory",
     "--query-topic": "queries",
@@ -41,6 +42,7 @@ import os, signal, sys
 from recallflow.cli import main
 from recallflow.connectors.kafka import hub
 from recallflow.flows import sent
+from recallflow.operators.events import Batch
 from recallflow.operators.partition import PartitionLogic
 
 left = int(sys.argv[1])
@@ -50,7 +52,7 @@ on_batch = PartitionLogic.on_batch
 
 def mortal(self, values):
     global left
-    left -= sum(len(batch.items) for batch in values)
+    left -= sum(len(value.items) for value in values if isinstance(value, Batch))
     if left <= 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return on_batch(self, values)
@@ -70,7 +72,6 @@ class Deployment:
     state_dir: Path
     sent: int = 0
     asked: int = 0
-    workers: int = 1
     epoch_ms: int = 50
     flags: tuple[str, ...] = ()
     errors: list[str] = field(default_factory=list)  # standard error of each run
@@ -78,7 +79,7 @@ class Deployment:
     def start(self, kill_after: int = 0) -> subprocess.Popen[bytes]:
         where = ["--state-dir", str(self.state_dir), "--create", "--bootstrap-servers", self.broker.bootstrap_servers]
         named = [word for flag, name in FLAGS.items() for word in (flag, getattr(self.topics, name))]
-        pace = ["--epoch-ms", str(self.epoch_ms), "--workers", str(self.workers)]
+        pace = ["--epoch-ms", str(self.epoch_ms), "--session-timeout-s", str(SESSION_S)]
         command = [sys.executable, "-c", SCRIPT, str(kill_after), "run", *pace, *self.flags, *where, *named]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
 

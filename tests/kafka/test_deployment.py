@@ -1,6 +1,6 @@
-"""One engine works for a deployment: a second one is refused or stands by, and who was cut off sends nothing more."""
+"""Engines share a deployment: each works on its partitions, goes on where another ended, and sends nothing of what is
+another's."""
 
-import re
 import shutil
 import signal
 import subprocess
@@ -19,9 +19,6 @@ from confluent_kafka import Producer
 from benchmarks.broker import HOST, Broker, Cluster, free_ports
 from benchmarks.crash.outputs import read_topic
 from benchmarks.kafka_flow import own_topics
-from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka.group import Group
-from recallflow.connectors.kafka.holder import Holder
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -58,8 +55,9 @@ class Site:
 
     def ask(self, count: int = 1) -> None:
         for _ in range(count):
-            query = {"type": "user.stats", "id": f"q{self._asked}", "tenant_id": "acme", "user_id": "ann"}
-            self._producer.produce(self.topics.queries, orjson.dumps(query), key=f"acme/{self._asked}")
+            user = f"user{self._asked}"
+            query = {"type": "user.stats", "id": f"q{self._asked}", "tenant_id": "acme", "user_id": user}
+            self._producer.produce(self.topics.queries, orjson.dumps(query), key=f"acme/{user}")
             self._asked += 1
         assert self._producer.flush(GIVE_UP_S) == 0
 
@@ -71,15 +69,6 @@ class Site:
         found = self.answered()
         assert not [query for query, times in found.items() if times > 1]
         return {f"q{number}" for number in range(since, self._asked)} <= found.keys()
-
-    def renewals(self, engine: "subprocess.Popen[str]") -> int:
-        """How often an engine has said that it holds the deployment, which it still does."""
-        assert engine.poll() is None, engine.communicate()[1]
-        name = f"recallflow-{self.topics.memory}"
-        holder = Holder.parse(Group(KafkaOptions(self._servers), name, self.topics.memory, SESSION_S).look().note)
-        assert holder is not None
-        assert holder.pid == engine.pid
-        return holder.renewals
 
     def up(self, engine: "subprocess.Popen[str]") -> int:
         """Queries from before the first start are not answered: asks until one is. The number of the next query."""
@@ -106,29 +95,27 @@ def site(broker: Cluster) -> Site:
     return Site(broker)
 
 
-def test_a_second_engine_is_refused_and_told_who_is_there(
-    site: Site, start: Start, command: Command, tmp_path: Path
-) -> None:
+def test_a_second_engine_joins_and_shares(site: Site, start: Start, command: Command, tmp_path: Path) -> None:
+    """With a directory of its own, which nobody else may have."""
     first = start(*site.words(tmp_path / "one"))
     since = site.up(first)
-    second = command(*site.words(tmp_path / "two"))
-    assert (second.returncode, second.stdout) == (1, "")
-    line = second.stderr.splitlines()[-1]
-    assert f"deployment recallflow-{site.topics.memory} is held by {tmp_path / 'one'} on " in line
-    assert f"(process {first.pid}), since 20" in line
-    assert "--wait" in line
-    assert not (tmp_path / "two").exists()
+    taken = command(*site.words(tmp_path / "one"))
+    assert (taken.returncode, taken.stdout) == (1, "")
+    assert str(tmp_path / "one") in taken.stderr.splitlines()[-1]
+    second = start(*site.words(tmp_path / "two"))
+    until(lambda: partitions_of(tmp_path / "two") == 1)
     site.ask(20)
     until(lambda: site.all_answered_once(since))
-    apart = start(*site.words(tmp_path / "three", "--deployment", f"apart-{site.topics.memory}"))
-    until(lambda: (tmp_path / "three" / "begin.json").exists())
-    assert apart.poll() is None
-    assert first.poll() is None
+    stop(first)
+    until(lambda: partitions_of(tmp_path / "two") == PARTITIONS)
+    site.ask(20)
+    until(lambda: site.all_answered_once(since))
+    assert second.poll() is None
 
 
-def test_who_was_killed_starts_again_at_once(site: Site, start: Start, tmp_path: Path) -> None:
+def test_a_static_member_that_was_killed_starts_again_at_once(site: Site, start: Start, tmp_path: Path) -> None:
     """Its session lasts half an hour: it is not waited for."""
-    words = site.words(tmp_path / "one", "--session-timeout-s", "1800")
+    words = site.words(tmp_path / "one", "--session-timeout-s", "1800", "--instance-id", "one")
     first = start(*words)
     since = site.up(first)
     first.kill()
@@ -138,82 +125,43 @@ def test_who_was_killed_starts_again_at_once(site: Site, start: Start, tmp_path:
     until(lambda: site.all_answered_once(since))
 
 
-def test_who_stands_by_takes_over_from_one_that_is_stopped_at_once(site: Site, start: Start, tmp_path: Path) -> None:
-    first = start(*site.words(tmp_path / "one", "--session-timeout-s", "1800"))
-    site.up(first)
-    second = start(*site.words(tmp_path / "two", "--session-timeout-s", "1800", "--wait"))
-    stands_by(second, tmp_path / "one")
-    first.send_signal(signal.SIGTERM)
-    assert first.wait(GIVE_UP_S) == 0
-    since = site.up(second)
-    site.ask(5)
-    until(lambda: site.all_answered_once(since))
-
-
-def test_who_stands_by_takes_over_from_one_that_is_killed(site: Site, start: Start, tmp_path: Path) -> None:
-    """With the directory of the first, which it gets meanwhile: nothing is lost, and nothing answered twice."""
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_new_directory_goes_on_where_another_ended(
+    site: Site, start: Start, tmp_path: Path, how: signal.Signals
+) -> None:
+    """Its disk is gone with it: nothing is lost, and nothing is answered twice."""
     first = start(*site.words(tmp_path / "one"))
     since = site.up(first)
-    second = start(*site.words(tmp_path / "two", "--wait"))
-    stands_by(second, tmp_path / "one")
-    assert not (tmp_path / "two").exists()
     site.ask(200)
     until(lambda: len(site.answered()) > since)
-    first.kill()
+    first.send_signal(how)
     first.wait()
-    (tmp_path / "one").rename(tmp_path / "two")
+    shutil.rmtree(tmp_path / "one")
     site.ask(20)
+    start(*site.words(tmp_path / "two"))
     until(lambda: site.all_answered_once(since))
 
 
-def test_who_stands_by_for_the_same_directory_takes_over_at_once(site: Site, start: Start, tmp_path: Path) -> None:
-    words = site.words(tmp_path / "one", "--session-timeout-s", "1800")
-    first = start(*words)
-    since = site.up(first)
-    second = start(*words, "--wait")
-    stands_by(second, tmp_path / "one")
-    site.ask(20)
-    first.kill()
-    first.wait()
-    site.ask(20)
-    until(lambda: site.all_answered_once(since))
-
-
-def test_who_stands_by_ends_with_0_and_a_word_when_told_to_stop(site: Site, start: Start, tmp_path: Path) -> None:
-    first = start(*site.words(tmp_path / "one"))
-    site.up(first)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        second = start(*site.words(tmp_path / "two", "--wait"))
-        stands_by(second, tmp_path / "one")
-        second.send_signal(number)
-        assert second.wait(GIVE_UP_S) == 0
-        assert second.stderr is not None
-        assert second.stderr.read().endswith("stopped before it began to work\n")
-    assert first.poll() is None
-
-
-def test_who_was_stopped_for_longer_than_its_session_sends_nothing_more(
+def test_who_was_stopped_for_longer_than_its_session_sends_nothing_and_joins_anew(
     site: Site, start: Start, tmp_path: Path
 ) -> None:
     first = start(*site.words(tmp_path / "one"))
     since = site.up(first)
+    second = start(*site.words(tmp_path / "two"))
+    until(lambda: partitions_of(tmp_path / "two") == 1)
     site.ask(200)
     until(lambda: len(site.answered()) > since + 20)
     first.send_signal(signal.SIGSTOP)
     site.ask(200)
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    second = start(*site.words(tmp_path / "two", "--wait"))
-    stands_by(second, tmp_path / "one")
-    until(lambda: site.all_answered_once(since))
+    until(lambda: site.all_answered_once(since))  # the second answers what the first had
     first.send_signal(signal.SIGCONT)
-    line = last_line(first)
-    assert f"another engine took over deployment recallflow-{site.topics.memory}: {tmp_path / 'two'} on " in line
-    assert "this one was cut off for" in line
-    renewals = site.renewals(second)
-    until(lambda: site.renewals(second) > renewals + 3)  # the first did not put it out on its return
+    says(first, "joining anew")
     site.ask(20)
     until(lambda: site.all_answered_once(since))
-    assert second.poll() is None
+    stop(second)  # the first has everything now
+    site.ask(20)
+    until(lambda: site.all_answered_once(since))
+    stop(first)
 
 
 def test_a_deployment_without_a_rival_outlives_an_outage_longer_than_its_session(start: Start, tmp_path: Path) -> None:
@@ -239,21 +187,20 @@ def probe(port: int) -> int:
             return error.code
 
 
-def stands_by(engine: "subprocess.Popen[str]", directory: Path) -> None:
-    """Returns once it says that it does."""
+def stop(engine: "subprocess.Popen[str]") -> None:
+    engine.send_signal(signal.SIGTERM)
+    assert engine.wait(GIVE_UP_S) == 0
+
+
+def partitions_of(directory: Path) -> int:
+    """How many an engine ever had there."""
+    return len([*directory.glob("p[0-9][0-9][0-9]")])
+
+
+def says(engine: "subprocess.Popen[str]", words: str) -> None:
+    """Returns once it says that."""
     assert engine.stderr is not None
     for line in engine.stderr:
-        if "standing by" in line:
-            assert str(directory) in line
+        if words in line:
             return
     raise AssertionError(f"it ended with {engine.wait()}")
-
-
-def last_line(engine: "subprocess.Popen[str]") -> str:
-    """What an engine that has ended said last; all that it said are lines of ours."""
-    assert engine.wait(GIVE_UP_S) == 1
-    assert engine.stderr is not None
-    lines = engine.stderr.read().splitlines()
-    told = re.compile(r"recallflow: |\d{4}-\d\d-\d\dT[\d:.]+Z (INFO|WARNING|ERROR) ")  # the end, and what is logged
-    assert [line for line in lines if not told.match(line)] == []
-    return lines[-1]

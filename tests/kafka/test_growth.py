@@ -2,7 +2,9 @@
 
 import contextlib
 import signal
-from dataclasses import dataclass
+import urllib.request
+from dataclasses import dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from benchmarks.broker import Cluster
+from benchmarks.broker import HOST, Cluster, free_ports
 from recallflow.partitioning import partition_of
 from recallflow.state.sources import TOPICS
-from tests.kafka.harness import GIVE_UP_S, Deployment, Names, other_outputs, own_topics, until, watched
+from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, until, watched
 
 USERS = [f"user{n}" for n in range(30)]
 
@@ -81,21 +83,26 @@ def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Growing:
     return Growing(broker, own, tmp_path / "s", counts=counts)
 
 
-def replayed(deployment: Growing, topics: Names, path: Path, workers: int = 1) -> str:
-    """The state hash of a fresh engine that reads the whole log."""
-    own = other_outputs(deployment.topics, topics, f"other.{workers}.")
-    broker = deployment.broker
-    broker.create_topics({own.queries: 2})
-    broker.create_topics(dict.fromkeys(own.outputs(), 2))
-    other = Deployment(broker, own, path, deployment.sent, workers=workers)
+def replayed(deployment: Growing, path: Path) -> str:
+    """The state hash of a directory that lost everything, and reads the whole log again."""
+    port = free_ports(None)[0]
+    other = replace(deployment, state_dir=path, flags=("--metrics-port", str(port)))
     with other.running():
-        other.check_outputs()
+        until(lambda: is_ready(port))
+        other.check_outputs()  # nothing came out once more
     return other.hash()
 
 
-def test_added_partitions_are_read_in_order_and_their_queries_answered(
-    deployment: Growing, topics: Names, tmp_path: Path
-) -> None:
+def is_ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{HOST}:{port}/readyz", timeout=GIVE_UP_S) as answer:
+            return bool(answer.status == HTTPStatus.OK)
+    except OSError:
+        return False
+
+
+def test_what_lies_in_added_partitions_goes_home_in_order(deployment: Growing, tmp_path: Path) -> None:
+    """An owner's state stays where it is: records in other partitions are sent on to its own."""
     memory, queries = deployment.topics.memory, deployment.topics.queries
     deployment.send(len(USERS))
     with deployment.running():
@@ -111,16 +118,13 @@ def test_added_partitions_are_read_in_order_and_their_queries_answered(
         deployment.check_outputs()
     assert f"{memory} has 3 partitions, and had 2" in deployment.errors[-1]
     assert f"{queries} has 5 partitions, and had 3" in deployment.errors[-1]
-    with deployment.running():  # whose parts are those of the beginning
+    with deployment.running():
         deployment.send(30, 30)
         deployment.check_outputs()
-    assert deployment.hash() == replayed(deployment, topics, tmp_path / "other", workers=2)
+    assert deployment.hash() == replayed(deployment, tmp_path / "other")
 
 
-def test_kills_around_the_growth_lose_nothing_and_do_nothing_twice(
-    deployment: Growing, topics: Names, tmp_path: Path
-) -> None:
-    deployment.workers = 2
+def test_kills_around_the_growth_lose_nothing_and_do_nothing_twice(deployment: Growing, tmp_path: Path) -> None:
     deployment.send(len(USERS))
     with deployment.running():
         deployment.check_outputs()
@@ -134,7 +138,7 @@ def test_kills_around_the_growth_lose_nothing_and_do_nothing_twice(
         assert code == -signal.SIGKILL, said
     with deployment.running():
         deployment.check_outputs()
-    assert deployment.hash() == replayed(deployment, topics, tmp_path / "other")
+    assert deployment.hash() == replayed(deployment, tmp_path / "other")
 
 
 def test_what_was_sent_before_its_topic_grew_is_found_after_a_kill(deployment: Growing) -> None:
@@ -165,7 +169,6 @@ def test_an_input_made_anew_stops_the_flow_and_the_next_start(deployment: Growin
     remade = deployment.topics.memory
     deployment.remake(remade, 2)
     deployment.send(3 * len(USERS))
-    deployment.flags = ("--deployment", "another")  # the group has forgotten that the first one said goodbye
     code, said = deployment.ends()
     assert code == 1
     assert f"{remade} was deleted and made anew" in said

@@ -1,5 +1,7 @@
 """A partition's place: what it says is what whoever has the partition next finds."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,13 +12,14 @@ OFFSET = st.integers(0, 2**48)
 OFFSETS = st.lists(OFFSET, max_size=50).map(lambda found: tuple(sorted({*found})))
 REACHED = st.builds(Reached, OFFSET, OFFSET, OFFSETS, OFFSETS)
 TAILS = st.dictionaries(st.text("abc.", min_size=1, max_size=8), st.dictionaries(st.integers(0, 30), OFFSET))
-PLACES = st.builds(Place, REACHED, REACHED, st.integers(1, 1000), TAILS, OFFSET, st.booleans(), st.text(max_size=20))
+WRITERS = st.text(max_size=20)
+PLACES = st.builds(Place, REACHED, REACHED, st.integers(1, 1000), TAILS, OFFSET, st.booleans(), WRITERS, OFFSET)
 
 
 def without_empty(place: Place) -> Place:
     """A topic of which no partition is known says nothing."""
     tails = {topic: numbers for topic, numbers in place.tails.items() if numbers}
-    return Place(place.memory, place.queries, place.partitions, tails, place.at_ms, place.clean, place.writer)
+    return replace(place, tails=tails)
 
 
 @given(PLACES)
