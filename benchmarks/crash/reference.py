@@ -16,7 +16,7 @@ from recallflow.operators.decode import decode
 from recallflow.operators.events import Ask, Batch, Item
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
-from recallflow.outputs import Done
+from recallflow.outputs import Done, Marked
 from recallflow.records import Record
 from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import state_hash
@@ -56,7 +56,7 @@ class Reference:
     def _feed(self, logic: PartitionLogic, partition: int, items: list[Item]) -> None:
         outputs, _ = logic.on_batch([Batch(partition, items)])
         for output in outputs:
-            if not isinstance(output, Done):
+            if not isinstance(output, Done | Marked):
                 part, outgoing = self._router.route(output)
                 self.outputs[_key(part, outgoing)] = _found(part, outgoing)
 
