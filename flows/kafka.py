@@ -203,6 +203,7 @@ class KafkaFlow:
             lambda places: membership.commit(places),
             restore=restore,
             writer=str(self.state_dir),
+            counts=lambda: asked.table.history.began_ms(("quota",)) is not None,
             give_up_unanswered=self.chosen.give_up_unanswered,
             accept_repeats=self.chosen.accept_repeats,
         )

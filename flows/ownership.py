@@ -17,6 +17,8 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.delivery import Sent
 from recallflow.connectors.kafka.group_consumer import Committed
 from recallflow.connectors.kafka.hub import WAYS, gone
+from recallflow.connectors.kafka.messages import append_ms
+from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.outgoing import Identity, identity_of
 from recallflow.connectors.kafka.owned import Given, OwnedSource, lane_at
 from recallflow.connectors.kafka.place import Place, Reached, Tails
@@ -51,16 +53,17 @@ class Ownership:
         *,
         restore: Callable[[int], None] | None,
         writer: str,
+        counts: Callable[[], bool] = lambda: False,
         give_up_unanswered: bool = False,
         accept_repeats: bool = False,
     ) -> None:
-        """`commit`: has the group keep places. `restore`: gives a partition a folder from
-        elsewhere, which may take long; None where there is no elsewhere. `writer`: who we are, in places.
-        `give_up_unanswered`: queries that are gone from their topic are done without. `accept_repeats`: outputs may
-        come twice where those before are gone."""
+        """`commit`: has the group keep places. `restore`: gives a partition a folder from elsewhere, which may take
+        long; None where there is no elsewhere. `writer`: who we are, in places. `counts`: whether somebody counts the
+        records of a second. `give_up_unanswered`: queries that are gone from their topic are done without.
+        `accept_repeats`: outputs may come twice where those before are gone."""
         self._options, self._topics, self._directory = options, topics, directory
         self._source, self._sent, self._ends, self._commit = source, sent, ends, commit
-        self._writer = writer
+        self._writer, self._counts = writer, counts
         self._give_up_unanswered, self._accept_repeats = give_up_unanswered, accept_repeats
         self._places: dict[int, Place] = {}
         self._restore = restore
@@ -160,7 +163,7 @@ class Ownership:
     def _open(self, reader: TopicReader, number: int, place: Place, sent: set[Identity]) -> None:
         applied = self._directory.partition(number).applied.get(f"{self._topics.memory}:{number}", -1)
         first = min(place.memory.first, max(place.began, applied + 1))
-        memory = self._lane(reader, self._topics.memory, number, place.memory, first)
+        memory = self._lane(reader, self._topics.memory, number, place.memory, first, place.began)
         queries = self._lane(reader, self._topics.queries, number, place.queries, place.queries.first)
         queries.queue = Turns(place.queries.ahead)
         self._places[number], self._tails[number] = place, place.tails
@@ -169,7 +172,8 @@ class Ownership:
         self._sent.learn(number, sent)
         self._source.own(number, memory, queries)
 
-    def _lane(self, reader: TopicReader, topic: str, number: int, at: Reached, first: int) -> Any:
+    def _lane(self, reader: TopicReader, topic: str, number: int, at: Reached, first: int, least: int = 0) -> Lane:
+        """A log to be read on from `first`, and nothing of it before `least`. Raises SourceError."""
         low, high = reader.span(topic, number)
         of_queries = topic == self._topics.queries
         if first < low and of_queries and self._give_up_unanswered:
@@ -183,7 +187,18 @@ class Ownership:
                 f"{topic}:{number} ends at offset {high}, and we were at {at.next_offset}: the topic was made anew. "
                 "Start another deployment (--deployment) with another state directory"
             )
+        if self._counts():
+            first = max(low, least, self._second_of(reader, topic, number, at, first, high))
         return lane_at(topic, number, at, high, first)
+
+    def _second_of(self, reader: TopicReader, topic: str, number: int, at: Reached, first: int, high: int) -> int:
+        """The first record of the second that goes on at `first`: whoever counts the records of a second is given those
+        once more, silently, and judges the rest as if nobody else had come in between."""
+        since_ms = at.since_ms
+        if first < at.next_offset:  # it is read again from there on
+            found = reader.firsts({(topic, number): (first, high)})
+            since_ms = max(map(append_ms, found.values()), default=0)
+        return first if since_ms == 0 else min(first, reader.offset_at(topic, number, since_ms // 1000 * 1000))
 
     def _close(self, partitions: list[int]) -> None:
         self._source.give_up([number for number in partitions if number in self._handed])

@@ -36,7 +36,7 @@ from recallflow.llm import ONE_TO_BLAME, EmbeddingService
 from recallflow.operators.async_call import Runtime
 from recallflow.operators.authorise import Authoriser
 from recallflow.operators.decode import decode
-from recallflow.operators.events import Decoded, Item, Refused, Write
+from recallflow.operators.events import Ask, Decoded, Item, Refused, Write
 from recallflow.operators.partition import PartitionLogic
 from recallflow.operators.prepare import prepare
 from recallflow.operators.quotas import Rates
@@ -169,13 +169,18 @@ class _Replay:
         self._logics: dict[str, PartitionLogic] = {}
 
     def apply(self, messages: Sequence[Any]) -> None:
-        decoded = [decode(record_of(message), self._skips) for message in messages]
-        items = prepare(self._embedder, [self._judge(item) for item in decoded])
+        decoded = (decode(record_of(message), self._skips) for message in messages)
+        # One that lies elsewhere stands in its home as well, to which an engine sent it.
+        home = [item for item in decoded if isinstance(item, Refused) or self._is_home(item)]
+        items = prepare(self._embedder, [self._judge(item) for item in home])
         self.refused.update(item.error.code for item in items if isinstance(item, Refused))
         for key, batch in by_partition([item for item in items if isinstance(item, Write)], self._partition_of):
             if key not in self._logics:
                 self._logics[key] = self._build(None)
             self._logics[key].on_batch([batch])
+
+    def _is_home(self, item: Write | Ask) -> bool:
+        return item.record.position.partition == self._partition_of(item)
 
 
 def _missing_of(partition: Partition, key: bytes, owner: Owner) -> Iterator[Text]:
