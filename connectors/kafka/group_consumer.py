@@ -12,6 +12,7 @@ from recallflow.errors import SourceError
 ASK_S = 2.0
 # How soon the others hear of a rebalance: a partition that moves is silent for about twice that.
 HEARTBEAT_S = 0.3
+LOOK_S = 2.0  # at the topic: what is added to it is assigned then
 REQUEST_S = 10.0  # a commit that is not answered by then is sent again
 SHARING = "cooperative-sticky"
 BY_HAND = "range"  # the coordinator takes no member of the one way where there are members of the other
@@ -87,6 +88,7 @@ class GroupConsumer:
             "heartbeat.interval.ms": round(1000 * HEARTBEAT_S),
             "max.poll.interval.ms": round(1000 * rebalance_s),
             "socket.timeout.ms": round(1000 * REQUEST_S),
+            "topic.metadata.refresh.interval.ms": round(1000 * LOOK_S),
             "auto.offset.reset": "latest",
             "queued.min.messages": 1,
             "error_cb": self._complain,
