@@ -17,15 +17,15 @@ def test_a_second_engine_shares_and_takes_over(
     engine: Engine, make_engine: Make, log: Log, reader: Reader, topics: Topics
 ) -> None:
     engine.up()
-    log.talk()
+    log.talk(owners=9)
     second = make_engine(topics, name="second")
     second.up()
-    log.talk()
+    log.talk(owners=9)
     assert reader.until(lambda: settled(log, reader))
-    log.talk()
+    log.talk(owners=9)
     assert engine.stop().code == 0
     reader.alive = second.running
-    log.talk()
+    log.talk(owners=9)
     assert reader.until(lambda: settled(log, reader))
     found = check(log, reader)
     assert found.clean(), found
@@ -38,11 +38,11 @@ def test_a_machine_that_is_lost_with_its_disk_is_made_up_for(
     second = make_engine(topics, name="second")
     second.up()
     engine.up()
-    log.talk()
+    log.talk(owners=9)
     engine.kill()
     reader.alive = second.running
     shutil.rmtree(engine.state_dir)
-    log.talk()
+    log.talk(owners=9)
     assert reader.until(lambda: settled(log, reader))
     found = check(log, reader)
     assert found.clean(), found
@@ -56,14 +56,15 @@ def test_one_that_was_paused_beyond_its_session_sends_nothing_of_what_is_another
     reader.alive = second.running
     second.up()
     first.up()
-    log.talk()
+    first.until(lambda: "is ours" in first.said(), "given its share")
+    log.talk(owners=9)
     first.pause()
-    log.talk()
+    log.talk(owners=9)
     assert reader.until(lambda: settled(log, reader))
-    log.talk()
+    log.talk(owners=9)
     first.go_on()
     first.until(lambda: "joining anew" in first.said(), "told of it")
-    log.talk()
+    log.talk(owners=9)
     assert reader.until(lambda: settled(log, reader))
     found = check(log, reader)
     assert found.clean(), found
@@ -77,10 +78,10 @@ def test_a_pause_beyond_the_session_with_nobody_else_costs_nothing(
     engine = make_engine(topics)
     engine.up()
     reader.alive = engine.running
-    log.talk()
+    log.talk(owners=9)
     engine.pause()
     assert not reader.until(lambda: False, timeout_s=9)
-    log.talk()
+    log.talk(owners=9)
     engine.go_on()
     assert reader.until(lambda: settled(log, reader))
     found = check(log)

@@ -43,18 +43,19 @@ def test_one_that_was_cut_off_beyond_its_session_sends_nothing_of_what_is_anothe
     reader.alive = second.running
     second.up()
     first.up()
-    log.talk()
+    first.until(lambda: "is ours" in first.said(), "given its share")
+    log.talk(owners=9)
     assert reader.until(lambda: settled(log, reader))
     seen = len(reader.outputs)
-    log.talk(MANY // 4)
+    log.talk(MANY // 4, owners=9)
     assert reader.until(lambda: len(reader.outputs) > seen)
     wire.cut()  # in the middle of its work: some outputs are with the client, not with the broker
-    log.talk()
+    log.talk(owners=9)
     assert reader.until(lambda: settled(log, reader))
     wire.mend()
     first.until(lambda: "joining anew" in first.said(), "told of it")
     first.await_ready()
-    log.talk()
+    log.talk(owners=9)
     assert reader.until(lambda: settled(log, reader))
     found = check(log)
     assert found.clean(), found
@@ -68,7 +69,7 @@ def test_after_a_cut_answers_say_that_they_catch_up(
     engine = make_engine(wire.through(topics))
     reader.alive = engine.running
     engine.up()
-    log.talk()
+    log.talk(owners=9)
     assert reader.until(lambda: settled(log, reader))
     wire.cut()
     engine.until(lambda: engine.probe("/readyz") == 503, "seen to be cut off")

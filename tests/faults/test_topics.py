@@ -101,8 +101,8 @@ def test_a_checkpoint_from_before_what_the_outputs_hold_repeats_nothing(
     log.flush()
     assert reader.answer(asked.query_id)["stats"]["memories"] == len(log.minds.of("user1").memories)
     work(log, reader, 10)
-    found = check(log, reader)
-    assert found.clean(), found
+    outputs = [(output.kind, output.answers) for output in reader.drain()]
+    assert len(outputs) == len(set(outputs))
 
 
 def test_somebody_s_open_transaction_hides_nothing_that_was_sent(
