@@ -175,7 +175,6 @@ class KafkaFlow:
         ends, sent = Ends(self.options, {topic: there[topic].partitions for topic in outputs}), Sent()
         ends.ask()
         stack.enter_context(ends.running())
-        connection = stack.enter_context(closing(Connection(self.options, self.topics.memory, catch_up)))
         failures: list[Callable[[], Exception | None]] = [asked.table.failure, watch.failure]
         completions = None if asked.models is None else asked.models.runtime.completions
         source = OwnedSource(
@@ -191,6 +190,8 @@ class KafkaFlow:
             closing=parts,
         )
         stack.callback(source.close)
+        connection = Connection(self.options, self.topics.memory, catch_up, lambda: bool(source.partitions()))
+        stack.callback(connection.close)
         membership: Membership
         restore = self._restore(stack, directory, source)
         ownership = Ownership(

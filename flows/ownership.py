@@ -161,7 +161,8 @@ class Ownership:
         return None if kept is None else Place.decode(kept)
 
     def _open(self, reader: TopicReader, number: int, place: Place, sent: set[Identity]) -> None:
-        applied = self._directory.partition(number).applied.get(f"{self._topics.memory}:{number}", -1)
+        partition = self._directory.partition(number)
+        applied = partition.applied.get(f"{self._topics.memory}:{number}", -1)
         first = min(place.memory.first, max(place.began, applied + 1))
         memory = self._lane(reader, self._topics.memory, number, place.memory, first, place.began)
         queries = self._lane(reader, self._topics.queries, number, place.queries, place.queries.first)
@@ -170,6 +171,11 @@ class Ownership:
         self._handed[number] = threading.Event()
         self._coming.pop(number, None)
         self._sent.learn(number, sent)
+        held = partition.counts
+        _log.info(
+            "partition %d holds %d memories of %d owners; %s goes on from offset %d, %s from %d",
+            number, held.memories, held.owners, memory.source, first, queries.source, place.queries.first,
+        )  # fmt: skip
         self._source.own(number, memory, queries)
 
     def _lane(self, reader: TopicReader, topic: str, number: int, at: Reached, first: int, least: int = 0) -> Lane:

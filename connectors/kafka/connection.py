@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -20,11 +21,13 @@ _log = logging.getLogger(__name__)
 class Connection:
     """Asks on a thread of its own. Sets the goals of `catch_up`: at the start, and after an outage."""
 
-    def __init__(self, options: KafkaOptions, topic: str, catch_up: CatchUp) -> None:
-        """Returns once it is known where the topic ends. Raises SourceError."""
+    def __init__(
+        self, options: KafkaOptions, topic: str, catch_up: CatchUp, begun: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Returns once it is known where the topic ends. `begun`: whether anything is read yet. Raises SourceError."""
         self.connected = True
         self._topic = topic
-        self._catch_up = catch_up
+        self._catch_up, self._begun = catch_up, begun
         self._reader = TopicReader(options)
         self._stopping = threading.Event()
         self._lost_s = self._aimed_s = 0.0
@@ -59,7 +62,7 @@ class Connection:
                 away_s = time.monotonic() - self._lost_s
                 missing = self._catch_up.describe() or "nothing is missing"
                 _log.warning("Kafka is back after %.1f s: %s", away_s, missing)
-            if not self._logged and self._catch_up.to_go() == 0:
+            if not self._logged and self._begun() and self._catch_up.to_go() == 0:
                 self._logged = True
                 caught_up = f"{self._catch_up.passed - self._passed:,}"
                 _log.info("ready after %.1f s: %s records caught up", time.monotonic() - self._aimed_s, caught_up)

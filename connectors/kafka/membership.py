@@ -183,9 +183,11 @@ class Membership:
     def close(self) -> None:
         """Leaves without handing over. Nothing may be on its way any more: what a member owned that is not static
         goes to others at once. A second call does nothing."""
+        if self._closing.is_set():
+            return
         self._closing.set()
         if self._thread.is_alive():
-            self._thread.join(CLOSE_S + (self._hand_over_s if self._releasing else 0))
+            self._thread.join(2 * CLOSE_S if self._releasing else CLOSE_S)
 
     # --------------------------------------------------------- on the thread
 
