@@ -85,7 +85,9 @@ def read(path: Path) -> list[Line]:
     """What all members wrote, in order of time."""
     found = []
     for text in path.read_text().splitlines():
-        event, tenure, partition, at_s, sent = text.split()
+        if len(fields := text.split()) < len(Line._fields):
+            continue  # whoever wrote it was killed, or is at it
+        event, tenure, partition, at_s, sent = fields
         found.append(Line(event, tenure, int(partition), float(at_s), int(sent)))
     return sorted(found, key=lambda line: line.at_s)
 

@@ -43,7 +43,7 @@ def child(plan: Plan) -> None:
     if plan.prime:
         stop_once_owned()
     kafka, topics = KafkaOptions(plan.servers), Topics(**plan.topics)
-    run = RunSettings(session_timeout_s=SESSION_S, instance_id="only" if plan.static else None)
+    run = RunSettings(instance_id="only") if plan.static else RunSettings(session_timeout_s=SESSION_S)
     KafkaFlow(Config(Path(plan.state_dir), kafka, topics, SETTINGS, run)).run()
 
 
