@@ -16,6 +16,7 @@ import orjson
 from recallflow.errors import MasterKeyError, SettingsMismatch, StateError, StateFormatError, StorageError
 from recallflow.language import ANALYSIS
 from recallflow.master_key import MasterKey
+from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest, StoredSecret
 from recallflow.state.database import SharedMemory
@@ -130,6 +131,13 @@ class StateDirectory:
         loss."""
         numbers = range(self.fingerprint.partitions)
         return [self.partition(number) for number in numbers if partition_folder(self.path, number).is_dir()]
+
+    def pass_over(self, position: Position) -> None:
+        """Has all of a log up to a position count as applied: nothing of it is held. A question at its end leaves
+        nothing else that says where the next record stands."""
+        partition = max(self.partitions(), key=lambda one: one.applied.get(position.source, -1))
+        partition.stage({}, position)
+        partition.commit()
 
     def has_read_a_log(self) -> bool:
         """Whether events of a log stand in it, of which a recovery store keeps the place. What callers put, and a
