@@ -15,7 +15,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
 
 USER, PASSWORD = "ann", "walnut-7"
-ATTEMPTS = 60
+ATTEMPTS = 300  # of a second each: a machine with other work starts an engine in minutes
 
 
 def login(password: str) -> dict[str, str]:
