@@ -94,7 +94,7 @@ class Direct:
 
     def pass_over(self, position: Position) -> None:
         """Has all of a log up to a position count as read: what comes next stands behind it."""
-        next(iter(self._steps.values())).pass_over(position)
+        self._directory.pass_over(position)
 
     def end(self) -> list[Delivered | Done]:
         """What comes out at the end of the input; all that is applied survives a power cut."""

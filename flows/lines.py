@@ -15,6 +15,7 @@ from recallflow.flows.order import decided
 from recallflow.flows.recovery import LINES_FLOW_ID
 from recallflow.outputs import Done, Marked, Output
 from recallflow.parsing import ends_turn
+from recallflow.records import Position
 
 
 def run_lines(
@@ -30,7 +31,8 @@ def run_lines(
     """Runs the dataflow until the feed ends. `topic` names the feed in positions.
 
     A feed that `rewinds` begins at the last snapshot, and what was applied since is passed over. Another one only
-    ever brings new lines: they are numbered behind everything that was applied.
+    ever brings new lines: they are numbered behind everything that was applied. Once they have ended, the state says
+    so of them all: who opens the directory without a dataflow next looks into no recovery store.
     """
     directory, embedder = embedded.directory, embedded.embedder
     # A run that leaves nothing behind has nothing to recover.
@@ -50,3 +52,7 @@ def run_lines(
 
     op.output("outputs", op.flat_map_batch("decide", outputs, decide), LineSink(source, deliver))
     run_dataflow(flow, embedded.settings, workers, recovery)
+    if not rewinds and source.delivered > floor:
+        directory.pass_over(Position(topic, 0, source.delivered - 1))
+        if embedded.lasting:
+            directory.sync()

@@ -37,7 +37,6 @@ from recallflow.operators.snapshot import Snapshot, key_of_partition
 from recallflow.operators.writes import Writes
 from recallflow.outputs import Done, Marked, Moved, Output
 from recallflow.owner import Owner
-from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
 from recallflow.state.partition import Partition
 
@@ -213,12 +212,6 @@ class StateStep:
         again."""
         for item in prepare(self._embedder, self._writes.begun(source)):
             self._queue.hold(item)
-
-    def pass_over(self, position: Position) -> None:
-        """Has all of a log up to a position count as applied: nothing of it is held. A question at its end leaves
-        nothing else that says where the next record stands."""
-        self._partition.stage({}, position)
-        self._partition.commit()
 
     def next_offset(self, source: str) -> int:
         """The offset behind all that was applied of a log, and behind what is still held."""

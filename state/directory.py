@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 import orjson
 
 from recallflow.errors import StateError, StateFormatError, StorageError
+from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest, StoredSecret
 from recallflow.state.database import SharedMemory
@@ -173,6 +174,13 @@ class StateDirectory:
         self.close_partition(number)
         with using(self.path):
             remove_folder(self.path, number)
+
+    def pass_over(self, position: Position) -> None:
+        """Has all of a log up to a position count as applied: nothing of it is held. A question at its end leaves
+        nothing else that says where the next record stands."""
+        partition = max(self.partitions(), key=lambda one: one.applied.get(position.source, -1))
+        partition.stage({}, position)
+        partition.commit()
 
     def has_read_a_log(self) -> bool:
         """Whether events of a log stand in it, of which a recovery store keeps the place."""

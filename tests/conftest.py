@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -40,6 +41,11 @@ GIVE_UP_S = 300  # a process that says nothing for so long hangs: it is killed, 
 
 BROKER_FOLDERS = {"kafka", "faults"}
 INCLUDE_ALL = "--nothing-left-out"
+
+
+def pytest_configure() -> None:
+    """A shell has what it runs in the background ignore the keyboard, which tests and all that they start inherit."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -195,10 +195,13 @@ def test_it_follows_from_now_on_until_it_is_interrupted(broker: Cluster, deserte
             produce(broker, deserted.memory, "a/b", {"type": "message", "content": "now"})
             return bool(select.select([stdout], [], [], 0.5)[0])
 
-        until(is_heard)
-        assert json.loads(stdout.readline())["record"]["content"] == "now"
-        following.send_signal(signal.SIGINT)
-        _, errors = following.communicate(timeout=GIVE_UP_S)
+        try:
+            until(is_heard)
+            assert json.loads(stdout.readline())["record"]["content"] == "now"
+            following.send_signal(signal.SIGINT)
+            _, errors = following.communicate(timeout=GIVE_UP_S)
+        finally:
+            following.kill()
         assert (following.returncode, errors) == (0, b"")
 
 

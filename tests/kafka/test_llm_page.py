@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -45,9 +44,11 @@ def own(topics: Names) -> Topics:
 
 @pytest.fixture
 def start(broker: Cluster, llm_server: LlmServer, own: Topics, tmp_path: Path) -> Iterator[Start]:
-    """Starts Python in a folder that has the samples and the page's settings; what still runs in the end is killed."""
-    samples = Path("recallflow", "samples")
-    shutil.copytree(ROOT / samples, tmp_path / samples)
+    """Starts Python in a folder that has the package, as a checkout has, and the page's settings; what still runs in
+    the end is killed."""
+    # Whole: a folder of this name with the samples alone would be a namespace package, which Python takes before one
+    # that is installed to be edited.
+    (tmp_path / "recallflow").symlink_to(ROOT / "recallflow", target_is_directory=True)
     shown = block("toml").replace("localhost:9092", broker.bootstrap_servers)
     chosen = re.sub(r'^# base_url = ".*?"', f'base_url = "{llm_server.url}"', shown, flags=re.MULTILINE)
     named = "".join(f'{name} = "{value}"\n' for name, value in asdict(own).items() if isinstance(value, str))
@@ -100,7 +101,8 @@ def test_the_first_run_of_the_page_finds_facts(
 
     until(found)
     script = block("python").replace("localhost:9092", broker.bootstrap_servers)
-    script = script.replace('tenant_id="demo"', f'tenant_id="demo", **{where!r}')
+    script, put = re.subn('tenant="demo"', lambda said: f"{said[0]}, **{where!r}", script)
+    assert put == 1
     assert re.search(r"^fact .*launch.* \{'memory_id': 'atlas-", finished(start(script)), re.MULTILINE)
     assert {asked.headers["authorization"] for asked in llm_server.requests} == {"Bearer secret"}
     for flow in flows:

@@ -15,7 +15,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
 
 USER, PASSWORD = "ann", "walnut-7"
-ATTEMPTS = 60
+ATTEMPTS = 300  # of a second each: a machine with other work starts an engine in minutes
 
 
 def login(password: str) -> dict[str, str]:
@@ -73,7 +73,8 @@ def test_with_the_password_a_memory_is_remembered_and_recalled(
                 answer = client.search("Where is the bicycle?", user="ann", after=position, timeout_s=1.0)
             except QueryTimeout:  # a query from before the first start
                 continue
-            break
+            if answer:  # it may have waited in vain for a memory that the engine was about to read
+                break
     assert [memory.content for memory in answer] == ["The bicycle is in the cellar."]
 
 

@@ -14,7 +14,7 @@ import pytest
 from bytewax import operators as op
 from bytewax.dataflow import Dataflow
 from bytewax.testing import TestingSink, TestingSource
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from recallflow.connectors.calls import Calls
@@ -101,6 +101,7 @@ def whole_of(
     cuts=st.lists(st.integers(1, LINES - 1), max_size=4, unique=True).map(sorted),
     first=st.sampled_from([by_dataflow, by_calls]),
 )
+@example(seed=0, cuts=[80], first=by_dataflow)  # line 80 is a question, and a line behind it has its position for an id
 def test_the_same_lines_are_the_same_state_and_answers_by_turns(
     tmp_path_factory: pytest.TempPathFactory,
     whole_of: Callable[..., Whole],
