@@ -8,7 +8,7 @@ from recallflow.flows.recovery import FLOW_ID, GIVE_UP, LINES_FLOW_ID, committed
 from recallflow.operators.snapshot import Snapshot
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import CACHE_BYTES
-from recallflow.state.directory import BEGIN, RECOVERY, StateDirectory, partition_folder
+from recallflow.state.directory import RECOVERY, StateDirectory, partition_folder
 
 STATE_STEP = f"{FLOW_ID}.state"
 
@@ -26,7 +26,7 @@ def behind(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> list[Behind]:
     """The state partitions that hold less than they had applied according to the recovery store."""
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
         _open(directory)
-        if (state_dir / BEGIN).exists() or directory.has_read_a_log():
+        if directory.has_read_a_log():
             check_store(state_dir)
         if not has_store(state_dir):
             check_whole(directory)

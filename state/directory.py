@@ -140,8 +140,10 @@ class StateDirectory:
         partition.commit()
 
     def has_read_a_log(self) -> bool:
-        """Whether events of a log stand in it, of which a recovery store keeps the place. What callers put, and a
-        command's lines, was through when they ended."""
+        """Whether a log was begun with, or events of one stand in it, of which a recovery store keeps the place. What
+        callers put, and a command's lines, was through when they ended."""
+        if (self.path / BEGIN).exists():
+            return True
         through = {f"{topic}:0" for topic in (CALLERS_LOG, ONE_RUNS_LOG)}
         return any(partition.applied.keys() - through for partition in self.existing_partitions())
 

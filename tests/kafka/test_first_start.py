@@ -58,6 +58,8 @@ def test_a_recovery_store_that_was_lost_is_no_first_start(
     assert "recallflow state rebuild --give-up-unanswered" in ended.stderr
     checked = command("state", "verify", "--state-dir", state_dir)
     assert (checked.returncode, "has lost its recovery store" in checked.stdout) == (1, True)
+    copied = command("state", "checkpoint", "--state-dir", state_dir, tmp_path / "copy")
+    assert (copied.returncode, "could not be run on" in copied.stderr, (tmp_path / "copy").exists()) == (1, True, False)
 
 
 # A start up to where the dataflow would run.

@@ -47,13 +47,13 @@ def test_what_is_restored_is_what_was_copied(
     state_dir: Path, tmp_path: Path, run_flow: Flow, make_event: Event
 ) -> None:
     before = hash_of(state_dir)
-    (state_dir / "begin.json").write_text("{}")
+    (state_dir / "kept.json").write_text("{}")
     checkpoint(state_dir, tmp_path / "copy")
     run_flow([make_event("message", id="later", content="added afterwards")], state_dir, partitions=2)
 
     restore(tmp_path / "copy", tmp_path / "new")
     assert hash_of(tmp_path / "new") == before != hash_of(state_dir)
-    assert (tmp_path / "new" / "begin.json").read_text() == "{}"
+    assert (tmp_path / "new" / "kept.json").read_text() == "{}"
     assert verify(tmp_path / "new").problems == []
     # A checkpoint can be restored more than once, and the directory goes on where it was.
     run_flow([make_event("message", id="later", content="added afterwards")], tmp_path / "new", partitions=2)
