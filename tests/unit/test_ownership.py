@@ -51,7 +51,6 @@ class Life:
             self.sent,
             Mock(),
             self._commit,
-            is_new=False,
             restore=None,
             writer="here",
         )
