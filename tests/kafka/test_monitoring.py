@@ -25,6 +25,7 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import HOST, Broker, free_ports
 from recallflow.control import Quota
+from recallflow.owner import state_partition
 from recallflow.quota_names import LLM_TOKENS_PER_DAY, MEMORIES_PER_USER
 from tests.kafka.harness import FLAGS
 from tests.kafka.prometheus import GIVE_UP_S, MONITORING, SPEED, Prometheus, faster, running_prometheus, until
@@ -33,6 +34,7 @@ from tests.llm_server import Fault, LlmServer
 pytestmark = pytest.mark.needs("prometheus")
 
 SCRIPT = "import sys; from recallflow.cli import main; sys.exit(main())"
+CO_PARTITIONED = ("--memory-topic", "--query-topic")  # in two partitions, so that a record can be misplaced
 JOBS = ("recallflow", "recallflow-enrich", "recallflow-serve")
 AT_ONCE = 16  # requests that the gateway takes
 MANY = 1_100  # more than the records of lag that an alert bears
@@ -98,9 +100,12 @@ class Site:
         suffix = uuid.uuid4().hex[:8]
         words = (*FLAGS, "--enrichment-topic", "--result-topic")
         self._topics = {word: f"{word.removeprefix('--')}-{suffix}" for word in words}
-        broker.create_topics(dict.fromkeys(self._topics.values(), 1))
+        counts = {topic: 2 if word in CO_PARTITIONED else 1 for word, topic in self._topics.items()}
+        broker.create_topics(counts)
         self._servers, self._folder, self._llm = broker.bootstrap_servers, folder, llm
-        self._producer = Producer({"bootstrap.servers": self._servers, "linger.ms": 5})
+        self._producer = Producer(
+            {"bootstrap.servers": self._servers, "linger.ms": 5, "partitioner": "murmur2_random"}
+        )
         self.targets = dict(zip(JOBS, free_ports(None, len(JOBS) - 1), strict=True))
         self.api_key = ""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -108,7 +113,7 @@ class Site:
     @property
     def far_ahead(self) -> str:
         """A position that is not written."""
-        return f"{self._topics['--memory-topic']}:0:999999"
+        return f"{self._topics['--memory-topic']}:{state_partition(ALONE, 'ann', 2)}:999999"
 
     def start(self, job: str, *words: str, without: tuple[str, ...] = ()) -> None:
         """`without`: flags of topics that the command does not have."""
@@ -180,8 +185,11 @@ class Site:
         for one in asked:
             one.result()
 
-    def send(self, word: str, value: bytes, key: str | None) -> None:
+    def send(self, word: str, value: bytes, key: str) -> None:
         self._producer.produce(self._topics[word], value, key)
+
+    def misplace(self, value: bytes, owner: tuple[str, str]) -> None:
+        self._producer.produce(self._topics["--memory-topic"], value, partition=1 - state_partition(*owner, 2))
 
     def flush(self) -> None:
         assert self._producer.flush(GIVE_UP_S) == 0
@@ -278,7 +286,7 @@ def spent(site: Site, prometheus: Prometheus, broker: Broker, llm: LlmServer) ->
     misplaced = {"type": "message", "tenant_id": "acme", "user_id": "ann", "content": "x"}
     vector: dict[str, Any] = {"memory_id": "m1", "embedding": [1.0] * 8, "model": "another", "content_hash": "0" * 64}
     site.send("--control-topic", b"no event", "acme/ann")
-    site.send("--memory-topic", orjson.dumps(misplaced), None)
+    site.misplace(orjson.dumps(misplaced), ("acme", "ann"))
     site.tell(150, "memory.embedding", **vector)
 
     def wrong() -> None:
