@@ -16,6 +16,7 @@ from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.outgoing import Identity, Outgoing
 from recallflow.connectors.kafka.patience import OUTAGE_S
 from recallflow.connectors.kafka.sink import OutputSender, Permit
+from recallflow.errors import MembershipLost, RecallflowError, SinkError
 from recallflow.outputs import Marked
 from recallflow.records import Position
 
@@ -87,13 +88,20 @@ class DeliverySink(DynamicSink[ToSend | Marked]):
     def build(self, step_id: str, worker_index: int, worker_count: int) -> "Delivery":  # noqa: ARG002
         return Delivery(self)
 
+    def expired(self, why: str) -> RecallflowError:
+        """An output that the brokers did not take in time is dropped, as another member may have its partition by then:
+        whoever joins anew finds out what was sent. Who is to stop ends with it."""
+        return SinkError(why) if self.stopping.is_set() else MembershipLost(why)
+
 
 class Delivery(StatelessSinkPartition[ToSend | Marked]):
     """All of it."""
 
     def __init__(self, sink: DeliverySink) -> None:
         self._sink = sink
-        self._sender = OutputSender(sink.options, sink.most_bytes, sink.permit, sink.outage_s, sink.stopping)
+        self._sender = OutputSender(
+            sink.options, sink.most_bytes, sink.permit, sink.outage_s, sink.stopping, sink.expired
+        )
 
     def write_batch(self, items: list[ToSend | Marked]) -> None:
         marks: list[Marked] = []
@@ -110,6 +118,7 @@ class Delivery(StatelessSinkPartition[ToSend | Marked]):
 
     def close(self) -> None:
         self._sink.closing(self._sender.flush_outputs)
+        self._sender.drop(self._sink.stopping)  # before others are given what is ours
 
 
 def _ignore(_: Any) -> None:

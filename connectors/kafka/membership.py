@@ -145,12 +145,14 @@ class Membership:
 
     def check(self, patience: Callable[[], Patience]) -> None:
         """Returns when something may be sent; waits for a renewal where that is not known. Raises MembershipLost where
-        what we own may be another's by now, SinkError where `patience` with brokers that are away has ended."""
+        what we own may be another's by now, SinkError where `patience` with brokers that are away has ended before."""
         waiting: Patience | None = None
         while True:
             self._raise_failure()
             if self._lease.may_send:
                 return
+            if self._lease.ran_out:  # the other thread may be in the middle of a call
+                raise self._lost()
             waiting = waiting or patience()
             if waiting.ended():
                 raise SinkError(

@@ -1,5 +1,6 @@
 """Sending records: each is acknowledged by the brokers, or an error says why not."""
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import log_outage
 from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.patience import Patience
-from recallflow.errors import SinkError
+from recallflow.errors import RecallflowError, SinkError
 
 FLUSH_STEP_S = 0.5  # how often signals are seen while the brokers are away
 FULL_QUEUE_WAIT_S = 0.05
@@ -36,10 +37,12 @@ class Sender:
         *,
         then: str,
         permit: Callable[[], None] = lambda: None,
+        expired: Callable[[str], RecallflowError] = SinkError,
         chosen: Mapping[str, object] | None = None,
     ) -> None:
         """`most_bytes`: topic → how large a record it takes. `then`: what an error says after its reason. `permit` is
-        called before each try to hand over a record: it returns, or raises. `chosen`: further options of librdkafka."""
+        called before each try to hand over a record: it returns, or raises. `expired` makes the error of a record that
+        the brokers were away for too long to take. `chosen`: further options of librdkafka."""
         bounds = {
             # It takes what the largest topic takes, and puts no more into a batch than the smallest takes.
             "message.max.bytes": max(most_bytes.values()),
@@ -49,7 +52,8 @@ class Sender:
         self._producer = Producer(options.producer() | bounds | dict(chosen or {}))
         self._then = then
         self._permit = permit
-        self._error: SinkError | None = None
+        self._expired = expired
+        self._error: RecallflowError | None = None
 
     def send(
         self,
@@ -64,7 +68,7 @@ class Sender:
     ) -> None:
         """Hands one record to librdkafka, waiting while its queue is full. `delivered` is called with the record as a
         message. `refused` is called with the reason where the brokers do not take this very record; without it, that
-        is an error as any other. Raises SinkError where an earlier record failed."""
+        is an error as any other. Raises the error of an earlier record that failed."""
 
         def report(error: KafkaError | None, message: Any) -> None:
             if error is None:
@@ -73,7 +77,9 @@ class Sender:
                 refused(error.str())
             else:
                 where = topic if partition == ANY_PARTITION else f"{topic}:{partition}"
-                self._fail(f"{where}: a record was not delivered: {error.str()}")
+                is_late = error.code() == KafkaError._MSG_TIMED_OUT
+                made = self._expired if is_late else SinkError
+                self._fail(f"{where}: a record was not delivered: {error.str()}", made)
 
         while True:
             self.check()
@@ -90,27 +96,35 @@ class Sender:
                 return
 
     def poll(self) -> None:
-        """Serves delivery reports. Raises SinkError where a record was not delivered."""
+        """Serves delivery reports. Raises as `check`."""
         self._producer.poll(0)
         self.check()
 
     def flush(self, patience: Patience) -> None:
-        """Returns once the brokers have acknowledged or refused every record. Raises SinkError."""
+        """Returns once the brokers have acknowledged or refused every record. Raises as `check`."""
+        self.check()
         while left := self._producer.flush(FLUSH_STEP_S):
             self.check()
             if patience.ended():
                 break
         self.check()
         if left:
-            raise SinkError(f"{left} records were not acknowledged {patience}; {self._then}")
+            raise self._expired(f"{left} records were not acknowledged {patience}; {self._then}")
+
+    def drop(self, stopping: threading.Event) -> None:
+        """Returns once nothing is on its way any more, or `stopping` is set: what waits is dropped, and what was sent
+        is acknowledged, or has expired."""
+        self._producer.purge(in_flight=False)
+        while self._producer.flush(FLUSH_STEP_S) and not stopping.is_set():
+            self._producer.purge(in_flight=False)  # what is to be sent again waits, too
 
     def check(self) -> None:
-        """Raises SinkError where a record was not delivered."""
+        """Raises the error of the first record that was not delivered: SinkError, or what `expired` made of it."""
         if self._error is not None:
             raise self._error
 
-    def _fail(self, why: str) -> None:
-        self._error = self._error or SinkError(f"{why}; {self._then}")
+    def _fail(self, why: str, made: Callable[[str], RecallflowError] = SinkError) -> None:
+        self._error = self._error or made(f"{why}; {self._then}")
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():

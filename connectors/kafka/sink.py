@@ -27,6 +27,7 @@ from recallflow.connectors.kafka.partitions import part_name
 from recallflow.connectors.kafka.patience import OUTAGE_S, Patience
 from recallflow.connectors.kafka.sender import FLUSH_STEP_S, Sender
 from recallflow.connectors.kafka.topic_reader import TAIL, TopicReader
+from recallflow.errors import RecallflowError, SinkError
 
 _log = logging.getLogger(__name__)
 
@@ -109,6 +110,7 @@ class OutputSender(Sender):
         permit: Permit,
         outage_s: float,
         stopping: threading.Event,
+        expired: Callable[[str], RecallflowError] = SinkError,
     ) -> None:
         def patience() -> Patience:
             return Patience(outage_s, stopping)
@@ -118,6 +120,7 @@ class OutputSender(Sender):
             most_bytes,
             then="it is sent again on restart",
             permit=lambda: permit(patience),
+            expired=expired,
             chosen={"message.timeout.ms": round(1000 * outage_s)},
         )
         self._stopping = stopping

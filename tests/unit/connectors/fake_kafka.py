@@ -26,7 +26,8 @@ class Produced(NamedTuple):
 
 class FakeProducer:
     """`fails`: value → the errors of its next deliveries; a record without one is acknowledged. `room`: how many
-    records its queue takes. Reports come in `poll` and `flush`, or where a test calls `acknowledge`, in any order."""
+    records its queue takes, of which the first `in_flight` are on their way. Reports come in `poll` and `flush`, or
+    where a test calls `acknowledge`, in any order."""
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         self.options = options or {}
@@ -34,6 +35,7 @@ class FakeProducer:
         self.log: list[Produced] = []  # what was acknowledged
         self.fails: dict[bytes | None, list[KafkaError]] = {}
         self.room = 1_000
+        self.in_flight = 0
         self.stuck = False  # nothing is reported by itself
 
     def produce(
@@ -68,3 +70,9 @@ class FakeProducer:
         while self.queue and not self.stuck:
             self.acknowledge()
         return len(self.queue)
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True) -> None:
+        on_their_way, waiting = self.queue[: self.in_flight], self.queue[self.in_flight :]
+        self.queue = [] if in_flight else on_their_way
+        for record in waiting if in_queue else ():
+            record.report(KafkaError(KafkaError._PURGE_QUEUE), None)

@@ -1,17 +1,20 @@
 """The sink of a member: nothing twice, and a mark is told once all before it is with the brokers."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from recallflow.brokers.options import KafkaOptions
-from recallflow.connectors.kafka import delivery
+from recallflow.connectors.kafka import delivery, sender
 from recallflow.connectors.kafka.closing import Closing
 from recallflow.connectors.kafka.delivery import Delivery, DeliverySink, Sent, ToSend
 from recallflow.connectors.kafka.outgoing import Outgoing
-from recallflow.errors import SinkError
+from recallflow.errors import MembershipLost, SinkError
 from recallflow.outputs import Marked
+from tests.unit.connectors.fake_kafka import FakeProducer
 
 
 class Brokers:
@@ -34,6 +37,9 @@ class Brokers:
 
     def poll_outputs(self) -> None:
         self.told.append("polled")
+
+    def drop(self, _: threading.Event) -> None:
+        self.told.append("dropped")
 
 
 @pytest.fixture
@@ -118,4 +124,60 @@ def test_a_close_that_fails_says_so_later(brokers: Brokers) -> None:
     brokers.refuse = True
     sink(brokers, closing=closing).close()
     with pytest.raises(SinkError):
+        closing.check()
+
+
+@pytest.fixture
+def producer(monkeypatch: pytest.MonkeyPatch) -> FakeProducer:
+    """Of a sink that sends."""
+    made = FakeProducer()
+    monkeypatch.setattr(sender, "Producer", lambda _: made)
+    return made
+
+
+def sending(stopping: threading.Event | None = None, closing: Closing | None = None) -> Delivery:
+    made = DeliverySink(
+        KafkaOptions("nowhere:1"),
+        most_bytes={"responses": 50_000},
+        sent=Sent(),
+        marked=lambda _: None,
+        stopping=stopping,
+        closing=closing,
+    )
+    return made.build("outputs", 0, 1)
+
+
+def test_outputs_that_brokers_were_away_for_too_long_to_take_are_another_s_to_send(producer: FakeProducer) -> None:
+    producer.fails[b"{}"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
+    to = sending()
+    with pytest.raises(MembershipLost, match=r"^responses:3: a record was not delivered: .*timed out"):
+        to.write_batch([to_send(1), mark(0, 0)])
+
+
+def test_who_is_to_stop_ends_with_an_output_that_expired(producer: FakeProducer) -> None:
+    stopping = threading.Event()
+    stopping.set()
+    producer.fails[b"{}"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
+    with pytest.raises(SinkError, match="timed out"):
+        sending(stopping).write_batch([to_send(1), mark(0, 0)])
+
+
+def test_an_output_that_may_not_be_sent_ends_the_process(producer: FakeProducer) -> None:
+    producer.fails[b"{}"] = [KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)]
+    with pytest.raises(SinkError, match="was not delivered"):
+        sending().write_batch([to_send(1), mark(0, 0)])
+
+
+def test_after_an_output_expired_nothing_is_sent_once_the_sink_is_closed(producer: FakeProducer) -> None:
+    producer.fails[b"{}"] = [KafkaError(KafkaError._MSG_TIMED_OUT)]
+    closing = Closing()
+    to = sending(closing=closing)
+    producer.stuck = True
+    to.write_batch([to_send(1), to_send(2), to_send(3), to_send(4)])
+    producer.acknowledge()
+    producer.stuck, producer.in_flight = False, 1
+    to.close()
+    assert [record.headers["recallflow-source"] for record in producer.log] == [b"queries:0:2"]
+    assert not producer.queue
+    with pytest.raises(MembershipLost):
         closing.check()

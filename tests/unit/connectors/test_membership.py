@@ -347,6 +347,15 @@ def test_who_was_away_for_longer_than_its_session_commits_nothing_more(
     assert consumer.commits == []
 
 
+def test_whoever_is_to_send_sees_that_the_session_is_over_before_the_thread_does(
+    make: Callable[..., Membership], clock: Clock
+) -> None:
+    member = make(0)
+    clock.now_s += SESSION_S + 1
+    with pytest.raises(MembershipLost, match="cut off for longer than a session"):
+        may_send(member, clock)
+
+
 def test_who_is_told_that_all_is_lost_sends_nothing_more_and_waits_for_the_flow(
     make: Callable[..., Membership],
     consumer: FakeConsumer,
