@@ -6,7 +6,9 @@ from typing import Any
 
 from recallflow.errors import UsageError
 
-SESSION_S = 45.0  # of an engine in its deployment's group
+# Of an engine in its deployment's group. Outputs wait for brokers for 2 s less: longer than Kafka needs to elect other
+# leaders when a broker dies (9 s). Who was killed is missed for no longer.
+SESSION_S = 15.0
 SESSION_MIN_S = 6.0  # what a broker accepts by default
 SESSION_MAX_S = 1_800.0  # as its default allows
 

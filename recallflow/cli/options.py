@@ -75,7 +75,7 @@ FLAGS = {
     "run.deployment": Flag(
         "--deployment", "NAME", "whose members share its partitions (default: recallflow-MEMORY_TOPIC)"
     ),
-    "run.session_timeout_s": Flag("--session-timeout-s", "S", "silence after which another may take over", "45"),
+    "run.session_timeout_s": Flag("--session-timeout-s", "S", "silence after which another may take over", "15"),
     "run.own": Flag("--own", "PARTITIONS", "partitions to work on, as 0-7, where the group is not to assign them"),
     "run.instance_id": Flag("--instance-id", "NAME", "partitions are kept for this name while it restarts"),
     "run.standby": Flag("--standby", "N", "members that keep each partition of another warm", "0"),

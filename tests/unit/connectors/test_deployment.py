@@ -14,6 +14,7 @@ from recallflow.connectors.kafka.group import Fenced, Group, Member, Seen
 from recallflow.connectors.kafka.holder import Holder, directory_id
 from recallflow.connectors.kafka.patience import Patience
 from recallflow.errors import DeploymentHeld, DeploymentLost, SinkError
+from recallflow.flows.config import RunSettings
 
 SESSION_S = 45.0
 
@@ -114,6 +115,11 @@ def started(deployment: Deployment) -> Deployment:
 
 def test_an_output_expires_before_the_session_does() -> None:
     assert (outage_s(45.0), outage_s(6.0), outage_s(180.0)) == (40.0, 4.0, 160.0)
+
+
+def test_an_output_waits_longer_than_kafka_takes_to_replace_a_broker_that_died() -> None:
+    elects_within_s = 9.0  # broker.session.timeout.ms
+    assert outage_s(RunSettings().session_timeout_s) > elects_within_s
 
 
 def test_something_is_sent_only_if_it_expires_before_the_session_does(
