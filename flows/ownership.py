@@ -33,7 +33,7 @@ from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
 
 RESTORED_AT_ONCE = 2
-HAND_OVER_S = 60.0  # what is under way for a partition is delivered by then, or is somebody else's to deliver
+LOOK_S = 1.0  # how soon it is seen that the dataflow has ended
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +118,8 @@ class Ownership:
             left.result()
             for number in partitions:
                 if (handed := self._handed.get(number)) is not None:
-                    handed.wait(HAND_OVER_S)
+                    while not (self._over or handed.wait(LOOK_S)):
+                        pass  # whatever is still under way must not come behind what the next owner sends
         known = {number: self._places.pop(number, None) for number in partitions}
         for number in partitions:
             self._handed.pop(number, None)
@@ -292,7 +293,7 @@ class Ownership:
         )
         if self._sent.left(mark.partition, lambda position: self._is_done(place, position)):
             return replace(place, tails=self._tails[mark.partition], at_ms=before.at_ms)
-        return replace(place, tails={}, at_ms=0, clean=True) if mark.last else place
+        return replace(place, tails={}, clean=True) if mark.last else place
 
 
 def committed(place: Place) -> Committed:

@@ -82,7 +82,8 @@ class Place:
 
     def text(self) -> str:
         """As much of it as stands beside a committed offset. Where it is too much, tails are found by their time, and
-        some of what was done ahead of its turn may be done once more, and is then found to be sent."""
+        some of what was done ahead of its turn is done once more: it is no clean place then, and whoever goes on from
+        it finds in the tails that its outputs were sent."""
         for one in (self, replace(self, tails={}), self._least()):
             if len(text := one.encode().decode()) <= TEXT_MOST:
                 return text
@@ -95,7 +96,7 @@ class Place:
             queries = self.queries._replace(ahead=())
         else:
             queries = Reached(still[AHEAD_MOST], 0, tuple(still[:AHEAD_MOST]))
-        return replace(self, queries=queries, tails={})
+        return replace(self, queries=queries, tails={}, clean=False)
 
 
 def _reached(next_offset: int, since_ms: int, still: list[int], ahead: list[int]) -> Reached:

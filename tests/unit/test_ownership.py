@@ -138,6 +138,13 @@ def test_a_partition_that_is_given_up_whole_is_clean() -> None:
     assert life.ownership._handed[0].is_set()
 
 
+def test_a_partition_is_not_given_up_while_anything_of_it_is_under_way() -> None:
+    life = Life(Place(Reached(0), Reached(0), 1, BEGIN), 0, [])
+    life.ownership._handed[0] = slow = Mock(spec=threading.Event, **{"wait.side_effect": [False, False, True]})
+    assert life.ownership.give_up([0]).keys() == {0}
+    assert slow.wait.call_count == 3
+
+
 def test_tails_stay_where_what_was_sent_before_is_still_to_come() -> None:
     """Whoever comes next looks for it as well."""
     life = Life(Place(Reached(0), Reached(0), 1, BEGIN, at_ms=5), 0, [0, 0], {(b"%s:1" % QUERIES.encode(), b"0")})
