@@ -11,7 +11,7 @@ from recallflow.connectors.kafka.messages import Headers
 from recallflow.connectors.kafka.outgoing import Outgoing, headers_bytes
 from recallflow.connectors.kafka.partitions import part_name
 from recallflow.credentials import without_credentials
-from recallflow.errors import InvalidRecord
+from recallflow.errors import FieldProblem, InvalidRecord
 from recallflow.flows.security_settings import AuthSettings
 from recallflow.flows.topics import Topics
 from recallflow.operators.answers import fit
@@ -39,6 +39,11 @@ HEADERS_SHARE = 4  # a refused record's own headers take at most one part in so 
 ToRoute = Routed | Enriched | Derived
 NO_AUTH = AuthSettings()
 UNREADABLE = "a header's name is not UTF-8"
+STEP = "state"
+TOO_LARGE_TO_MOVE = InvalidRecord(
+    "too_large",
+    [FieldProblem("", "lies in another partition than its owner's, and too large to be sent on: key it tenant/user")],
+)
 
 
 class Router:
@@ -62,12 +67,16 @@ class Router:
         self._traced = traced
 
     def fitted(self, output: Output) -> Output:
-        """The output as it will be sent: an answer larger than its topic takes is shortened, and so is a request."""
+        """The output as it will be sent: an answer larger than its topic takes is shortened, and so is a request. A
+        record that no longer fits where it is sent on to, with what is to be said of it, is a dead letter."""
         match output:
             case Answer():
                 return fit.fitted(output, self._room_bytes(output))
             case Requested():
                 return fitted_request(output, self._room_bytes(output))
+            case Moved(record=record):
+                room_bytes = _moved(output).room_bytes(self._most_bytes[record.position.topic])
+                return output if len(record.value) <= room_bytes else DeadLetter(record, 0, TOO_LARGE_TO_MOVE, STEP)
         return output
 
     def route(self, output: ToRoute) -> tuple[str, Outgoing]:

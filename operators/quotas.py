@@ -21,10 +21,11 @@ _SECOND_MS = 1_000
 
 
 class _Second(NamedTuple):
-    """How many records a tenant has in the second that its latest one is of."""
+    """How many records a tenant has in the second that its latest one is of, and that one's offset."""
 
     number: int
     records: int
+    offset: int
 
 
 class Rates:
@@ -64,8 +65,11 @@ class Rates:
             return InvalidRecord("invalid_event", [FieldProblem("", problem)])
         place, number = (record.position.source, item.owner.tenant_id), record.append_ms // _SECOND_MS
         before = self._seconds.get(place)
-        records = before.records if before is not None and before.number == number else 0
-        self._seconds[place] = _Second(number, records + 1)
+        offset = record.position.offset
+        # A log that comes again is counted anew: a partition that is taken is read from its second's first record on.
+        goes_on = before is not None and before.number == number and before.offset < offset
+        records = before.records if before is not None and goes_on else 0
+        self._seconds[place] = _Second(number, records + 1, offset)
         if records < limit:
             return None
         return OverQuota(

@@ -295,9 +295,9 @@ class Membership:
         if not gained:
             return
         self._lease.renew(sent_s)
-        self._coming -= gained
         with self._state:
             self._owned.update({partition: places[partition] for partition in gained})
+        self._coming -= gained  # after that: `expected` names them at any time
         self._assignee.gain({partition: found[partition].committed.text or None for partition in gained})
 
     def _renew(self) -> None:

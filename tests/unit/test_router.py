@@ -19,7 +19,7 @@ from recallflow.flows.router import KEY_BYTES, Router, letter
 from recallflow.flows.security_settings import AuthSettings
 from recallflow.flows.topic_checks import LEAST_BYTES
 from recallflow.flows.topics import Topics
-from recallflow.outputs import Answer, DeadLetter, Derived, Enriched, Receipted, Requested, Verdict
+from recallflow.outputs import Answer, DeadLetter, Derived, Enriched, Moved, Output, Receipted, Requested, Verdict
 from recallflow.parsing import parse_control
 from recallflow.records import Position, Record
 from recallflow.responses import Receipt, Response
@@ -50,6 +50,21 @@ def test_a_verdict_goes_where_operators_decisions_come_from() -> None:
     assert (outgoing.key, outgoing.source, outgoing.number) == (b"acme/gate.verdict/3", "query.events:0:7", 2)
     assert outgoing.value is not None
     assert parse_control(outgoing.value) == event
+
+
+def test_a_record_that_is_too_large_to_be_sent_on_is_a_dead_letter() -> None:
+    """Nothing else could stand in for it, and it would be gone with a line in the log."""
+    most_bytes, at = 2 * LEAST_BYTES, Position(TOPICS.memory, 1, 7)
+    made = Router(TOPICS, lambda *_: 1, dict.fromkeys((TOPICS.memory, TOPICS.dead_letters), most_bytes))
+    became: list[type[Output]] = []
+    for size in range(most_bytes - 400, most_bytes):
+        record = Record(at, b"x" * size, 5, None, headers=(("own", b"1"),))
+        output = made.fitted(Moved(record, b"acme/ann", 0))
+        became.append(type(output))
+        assert isinstance(output, Moved | DeadLetter)
+        assert size_bytes(made.route(output)[1]) <= most_bytes
+    assert became == sorted(became, key=[Moved, DeadLetter].index)
+    assert (became[0], became[-1]) == (Moved, DeadLetter)
 
 
 def test_a_verdict_is_signed_and_an_event_is_sent_with_our_key() -> None:

@@ -54,6 +54,14 @@ def test_of_a_second_so_many_are_taken_of_each_tenant_and_partition() -> None:
     assert refused(judged(rates, elsewhere)) == []
 
 
+def test_a_second_that_is_read_again_is_counted_anew() -> None:
+    """Whoever kept a partition warm has counted some of its last second, and counts it whole once it is its own."""
+    rates = Rates(limited((0, "acme", EVENTS_PER_S, 4)), QUERIES, STAMPED)
+    log = [record(n, 10_000 + n) for n in range(6)]
+    assert refused(judged(rates, *log[:3])) == []
+    assert refused(judged(rates, *log)) == [4, 5]
+
+
 def test_a_refusal_names_the_quota_and_a_query_gets_an_answer() -> None:
     decided = limited((0, "acme", EVENTS_PER_S, 0), (0, "acme", QUERIES_PER_S, 0))
     event, query = judged(Rates(decided, QUERIES, STAMPED), record(0, 10_000), record(0, 10_000, topic=QUERIES))
