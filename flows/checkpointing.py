@@ -24,6 +24,8 @@ LOOK_S = 1.0
 
 _log = logging.getLogger(__name__)
 
+Restore = Callable[[int, Callable[[], bool]], None]  # of a partition, if that is still wanted at its turn
+
 
 class Checkpoints:
     """Of one member's state directory."""
@@ -48,6 +50,7 @@ class Checkpoints:
         self._kept: dict[int, int] = {}  # partition → what of its own log was applied when it was kept
         self._due_s: dict[int, float] = {}
         self._stopping = threading.Event()
+        self._restoring = [threading.Lock() for _ in range(directory.fingerprint.partitions)]
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -60,35 +63,54 @@ class Checkpoints:
             self._stopping.set()
             thread.join()
 
-    def restore(self, number: int) -> None:
-        """Puts the newest checkpoint of a partition, which is not open, in the place of its folder, where that lacks
-        much. What cannot be fetched is warned of: the log has it all."""
-        source = f"{self._topic}:{number}"
-        applied = self._directory.partition(number).applied.get(source, -1)
-        try:
-            newest = self._store.newest(number)
-            if newest is None or newest.about.offset <= applied + (FAR_BEHIND if applied >= 0 else 0):
+    def restore(self, number: int, wanted: Callable[[], bool]) -> None:
+        """Puts the newest checkpoint of a partition, which nobody works on, in the place of its folder, where that
+        lacks much. What cannot be fetched is warned of: the log has it all. One at a time restores a partition;
+        `wanted`: whether it is still to be done when its turn comes."""
+        with self._restoring[number]:
+            if not wanted():
                 return
-            began_s = time.monotonic()
-            folder = arriving_folder(self._directory.path, number)
-            found = self._store.fetch_newest(number, folder)
-            if found is None:
-                return
-            if found.about.fingerprint != asdict(self._directory.fingerprint):
-                shutil.rmtree(folder, ignore_errors=True)
-                _log.warning(
-                    "%s: partition %d was kept with other settings, and is read anew", self._store.shown, number
-                )
-                return
-            self._directory.replace_folder(number, folder)
-        except (CheckpointError, StorageError) as error:
-            _log.warning("partition %d is not taken from a checkpoint: %s", number, error)
+            try:
+                self._restore(number)
+            except (CheckpointError, StorageError) as error:
+                _log.warning("partition %d is not taken from a checkpoint: %s", number, error)
+
+    def _restore(self, number: int) -> None:
+        applied = self._directory.partition(number).applied.get(self._source(number), -1)
+        newest = self._store.newest(number)
+        if newest is None or newest.about.offset <= applied + (FAR_BEHIND if applied >= 0 else 0):
             return
+        self._check(number, newest.about, applied)
+        began_s = time.monotonic()
+        folder = arriving_folder(self._directory.path, number)
+        found = self._store.fetch_newest(number, folder)
+        if found is None:
+            return
+        try:
+            self._check(number, found.about, applied)  # it may be an older one, where the newest was not whole
+        except CheckpointError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self._directory.replace_folder(number, folder)
         took_s = time.monotonic() - began_s
         _log.info(
             "partition %d comes from a checkpoint of %d bytes in %.1f s, applied up to offset %d",
             number, found.size, took_s, found.about.offset,
         )  # fmt: skip
+
+    def _check(self, number: int, about: About, applied: int) -> None:
+        """Raises CheckpointError where a checkpoint is not one of this partition, or holds less than its folder."""
+        if about.source != self._source(number):
+            raise CheckpointError(
+                f"{self._store.shown} holds those of {about.source}: each topic wants a --checkpoint-to of its own"
+            )
+        if about.fingerprint != asdict(self._directory.fingerprint):
+            raise CheckpointError(f"{self._store.shown}: it was kept with other settings")
+        if about.offset <= applied:
+            raise CheckpointError(f"{self._store.shown}: the newest that is whole holds less than is here")
+
+    def _source(self, number: int) -> str:
+        return f"{self._topic}:{number}"
 
     def _run(self) -> None:
         while not self._stopping.wait(LOOK_S):
@@ -100,31 +122,30 @@ class Checkpoints:
                     self._due_s[number] = time.monotonic() + self._every_s
 
     def _keep(self, number: int) -> None:
-        source = f"{self._topic}:{number}"
-        applied = self._directory.partition(number).applied.get(source, -1)
+        applied = self._directory.partition(number).applied.get(self._source(number), -1)
         if applied < 0 or applied == self._kept.get(number):
             return
         try:
-            saved = self._keeper.keep(number, lambda folder: self._copied(number, source, folder))
+            saved = self._keeper.keep(number, lambda folder: self._copied(number, folder))
         except (CheckpointError, StorageError) as error:  # also where it was closed meanwhile
             _log.warning("no checkpoint of partition %d was kept: %s", number, error)
             return
         self._kept[number] = saved.manifest.about.offset
         _log.info("a checkpoint of partition %d is kept: %d bytes sent", number, saved.sent_bytes)
 
-    def _copied(self, number: int, source: str, folder: Path) -> About:
+    def _copied(self, number: int, folder: Path) -> About:
         """Makes a folder of what is committed, clean of what was erased, and says what it is of: at least so much is
         applied in it."""
         partition = self._directory.partition(number)
         partition.clean()
         partition.sync()
-        applied = dict(partition.applied)
+        applied = partition.committed_positions()
         copy_partition(partition, folder)
         return About(
             state_format=keys.FORMAT_VERSION,
             partition=number,
             partitions=self._directory.fingerprint.partitions,
-            source=source,
+            source=self._source(number),
             applied=applied,
             deployment=self._deployment,
             run_id=self._run_id,

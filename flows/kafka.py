@@ -30,7 +30,7 @@ from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
 from recallflow.embedder import Embedder
 from recallflow.errors import MembershipLost, UsageError
-from recallflow.flows.checkpointing import Checkpoints
+from recallflow.flows.checkpointing import Checkpoints, Restore
 from recallflow.flows.config import Config
 from recallflow.flows.dataflow import run_dataflow
 from recallflow.flows.deployed import deployed
@@ -230,6 +230,7 @@ class KafkaFlow:
                 lambda: membership.member_id,
                 self.chosen.standby,
                 restore=restore,
+                expected=lambda: membership.expected,
             )
             stack.enter_context(standby.running())
         unstamped = [topic for topic in inputs if topic not in stamped]
@@ -267,9 +268,7 @@ class KafkaFlow:
         )
         return running, sink, membership, ownership
 
-    def _restore(
-        self, stack: ExitStack, directory: StateDirectory, source: OwnedSource
-    ) -> Callable[[int], None] | None:
+    def _restore(self, stack: ExitStack, directory: StateDirectory, source: OwnedSource) -> Restore | None:
         """What gives a partition the folder of its newest checkpoint, where checkpoints are kept, as they are from now
         on."""
         if (url := self.chosen.checkpoint_to) is None:

@@ -26,6 +26,7 @@ from recallflow.connectors.kafka.tails import Ends, earliest, read_tails
 from recallflow.connectors.kafka.topic_reader import TopicReader
 from recallflow.connectors.kafka.turns import Turns
 from recallflow.errors import OutputsGone, SourceError
+from recallflow.flows.checkpointing import Restore
 from recallflow.flows.first_places import first_places
 from recallflow.flows.topics import Topics
 from recallflow.outputs import Marked
@@ -51,16 +52,16 @@ class Ownership:
         ends: Ends,
         commit: Callable[[Mapping[int, Committed]], None],
         *,
-        restore: Callable[[int], None] | None,
+        restore: Restore | None,
         writer: str,
         counts: Callable[[], bool] = lambda: False,
         give_up_unanswered: bool = False,
         accept_repeats: bool = False,
     ) -> None:
-        """`commit`: has the group keep places. `restore`: gives a partition a folder from elsewhere, which may take
-        long; None where there is no elsewhere. `writer`: who we are, in places. `counts`: whether somebody counts the
-        records of a second. `give_up_unanswered`: queries that are gone from their topic are done without.
-        `accept_repeats`: outputs may come twice where those before are gone."""
+        """`commit`: has the group keep places. `restore`: gives a partition a folder from elsewhere, if that is still
+        wanted at its turn, which may take long; None where there is no elsewhere. `writer`: who we are, in places.
+        `counts`: whether somebody counts the records of a second. `give_up_unanswered`: queries that are gone from
+        their topic are done without. `accept_repeats`: outputs may come twice where those before are gone."""
         self._options, self._topics, self._directory = options, topics, directory
         self._source, self._sent, self._ends, self._commit = source, sent, ends, commit
         self._writer, self._counts = writer, counts
@@ -131,9 +132,10 @@ class Ownership:
         except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
             self._error = error
 
-    def _fetch(self, number: int, text: str | None, sign: object, restore: Callable[[int], None]) -> None:
+    def _fetch(self, number: int, text: str | None, sign: object, restore: Restore) -> None:
+        # The folder of a partition that is kept warm is at work.
+        restore(number, lambda: self._coming.get(number) is sign and number not in self._source.kept_warm())
         if self._coming.get(number) is sign:
-            restore(number)
             self._moving.submit(self._keeping_failures, self._take, {number: text}, {number: sign})
 
     def _take(self, texts: dict[int, str | None], signs: dict[int, object]) -> None:

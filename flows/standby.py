@@ -20,6 +20,7 @@ from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import RecallflowError
+from recallflow.flows.checkpointing import Restore
 from recallflow.state.directory import StateDirectory
 
 LOOK_S = 1.0
@@ -41,12 +42,14 @@ class Standby:
         member_id: Callable[[], str | None],
         count: int,
         *,
-        restore: Callable[[int], None] | None = None,
+        restore: Restore | None = None,
+        expected: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
-        """`name`: of the group. `member_id`: how it knows us. `restore`: gives a partition a folder from elsewhere."""
+        """`name`: of the group. `member_id`: how it knows us. `restore`: gives a partition a folder from elsewhere.
+        `expected`: what is ours, or about to be: others see to those folders."""
         self._options, self._name, self._topic = options, name, memory_topic
         self._directory, self._source, self._member_id, self._count = directory, source, member_id, count
-        self._restore = restore
+        self._restore, self._expected = restore, expected
         self._admin = AdminClient(options.admin())
         self._stopping = threading.Event()
 
@@ -96,7 +99,7 @@ class Standby:
             self._source.allow(number, limit)
             return
         if self._restore is not None:
-            self._restore(number)
+            self._restore(number, lambda: number not in self._expected())
         applied = self._directory.partition(number).applied.get(f"{self._topic}:{number}", -1)
         low, high = reader.span(self._topic, number)
         if applied + 1 < low:

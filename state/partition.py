@@ -55,7 +55,7 @@ class Partition:
         self._moved: set[str] = set()
         self._counted = False  # since the last commit
         self._check_format(path)
-        self.applied = self._read_applied()
+        self.applied = self.committed_positions()
         self.counts = self._read_counts(path)
         self.place = self.get(keys.PLACE)  # how far whoever reads the log was; not its own affair
         unclean = self.scan_stored(keys.UNCLEANED, keys.after(keys.UNCLEANED))
@@ -67,6 +67,11 @@ class Partition:
     def is_applied(self, position: Position) -> bool:
         """Whether the event at this position was applied before, in this run or an earlier one."""
         return position.offset <= self.applied.get(position.source, -1)
+
+    def committed_positions(self) -> dict[str, int]:
+        """What is applied and committed, by source. Any thread may ask."""
+        stored = self.scan_committed(keys.APPLIED)
+        return {key[len(keys.APPLIED) :].decode(): int(offset) for key, offset in stored}
 
     # ------------------------------------------------------------------ one event's effects
 
@@ -338,10 +343,6 @@ class Partition:
                 f"{path} cannot be opened with the key of its state directory: it is another directory's, or damaged; "
                 "put the folders back in place, or restore a checkpoint"
             ) from None
-
-    def _read_applied(self) -> dict[str, int]:
-        stored = self.scan(keys.APPLIED)
-        return {key[len(keys.APPLIED) :].decode(): int(offset) for key, offset in stored}
 
     def __enter__(self) -> Self:
         return self

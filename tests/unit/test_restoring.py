@@ -1,0 +1,133 @@
+"""What takes the place of a partition's folder: a checkpoint that holds more of the same log, while nobody works on
+it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from recallflow.connectors.checkpoints.store import CheckpointStore
+from recallflow.flows.checkpointing import FAR_BEHIND, Checkpoints
+from recallflow.flows.settings import Settings
+from recallflow.records import Position
+from recallflow.state.directory import StateDirectory
+from tests.unit.operators.harness import HASHING
+
+TOPIC = "memory.events"
+SETTINGS = Settings(partitions=4)
+Made = Callable[..., "Kept"]
+
+
+class Kept:
+    """A state directory of which checkpoints are kept."""
+
+    def __init__(self, directory: StateDirectory, store: Path, topic: str) -> None:
+        self.directory, self._topic = directory, topic
+        self.store = CheckpointStore.open(store.as_uri())
+        self.checkpoints = Checkpoints(self.store, directory, topic, "d", every_s=1, keep=3, owned=frozenset)
+
+    def apply(self, offset: int) -> None:
+        self.stage(offset)
+        self.directory.partition(2).commit()
+
+    def stage(self, offset: int) -> None:
+        self.directory.partition(2).stage({b"k": b"%d" % offset}, Position(self._topic, 2, offset))
+
+    def keep(self) -> None:
+        self.checkpoints._keep(2)
+
+    def restored(self, wanted: bool = True) -> int:
+        """What is applied after a restore was tried."""
+        self.checkpoints.restore(2, lambda: wanted)
+        return self.directory.partition(2).applied.get(f"{self._topic}:2", -1)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Made]:
+    with ExitStack() as stack:
+
+        def make(name: str, topic: str = TOPIC) -> Kept:
+            fingerprint = SETTINGS.fingerprint(HASHING)
+            directory = StateDirectory.open(tmp_path / name, fingerprint, SETTINGS.cache_bytes)
+            return Kept(stack.enter_context(directory), tmp_path / "store", topic)
+
+        yield make
+
+
+def test_a_folder_far_behind_is_replaced_if_that_is_still_wanted(made: Made) -> None:
+    one, other = made("one"), made("other")
+    one.apply(FAR_BEHIND + 7)
+    one.keep()
+    other.apply(6)
+    assert other.restored(wanted=False) == 6
+    assert other.restored() == FAR_BEHIND + 7
+    assert other.directory.partition(2).get(b"k") == b"%d" % (FAR_BEHIND + 7)
+
+
+def test_a_folder_is_never_replaced_by_one_that_holds_less(
+    made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The newest checkpoint is damaged, so an older one is fetched; the log may not reach back to it."""
+    one, other = made("one"), made("other")
+    one.apply(10)
+    one.keep()
+    before = {*tmp_path.glob("store/p002/objects/*")}
+    one.apply(3 * FAR_BEHIND)
+    one.keep()
+    for added in {*tmp_path.glob("store/p002/objects/*")} - before:
+        added.write_bytes(bytes(added.stat().st_size))
+    other.apply(1_000)
+    assert other.restored() == 1_000
+    assert "holds less than is here" in caplog.text
+    assert made("empty").restored() == 10
+
+
+def test_a_checkpoint_of_another_topic_is_nobodys(made: Made, caplog: pytest.LogCaptureFixture) -> None:
+    one = made("one", topic="staging.events")
+    one.apply(3 * FAR_BEHIND)
+    one.keep()
+    assert made("other").restored() == -1
+    assert "each topic wants a --checkpoint-to of its own" in caplog.text
+
+
+def test_a_checkpoint_says_no_more_than_it_holds(made: Made) -> None:
+    """The dataflow goes on while a copy is made: what it has staged is not committed."""
+    one = made("one")
+    one.apply(5)
+    one.stage(6)
+    one.keep()
+    newest = one.store.newest(2)
+    assert newest is not None
+    assert newest.about.offset == 5
+
+
+def test_one_at_a_time_restores_a_partition(made: Made) -> None:
+    """Whoever comes second finds out only then whether it is still to be done: the dataflow may have the folder."""
+    one, other = made("one"), made("other")
+    one.apply(7)
+    one.keep()
+    first, second = threading.Event(), threading.Event()
+    asked = list[str]()
+
+    def slow() -> bool:
+        first.set()
+        second.wait(0.2)  # never set while the first restores
+        asked.append("first")
+        return True
+
+    def late() -> bool:
+        second.set()
+        asked.append("second")
+        return False
+
+    threads = [threading.Thread(target=other.checkpoints.restore, args=(2, slow))]
+    threads[0].start()
+    first.wait()
+    threads.append(threading.Thread(target=other.checkpoints.restore, args=(2, late)))
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert asked == ["first", "second"]
+    assert other.restored(wanted=False) == 7
