@@ -103,9 +103,7 @@ class Site:
         counts = {topic: 2 if word in CO_PARTITIONED else 1 for word, topic in self._topics.items()}
         broker.create_topics(counts)
         self._servers, self._folder, self._llm = broker.bootstrap_servers, folder, llm
-        self._producer = Producer(
-            {"bootstrap.servers": self._servers, "linger.ms": 5, "partitioner": "murmur2_random"}
-        )
+        self._producer = Producer({"bootstrap.servers": self._servers, "linger.ms": 5, "partitioner": "murmur2_random"})
         self.targets = dict(zip(JOBS, free_ports(None, len(JOBS) - 1), strict=True))
         self.api_key = ""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
