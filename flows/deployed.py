@@ -21,12 +21,19 @@ def deployed(options: KafkaOptions, name: str, topics: Topics) -> int:
                 f"{topics.memory} has {memory} partitions and {topics.queries} {queries}: a user's memories and "
                 "queries are read by one process, so give both as many (kafka-topics.sh --alter --partitions)"
             )
-        wanted = [TopicPartition(topics.memory, number) for number in range(memory)]
-        kept = reader.ask(lambda: reader.consumer.committed(wanted, timeout=ASK_S))
-        texts = [one.metadata for one in kept if one.offset >= 0 and one.metadata]
-        if not texts:
+        kept = kept_partitions(reader, topics.memory, memory)
+        if kept is None:
             _check_memories(reader, topics.memory)
-    return Place.decode(texts[0]).partitions if texts else memory
+    return memory if kept is None else kept
+
+
+def kept_partitions(reader: TopicReader, topic: str, count: int) -> int | None:
+    """How many partitions the state of the reader's group has, by what stands beside its offsets; None where nothing
+    does."""
+    wanted = [TopicPartition(topic, number) for number in range(count)]
+    kept = reader.ask(lambda: reader.consumer.committed(wanted, timeout=ASK_S))
+    texts = [one.metadata for one in kept if one.offset >= 0 and one.metadata]
+    return Place.decode(texts[0]).partitions if texts else None
 
 
 def _check_memories(reader: TopicReader, topic: str) -> None:

@@ -4,6 +4,9 @@ The memory topic is read as an engine with that model would read it, into a stat
 afterwards. So what counts are the texts that stand now: changed, forgotten and erased ones cost nothing, and a vector
 that the topic has of this model and this text is not computed again. What it takes in memory is what an engine takes,
 however long the log; on disk, what its state does.
+
+A record that lies elsewhere than in its owner's partition counts where an engine has sent it. Until then a vector would
+stand before what it is of, and an engine would pass it over.
 """
 
 import asyncio
@@ -29,7 +32,9 @@ from recallflow.embedder import Embedder, Matrix, TokenCounter
 from recallflow.enrichment import content_hash, text_to_embed
 from recallflow.errors import EmbedderError, ModelError, RecallflowError
 from recallflow.flows.config import Config
+from recallflow.flows.deployed import kept_partitions
 from recallflow.flows.encryption import open_at_rest
+from recallflow.flows.serving import deployment_name
 from recallflow.flows.topic_checks import stamped_by_log
 from recallflow.flows.trust import known_secrets, trust_of
 from recallflow.llm import ONE_TO_BLAME, EmbeddingService
@@ -43,6 +48,7 @@ from recallflow.operators.quotas import Rates
 from recallflow.operators.rules import Rules
 from recallflow.operators.snapshot import by_partition, partition_hashed
 from recallflow.owner import Owner
+from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.logical import owners
@@ -73,12 +79,13 @@ class Text(NamedTuple):
 @dataclass
 class Cost:
     """What vectors cost. `refused`: events that an engine with this model would refuse, as they bring vectors of
-    another size."""
+    another size. `astray`: records that no engine has sent to their owners' partitions yet."""
 
     texts: int = 0
     characters: int = 0
     tokens: int = 0
     refused: int = 0
+    astray: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,13 +94,18 @@ class Standing:
 
     directory: StateDirectory
     refused: int
+    astray: int
 
     @classmethod
     @contextlib.contextmanager
     def read(cls, config: Config, embedder: Embedder, total: Progress, progress: Progress) -> Iterator[Self]:
         """`total`: is told how many records there are. Raises SourceError."""
-        settings = config.engine
+        topic = config.topics.memory
         with contextlib.ExitStack() as stack:
+            with TopicReader(config.kafka, {"group.id": deployment_name(config, topic)}) as reader:
+                spans = reader.spans([topic])
+                kept = kept_partitions(reader, topic, len(spans))
+            settings = replace(config.engine, partitions=len(spans) if kept is None else kept)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-reembed-")))
             fingerprint, at_rest = settings.fingerprint(embedder), open_at_rest(config.encryption)
             opened = StateDirectory.open(folder / "state", fingerprint, settings.cache_bytes, at_rest=at_rest)
@@ -104,16 +116,14 @@ class Standing:
             rules = replace(settings.rules(embedder, decisions=decisions), skips=config.skips)
             authoriser = Authoriser(decisions, trust_of(config.auth, known_secrets(config.auth)))
             authoriser.warn()
-            stamped = stamped_by_log(config.kafka, [config.topics.memory])
+            stamped = stamped_by_log(config.kafka, [topic])
             rates = Rates(decisions, config.topics.queries, stamped)
             replay = _Replay(directory, embedder, rules, lambda item: rates.judge(authoriser.authorise(item)))
-            with TopicReader(config.kafka) as reader:
-                spans = reader.spans([config.topics.memory])
             total(sum(high - low for low, high in spans.values()))
             for messages in _batches(_merged(config.kafka, spans)):
                 replay.apply(messages)
                 progress(len(messages))
-            yield cls(directory, replay.refused["wrong_dimension"])
+            yield cls(directory, replay.refused["wrong_dimension"], len(replay.astray))
 
     def missing(self) -> Iterator[Text]:
         """The texts without a vector of the model."""
@@ -123,7 +133,7 @@ class Standing:
 
     def cost(self, counter: TokenCounter) -> Cost:
         """What the missing vectors cost."""
-        found = Cost(refused=self.refused)
+        found = Cost(refused=self.refused, astray=self.astray)
         for text in self.missing():
             found.texts += 1
             found.characters += len(text.shown)
@@ -161,6 +171,7 @@ class _Replay:
         self, directory: StateDirectory, embedder: Embedder, rules: Rules, judge: Callable[[Decoded], Item]
     ) -> None:
         self.refused: Counter[str] = Counter()
+        self.astray: set[Position] = set()  # of records that lie elsewhere than at home, and were not sent there yet
         self._judge = judge
         self._partition_of = partial(partition_hashed, partitions=directory.fingerprint.partitions)
         self._embedder = embedder
@@ -169,9 +180,15 @@ class _Replay:
         self._logics: dict[str, PartitionLogic] = {}
 
     def apply(self, messages: Sequence[Any]) -> None:
-        decoded = (decode(record_of(message), self._skips) for message in messages)
-        # One that lies elsewhere stands in its home as well, to which an engine sent it.
-        home = [item for item in decoded if isinstance(item, Refused) or self._is_home(item)]
+        """Applies what lies where it belongs."""
+        home: list[Decoded] = []
+        for message in messages:
+            item = decode(record_of(message), self._skips)
+            if isinstance(item, Refused) or self._is_home(item):
+                home.append(item)
+                self.astray.discard(item.record.known_as)
+            else:
+                self.astray.add(item.record.position)
         items = prepare(self._embedder, [self._judge(item) for item in home])
         self.refused.update(item.error.code for item in items if isinstance(item, Refused))
         for key, batch in by_partition([item for item in items if isinstance(item, Write)], self._partition_of):

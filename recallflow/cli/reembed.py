@@ -93,6 +93,11 @@ def _cost_line(cost: "Cost", model: str, counter: "TokenCounter", price: float |
         found += f", {cost.tokens / 1_000_000 * price:,.4f} at {price:g} per million"
     if cost.refused:
         found += f"\n{cost.refused:,} events bring vectors of another size: an engine with {model} will refuse them"
+    if cost.astray:
+        found += (
+            f"\n{cost.astray:,} records lie in other partitions than their users': they count once an engine "
+            "(recallflow run) has sent them there"
+        )
     return found
 
 

@@ -36,7 +36,7 @@ def reembed(broker: Cluster, memory: str, topics: Names, llm_server: LlmServer) 
 
 
 def produce(broker: Cluster, topic: str, *events: dict[str, Any]) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
     for event in events:
         owner = {"tenant_id": "acme", "user_id": "ann"} | event
         producer.produce(topic, orjson.dumps(owner), f"{owner['tenant_id']}/{owner['user_id']}")
