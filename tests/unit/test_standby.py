@@ -18,6 +18,7 @@ from recallflow.flows.standby import NEVER, Standby, warm_at
 
 SHARES = st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(0, 4), min_size=1, max_size=6)
 LOG_BEGINS, LOG_ENDS = 3, 90
+OTHERS = 7  # a partition of another topic
 
 
 @given(SHARES, st.integers(1, 3))
@@ -67,7 +68,10 @@ class Member:
             SimpleNamespace(
                 member_id=name,
                 assignment=SimpleNamespace(
-                    topic_partitions=[TopicPartition("other", 7), *(TopicPartition("log", number) for number in has)]
+                    topic_partitions=[
+                        TopicPartition("other", OTHERS),
+                        *(TopicPartition("log", number) for number in has),
+                    ]
                 ),
             )
             for name, has in assigned.items()
@@ -93,7 +97,7 @@ class Member:
 
 def test_a_partition_is_followed_from_its_folder_on_to_where_its_owner_is() -> None:
     member = Member(a=(1, 2), me=(0,))
-    member.applied, member.committed = {1: 40}, {1: 50}  # of 2 its owner has said nothing yet
+    member.applied, member.committed = {1: 40}, {1: 50, OTHERS: 50}  # of 2 its owner has said nothing yet
     ((name, (number, lane), _),) = member.look()
     assert (name, number, member.restored) == ("warm", 1, [1])
     assert (lane.source, lane.next_offset, lane.limit, lane.answered_from) == ("log:1", 41, 50, NEVER)

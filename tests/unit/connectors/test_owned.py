@@ -211,3 +211,47 @@ def test_a_partition_that_is_kept_warm_is_given_up_to_where_its_owner_is(kafka: 
     member.source.cool(1)
     assert member.batch() == [Mark(1, NOT_OURS, last=True)]
     assert (member.source.kept_warm(), member.source.given(1, NOT_OURS)) == (frozenset(), None)
+
+
+def test_what_was_kept_warm_goes_on_open_when_it_becomes_ours(kafka: FakeKafka, member: Member) -> None:
+    """And is followed no more, nor closed by who gives it up as another's."""
+    fill(kafka, MEMORIES, 1, "a b c")
+    warm = lane_at(MEMORIES, 1, Reached(0), 3)
+    warm.limit, warm.answered_from = 2, 2**63 - 1
+    member.source.warm(1, warm)
+    member.records(2)
+    member.own(1, Reached(2))
+    member.source.cool(1)
+    member.source.warm(1, lane_at(MEMORIES, 1, Reached(0), 3))
+    found = member.records(1)
+    assert (signals(found), values(found), found[0].silent) == ([], ["c"], False)
+    assert (member.source.kept_warm(), member.source.partitions()) == (frozenset(), frozenset({1}))
+    fill(kafka, MEMORIES, 1, "d")
+    assert values(member.records(1)) == ["d"]  # once, of two that would read it
+    assert [lane for one in member.source.readers() for lane in one.lanes.values() if lane is warm] == []
+
+
+def test_what_is_ours_comes_before_what_is_kept_warm(kafka: FakeKafka, member: Member) -> None:
+    warm = lane_at(MEMORIES, 1, Reached(0), 1)
+    member.source.warm(1, warm)
+    mine, _ = member.own(0)
+    assert member.batch() == [Open(1), Open(0)]
+    fill(kafka, MEMORIES, 1, "theirs")
+    fill(kafka, MEMORIES, 0, "ours ours")
+    kafka.await_(lambda: warm.held() == 1 and mine.held() == 2)
+    assert values(member.records(3)) == ["ours", "ours", "theirs"]
+
+
+def test_nothing_is_allowed_of_what_is_not_kept_warm_any_more(kafka: FakeKafka, member: Member) -> None:
+    """The coordinator was asked a moment before."""
+    fill(kafka, MEMORIES, 1, "a b")
+    lane = lane_at(MEMORIES, 1, Reached(0), 2)
+    lane.limit = 1
+    member.source.warm(1, lane)
+    member.source.warm(1, lane_at(MEMORIES, 1, Reached(0), 2))  # is so already
+    member.records(1)
+    member.source.cool(1)
+    member.source.cool(1)
+    assert member.batch() == [Mark(1, NOT_OURS, last=True)]
+    member.source.allow(1, 2)
+    assert (lane.limit, member.batch()) == (1, [])
