@@ -145,6 +145,7 @@ class FakeConsumer:
         with self._kafka.changed:
             self.given = self.given or {}
             for part in parts:
+                assert (part.topic, part.partition) not in self.given  # librdkafka refuses it
                 messages = self._kafka.topics[part.topic][part.partition].messages
                 self.given[part.topic, part.partition] = sum(message.at < part.offset for message in messages)
 
