@@ -3,16 +3,20 @@
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
 
 from benchmarks.broker import Broker
+from tests.kafka.harness import until
 from tests.pages import environment, readme, run, running
 
 TOLD = "localhost:9092"
 
 
-def test_five_commands_end_with_an_answer_and_python_finds_its_own(tmp_path: Path) -> None:
+def test_five_commands_end_with_an_answer_and_two_more_spread_the_work(tmp_path: Path) -> None:
     """On a broker of its own, as the topics have the names that everybody's have."""
-    (block,), (script,) = readme("sh kafka"), readme("python kafka")
+    (block,), (more,), (script,) = readme("sh kafka"), readme("sh members"), readme("python kafka")
     with Broker() as broker:
         servers = broker.bootstrap_servers
         topics, engine, remember, ask, tail = block.replace(TOLD, servers).splitlines()
@@ -22,7 +26,28 @@ def test_five_commands_end_with_an_answer_and_python_finds_its_own(tmp_path: Pat
             run("sh", remember, tmp_path)
             assert "My sister Ana is allergic to walnuts" in run("sh", ask, tmp_path)
             assert "walnuts" in first_line(tail, tmp_path)
-            assert "I moved from Leeds to Porto in March" in run("python", script.replace(TOLD, servers), tmp_path)
+            second, third = more.replace(TOLD, servers).splitlines()
+            before = owned(servers)
+            with running(second, tmp_path, servers), running(third, tmp_path, servers):
+                until(lambda: spread(owned(servers), before))
+                for folder in ("second", "third"):
+                    until(lambda folder=folder: [*(tmp_path / folder).glob("p0*")] != [])
+                assert "My sister Ana is allergic to walnuts" in run("sh", ask, tmp_path)
+                assert "I moved from Leeds to Porto in March" in run("python", script.replace(TOLD, servers), tmp_path)
+
+
+def owned(servers: str) -> dict[str, set[int]]:
+    """Each member of the deployment, by how the brokers know it → its partitions."""
+    admin: Any = AdminClient({"bootstrap.servers": servers})
+    (group,) = admin.describe_consumer_groups(["recallflow-memory.events"]).values()
+    members = group.result().members
+    return {one.member_id: {part.partition for part in one.assignment.topic_partitions} for one in members}
+
+
+def spread(now: dict[str, set[int]], before: dict[str, set[int]]) -> bool:
+    """Two more members than before; each has partitions, and no two have the same."""
+    numbers = [number for mine in now.values() for number in mine]
+    return len(now) == len(before) + 2 and all(now.values()) and sorted(numbers) == [*range(16)]
 
 
 def first_line(command: str, folder: Path) -> str:

@@ -11,6 +11,7 @@ RUN_BY = {
     "bash": "unit",
     "python": "unit",
     "sh kafka": "kafka",
+    "sh members": "kafka",
     "python kafka": "kafka",
     "sh gateway": "gateway",
     "sh uv": "release",
