@@ -30,8 +30,7 @@ def test_five_commands_end_with_an_answer_and_two_more_spread_the_work(tmp_path:
             before = owned(servers)
             with running(second, tmp_path, servers), running(third, tmp_path, servers):
                 until(lambda: spread(owned(servers), before))
-                for folder in ("second", "third"):
-                    until(lambda folder=folder: [*(tmp_path / folder).glob("p0*")] != [])
+                until(lambda: all([*(tmp_path / folder).glob("p0*")] for folder in ("second", "third")))
                 assert "My sister Ana is allergic to walnuts" in run("sh", ask, tmp_path)
                 assert "I moved from Leeds to Porto in March" in run("python", script.replace(TOLD, servers), tmp_path)
 
