@@ -32,8 +32,8 @@ def kept_partitions(reader: TopicReader, topic: str, count: int) -> int | None:
     does."""
     wanted = [TopicPartition(topic, number) for number in range(count)]
     kept = reader.ask(lambda: reader.consumer.committed(wanted, timeout=ASK_S))
-    texts = [one.metadata for one in kept if one.offset >= 0 and one.metadata]
-    return Place.decode(texts[0]).partitions if texts else None
+    places = (Place.found(one.metadata) for one in kept)
+    return next((place.partitions for place in places if place is not None), None)
 
 
 def _check_memories(reader: TopicReader, topic: str) -> None:

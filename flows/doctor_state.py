@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from recallflow.embedder import Embedder
-from recallflow.errors import RecallflowError
+from recallflow.errors import RecallflowError, StateFormatError
 from recallflow.flows.config import Config
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.finding import Finding, fail, ok, warn
@@ -22,6 +22,7 @@ FREE_LEAST_BYTES, FREE_GOOD_BYTES = 128 * 1024 * 1024, 2 * 1024 * 1024 * 1024
 FREE_GOOD_SHARE = 0.1
 COPIED_MOST_BYTES = 1024 * 1024 * 1024  # of a recovery store, which is read as a copy
 OTHER_DIRECTORY = "give settings and master key that it was made with, or another directory (--state-dir)"
+NEW_DIRECTORY = "keep it until recallflow run has filled another one (--state-dir) from the log"
 RESTORE = "restore a checkpoint (recallflow state restore)"
 
 
@@ -35,7 +36,11 @@ def state_findings(config: Config, embedder: Embedder | None) -> Iterator[Findin
     if not path.exists():
         yield _to_be_made(path)
         return
-    yield from _tried("state directory", lambda: _described(path, config, embedder), OTHER_DIRECTORY)
+    try:
+        yield from _tried("state directory", lambda: _described(path, config, embedder), OTHER_DIRECTORY)
+    except StateFormatError as error:  # whatever else is in it, we cannot read
+        yield fail("state directory", str(error), NEW_DIRECTORY)
+        return
     used_by = None
     try:
         used_by = holder(path)
@@ -56,6 +61,8 @@ def _tried(check: str, look: Callable[[], Finding], todo: str) -> Iterator[Findi
     """`todo`: what to do where it finds fault."""
     try:
         yield look()
+    except StateFormatError:
+        raise
     except RecallflowError as error:
         yield fail(check, str(error), todo)
     except OSError as error:

@@ -95,7 +95,7 @@ class Ownership:
     def begun(self, at: Committed) -> Committed:
         """A place as it is from when the partition is ours, where nothing was begun behind it: what we send for it
         stands behind where the outputs end, though we be killed before the first mark."""
-        if not at.text or not (place := Place.decode(at.text)).clean:
+        if (place := Place.found(at.text)) is None or not place.clean:
             return at
         tails, at_ms = self._ends.latest()
         return committed(replace(place, tails=tails, at_ms=at_ms, clean=False))
@@ -158,8 +158,8 @@ class Ownership:
 
     def _known(self, number: int, text: str | None) -> Place | None:
         """A partition's place, as the group knows it, or else its folder."""
-        if text:
-            return Place.decode(text)
+        if (place := Place.found(text)) is not None:
+            return place
         kept = self._directory.partition(number).place
         return None if kept is None else Place.decode(kept)
 

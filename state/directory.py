@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 import orjson
 
-from recallflow.errors import StateError, StateFormatError, StorageError
+from recallflow.errors import StateError, StorageError
 from recallflow.records import Position
 from recallflow.state import keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest, StoredSecret
@@ -32,7 +32,7 @@ from recallflow.state.folders import (
 from recallflow.state.hot_owner import PACKED_AT_END, PACKED_MOST, HotOwners
 from recallflow.state.keyring import Keyring, new_secret
 from recallflow.state.lock import LOCK, WAIT_S, locked
-from recallflow.state.partition import Counts, Partition
+from recallflow.state.partition import Counts, Partition, other_format
 from recallflow.state.sources import needs_store, reads_topics
 
 DESCRIPTION = "recallflow.json"
@@ -303,10 +303,7 @@ def describe(path: Path) -> Description:
         raise _no_directory(path) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(f"{path / DESCRIPTION} cannot be read ({error}): restore it from a checkpoint") from error
-    raise StateFormatError(
-        f"{path} is in format {version}, this recallflow reads format {keys.FORMAT_VERSION}: "
-        "use the version that wrote it, or rebuild the state from the log into a new directory"
-    )
+    raise other_format(path, version)
 
 
 def _no_directory(path: Path) -> StateError:

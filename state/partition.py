@@ -325,10 +325,7 @@ class Partition:
         version, number = orjson.loads(stored)
         if version != keys.FORMAT_VERSION:
             self.close()
-            raise StateFormatError(
-                f"{path} is in format {version}, this recallflow reads format {keys.FORMAT_VERSION}: "
-                "use the version that wrote it, or rebuild the state from the log into a new directory"
-            )
+            raise other_format(path, version)
         if number != self.number:
             self.close()
             raise StateError(f"{path} holds state partition {number}, not {self.number}: put the folders back in place")
@@ -349,6 +346,14 @@ class Partition:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def other_format(path: Path, version: int) -> StateFormatError:
+    """What to do with what another version wrote."""
+    return StateFormatError(
+        f"{path} is in format {version}, this recallflow reads format {keys.FORMAT_VERSION}: use the version that wrote "
+        "it, or a new directory, and make the state anew from the log (docs/upgrading.md)"
+    )
 
 
 def _storage_message(number: int, error: Exception) -> str:

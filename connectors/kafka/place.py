@@ -80,6 +80,15 @@ class Place:
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"not a place: {str(data)[:200]!r}") from error
 
+    @classmethod
+    def found(cls, text: str | None) -> Self | None:
+        """What stands beside a committed offset. None where nothing does, or what another version wrote there: what was
+        sent then says how far the partition is."""
+        try:
+            return cls.decode(text) if text else None
+        except ValueError:
+            return None
+
     def text(self) -> str:
         """As much of it as stands beside a committed offset. Where it is too much, tails are found by their time, and
         some of what was done ahead of its turn is done once more: it is no clean place then, and whoever goes on from
