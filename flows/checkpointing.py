@@ -104,6 +104,8 @@ class Checkpoints:
             raise CheckpointError(
                 f"{self._store.shown} holds those of {about.source}: each topic wants a --checkpoint-to of its own"
             )
+        if about.state_format != keys.FORMAT_VERSION:
+            raise CheckpointError(f"{self._store.shown}: it is in format {about.state_format}, of another version")
         if about.fingerprint != asdict(self._directory.fingerprint):
             raise CheckpointError(f"{self._store.shown}: it was kept with other settings")
         if about.offset <= applied:

@@ -351,8 +351,8 @@ class Partition:
 def other_format(path: Path, version: int) -> StateFormatError:
     """What to do with what another version wrote."""
     return StateFormatError(
-        f"{path} is in format {version}, this recallflow reads format {keys.FORMAT_VERSION}: use the version that wrote "
-        "it, or a new directory, and make the state anew from the log (docs/upgrading.md)"
+        f"{path} is in format {version}, this recallflow reads format {keys.FORMAT_VERSION}: "
+        "use the version that wrote it, or a new directory, and make the state anew from the log (docs/upgrading.md)"
     )
 
 

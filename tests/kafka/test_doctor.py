@@ -25,6 +25,7 @@ from benchmarks.broker import Broker
 from recallflow.cli import main
 from recallflow.flows import doctor_state
 from recallflow.flows.topics import Topics
+from recallflow.state import keys
 from recallflow.state.lock import LOCK, locked
 from tests.kafka.harness import FLAGS, Names, own_topics
 
@@ -250,10 +251,13 @@ def test_a_directory_of_other_settings_versions_and_keys_is_told(
     assert "without a master key" in found["state directory"][1]
 
     description = state / "recallflow.json"
-    description.write_text(description.read_text().replace('"format_version": 8', '"format_version": 7'))
+    now = f'"format_version": {keys.FORMAT_VERSION}'
+    description.write_text(description.read_text().replace(now, '"format_version": 7'))
     found = diagnose("--state-dir", state)
     assert found["state directory"][0] == "FAIL"
     assert "is in format 7" in found["state directory"][1]
+    assert "until recallflow run has filled another one" in found["state directory"][1]
+    assert not {"lock", "erasures"} & found.keys()  # what cannot be read is not looked at
 
 
 def test_a_folder_of_somebody_elses_and_one_that_cannot_be_made_are_told(diagnose: Diagnosis, tmp_path: Path) -> None:

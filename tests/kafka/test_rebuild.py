@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import OFFSET_END, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.broker import Cluster
@@ -108,15 +108,22 @@ def test_lost_partitions_are_read_again(
     assert deployment.hash() == undisturbed(deployment, topics, tmp_path / "other")
 
 
-@pytest.mark.parametrize("flags", [(), ("--deployment", "renamed")], ids=["known", "forgotten"])
+@pytest.mark.parametrize(
+    ("flags", "note"),
+    [((), ""), (("--deployment", "renamed"), ""), (("--deployment", "renamed"), '{"host":"vm","released":true}')],
+    ids=["known", "forgotten", "of format 8"],
+)
 def test_a_new_directory_sends_nothing_a_second_time(
-    deployment: Deployment, topics: Names, tmp_path: Path, flags: tuple[str, ...]
+    deployment: Deployment, topics: Names, tmp_path: Path, flags: tuple[str, ...], note: str
 ) -> None:
-    """Also under another name, so that nobody knows how far its partitions were."""
+    """Also under another name, so that nobody knows how far its partitions were, or after an engine of another version,
+    which left a note that is no place."""
     refuse(deployment, 5)
     deployment.send(60)
     assert deployment.ends(kill_after=40)[0] == -signal.SIGKILL  # some of its last outputs were sent, and others not
     named = tuple(topics(flag) if flag == "renamed" else flag for flag in flags)
+    if note:
+        leave(deployment, named[-1], note)
     for number in range(2):  # the second one finds what two have sent
         new = replace(deployment, state_dir=tmp_path / f"new{number}", flags=named)
         with new.running():
@@ -129,6 +136,13 @@ def test_a_new_directory_sends_nothing_a_second_time(
         assert [*new.outputs(new.topics.receipts).values()] == [1] * new.sent
         assert [*new.outputs(new.topics.responses).values()] == [1] * new.asked
         assert verify(new.state_dir).problems == []
+
+
+def leave(deployment: Deployment, group: str, note: str) -> None:
+    """Commits a note beside the offset of the first partition, as one engine for a whole deployment did."""
+    consumer = Consumer({"bootstrap.servers": deployment.broker.bootstrap_servers, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(deployment.topics.memory, 0, 0, note)], asynchronous=False)
+    consumer.close()
 
 
 def refuse(deployment: Deployment, count: int) -> None:

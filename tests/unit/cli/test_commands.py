@@ -551,7 +551,7 @@ def test_a_state_directory_of_another_format_version_is_refused(
     description = filled / "recallflow.json"
     description.write_text(description.read_text().replace(NOW, '"format_version": 3'))
     done = cli(*(part.replace("LOG", str(tmp_path / "log")) for part in command), "--state-dir", filled)
-    says = f"is in format 3, this recallflow reads format {keys.FORMAT_VERSION}: use the version that wrote it, or a new"
+    says = f"is in format 3, this recallflow reads format {keys.FORMAT_VERSION}: use the version that wrote it, or"
     assert_one_line(done, 1, says)
 
 
