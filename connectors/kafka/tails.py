@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +31,7 @@ class Ends:
     """Asks, again and again, where each partition of some topics ends: what is sent later stands behind that."""
 
     def __init__(self, options: KafkaOptions, counts: Mapping[str, int]) -> None:
-        """`counts`: how many partitions each of the topics has."""
+        """`counts`: how many partitions each of the topics has, as far as we know."""
         self.topics = tuple(counts)
         self._options = options
         self._parts = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
@@ -43,10 +44,12 @@ class Ends:
         return self._found
 
     def ask(self) -> Tails:
-        """Where they end now. Raises SourceError."""
+        """Where they end now, with the partitions that were added: another member may send to those. Raises
+        SourceError."""
         waiting = Patience(OUTAGE_S)
         while True:
             try:
+                self._parts = self._list()
                 return self._ask()
             except KafkaException as error:
                 if not passes(error.args[0]) or waiting.ended():
@@ -91,6 +94,13 @@ class Ends:
                 self._ask()
             except KafkaException:
                 continue
+
+    def _list(self) -> list[TopicPartition]:
+        there = self._admin.list_topics(timeout=ASK_S).topics
+        counts = Counter(part.topic for part in self._parts)
+        for topic in there.keys() & counts:
+            counts[topic] = max(counts[topic], len(there[topic].partitions))
+        return [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
 
     def _ask(self) -> Tails:
         at_ms = time.time_ns() // 1_000_000
