@@ -202,6 +202,7 @@ class KafkaFlow:
             sent,
             ends,
             lambda places: membership.commit(places),
+            lambda numbers: membership.is_committed(numbers),
             restore=restore,
             writer=str(self.state_dir),
             counts=lambda: asked.table.history.began_ms(("quota",)) is not None,

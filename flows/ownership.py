@@ -8,6 +8,7 @@ tails of the output topics. Where nobody knows its place, all outputs are looked
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -34,6 +35,7 @@ from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
 
 RESTORED_AT_ONCE = 2
+PAUSE_S = 0.01
 LOOK_S = 1.0  # how soon it is seen that the dataflow has ended
 
 _log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class Ownership:
         sent: Sent,
         ends: Ends,
         commit: Callable[[Mapping[int, Committed]], None],
+        is_committed: Callable[[Collection[int]], bool],
         *,
         restore: Restore | None,
         writer: str,
@@ -58,12 +61,14 @@ class Ownership:
         give_up_unanswered: bool = False,
         accept_repeats: bool = False,
     ) -> None:
-        """`commit`: has the group keep places. `restore`: gives a partition a folder from elsewhere, if that is still
-        wanted at its turn, which may take long; None where there is no elsewhere. `writer`: who we are, in places.
-        `counts`: whether somebody counts the records of a second. `give_up_unanswered`: queries that are gone from
-        their topic are done without. `accept_repeats`: outputs may come twice where those before are gone."""
+        """`commit`: has the group keep places; `is_committed`: whether it does. `restore`: gives a partition a folder
+        from elsewhere, if that is still wanted at its turn, which may take long; None where there is no elsewhere.
+        `writer`: who we are, in places. `counts`: whether somebody counts the records of a second.
+        `give_up_unanswered`: queries that are gone from their topic are done without. `accept_repeats`: outputs may
+        come twice where those before are gone."""
         self._options, self._topics, self._directory = options, topics, directory
-        self._source, self._sent, self._ends, self._commit = source, sent, ends, commit
+        self._source, self._sent, self._ends = source, sent, ends
+        self._commit, self._is_committed = commit, is_committed
         self._writer, self._counts = writer, counts
         self._give_up_unanswered, self._accept_repeats = give_up_unanswered, accept_repeats
         self._places: dict[int, Place] = {}
@@ -149,6 +154,9 @@ class Ownership:
         if unknown:
             found = first_places(self._options, self._topics, self._ends, self._directory, unknown, self._writer)
             self._commit({number: committed(place) for number, place in found.items()})
+            # Before anything is asked of us: whoever came after us would begin at the end of queries that it has then.
+            while not (self._over or self._is_committed(unknown)):
+                time.sleep(PAUSE_S)
             places |= found
         settled = {number: place for number, place in places.items() if place is not None}
         identities = self._sent_before(settled, ends)

@@ -10,7 +10,7 @@ is handed over, it goes on committing, so that what stays is worked on meanwhile
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -168,6 +168,12 @@ class Membership:
             self._owned.update(mine)
             self._dirty.update(mine)
 
+    def is_committed(self, partitions: Collection[int]) -> bool:
+        """Whether the group keeps what was last to be committed of those that are ours. Raises why we may not go on."""
+        self._raise_failure()
+        with self._state:
+            return self._dirty.isdisjoint(partitions)
+
     def start(self) -> None:
         """Joins; partitions come one by one. Raises UsageError where the topics do not fit, or the group's members are
         assigned partitions the other way, and SourceError."""
@@ -310,7 +316,6 @@ class Membership:
             if owned and self._clock_s() >= self._renew_at_s:
                 chosen.add(owned[self._turn % len(owned)])
             places = {partition: self._owned[partition] for partition in chosen}
-            self._dirty.clear()
         if not places:
             return
         sent_s = self._clock_s()
@@ -319,8 +324,8 @@ class Membership:
             self._lease.renew(sent_s)
             self._renew_at_s = sent_s + self._lease.renew_s
             self._turn += 1
-        with self._state:
-            self._dirty |= places.keys() - accepted
+        with self._state:  # there may be something newer by now
+            self._dirty -= {partition for partition in accepted if self._owned[partition] is places[partition]}
 
     def _note(self, released: bool = False) -> str:
         self._me = replace(self._me, renewals=self._me.renewals + 1)

@@ -2,10 +2,11 @@
 hands."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from recallflow.connectors.kafka.outgoing import Identity
 from recallflow.connectors.kafka.owned import Given, OwnedSource, lane_at, reached
 from recallflow.connectors.kafka.place import Place, Reached, Tails
 from recallflow.connectors.kafka.turns import Turns
+from recallflow.flows import ownership
 from recallflow.flows.ownership import Ownership
 from recallflow.flows.topics import Topics
 from recallflow.outputs import Marked
@@ -51,12 +53,14 @@ class Life:
             self.sent,
             Mock(),
             self._commit,
+            lambda _: next(self.accepted),
             restore=None,
             writer="here",
         )
         made._places[0], made._tails[0] = place, place.tails
         made._handed[0] = threading.Event()
         self.ownership = made
+        self.accepted: Iterator[bool] = iter(())
 
     def ask(self, count: int) -> None:
         """So many queries are given; those that an earlier life was through with are silent."""
@@ -136,6 +140,31 @@ def test_a_partition_that_is_given_up_whole_is_clean() -> None:
     assert place.queries.open == (0, 1)  # which nothing was sent for
     assert life.committed == {}  # the membership commits it as it lets go
     assert life.ownership._handed[0].is_set()
+
+
+def test_queries_are_counted_from_where_the_group_was_told_before_any_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is killed before the group keeps the first place leaves nobody that would know of queries asked meanwhile."""
+    place = Place(Reached(0), Reached(0), 1)
+    life = Life(place, 0, [])
+    del life.ownership._places[0]
+    monkeypatch.setattr(ownership, "first_places", lambda *_: {0: place})
+    monkeypatch.setattr(ownership, "TopicReader", MagicMock())
+    monkeypatch.setattr(life.ownership, "_known", lambda *_: None)
+    monkeypatch.setattr(life.ownership, "_open", lambda *_: opened.append("open"))
+    monkeypatch.setattr(life.ownership, "_sent_before", lambda *_: {})
+    opened: list[str] = []
+
+    def accepted() -> Iterator[bool]:
+        for taken in (False, False, True):
+            opened.append("asked")
+            assert life.committed.keys() == {0}
+            yield taken
+
+    life.accepted = accepted()
+    life.ownership.gain({0: None})
+    life.ownership._moving.shutdown()
+    assert opened == ["asked", "asked", "asked", "open"]
+    assert life.ownership.failure() is None
 
 
 def test_a_partition_is_not_given_up_while_anything_of_it_is_under_way() -> None:

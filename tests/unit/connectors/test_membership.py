@@ -243,6 +243,23 @@ def test_something_is_sent_only_if_it_expires_before_the_session_does(
     assert may_send(member, clock)
 
 
+def test_what_is_to_be_committed_is_so_once_it_was_accepted_and_nothing_newer_came(
+    make: Callable[..., Membership], consumer: FakeConsumer
+) -> None:
+    member = make(0, 1)
+    assert member.is_committed([0, 1])
+    consumer.failing = KafkaError(KafkaError.REBALANCE_IN_PROGRESS)
+    member.commit({1: Committed(5, 6, "so far")})
+    for _ in range(2):
+        assert (member.is_committed([0]), member.is_committed([0, 1])) == (True, False)
+        member.step()
+    consumer.failing = None
+    member.step()
+    assert member.is_committed([0, 1])
+    member.commit({1: Committed(6, 7, "further")})
+    assert not member.is_committed([1])
+
+
 def test_each_partition_is_committed_again_in_its_turn(
     make: Callable[..., Membership], consumer: FakeConsumer, clock: Clock
 ) -> None:
