@@ -1,6 +1,6 @@
 """Whom a member stands by for, and what it has its source do about it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +47,7 @@ class Member:
         self.source = Mock(spec=OwnedSource)
         self.has(owned=assigned["me"])
         self.restored: list[int] = []
+        self.expected = frozenset[int]()
         self.standby = Standby(
             KafkaOptions("nowhere:1"),
             "group",
@@ -55,7 +56,8 @@ class Member:
             self.source,
             lambda: "me",
             1,
-            restore=self.restored.append,
+            restore=self._restore,
+            expected=lambda: self.expected,
         )
         self.group(**assigned)
 
@@ -88,6 +90,10 @@ class Member:
         self.standby._look(reader)
         return [one for one in self.source.mock_calls if one not in (call.partitions(), call.kept_warm())]
 
+    def _restore(self, number: int, wanted: Callable[[], bool]) -> None:
+        if wanted():
+            self.restored.append(number)
+
     def _partition(self, number: int) -> Any:
         return SimpleNamespace(applied={f"log:{number}": self.applied[number]} if number in self.applied else {})
 
@@ -115,6 +121,15 @@ def test_what_is_anothers_to_keep_warm_is_cooled_and_what_came_is_left() -> None
     assert [one[0] for one in member.look()] == ["cool", "warm"]
     member.has(owned=(0, 2))  # it is ours already, and the coordinator does not know yet
     assert member.look() == []
+
+
+def test_the_folder_of_what_is_about_to_be_ours_is_left() -> None:
+    """Others see to it, on another thread."""
+    member = Member(a=(1,), me=(0,))
+    member.committed, member.expected = {1: 50}, frozenset({0, 1})
+    member.applied = {1: 40}
+    member.look()
+    assert member.restored == []
 
 
 def test_a_log_that_lacks_what_the_folder_lacks_is_not_followed(caplog: pytest.LogCaptureFixture) -> None:

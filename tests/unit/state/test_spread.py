@@ -1,0 +1,79 @@
+"""However often state partitions are spread over directories and brought together again, they hold what they held."""
+
+import shutil
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recallflow.connectors.master_keys import LocalMasterKey
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
+from recallflow.state.combined import combined_hash
+from recallflow.state.folders import numbers_in
+from recallflow.state.moving import merge, move, split
+from recallflow.state.verify import verify
+from tests.unit.state.member import PARTITIONS, Member, told
+
+NAMES = ("whole", "a", "b")
+WAYS = {"bare": UNENCRYPTED, "sealed": AtRest(LocalMasterKey(bytes(range(32))))}
+Held = dict[int, tuple[bytes | None, dict[str, int]]]
+
+SPREADS = st.lists(
+    st.tuples(st.booleans(), st.lists(st.sampled_from(NAMES), min_size=PARTITIONS, max_size=PARTITIONS)), max_size=2
+)
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AtRest, str]:
+    """A directory with all partitions, and the hash of it."""
+    path, at_rest = tmp_path_factory.mktemp("filled") / "whole", WAYS[request.param]
+    with Member.on(path, at_rest) as member:
+        member.take(*range(PARTITIONS))
+        member.run(told(0, 2))
+        return path, at_rest, member.hash()
+
+
+def held(path: Path, at_rest: AtRest) -> Held:
+    with Member.on(path, at_rest) as member:
+        return {one.number: (one.place, dict(one.applied)) for one in member.directory.existing_partitions()}
+
+
+@settings(max_examples=5, deadline=None)
+@given(spreads=SPREADS)
+def test_what_is_spread_and_brought_together_is_what_it_was(
+    filled: tuple[Path, AtRest, str], spreads: list[tuple[bool, list[str]]]
+) -> None:
+    path, at_rest, hashed = filled
+    with tempfile.TemporaryDirectory(prefix="recallflow-spread-") as folder:
+        there = {name: Path(folder) / name for name in NAMES}
+        shutil.copytree(path, there["whole"])
+        where = dict.fromkeys(range(PARTITIONS), "whole")
+        for at_once, targets in spreads:
+            for source, goes in changes(where, targets).items():
+                if at_once:
+                    split(there[source], {there[target]: numbers for target, numbers in goes.items()}, at_rest)
+                else:
+                    for target, numbers in goes.items():
+                        move(there[source], there[target], numbers, at_rest, create=True)
+            where = dict(enumerate(targets))
+            spread = [one for one in there.values() if one.exists()]
+            assert {number: one.name for one in spread for number in numbers_in(one)} == where
+            assert combined_hash(spread, at_rest).hash == hashed
+        spread = [one for one in there.values() if one.exists()]
+        merge(spread, Path(folder) / "again", at_rest)
+        assert held(Path(folder) / "again", at_rest) == held(path, at_rest)
+        assert combined_hash([Path(folder) / "again"], at_rest).hash == hashed
+        assert verify(Path(folder) / "again", at_rest).problems == []
+        assert [number for one in spread for number in numbers_in(one)] == []
+
+
+def changes(where: dict[int, str], targets: list[str]) -> dict[str, dict[str, list[int]]]:
+    """What goes from where to where, of partitions that do not stay."""
+    found: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number, target in enumerate(targets):
+        if where[number] != target:
+            found[where[number]][target].append(number)
+    return found

@@ -1,0 +1,126 @@
+"""What is taken of a tenant in a second, where its partition changes hands in the middle of it: as much as if it had
+stayed."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallflow.brokers.options import KafkaOptions
+from recallflow.connectors.kafka.delivery import Sent
+from recallflow.connectors.kafka.order import Lane
+from recallflow.connectors.kafka.owned import OwnedSource, reached
+from recallflow.connectors.kafka.place import Place, Reached
+from recallflow.connectors.kafka.source import records_of
+from recallflow.connectors.kafka.topic_reader import TopicReader
+from recallflow.control import Quota
+from recallflow.decisions import History
+from recallflow.flows.ownership import Ownership
+from recallflow.flows.topics import Topics
+from recallflow.operators.decode import decode
+from recallflow.operators.events import Refused
+from recallflow.operators.quotas import Rates
+from recallflow.quota_names import EVENTS_PER_S, QUERIES_PER_S
+from tests.unit.connectors.fake_consumer import FakeKafka
+
+TOPICS = Topics()
+MEMORIES, QUERIES = TOPICS.memory, TOPICS.queries
+LIMITS = {"acme": 2, "globex": 1}  # the third tenant has none
+SAID = {MEMORIES: {"type": "message", "content": "x"}, QUERIES: {"type": "recall", "query": "x"}}
+ALL = 1_000
+
+Log = list[tuple[str, int]]  # tenants, and how long after the record before it each came
+Verdicts = dict[tuple[str, int], bool]  # whether a record is refused
+
+LOGS = st.lists(st.tuples(st.sampled_from(("acme", "globex", "initech")), st.integers(0, 400)), max_size=20)
+# After so many records another member comes, whose folder lacks the last few that are applied.
+MOVES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), max_size=4)
+
+
+class Deployment:
+    """Its partition, which one member after the other has."""
+
+    def __init__(self, memories: Log, queries: Log) -> None:
+        self._kafka = FakeKafka(**{MEMORIES: 1, QUERIES: 1})
+        self._place = Place(Reached(0), Reached(0), 1)
+        for topic, log in ((MEMORIES, memories), (QUERIES, queries)):
+            at_ms = 10_000
+            for tenant, later_ms in log:
+                at_ms += later_ms
+                value = orjson.dumps({"tenant_id": tenant, "user_id": "ann", **SAID[topic]})
+                self._kafka.append(topic, 0, value, f"{tenant}/ann".encode(), append_ms=at_ms)
+        self.verdicts: Verdicts = {}
+
+    def work(self, count: int, lacks: int = 0) -> None:
+        """The next member has so many records of each log judged."""
+        rates = Rates(decided(), QUERIES, (MEMORIES, QUERIES))
+        lanes = self._opened(lacks)
+        for lane in lanes:
+            for message in self._kafka.topics[lane.topic][0].messages[lane.next_offset :]:
+                lane.queue.append(message)
+            judged = 0
+            while judged < count and (records := records_of(lane, 1)):
+                item = rates.judge(decode(records[0]))
+                if not records[0].silent:
+                    judged += 1
+                    position = (lane.topic, records[0].position.offset)
+                    assert position not in self.verdicts
+                    self.verdicts[position] = isinstance(item, Refused)
+        memory, queries = map(reached, lanes)
+        self._place = Place.decode(Place(memory, queries, 1).encode())
+
+    def _opened(self, lacks: int) -> tuple[Lane, Lane]:
+        applied = max(-1, self._place.memory.next_offset - 1 - lacks)
+        partition = SimpleNamespace(applied={f"{MEMORIES}:0": applied}, counts=SimpleNamespace(memories=0, owners=0))
+        source = Mock(spec=OwnedSource)
+        source.stopping = None
+        owned = Ownership(
+            KafkaOptions("nowhere:1"),
+            TOPICS,
+            Mock(partition=lambda _: partition),
+            source,
+            Sent(),
+            Mock(),
+            ignored,
+            restore=None,
+            writer="here",
+            counts=lambda: True,
+        )
+        with TopicReader(KafkaOptions("nowhere:1"), new_consumer=self._kafka.consumer) as reader:
+            owned._open(reader, 0, self._place, set())
+        ((_, memory, queries),) = (call.args for call in source.own.call_args_list)
+        return memory, queries
+
+
+ignored: Callable[[Any], None] = Mock()
+
+
+def decided() -> History:
+    history = History()
+    for tenant, limit in LIMITS.items():
+        for name in (EVENTS_PER_S, QUERIES_PER_S):
+            history.add(0, Quota(type="quota", tenant_id=tenant, name=name, limit=limit))
+    return history
+
+
+@given(LOGS, LOGS, MOVES)
+def test_who_has_a_partition_next_goes_on_counting(memories: Log, queries: Log, moves: list[tuple[int, int]]) -> None:
+    stayed, moved = (Deployment(memories, queries) for _ in range(2))
+    stayed.work(ALL)
+    for count, lacks in moves:
+        moved.work(count, lacks)
+    moved.work(ALL)
+    assert moved.verdicts == stayed.verdicts
+    assert len(moved.verdicts) == len(memories) + len(queries)
+
+
+def test_a_second_that_changes_hands_gives_no_more_than_one_that_does_not() -> None:
+    moved = Deployment([("acme", 0)] * 4, [("acme", 0)] * 4)
+    moved.work(1)
+    moved.work(2)
+    moved.work(ALL)
+    assert [*moved.verdicts.values()].count(False) == 2 * LIMITS["acme"]
