@@ -45,10 +45,11 @@ def answered(made: Deployment) -> dict[str, dict[str, Any]]:
 def readable(folder: Path) -> set[str]:
     """What of all that was said stands in some file: as it is, in UTF-16, or in base64, wherever it begins."""
     content = b"\0".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
-    return {said for said in SAID if any(spelling in content for spelling in _spellings(said))}
+    return {said for said in SAID if any(spelling in content for spelling in spellings(said))}
 
 
-def _spellings(said: str) -> list[bytes]:
+def spellings(said: str) -> list[bytes]:
+    """How it may stand in a file."""
     plain = said.encode()
     encoded = [base64.b64encode(bytes(before) + plain) for before in range(3)]
     middles = [one[4 if before else 0 : -4] for before, one in enumerate(encoded)]

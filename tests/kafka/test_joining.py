@@ -1,0 +1,142 @@
+"""Members that come: all at one moment to topics that nobody has read yet, and one to another at work."""
+
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from benchmarks.broker import Cluster
+from benchmarks.fleet import checker
+from benchmarks.fleet.members import Fleet
+from benchmarks.fleet.ownership import Ownership
+from benchmarks.fleet.traffic import who
+from benchmarks.torture.checker import settled
+from benchmarks.torture.engine import SHORT_SESSION, Engine
+from benchmarks.torture.log import Log, Sent
+from benchmarks.torture.reader import Reader
+from benchmarks.torture.topics import Topics
+from recallflow.owner import state_partition
+
+MEMBERS, PARTITIONS = 4, 8
+OWNERS = 32
+TOLD = 160
+
+# The real command, but what it gives up is handed over only once a file is there: all of it was closed by then.
+HOLDS = """
+import time
+from pathlib import Path
+from recallflow.flows.ownership import Ownership
+
+give_up = Ownership.give_up
+
+def held(self, partitions):
+    places = give_up(self, partitions)
+    while not Path({go_on!r}).exists() and not self._stopping.is_set():
+        time.sleep(0.01)
+    return places
+
+Ownership.give_up = held
+"""
+
+
+class Holding(Engine):
+    """A member that hands over when it is told to."""
+
+    def __init__(self, topics: Topics, folder: Path, *options: str, name: str) -> None:
+        super().__init__(topics, folder, *options, name=name)
+        self._go_on = folder / "go on"
+
+    def words(self, *options: str) -> list[str]:
+        python, flag, script, *words = super().words(*options)
+        return [python, flag, HOLDS.format(go_on=str(self._go_on)) + script, *words]
+
+    def hand_over(self) -> None:
+        self._go_on.touch()
+
+
+@pytest.fixture
+def topics(broker: Cluster) -> Topics:
+    made = Topics(broker)
+    made.make(PARTITIONS)
+    return made
+
+
+def test_members_that_start_at_one_moment_answer_each_record_once(topics: Topics, tmp_path: Path) -> None:
+    """Each finds nobody's places, and those of the others come while it looks."""
+    log = Log(topics)
+    for number in range(TOLD):
+        log.tell(f"user{number % OWNERS}", content=f"walnut {number}")
+    log.flush()
+    with Fleet(topics, tmp_path, MEMBERS, "--epoch-ms", "100", *SHORT_SESSION) as fleet:
+        group = Ownership(topics, fleet.deployment)
+        with closing(Reader(topics)) as reader:
+            fleet.start()
+            log.talk(OWNERS, owners=OWNERS)
+            assert reader.until(lambda: receipted(log, reader)), fleet.said()
+            fleet.members[0].until(lambda: shares(group) == [PARTITIONS // MEMBERS] * MEMBERS, "one of four")
+            fleet.await_ready()
+            log.sent[:] = log.of(["memory"])  # what was asked before the first start is not answered
+            findings = checker.judge(log, reader)
+            assert [one for one in findings.unasked if not one.startswith("response")] == []
+            assert (findings.lost, findings.twice, findings.wrong) == ([], [], [])
+        assert sum(one.metrics()["recallflow_memories"] for one in fleet.members) == TOLD + OWNERS
+        assert [ended.code for ended in fleet.stop_all()] == [0] * MEMBERS, fleet.said()
+
+
+def receipted(log: Log, reader: Reader) -> bool:
+    return {("receipt", sent.position) for sent in log.of(["memory"])} <= reader.seen
+
+
+def shares(group: Ownership) -> list[int]:
+    """How many partitions each member has."""
+    return [*Counter(group.look().values()).values()]
+
+
+def test_what_stays_is_answered_while_what_moves_is_not_handed_over_yet(topics: Topics, tmp_path: Path) -> None:
+    log = Log(topics)
+    options = ("--deployment", f"joined-{topics.suffix}", "--epoch-ms", "100")
+    with (
+        Holding(topics, tmp_path, *options, name="first") as first,
+        Engine(topics, tmp_path, *options, name="second") as second,
+        closing(Reader(topics)) as reader,
+    ):
+        group = Ownership(topics, options[1])
+        first.up()
+        log.talk(OWNERS, owners=OWNERS)
+        assert reader.until(lambda: settled(log, reader)), first.said()
+        second.start()
+        owners = {f"user{number}": partition_of(f"user{number}") for number in range(OWNERS)}
+        first.until(lambda: len(open_partitions(first)) == PARTITIONS // 2, "giving up half")
+        stays = open_partitions(first)
+        asked = {owner: [log.ask(owner, "user.stats"), log.tell(owner, content="since")] for owner in owners}
+        log.flush()
+        staying = [sent for owner, part in owners.items() if part in stays for sent in asked[owner]]
+        moving = [sent for owner, part in owners.items() if part not in stays for sent in asked[owner]]
+        assert staying
+        assert moving
+        assert reader.until(lambda: all(came(sent, reader) for sent in staying)), first.said()
+        assert not any(came(sent, reader) for sent in moving)
+        first.hand_over()
+        assert reader.until(lambda: settled(log, reader)), second.said()
+        first.until(lambda: shares(group) == [PARTITIONS // 2] * 2, "one of two")
+        findings = checker.judge(log, reader)
+        assert findings.clean(), findings
+        assert first.stop().code == 0, first.said()
+        assert second.stop().code == 0, second.said()
+
+
+def partition_of(owner: str) -> int:
+    named = who(owner)
+    return state_partition(named["tenant_id"], named["user_id"], PARTITIONS)
+
+
+def open_partitions(member: Engine) -> set[int]:
+    """Those of which it reads memories."""
+    lags = (name for name in member.metrics() if name.startswith("recallflow_consumer_lag_records"))
+    return {int(name.partition('partition="')[2].partition('"')[0]) for name in lags if 'topic="memory' in name}
+
+
+def came(sent: Sent, reader: Reader) -> bool:
+    kind, name = ("response", sent.query_id) if sent.kind == "query" else ("receipt", sent.position)
+    return (kind, name) in reader.seen
