@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -50,7 +51,7 @@ class Checkpoints:
         self._kept: dict[int, int] = {}  # partition → what of its own log was applied when it was kept
         self._due_s: dict[int, float] = {}
         self._stopping = threading.Event()
-        self._restoring = [threading.Lock() for _ in range(directory.fingerprint.partitions)]
+        self._restoring = defaultdict[int, threading.Lock](threading.Lock)  # by partition, added ones too
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -131,3 +131,15 @@ def test_one_at_a_time_restores_a_partition(made: Made) -> None:
         thread.join()
     assert asked == ["first", "second"]
     assert other.restored(wanted=False) == 7
+
+
+def test_a_partition_that_was_added_to_the_topic_has_a_folder_too(made: Made) -> None:
+    """It is read by whoever has it, though no owner is at home there."""
+    one, other, added = made("one"), made("other"), SETTINGS.partitions + 1
+    for kept, offset in ((one, 10), (other, -1)):
+        if offset >= 0:
+            kept.directory.partition(added).stage({b"k": b"v"}, Position(TOPIC, added, offset))
+            kept.directory.partition(added).commit()
+            kept.checkpoints._keep(added)
+        kept.checkpoints.restore(added, lambda: True)
+        assert kept.directory.partition(added).applied == {f"{TOPIC}:{added}": 10}
