@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from recallflow.embedder import Embedder
@@ -84,7 +85,8 @@ def _described(path: Path, config: Config, embedder: Embedder | None) -> Finding
     stored = describe(path)
     stored.keyring(path, open_at_rest(config.encryption))
     if embedder is not None:
-        check_settings(path, stored.fingerprint, config.engine.fingerprint(embedder))
+        given = config.engine.fingerprint(embedder)  # but `run` has as many partitions as its topics
+        check_settings(path, stored.fingerprint, replace(given, partitions=stored.fingerprint.partitions))
     encrypted = "" if stored.secret.master_key is None else f", encrypted with {stored.secret.master_key}"
     return ok("state directory", f"{path}: {stored.fingerprint.partitions} state partitions{encrypted}")
 

@@ -68,7 +68,7 @@ def lap(cluster: Cluster, members: int, partitions: int, lines: Sequence[bytes])
     topics.make(partitions)
     with (
         tempfile.TemporaryDirectory(prefix="recallflow-fleet-") as folder,
-        Fleet(topics, Path(folder), members, "--partitions", str(partitions)) as fleet,
+        Fleet(topics, Path(folder), members) as fleet,
     ):
         fleet.up()
         produce(cluster, topics.of("memory"), lines[:WARM_UP])

@@ -42,7 +42,7 @@ class Plan:
 
     def shape(self) -> tuple[str, ...]:
         """Options of a member, and of who is compared with it."""
-        return ("--epoch-ms", "200", "--partitions", str(self.partitions), "--cache-bytes", "16MiB")
+        return ("--epoch-ms", "200", "--cache-bytes", "16MiB")
 
 
 @dataclass

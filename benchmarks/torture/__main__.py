@@ -1,9 +1,9 @@
 """Hurt the engine in every way that is known, at random, and look for what was lost, done twice, or told wrong.
 
-    python -m benchmarks.torture [--minutes 5] [--seed N] [--workers 1] [--per-second 60] [--json FILE]
+    python -m benchmarks.torture [--minutes 5] [--seed N] [--per-second 60] [--json FILE]
 
 On a broker of its own, `recallflow run` serves a producer that never rests, while one fault follows the other: kills,
-pauses beyond the session, second engines, brokers that go away, topics that grow, a full disk, checkpoints, open
+pauses beyond the session, a second member, brokers that go away, topics that grow, a full disk, checkpoints, open
 transactions. The order of the faults follows from the seed; each comes once before any comes again. Then everything
 that stands in the topics is counted, every memory is asked for and compared with a small model of what was told, and
 the state's hash is compared with that of an engine that nothing happened to. Nothing here knows the engine's code.
@@ -33,8 +33,8 @@ def schedule(seed: int, names: list[str]) -> Iterator[tuple[str, float]]:
             yield name, draw.uniform(0.5, 3.0)
 
 
-def torture(seed: int, minutes: float, workers: int, per_second: float, names: list[str]) -> Report:
-    report = Report(seed, workers)
+def torture(seed: int, minutes: float, per_second: float, names: list[str]) -> Report:
+    report = Report(seed)
     began = time.monotonic()
     with (
         Broker() as broker,
@@ -76,13 +76,12 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=5.0, help="of faults; the verdict comes after (default: 5)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
-    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--per-second", type=float, default=60.0, help="records a second (default: 60)")
     parser.add_argument("--only", action="append", choices=FAULTS, metavar="FAULT", help="one of its kinds; repeatable")
     parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
     print(f"seed {chosen.seed}", flush=True)
-    report = torture(chosen.seed, chosen.minutes, chosen.workers, chosen.per_second, chosen.only or list(FAULTS))
+    report = torture(chosen.seed, chosen.minutes, chosen.per_second, chosen.only or list(FAULTS))
     show(report)
     if chosen.json:
         chosen.json.write_bytes(as_json(report))

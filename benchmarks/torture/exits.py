@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from benchmarks.torture.engine import Ended
 
 # by docs/operations.md: 0 stopped by a signal, 1 failure, 2 usage
-LOST_IT = (1, r"session|deployment|another|lease|assign|held|holds")
 # outputs wait for the brokers for less than the session; a start gives up on them after 10 s
 AWAY = (1, r"not delivered|Kafka")
 EXITS: dict[str, list[tuple[int, str]]] = {
@@ -16,14 +15,15 @@ EXITS: dict[str, list[tuple[int, str]]] = {
     "kill starting": [(-9, "")],
     "stop": [(0, "")],
     "pause": [],
-    "pause beyond the session": [LOST_IT],
+    "pause beyond the session": [],  # it joins anew
     "second engine": [],
-    "broker killed": [LOST_IT, AWAY],
-    "broker stopped": [LOST_IT, AWAY],
+    "second member": [],
+    "broker killed": [AWAY],
+    "broker stopped": [AWAY],
     "partitions added": [],
     "skip": [(0, "")],
-    "restore": [(0, ""), (-9, ""), LOST_IT],  # what was killed holds it for its session: the directory is a new one
-    "rebuild": [(0, "")],
+    "restore": [(0, ""), (-9, "")],
+    "folder lost": [(0, "")],
     "disk full": [(1, r"(?i)file too large|no space|disk|write|IO error|cannot"), (0, "")],
     "foreign transaction": [(-9, "")],
     "give up": [(0, ""), (1, r"give-up-unanswered")],

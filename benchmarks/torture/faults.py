@@ -46,7 +46,7 @@ def pause(trial: Trial) -> None:
 
 
 def pause_beyond(trial: Trial) -> None:
-    """Longer than the session: the deployment may be somebody else's by then."""
+    """Longer than the session: its partitions may be somebody else's by then, and it joins anew."""
     trial.engine.pause()
     trial.rest(trial.session_s + trial.draw.uniform(1.0, 6.0))
     trial.engine.go_on()
@@ -54,15 +54,22 @@ def pause_beyond(trial: Trial) -> None:
 
 
 def second_engine(trial: Trial) -> None:
-    """On the same directory, then on one of its own under the same deployment."""
-    for name in ("engine", "elsewhere"):
-        other = Engine(trial.topics, trial.folder, *trial.options(), name=name)
-        other.log = trial.folder / "second.log"
-        ended = other.ends()
-        if ended.code not in (1, 2) or not ended.plain:
-            trial.report.exits.unexpected.append(f"second engine on {name}: {ended}")
-        trial.report.refused += 1
-        shutil.rmtree(trial.folder / "elsewhere", ignore_errors=True)
+    """On the same directory: it is refused."""
+    other = Engine(trial.topics, trial.folder, *trial.options())
+    other.log = trial.folder / "second.log"
+    ended = other.ends()
+    if ended.code not in (1, 2) or not ended.plain:
+        trial.report.exits.unexpected.append(f"second engine: {ended}")
+    trial.report.refused += 1
+
+
+def second_member(trial: Trial) -> None:
+    """On a directory of its own: it has a share for a while, and gives it back, killed or stopped."""
+    with Engine(trial.topics, trial.folder, *trial.options(), *trial.orders, name="elsewhere") as other:
+        other.up()
+        trial.rest(trial.draw.uniform(1.0, 5.0))
+        trial.draw.choice((other.kill, other.stop))()
+    shutil.rmtree(other.state_dir)
 
 
 def broker_killed(trial: Trial) -> None:
@@ -78,14 +85,14 @@ def broker_stopped(trial: Trial) -> None:
 
 
 def partitions_added(trial: Trial) -> None:
-    """To the memory or the query topic; the producer uses them at once."""
-    kind = trial.draw.choice(("memory", "query"))
-    partitions = len(trial.topics.bounds(kind))
+    """To the memory and the query topic; the producer uses them at once."""
+    partitions = len(trial.topics.bounds("memory"))
     if partitions >= PARTITIONS_MAX:
         return
     with trial.log.lock:
         trial.log.flush()
-        trial.topics.grow(kind, partitions + 1)
+        for kind in ("memory", "query"):
+            trial.topics.grow(kind, partitions + 1)
         trial.log.renew()
 
 
@@ -95,7 +102,7 @@ def skip(trial: Trial) -> None:
     event = {"type": "memory", "tenant_id": "acme", "user_id": "skipped", "id": f"s{trial.log.number()}"}
     sent = trial.log.event("memory", event | {"content": "to be passed over", "receipt": True}, [LETTER])
     trial.log.flush()
-    trial.skips.append(sent.position)
+    trial.orders += ["--skip", sent.position]
     trial.again()
 
 
@@ -113,12 +120,11 @@ def restore(trial: Trial) -> None:
     trial.again()
 
 
-def rebuild(trial: Trial) -> None:
-    """A partition's folder is lost."""
+def lose_folder(trial: Trial) -> None:
+    """A partition's folder is lost: the log is read again."""
     trial.stop()
     folders = sorted(trial.engine.state_dir.glob("p[0-9]*"))
     shutil.rmtree(trial.draw.choice(folders))
-    _done(trial, "rebuild")
     trial.again()
 
 
@@ -162,7 +168,8 @@ def give_up(trial: Trial) -> None:
         for sent in trial.log.of(["query"]):
             sent.wants = [*sent.wants, NOTHING] if not sent.done else sent.wants
         trial.topics.forget_records("query")
-    _done(trial, "rebuild", "--give-up-unanswered", *trial.topics.queries())
+    if (order := "--give-up-unanswered") not in trial.orders:
+        trial.orders.append(order)
     trial.again()
 
 
@@ -193,12 +200,13 @@ FAULTS: dict[str, Fault] = {
     "pause": pause,
     "pause beyond the session": pause_beyond,
     "second engine": second_engine,
+    "second member": second_member,
     "broker killed": broker_killed,
     "broker stopped": broker_stopped,
     "partitions added": partitions_added,
     "skip": skip,
     "restore": restore,
-    "rebuild": rebuild,
+    "folder lost": lose_folder,
     "disk full": disk_full,
     "foreign transaction": foreign_transaction,
     "give up": give_up,

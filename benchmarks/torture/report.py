@@ -16,7 +16,7 @@ def show(report: Report) -> None:
         ("faults", sum(report.faults.values())),
         *((f"  {name}", count) for name, count in sorted(report.faults.items())),
         ("starts", report.starts),
-        ("second engines refused", report.refused),
+        ("second engines on its directory refused", report.refused),
         *((f"  exit after {name}", count) for name, count in sorted(report.exits.table.items())),
         ("exits outside the table", len(report.exits.unexpected)),
         ("records sent", report.records),
@@ -32,7 +32,7 @@ def show(report: Report) -> None:
         ("state hash", "equal" if report.state_equal else "DIFFERENT"),
         ("seconds", report.seconds),
     ]
-    print(f"seed {report.seed}, workers {report.workers}")
+    print(f"seed {report.seed}")
     for name, figure in rows:
         print(f"  {name:<44} {figure:>12}")
     for kind in ("lost", "twice", "unasked", "wrong"):

@@ -42,10 +42,6 @@ class Topics:
         """What makes a command of recallflow use them."""
         return [word for kind in (*INPUTS, *OUTPUTS) for word in (f"--{kind}-topic", self.of(kind))]
 
-    def queries(self) -> list[str]:
-        """What `state rebuild --give-up-unanswered` has to know."""
-        return ["--bootstrap-servers", self.cluster.bootstrap_servers, "--query-topic", self.of("query")]
-
     def grow(self, kind: str, partitions: int) -> None:
         """Adds partitions, up to so many."""
         name = self.of(kind)

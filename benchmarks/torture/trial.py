@@ -19,7 +19,9 @@ from benchmarks.torture.topics import Topics
 from benchmarks.torture.undisturbed import undisturbed
 
 STARTS_MAX = 5  # in a row, before a fault counts as one that it does not come back from
-RESTART_S = 2.0  # between them: together longer than a session, for which a killed engine still holds its deployment
+RESTART_S = (
+    2.0  # between them: together longer than a session, for which the group keeps the partitions of a killed member
+)
 PARTITIONS = 2
 SILENT_S = 60.0  # nothing more comes
 
@@ -29,7 +31,6 @@ class Report:
     """What a run came to."""
 
     seed: int
-    workers: int
     faults: dict[str, int] = field(default_factory=dict)
     exits: Exits = field(default_factory=Exits)
     findings: Findings = field(default_factory=Findings)
@@ -56,18 +57,13 @@ class Trial:
         self.topics.make(PARTITIONS)
         self.log = Log(self.topics)
         self.reader = Reader(self.topics)
-        self.workers = ("--workers", str(report.workers)) if report.workers > 1 else ()
         self.engine = Engine(self.topics, folder, *self.options())
         self.producer = Producer(self.log, report.seed, per_second)
-        self.skips: list[str] = []  # what every start is told to pass over
+        self.orders: list[str] = []  # what every start is told beside
         self.fault = "start"
 
     def options(self) -> tuple[str, ...]:
-        shape = ("--epoch-ms", "200", "--partitions", "8", "--cache-bytes", "8MiB")
-        return (*shape, *self.workers, *self.session())
-
-    def session(self) -> tuple[str, ...]:
-        return ("--session-timeout-s", f"{self.session_s:g}")
+        return ("--epoch-ms", "200", "--cache-bytes", "8MiB", "--session-timeout-s", f"{self.session_s:g}")
 
     # ------------------------------------------------------------------ on the way
 
@@ -78,7 +74,7 @@ class Trial:
             self.reader.read()
 
     def start(self) -> None:
-        self.engine.start(*[word for position in self.skips for word in ("--skip", position)])
+        self.engine.start(*self.orders)
 
     def stop(self) -> None:
         self.note(self.engine.stop())
@@ -153,8 +149,8 @@ class Trial:
         return done.out.strip()
 
     def _undisturbed(self) -> Engine:
-        skips = [word for position in self.skips for word in ("--skip", position)]
-        return undisturbed(self.topics, self.folder, len(self.log.of(["memory"])), *self.options(), *skips)
+        told = len(self.log.of(["memory"]))
+        return undisturbed(self.topics, self.folder, told, *self.options(), *self.orders)
 
     def close(self) -> None:
         self.report.records, self.report.starts = len(self.log.sent), self.engine.starts

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from recallflow.cli.options import ENGINE, ENRICHMENT, GRAPH, LLM, PACE, RERANK, add_create, add_kafka, config
+from recallflow.cli.options import ENRICHMENT, GRAPH, KEPT, LLM, PACE, RERANK, add_create, add_kafka, config
 from recallflow.cli.output import json_line
 from recallflow.cli.until_stopped import run_until_stopped
 from recallflow.errors import UsageError
@@ -22,7 +22,7 @@ SHOWN = ("run.metrics_host", "run.metrics_port", "run.serve_while_catching_up", 
 
 
 RUN = (
-    *(*ENGINE, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", *ENRICHMENT, *PACE),
+    *(*KEPT, *GRAPH, *RERANK, *LLM, "llm.query_timeout_ms", *ENRICHMENT, *PACE),
     *(*TOPICS, "topics.audit", "topics.replies", *DEPLOYMENT, *MEMBERS, *CHECKPOINTS),
     *(*ANSWERED, *SHOWN),
 )

@@ -21,7 +21,8 @@ MODEL = ("engine.embedder", "engine.model_path", *EMBEDDING)
 RERANK = ("engine.reranker", "engine.reranker_path", "engine.reranker_url", "engine.rerank_timeout_ms")
 LLM = ("llm.model", "llm.base_url")
 ENRICHMENT = tuple(f"enrichment.{name}" for name in ("relationships", "facts", "categories", "summaries"))
-ENGINE = (*STATE, *MODEL, "engine.partitions", "engine.episode_gap_minutes")
+KEPT = (*STATE, *MODEL, "engine.episode_gap_minutes")  # what a state directory keeps, beside its partitions
+ENGINE = (*KEPT, "engine.partitions")
 PACE = ("engine.cache_bytes", "engine.epoch_ms")
 
 

@@ -48,7 +48,7 @@ def deployment(broker: Cluster, topics: Names, command: Command, tmp_path: Path)
         results=topics("enrichment.results"),
     )
     assert f"{own.audit}: created" in created(command, broker, own)
-    flags = ("--audit-topic", str(own.audit), "--partitions", "2")
+    flags = ("--audit-topic", str(own.audit))
     return Deployment(broker, own, tmp_path / "state", flags=flags)
 
 

@@ -127,7 +127,7 @@ def test_a_run_on_topics_of_ones_own_says_what_it_does(
     command: Command, start: Start, broker: Cluster, at: list[str], topics: Names, tmp_path: Path
 ) -> None:
     port = free_ports(None)[0]
-    shape = ["--partitions", "4", "--episode-gap-minutes", "5", "--epoch-ms", "50", "--cache-bytes", "64MiB"]
+    shape = ["--episode-gap-minutes", "5", "--epoch-ms", "50", "--cache-bytes", "64MiB"]
     where = ["--state-dir", tmp_path / "s", "--metrics-port", port]
     engine = start("run", *at, *flags(topics), *where, *shape)
     until(lambda: ask(port, "/livez")[0] == 200)

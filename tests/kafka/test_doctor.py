@@ -239,9 +239,9 @@ def test_a_directory_in_use_is_told_with_who_uses_it(diagnose: Diagnosis, state:
 def test_a_directory_of_other_settings_versions_and_keys_is_told(
     diagnose: Diagnosis, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = diagnose("--state-dir", state, "--partitions", "4")
+    found = diagnose("--state-dir", state, "--episode-gap-minutes", "5")
     assert found["state directory"][0] == "FAIL"
-    assert "partitions is 16 there and 4 here" in found["state directory"][1]
+    assert "episode_gap_ms is 1800000 there and 300000 here" in found["state directory"][1]
 
     (tmp_path / "key").write_text("A" * 43 + "=")
     with monkeypatch.context() as keyed:

@@ -56,7 +56,7 @@ def deployed(broker: Cluster, topics: Names, tmp_path: Path, command: Command, s
     admin.create_topics([NewTopic(named["responses"], 1, 1, config=compacted)])[named["responses"]].result()
     assert command("topics", "create", *where).returncode == 0
     deployed = Deployed(tmp_path / "s", where, named, tmp_path / "checkpoint")
-    engine = start("run", "--partitions", "2", *where, *deployed.state_dir)
+    engine = start("run", *where, *deployed.state_dir)
     await_ready(engine)
     with deployed.client(broker) as client:
         for user, place in ((ANN, "Prince Edward Island"), (BOB, "Bobland Bay")):
@@ -67,7 +67,7 @@ def deployed(broker: Cluster, topics: Names, tmp_path: Path, command: Command, s
     engine.send_signal(signal.SIGTERM)
     assert engine.wait() == 0
     assert command("state", "checkpoint", deployed.checkpoint, *deployed.state_dir).returncode == 0
-    await_ready(start("run", "--partitions", "2", *where, *deployed.state_dir))
+    await_ready(start("run", *where, *deployed.state_dir))
     return deployed
 
 

@@ -60,7 +60,7 @@ class Told:
         self.topics.make(PARTITIONS)
         self.log, self.ways = Log(self.topics), Astray(random.Random(SEED), share, PARTITIONS)
         self.astray = 0
-        options = ("--epoch-ms", "100", "--partitions", str(PARTITIONS), *SHORT_SESSION)
+        options = ("--epoch-ms", "100", *SHORT_SESSION)
         with Fleet(self.topics, folder, MEMBERS - 1, *options) as fleet, closing(Reader(self.topics)) as reader:
             fleet.up()
             reader.alive = fleet.running

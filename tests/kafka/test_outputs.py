@@ -45,8 +45,6 @@ class Engine:
             *flags(topics),
             "--state-dir",
             folder / "s",
-            "--partitions",
-            1,
             "--epoch-ms",
             50,
             "--session-timeout-s",

@@ -82,8 +82,6 @@ def test_sizes_have_units(text: str, size: int) -> None:
         (["--epoch-ms", "9" * 30], "epoch_ms must be 10 to 60,000"),
         (["--episode-gap-minutes", "nan"], "episode_gap_minutes must be above 0"),
         (["--episode-gap-minutes", "inf"], "episode_gap_minutes must be above 0, and at most a year"),
-        (["--partitions", "2.5"], "--partitions: '2.5' is not a whole number"),
-        (["--partitions", "0"], "partitions must be 1 to 1,000, not 0"),
         (["--processes", "0"], "processes must be 1 to 1,000, not 0"),
         (["--processes", "two"], "--processes: 'two' is not a whole number, nor auto"),
         (["--own", "a"], "own: 'a' names no numbers as in 0-7,9"),
