@@ -3,7 +3,7 @@
     python -m benchmarks.torture [--minutes 5] [--seed N] [--per-second 60] [--json FILE]
 
 On a broker of its own, `recallflow run` serves a producer that never rests, while one fault follows the other: kills,
-pauses beyond the session, a second member, brokers that go away, topics that grow, a full disk, checkpoints, open
+pauses beyond the session, a second member, brokers that go away, a full disk, checkpoints, open
 transactions. The order of the faults follows from the seed; each comes once before any comes again. Then everything
 that stands in the topics is counted, every memory is asked for and compared with a small model of what was told, and
 the state's hash is compared with that of an engine that nothing happened to. Nothing here knows the engine's code.

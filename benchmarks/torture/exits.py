@@ -20,7 +20,6 @@ EXITS: dict[str, list[tuple[int, str]]] = {
     "second member": [],
     "broker killed": [AWAY],
     "broker stopped": [AWAY],
-    "partitions added": [],
     "skip": [(0, "")],
     "restore": [(0, ""), (-9, "")],
     "folder lost": [(0, "")],

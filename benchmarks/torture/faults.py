@@ -15,7 +15,6 @@ from benchmarks.torture.reader import FOREIGN
 from benchmarks.torture.topics import OUTPUTS
 from benchmarks.torture.trial import Trial
 
-PARTITIONS_MAX = 6
 Fault = Callable[[Trial], None]
 
 
@@ -82,18 +81,6 @@ def broker_stopped(trial: Trial) -> None:
     trial.broker.stop()
     trial.rest(trial.draw.uniform(0.5, 8.0))
     trial.broker.start()
-
-
-def partitions_added(trial: Trial) -> None:
-    """To the memory and the query topic; the producer uses them at once."""
-    partitions = len(trial.topics.bounds("memory"))
-    if partitions >= PARTITIONS_MAX:
-        return
-    with trial.log.lock:
-        trial.log.flush()
-        for kind in ("memory", "query"):
-            trial.topics.grow(kind, partitions + 1)
-        trial.log.renew()
 
 
 def skip(trial: Trial) -> None:
@@ -203,7 +190,6 @@ FAULTS: dict[str, Fault] = {
     "second member": second_member,
     "broker killed": broker_killed,
     "broker stopped": broker_stopped,
-    "partitions added": partitions_added,
     "skip": skip,
     "restore": restore,
     "folder lost": lose_folder,
