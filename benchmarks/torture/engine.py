@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from benchmarks.broker import BOOTSTRAP_VARIABLE, free_ports, guard, release
 from benchmarks.torture.topics import Topics
@@ -245,7 +245,7 @@ class Engine:
                 release(self._guard)
                 del self._guard
 
-    def __enter__(self) -> "Engine":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: Any) -> None:

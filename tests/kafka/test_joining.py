@@ -10,10 +10,9 @@ from benchmarks.broker import Cluster
 from benchmarks.fleet import checker
 from benchmarks.fleet.members import Fleet
 from benchmarks.fleet.ownership import Ownership
-from benchmarks.fleet.traffic import who
 from benchmarks.torture.checker import settled
 from benchmarks.torture.engine import SHORT_SESSION, Engine
-from benchmarks.torture.log import Log, Sent
+from benchmarks.torture.log import Log, Sent, who
 from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import Topics
 from recallflow.owner import state_partition

@@ -86,6 +86,7 @@ class Deployment:
             Sent(),
             Mock(),
             ignored,
+            lambda _: True,
             restore=None,
             writer="here",
             counts=lambda: True,
