@@ -8,7 +8,7 @@ import orjson
 from recallflow.events import PRODUCTION
 from recallflow.fields import EPOCH_MS_MIN, format_time
 from recallflow.flows.behind import STATE_STEP
-from recallflow.flows.recovery import LINES_FLOW_ID, committed, has_store
+from recallflow.flows.recovery import committed, has_store
 from recallflow.operators.decode import decode
 from recallflow.operators.events import Refused
 from recallflow.operators.sealed import open_records
@@ -24,7 +24,6 @@ from recallflow.state.person_graph import PersonGraph
 # What senders put in: their own names may end as our times do.
 _SENDERS_OWN = frozenset(("metadata", "properties", "entities", "derived_from", "event", "output"))
 _PERIODS = frozenset(("valid_from", "valid_to", "until"))
-_STEPS = (STATE_STEP, f"{LINES_FLOW_ID}.state")
 
 
 def export(
@@ -78,12 +77,11 @@ def _waiting(directory: StateDirectory, number: int) -> Iterator[tuple[str, Reco
     if not has_store(directory.path):
         return
     partition = directory.partition(number)
-    for step in _STEPS:
-        for snapshot in committed(directory.path, step).values():
-            if isinstance(snapshot, Snapshot) and snapshot.partition == number:
-                for kind, sealed in (("waiting", snapshot.waiting), ("held", snapshot.held)):
-                    for record in open_records(partition, kind.encode(), sealed):
-                        yield kind, record
+    for snapshot in committed(directory.path, STATE_STEP).values():
+        if isinstance(snapshot, Snapshot) and snapshot.partition == number:
+            for kind, sealed in (("waiting", snapshot.waiting), ("held", snapshot.held)):
+                for record in open_records(partition, kind.encode(), sealed):
+                    yield kind, record
 
 
 def _pending_outputs(partition: Partition, owner: Owner) -> Iterator[Fields]:

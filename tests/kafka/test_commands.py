@@ -39,7 +39,7 @@ def values(broker: Cluster, topic: str) -> list[tuple[bytes, bytes]]:
 
 
 def produce(broker: Cluster, topic: str, *events: dict[str, Any]) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
     for event in events:
         producer.produce(topic, orjson.dumps({"tenant_id": "acme", "user_id": "ann"} | event), b"acme/ann")
     assert producer.flush(GIVE_UP_S) == 0
