@@ -22,7 +22,6 @@ from recallflow.connectors.kafka.decide import Decide
 from recallflow.connectors.kafka.delivery import DeliverySink, Sent, ToSend
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
-from recallflow.connectors.kafka.patience import Patience
 from recallflow.connectors.kafka.tails import Ends
 from recallflow.connectors.kafka.topic_reader import await_brokers
 from recallflow.connectors.kafka.watch import Watch
@@ -135,7 +134,7 @@ class KafkaFlow:
             flow = self._flow(running, sink, asked)
             stop_on_signals(running.source)
             stack.enter_context(running.watch.running())
-            token_keys = self._token_keys(membership, decisions, secrets)
+            token_keys = self._token_keys(decisions, secrets)
             if token_keys is not None:
                 running.watch.call(token_keys.check)
                 stack.enter_context(token_keys.running())
@@ -330,15 +329,12 @@ class KafkaFlow:
         op.output("outputs", op.flat_map_batch("route", outputs, routed), sink)
         return flow
 
-    def _token_keys(
-        self, membership: Membership, decisions: History, secrets: MutableMapping[str, bytes]
-    ) -> TokenKeys | None:
+    def _token_keys(self, decisions: History, secrets: MutableMapping[str, bytes]) -> TokenKeys | None:
         """What announces signing keys, after its first look; None where there is none to announce."""
         auth = self.config.auth
         if auth.mode == "off" or (auth.jwks is None and auth.secret is None):
             return None
-        permit = partial(membership.check, Patience)
-        announce = Decide(self.options, self.topics.control, auth.control_secret, permit)
+        announce = Decide(self.options, self.topics.control, auth.control_secret)
         token_keys = TokenKeys(auth, key_source(auth), decisions, secrets, announce)
         token_keys.begin()
         return token_keys

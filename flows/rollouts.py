@@ -61,7 +61,7 @@ def to_topic(options: KafkaOptions, topic: str, secret: str | None) -> KeepDecis
     """Decisions go to the control topic, signed where there is a secret, and come back from there."""
     from recallflow.connectors.kafka.decide import Decide  # Kafka is not everywhere
 
-    send = Decide(options, topic, secret, permit=lambda: None)
+    send = Decide(options, topic, secret)
     return lambda rollout: send([rollout])
 
 

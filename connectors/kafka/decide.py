@@ -1,6 +1,6 @@
 """Sending control events of the engine's own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.admin import ask_configs
@@ -11,16 +11,15 @@ from recallflow.signatures import signed
 
 
 class Decide:
-    """Sends decisions to the control topic, signed where there is a secret. `permit` is called before each: it returns,
-    or raises."""
+    """Sends decisions to the control topic, signed where there is a secret. Several processes may send the same one."""
 
-    def __init__(self, options: KafkaOptions, topic: str, secret: str | None, permit: Callable[[], None]) -> None:
-        self._options, self._topic, self._secret, self._permit = options, topic, secret, permit
+    def __init__(self, options: KafkaOptions, topic: str, secret: str | None) -> None:
+        self._options, self._topic, self._secret = options, topic, secret
 
     def __call__(self, events: Sequence[Control]) -> None:
         """Returns once the brokers have them all. Raises SinkError."""
         most_bytes = {self._topic: ask_configs(self._options, [self._topic])[self._topic].most_bytes}
-        sender = Sender(self._options, most_bytes, then="they are sent again", permit=self._permit)
+        sender = Sender(self._options, most_bytes, then="they are sent again")
         for event in events:
             key, value = event.record_key, event.model_dump_json(exclude_none=True).encode()
             sender.send(self._topic, value, key, headers=signed(self._secret, key, value))

@@ -41,7 +41,7 @@ class Engine:
     def start(self, *options: str) -> None:
         named = [word for name, topic in self.topics.items() for word in (f"--{name}-topic", topic)]
         where = ["--bootstrap-servers", self._servers, "--state-dir", self._folder, "--metrics-port", self._port]
-        self.process = self._start("run", *where, *named, "--partitions", "2", "--epoch-ms", "100", *options)
+        self.process = self._start("run", *where, *named, "--epoch-ms", "100", *options)
 
     def stop(self) -> tuple[int, str]:
         self.process.send_signal(signal.SIGTERM)

@@ -158,7 +158,7 @@ def test_a_run_on_topics_of_ones_own_says_what_it_does(
     assert engine.returncode == 0, said
     assert ask(port, "/livez")[0] == 0
     info = orjson.loads(command("state", "info", "--json", "--state-dir", tmp_path / "s").stdout)
-    assert (info["partitions"], info["episode_gap_minutes"]) == (4, 5.0)
+    assert (info["partitions"], info["episode_gap_minutes"]) == (2, 5.0)
 
 
 @pytest.mark.usefixtures("created")
