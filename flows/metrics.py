@@ -140,6 +140,4 @@ def input_metrics(source: KafkaSource | OwnedSource) -> Iterator[Metric]:
     retried = sum(reader.retried for reader in readers)
     yield CounterMetricFamily("recallflow_retried_reads", "Reads that Kafka failed and that were tried again", retried)
     snapshot_s = source.progress.oldest_snapshot_s()
-    yield gauge(
-        "snapshot_timestamp_seconds", "When the part that is the furthest behind had its mark, or snapshot", snapshot_s
-    )
+    yield gauge("snapshot_timestamp_seconds", "When what is the furthest behind had its mark or snapshot", snapshot_s)
