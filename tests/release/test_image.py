@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -19,7 +20,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from recallflow.cli.commands import commands
-from tests.release.conftest import ROOT, uv
+from tests.release.conftest import ROOT, Environment, uv
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 STEPS = [
@@ -40,7 +41,7 @@ def settings(command: str, variables: dict[str, str]) -> str:
     return subprocess.run(asked, env=variables, capture_output=True, text=True, check=True).stdout
 
 
-def environment() -> dict[str, str]:
+def variables() -> dict[str, str]:
     return dict(word.split("=", 1) for word in shlex.split(last("ENV")))
 
 
@@ -60,7 +61,10 @@ def test_its_python_has_bytewax() -> None:
 
 
 @pytest.mark.index
-def test_a_wheel_of_what_is_copied_is_the_wheel_of_the_checkout(tmp_path: Path, wheels: dict[str, Path]) -> None:
+def test_its_steps_make_what_its_entry_point_runs(
+    tmp_path: Path, wheels: dict[str, Path], environment: Callable[..., Environment]
+) -> None:
+    """A wheel of what is copied, which is that of the checkout, installed with the extras into a fresh environment."""
     context = tmp_path / "context"
     context.mkdir()
     for line in (ROOT / ".dockerignore").read_text().splitlines():
@@ -72,6 +76,8 @@ def test_a_wheel_of_what_is_copied_is_the_wheel_of_the_checkout(tmp_path: Path, 
     uv("build", "--quiet", "--wheel", "--out-dir", str(tmp_path), str(context))
     (made,) = tmp_path.glob("*.whl")
     assert set(zipfile.ZipFile(made).namelist()) == set(zipfile.ZipFile(wheels["recallflow"]).namelist())
+    image = environment(f"{made}[{last('ARG').partition('=')[2]}]")
+    assert "because:" in image.shown(*json.loads(last("ENTRYPOINT")), *json.loads(last("CMD")))
 
 
 def test_its_extras_are_there() -> None:
@@ -97,7 +103,7 @@ def test_it_is_stopped_as_an_engine_is() -> None:
 
 
 def test_its_variables_are_settings_and_the_probes_are_where_it_looks() -> None:
-    given = {name: value for name, value in environment().items() if name.startswith("RECALLFLOW_")}
+    given = {name: value for name, value in variables().items() if name.startswith("RECALLFLOW_")}
     printed = settings("run", given)
     assert all(f"# {name}" in printed for name in given)
     port = given["RECALLFLOW_RUN_METRICS_PORT"]
