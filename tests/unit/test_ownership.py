@@ -53,6 +53,7 @@ class Life:
             self.sent,
             Mock(),
             self._commit,
+            lambda _: True,
             lambda _: next(self.accepted),
             restore=None,
             writer="here",
