@@ -53,7 +53,6 @@ class Life:
             self.sent,
             Mock(),
             self._commit,
-            lambda _: True,
             lambda _: next(self.accepted),
             restore=None,
             writer="here",
