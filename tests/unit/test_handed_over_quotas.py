@@ -64,18 +64,23 @@ class Deployment:
                 lane.queue.append(message)
             judged = 0
             while judged < count and (records := records_of(lane, 1)):
-                item = rates.judge(decode(records[0]))
+                refused = isinstance(rates.judge(decode(records[0])), Refused)
+                position = (lane.topic, records[0].position.offset)
                 if not records[0].silent:
                     judged += 1
-                    position = (lane.topic, records[0].position.offset)
                     assert position not in self.verdicts
-                    self.verdicts[position] = isinstance(item, Refused)
+                    self.verdicts[position] = refused
+                elif lane is lanes[0] and position[1] > self._applied(lacks):
+                    assert refused == self.verdicts[position]  # the folder takes it in, as another's did
         memory, queries = map(reached, lanes)
         self._place = Place.decode(Place(memory, queries, 1).encode())
 
+    def _applied(self, lacks: int) -> int:
+        return max(-1, self._place.memory.next_offset - 1 - lacks)
+
     def _opened(self, lacks: int) -> tuple[Lane, Lane]:
-        applied = max(-1, self._place.memory.next_offset - 1 - lacks)
-        partition = SimpleNamespace(applied={f"{MEMORIES}:0": applied}, counts=SimpleNamespace(memories=0, owners=0))
+        applied = {f"{MEMORIES}:0": self._applied(lacks)}
+        partition = SimpleNamespace(applied=applied, counts=SimpleNamespace(memories=0, owners=0))
         source = Mock(spec=OwnedSource)
         source.stopping = None
         owned = Ownership(
