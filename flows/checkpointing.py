@@ -7,11 +7,12 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
+from recallflow.background import beside
 from recallflow.connectors.checkpoints.keeper import Keeper
 from recallflow.connectors.checkpoints.manifest import About
 from recallflow.connectors.checkpoints.store import CheckpointStore
@@ -53,16 +54,9 @@ class Checkpoints:
         self._stopping = threading.Event()
         self._restoring = defaultdict[int, threading.Lock](threading.Lock)  # by partition, added ones too
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Keeps checkpoints on a thread of its own."""
-        thread = threading.Thread(target=self._run, daemon=True, name="recallflow-checkpoints")
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stopping.set()
-            thread.join()
+        return beside(self._run, "checkpoints", self._stopping)
 
     def restore(self, number: int, wanted: Callable[[], bool]) -> None:
         """Puts the newest checkpoint of a partition, which nobody works on, in the place of its folder, where that

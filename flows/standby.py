@@ -8,13 +8,14 @@ nowhere.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from recallflow.background import beside
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.owned import OwnedSource
@@ -53,16 +54,9 @@ class Standby:
         self._admin = AdminClient(options.admin())
         self._stopping = threading.Event()
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Looks every LOOK_S seconds, on a thread of its own."""
-        thread = threading.Thread(target=self._run, daemon=True, name="recallflow-standby")
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stopping.set()
-            thread.join()
+        return beside(self._run, "standby", self._stopping)
 
     def _run(self) -> None:
         with TopicReader(self._options, {"group.id": self._name}) as reader:

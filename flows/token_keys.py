@@ -7,10 +7,11 @@ keys are told whole, a secret by its fingerprint. A key that left is revoked, fo
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from recallflow.background import beside
 from recallflow.control import ALL_TENANTS, TokenKey
 from recallflow.decisions import History
 from recallflow.errors import SinkError, SourceError
@@ -75,16 +76,9 @@ class TokenKeys:
                 raise SourceError(f"{error}; no signing key is known yet, so that no token would be believed") from None
             _log.warning("%s; tokens are judged by the keys that are known", error)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Looks on, on a thread of its own."""
-        thread = threading.Thread(target=self._run, daemon=True, name="recallflow-token-keys")
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stopping.set()
-            thread.join()
+        return beside(self._run, "token-keys", self._stopping)
 
     def check(self, _: object) -> None:
         """Raises SourceError where keys are not looked at any more."""

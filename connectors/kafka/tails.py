@@ -4,13 +4,14 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from recallflow.background import beside
 from recallflow.brokers.options import KafkaOptions
 from recallflow.brokers.trouble import passes
 from recallflow.connectors.kafka.messages import time_ms
@@ -77,16 +78,9 @@ class Ends:
                     return f"{topic}:{number}"
         return None
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Asks on a thread of its own. What brokers cannot say now stays as it was: it is right, and long ago."""
-        thread = threading.Thread(target=self._run, daemon=True, name="recallflow-ends")
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stopping.set()
-            thread.join()
+        return beside(self._run, "ends", self._stopping)
 
     def _run(self) -> None:
         while not self._stopping.wait(ASK_EVERY_S):

@@ -3,11 +3,12 @@
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 
 from confluent_kafka import KafkaException
 
+from recallflow.background import beside
 from recallflow.connectors.kafka.admin import Described
 from recallflow.errors import SourceError
 
@@ -38,16 +39,9 @@ class Watch:
         """Why the topics are not what they were."""
         return self._error
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Looks every LOOK_S seconds, on a thread of its own."""
-        thread = threading.Thread(target=self._run, daemon=True, name="recallflow-watch")
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stopping.set()
-            thread.join()
+        return beside(self._run, "watch", self._stopping)
 
     def look(self) -> None:
         """Looks once. What Kafka cannot say now is asked again: whoever reads complains."""
