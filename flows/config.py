@@ -39,14 +39,15 @@ STANDBY_MAX = 10
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How `recallflow run` shares its deployment with other members, and what it shows of itself.
+    """How `recallflow run` shares its deployment with other members, and what it shows of itself. `workers` is of
+    `replay` alone, and `wait` of `enrich`.
 
     `deployment`: whose partitions its members share; None names it after the memory topic. `processes`: members on this
     machine, or "auto": one a CPU. `own`: partitions of its own, as `0-7`, where the group is not to assign them;
     `instance_id`: of a member whose partitions are kept for it while it restarts. `checkpoint_to`: where checkpoints of
     partitions are kept, by their URL. `standby`: so many members keep each partition warm. `give_up_unanswered`:
-    queries that retention took are done without. `skip`:
-    positions of records to pass over unread. `metrics_port`: None serves nothing."""
+    queries that retention took are done without. `skip`: positions of records to pass over unread. `metrics_port`:
+    None serves nothing."""
 
     processes: int | Literal["auto"] = 1
     workers: int = 1

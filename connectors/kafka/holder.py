@@ -1,4 +1,4 @@
-"""Which engine holds a deployment: its note beside the group's committed offset."""
+"""Who works on a partition, or for a deployment of one process: a note beside the group's committed offset."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ def directory_id(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a deployment. `renewals` tells two looks apart."""
+    """The process that wrote a note. `renewals` tells two looks apart; `released`: it has handed over."""
 
     host: str
     directory: str

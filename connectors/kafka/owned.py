@@ -77,9 +77,8 @@ class OwnedSource(DynamicSource[Any]):
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`mark_s`: so often each partition is marked. `tails`: where output topics ended at some moment before now,
-        and when that was. `finished`: what else is to be emitted, which sets `wake`. `stopping`: set by
-        whoever wants it to end. `failure`: what else has
-        failed that the source cannot go on without."""
+        and when that was. `finished`: what else is to be emitted, which sets `wake`. `stopping`: set by whoever wants
+        it to end. `failure`: what else has failed that the source cannot go on without."""
         self.topics = (memory_topic, query_topic)
         self.progress = Progress()
         self.catch_up = catch_up or CatchUp()
