@@ -16,7 +16,7 @@ from recallflow.background import beside
 from recallflow.connectors.checkpoints.keeper import Keeper
 from recallflow.connectors.checkpoints.manifest import About
 from recallflow.connectors.checkpoints.store import CheckpointStore
-from recallflow.errors import CheckpointError, StorageError
+from recallflow.errors import CheckpointError, MasterKeyError, StorageError
 from recallflow.state import keys
 from recallflow.state.directory import StateDirectory
 from recallflow.state.folders import arriving_folder, copy_partition
@@ -67,7 +67,7 @@ class Checkpoints:
                 return
             try:
                 self._restore(number)
-            except (CheckpointError, StorageError) as error:
+            except (CheckpointError, MasterKeyError, StorageError) as error:
                 _log.warning("partition %d is not taken from a checkpoint: %s", number, error)
 
     def _restore(self, number: int) -> None:
@@ -83,10 +83,10 @@ class Checkpoints:
             return
         try:
             self._check(number, found.about, applied)  # it may be an older one, where the newest was not whole
-        except CheckpointError:
+            self._directory.replace_folder(number, folder)
+        except (CheckpointError, MasterKeyError):
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self._directory.replace_folder(number, folder)
         took_s = time.monotonic() - began_s
         _log.info(
             "partition %d comes from a checkpoint of %d bytes in %.1f s, applied up to offset %d",

@@ -164,7 +164,9 @@ class StateDirectory:
 
     def replace_folder(self, number: int, source: Path) -> None:
         """Gives `source`, which is on the disk of the directory (`arriving_folder`), the place of a partition's folder;
-        whatever was there goes. Raises StorageError."""
+        whatever was there goes. Raises StorageError, and MasterKeyError where nobody here could open it: then nothing
+        goes."""
+        self._keyring_of(source)
         self.close_partition(number)
         with using(self.path):
             put_folder(self.path, number, source)

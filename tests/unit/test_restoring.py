@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from recallflow.connectors.checkpoints.store import CheckpointStore
+from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.flows.checkpointing import FAR_BEHIND, Checkpoints
 from recallflow.flows.settings import Settings
 from recallflow.records import Position
+from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.directory import StateDirectory
 from tests.unit.operators.harness import HASHING
 
@@ -48,9 +50,9 @@ class Kept:
 def made(tmp_path: Path) -> Iterator[Made]:
     with ExitStack() as stack:
 
-        def make(name: str, topic: str = TOPIC) -> Kept:
+        def make(name: str, topic: str = TOPIC, at_rest: AtRest = UNENCRYPTED) -> Kept:
             fingerprint = SETTINGS.fingerprint(HASHING)
-            directory = StateDirectory.open(tmp_path / name, fingerprint, SETTINGS.cache_bytes)
+            directory = StateDirectory.open(tmp_path / name, fingerprint, SETTINGS.cache_bytes, at_rest=at_rest)
             return Kept(stack.enter_context(directory), tmp_path / "store", topic)
 
         yield make
@@ -90,6 +92,21 @@ def test_a_checkpoint_of_another_topic_is_nobodys(made: Made, caplog: pytest.Log
     one.keep()
     assert made("other").restored() == -1
     assert "each topic wants a --checkpoint-to of its own" in caplog.text
+
+
+def test_a_checkpoint_under_another_master_key_leaves_the_folder_as_it_is(
+    made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one from before the key was rotated: in the folder's place, the engine would not start any more."""
+    one, other = (
+        made(name, at_rest=AtRest(LocalMasterKey(bytes([count] * 32)))) for name, count in (("a", 1), ("b", 2))
+    )
+    one.apply(3 * FAR_BEHIND)
+    one.keep()
+    other.apply(6)
+    assert other.restored() == 6
+    assert "partition 2 is not taken from a checkpoint" in caplog.text
+    assert made("c", at_rest=AtRest(LocalMasterKey(bytes([1] * 32)))).restored() == 3 * FAR_BEHIND
 
 
 def test_a_checkpoint_says_no_more_than_it_holds(made: Made) -> None:

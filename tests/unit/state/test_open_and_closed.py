@@ -279,9 +279,11 @@ def test_a_folder_of_an_encrypted_directory_needs_its_key(tmp_path: Path) -> Non
         sealed.run(told())
         arriving = arriving_folder(tmp_path / "bare", 1)
         copy_partition(sealed.directory.partition(1), arriving)
-        bare.directory.replace_folder(1, arriving)
-        with pytest.raises(MasterKeyError, match=r"p001 is encrypted: give its master key"):
-            bare.directory.partition(1)
+        bare.take(1)
+        bare.run(told(count=1))
+        with pytest.raises(MasterKeyError, match=r"p001.new is encrypted: give its master key"):
+            bare.directory.replace_folder(1, arriving)
+        assert bare.directory.partition(1).counts.memories == len(of(1))  # nothing went
 
 
 # ── another master key ────────────────────────────────────────────────────────────────────────────────────────────
