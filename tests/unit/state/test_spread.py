@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallflow.connectors.master_keys import LocalMasterKey
-from recallflow.state.at_rest import UNENCRYPTED, AtRest
+from recallflow.state.at_rest import UNENCRYPTED
 from recallflow.state.combined import combined_hash
 from recallflow.state.folders import numbers_in
 from recallflow.state.moving import merge, move, split
@@ -18,7 +17,6 @@ from recallflow.state.verify import verify
 from tests.unit.state.member import PARTITIONS, Member, told
 
 NAMES = ("whole", "a", "b")
-WAYS = {"bare": UNENCRYPTED, "sealed": AtRest(LocalMasterKey(bytes(range(32))))}
 Held = dict[int, tuple[bytes | None, dict[str, int]]]
 
 SPREADS = st.lists(
@@ -26,27 +24,27 @@ SPREADS = st.lists(
 )
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AtRest, str]:
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A directory with all partitions, and the hash of it."""
-    path, at_rest = tmp_path_factory.mktemp("filled") / "whole", WAYS[request.param]
-    with Member.on(path, at_rest) as member:
+    path = tmp_path_factory.mktemp("filled") / "whole"
+    with Member.on(path) as member:
         member.take(*range(PARTITIONS))
         member.run(told(0, 2))
-        return path, at_rest, member.hash()
+        return path, member.hash()
 
 
-def held(path: Path, at_rest: AtRest) -> Held:
-    with Member.on(path, at_rest) as member:
+def held(path: Path) -> Held:
+    with Member.on(path) as member:
         return {one.number: (one.place, dict(one.applied)) for one in member.directory.existing_partitions()}
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(spreads=SPREADS)
 def test_what_is_spread_and_brought_together_is_what_it_was(
-    filled: tuple[Path, AtRest, str], spreads: list[tuple[bool, list[str]]]
+    filled: tuple[Path, str], spreads: list[tuple[bool, list[str]]]
 ) -> None:
-    path, at_rest, hashed = filled
+    path, hashed = filled
     with tempfile.TemporaryDirectory(prefix="recallflow-spread-") as folder:
         there = {name: Path(folder) / name for name in NAMES}
         shutil.copytree(path, there["whole"])
@@ -54,19 +52,19 @@ def test_what_is_spread_and_brought_together_is_what_it_was(
         for at_once, targets in spreads:
             for source, goes in changes(where, targets).items():
                 if at_once:
-                    split(there[source], {there[target]: numbers for target, numbers in goes.items()}, at_rest)
+                    split(there[source], {there[target]: numbers for target, numbers in goes.items()}, UNENCRYPTED)
                 else:
                     for target, numbers in goes.items():
-                        move(there[source], there[target], numbers, at_rest, create=True)
+                        move(there[source], there[target], numbers, UNENCRYPTED, create=True)
             where = dict(enumerate(targets))
             spread = [one for one in there.values() if one.exists()]
             assert {number: one.name for one in spread for number in numbers_in(one)} == where
-            assert combined_hash(spread, at_rest).hash == hashed
         spread = [one for one in there.values() if one.exists()]
-        merge(spread, Path(folder) / "again", at_rest)
-        assert held(Path(folder) / "again", at_rest) == held(path, at_rest)
-        assert combined_hash([Path(folder) / "again"], at_rest).hash == hashed
-        assert verify(Path(folder) / "again", at_rest).problems == []
+        assert combined_hash(spread, UNENCRYPTED).hash == hashed
+        merge(spread, Path(folder) / "again", UNENCRYPTED)
+        assert held(Path(folder) / "again") == held(path)
+        assert combined_hash([Path(folder) / "again"], UNENCRYPTED).hash == hashed
+        assert verify(Path(folder) / "again", UNENCRYPTED).problems == []
         assert [number for one in spread for number in numbers_in(one)] == []
 
 
