@@ -1,4 +1,6 @@
-"""What is known of a deployment before this process is part of it: what its consumer group keeps."""
+"""What is known of a deployment before this process is part of it: what its consumer group and our directory keep."""
+
+from pathlib import Path
 
 from confluent_kafka import TopicPartition
 
@@ -8,11 +10,14 @@ from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import UsageError
 from recallflow.flows.topics import Topics
 from recallflow.parsing import asks
+from recallflow.state.directory import describe
+from recallflow.state.sources import reads_topics
 
 
-def deployed(options: KafkaOptions, name: str, topics: Topics) -> int:
-    """How many partitions the deployment's state has, for ever. Raises SourceError, and UsageError where topics do not
-    go together."""
+def deployed(options: KafkaOptions, name: str, topics: Topics, state_dir: Path) -> int:
+    """How many partitions the deployment's state has, for ever: as its group says, or where Kafka has forgotten that, a
+    directory that was of it; a new deployment takes what the topics have now. Raises SourceError, StateError, and
+    UsageError where topics do not go together."""
     with TopicReader(options, {"group.id": name}) as reader:
         counts = {topic: len(numbers) for topic, numbers in reader.partitions((topics.memory, topics.queries)).items()}
         memory, queries = counts[topics.memory], counts[topics.queries]
@@ -24,7 +29,9 @@ def deployed(options: KafkaOptions, name: str, topics: Topics) -> int:
         kept = kept_partitions(reader, topics.memory, memory)
         if kept is None:
             _check_memories(reader, topics.memory)
-    return memory if kept is None else kept
+    if kept is not None:
+        return kept
+    return describe(state_dir).fingerprint.partitions if reads_topics(state_dir) else memory
 
 
 def kept_partitions(reader: TopicReader, topic: str, count: int) -> int | None:

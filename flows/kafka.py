@@ -112,7 +112,8 @@ class KafkaFlow:
                 open_embedder(self.settings, self.models.embedding, "question", decisions, self.state_dir)
             )
             self._written = self.topics.written(enriches=self.enrichment.wanted(embedder) is not None)
-            partitions = deployed(self.options, deployment_name(self.config, self.topics.memory), self.topics)
+            name = deployment_name(self.config, self.topics.memory)
+            partitions = deployed(self.options, name, self.topics, self.state_dir)
             self.settings = replace(self.settings, partitions=partitions)
             directory = self._open_directory(stack, embedder)
             # Before anything else is read: each record is judged by what was decided up to then.

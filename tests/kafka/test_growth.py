@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewPartitions
 
 from benchmarks.broker import HOST, Cluster, free_ports
 from recallflow.partitioning import partition_of
+from recallflow.state.directory import describe
 from recallflow.state.sources import TOPICS
 from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, until, watched
 
@@ -121,6 +122,27 @@ def test_what_lies_in_added_partitions_goes_home_in_order(deployment: Growing, t
     with deployment.running():
         deployment.send(30, 30)
         deployment.check_outputs()
+    assert deployment.hash() == replayed(deployment, tmp_path / "other")
+
+
+def test_a_deployment_that_kafka_forgot_keeps_its_partitions_though_its_topics_have_grown(
+    deployment: Growing, tmp_path: Path
+) -> None:
+    """Offsets of a group that is away for a week are gone; how many partitions its state has, the directory says."""
+    deployment.send(len(USERS))
+    with deployment.running():
+        deployment.check_outputs()
+        deployment.send(30, 30)
+        deployment.check_outputs()
+    admin = AdminClient({"bootstrap.servers": deployment.broker.bootstrap_servers})
+    for forgotten in admin.delete_consumer_groups([f"recallflow-{deployment.topics.memory}"]).values():
+        forgotten.result()
+    deployment.grow(deployment.topics.memory, 5)
+    deployment.grow(deployment.topics.queries, 5)
+    deployment.send(60, 30)
+    with deployment.running():
+        deployment.check_outputs()
+    assert describe(deployment.state_dir).fingerprint.partitions == 2
     assert deployment.hash() == replayed(deployment, tmp_path / "other")
 
 
