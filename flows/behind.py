@@ -47,8 +47,8 @@ def check_not_behind(directory: StateDirectory) -> None:
 
 
 def check_whole(directory: StateDirectory) -> None:
-    """Raises StateBehind where a state partition is lost: they are all made before the first event is applied. Only of
-    a directory that `run` filled may others have some."""
+    """Raises StateBehind where a state partition is lost: they are all made before the first event is applied. Others
+    may have some where `run` filled the directory, or partitions were moved."""
     folders = {number: partition_folder(directory.path, number) for number in range(directory.fingerprint.partitions)}
     lost = [folder.name for folder in folders.values() if not folder.is_dir()]
     if lost and not directory.is_shared_out() and any(one.applied for one in directory.existing_partitions()):

@@ -61,7 +61,8 @@ class Direct:
         for step in self._steps.values():
             for source in sources.values():
                 step.go_on(source)
-        return {topic: max(step.next_offset(one) for step in self._steps.values()) for topic, one in sources.items()}
+        steps = self._steps.values()
+        return {topic: max((step.next_offset(one) for step in steps), default=0) for topic, one in sources.items()}
 
     def run(self, read: Sequence[Record | Completion]) -> list[Delivered | Done]:
         """What comes out for a batch; by then it is applied."""

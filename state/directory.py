@@ -33,7 +33,7 @@ from recallflow.state.hot_owner import PACKED_AT_END, PACKED_MOST, HotOwners
 from recallflow.state.keyring import Keyring, new_secret
 from recallflow.state.lock import LOCK, WAIT_S, locked
 from recallflow.state.partition import Counts, Partition, other_format
-from recallflow.state.sources import needs_store, reads_topics
+from recallflow.state.sources import has_moved, needs_store, reads_topics
 
 DESCRIPTION = "recallflow.json"
 RESTORING = "recallflow.json.restoring"  # the description while a checkpoint is being restored
@@ -180,7 +180,8 @@ class StateDirectory:
     def pass_over(self, position: Position) -> None:
         """Has all of a log up to a position count as applied: nothing of it is held. A question at its end leaves
         nothing else that says where the next record stands."""
-        partition = max(self.partitions(), key=lambda one: one.applied.get(position.source, -1))
+        there = self.partitions() if self.begins else self.existing_partitions()
+        partition = max(there, key=lambda one: one.applied.get(position.source, -1))
         partition.stage({}, position)
         partition.commit()
 
@@ -189,9 +190,10 @@ class StateDirectory:
         return any(map(needs_store, self.existing_partitions()))
 
     def is_shared_out(self) -> bool:
-        """Whether what it lacks may be elsewhere: `run` filled it, of which every process has some of the partitions,
-        each with its own place."""
-        return reads_topics(self.path) or any(one.place is not None for one in self.existing_partitions())
+        """Whether what it lacks may be elsewhere: partitions were moved, or `run` filled it, of which every process has
+        some of the partitions, each with its own place."""
+        known = has_moved(self.path) or reads_topics(self.path)
+        return known or any(one.place is not None for one in self.existing_partitions())
 
     def has_vectors(self) -> bool:
         """Whether a memory that was committed has a vector: then the size that is set was right once. Any thread may

@@ -34,7 +34,7 @@ from recallflow.state.folders import (
     read_secret,
     unmark_moving,
 )
-from recallflow.state.sources import needs_store
+from recallflow.state.sources import needs_store, note_move
 
 
 class Move(NamedTuple):
@@ -159,6 +159,8 @@ def _carry_out(plan: list[Move], at_rest: AtRest) -> list[Move]:
         _check_room(plan)
         for number, source, _ in plan:
             _check_place(number, directories[source])
+        for source, target in {(one.source, one.target) for one in plan}:
+            note_move(source, target)
         for number, source, target in plan:
             _move(number, directories[source], directories[target])
     return plan

@@ -133,3 +133,25 @@ def test_options_that_do_not_go_together_are_told(lived: Path, cli: Cli) -> None
     assert (apart.returncode, "--compact-kafka" in apart.stderr) == (2, True)
     slash = cli("erase", "acme", "a/nn", "--compact-kafka")
     assert (slash.returncode, "slash" in slash.stderr) == (2, True)
+
+
+def test_of_directories_that_partitions_were_moved_between_the_one_with_the_persons_is_erased(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """Whoever has not got the partition says so: nobody is taken for unknown there."""
+    ann, bob = (state_partition("acme", user, Settings().partitions) for user in (ANN, BOB))
+    assert ann != bob
+    for user in (ANN, BOB):
+        words = ("--tenant", "acme", "--user", user, "--state-dir", tmp_path / "s", "--create")
+        assert cli("remember", f"{user} reads novels", *words).returncode == 0
+    assert cli("state", "split", tmp_path / "s", "--into", f"{tmp_path / 'other'}:{ann}").returncode == 0
+    for path in (tmp_path / "s", tmp_path / "other"):
+        assert verify(path).problems == []
+    elsewhere = cli("erase", "acme", ANN, "--state-dir", tmp_path / "s")
+    assert elsewhere.returncode == 1
+    assert f"does not hold p{ann:03d}: name the directory that does" in elsewhere.stderr
+    for user, path in ((ANN, tmp_path / "other"), (BOB, tmp_path / "s")):
+        done = cli("erase", "acme", user, "--verify", "--state-dir", path)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        assert f"user {user} of tenant acme is erased" in done.stdout
+        assert verify(path).problems == []

@@ -25,8 +25,10 @@ from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.combined import combined_hash
 from recallflow.state.directory import StateDirectory, describe
+from recallflow.state.files import read_checked, write_checked
 from recallflow.state.folders import mark_moving, numbers_in, partition_folder
 from recallflow.state.moving import merge, move, split
+from recallflow.state.sources import TOPICS
 from recallflow.state.verify import verify
 from tests.unit.operators.harness import HASHING
 from tests.unit.state.member import PARTITIONS, USERS, Member, told
@@ -350,3 +352,14 @@ def test_what_was_stopped_in_the_middle_is_opened_by_nobody(tmp_path: Path, whol
     shutil.rmtree(tmp_path / "b")
     move(tmp_path / "whole", tmp_path / "b", [1], UNENCRYPTED, create=True)
     assert combined_hash([tmp_path / "whole", tmp_path / "b"], UNENCRYPTED).hash == whole
+
+
+@pytest.mark.usefixtures("whole")
+def test_partitions_of_a_log_are_known_as_such_where_they_come_to(tmp_path: Path) -> None:
+    """An erasure there goes the way of the log."""
+    write_checked(tmp_path / "whole" / TOPICS, {"read": {"--memory-topic": "log"}})
+    move(tmp_path / "whole", tmp_path / "other", [1], UNENCRYPTED, create=True)
+    assert read_checked(tmp_path / "other" / TOPICS)["read"] == {"--memory-topic": "log"}
+    write_checked(tmp_path / "other" / TOPICS, {"read": {"--memory-topic": "its own"}})
+    move(tmp_path / "whole", tmp_path / "other", [2], UNENCRYPTED)
+    assert read_checked(tmp_path / "other" / TOPICS)["read"] == {"--memory-topic": "its own"}
