@@ -1,6 +1,5 @@
 """What the flows against Kafka are made of beside their steps: the right to work, the sink, and an end on signals."""
 
-import logging
 import os
 import signal
 import threading
@@ -28,12 +27,11 @@ from recallflow.flows.router import Router
 from recallflow.flows.topic_checks import ask_sizes
 from recallflow.outputs import Done
 from recallflow.records import Position
+from recallflow.signal_log import log_at_once
 from recallflow.state.directory import hold
 
 # The reader threads share the interpreter: at Python's default they could wait 5 ms for their turn.
 SWITCH_S = 0.0005
-
-_log = logging.getLogger(__name__)
 
 
 def deployment_name(config: Config, topic: str) -> str:
@@ -129,8 +127,8 @@ def stop_on_signals(source: KafkaSource | OwnedSource) -> None:
     def stop(number: int, _: object) -> None:
         if source.stopping.is_set():
             os._exit(128 + number)
-        _log.warning("stopping: the batch at hand is finished; a second signal stops at once")
         source.stopping.set()
+        log_at_once(__name__, "stopping: the batch at hand is finished; a second signal stops at once")
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)

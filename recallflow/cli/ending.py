@@ -1,11 +1,12 @@
 """How a process of `recallflow run` ends."""
 
 import contextlib
-import logging
 import os
 import signal
 import sys
 from typing import NoReturn
+
+from recallflow.signal_log import log_at_once
 
 STOPPED = "stopped before it began to work"
 
@@ -19,11 +20,7 @@ def end_on_signals() -> None:
 
 def _stop(*_: object) -> NoReturn:
     try:
-        record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, STOPPED, None, None)
-        handlers = logging.getLogger().handlers
-        line = handlers[0].format(record) if handlers else f"recallflow: {STOPPED}"
-        # Not through the stream: the signal may have come while it was being written to, and it allows one writer.
-        os.write(sys.stderr.fileno(), f"{line}\n".encode())
+        log_at_once(__name__, STOPPED)
     finally:
         os._exit(0)
 

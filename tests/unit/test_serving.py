@@ -1,0 +1,61 @@
+"""How a flow is told to stop."""
+
+import fcntl
+import os
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+from recallflow.connectors.kafka.patience import Patience
+
+GIVE_UP_S = 60.0
+FULL_BYTES = 60_000  # of a pipe that nobody reads: another line may not fit in
+
+FLOW = """
+import logging, threading
+from types import SimpleNamespace
+from recallflow.cli.log import set_up
+from recallflow.flows.serving import stop_on_signals
+
+set_up("text")
+source = SimpleNamespace(stopping=threading.Event())
+stop_on_signals(source)
+for _ in range(1_000):
+    logging.getLogger("recallflow").warning("long " * 20)
+source.stopping.wait()
+print("stopping", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_a_signal_in_the_middle_of_a_log_line_stops_the_flow_and_the_next_one_ends_it() -> None:
+    with ExitStack() as stack:
+        buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        words = [sys.executable, "-c", FLOW]
+        flow = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=buffered)
+        stack.enter_context(flow)
+        stack.callback(flow.kill)
+        assert flow.stdout is not None
+        assert flow.stderr is not None
+        waiting = Patience(GIVE_UP_S)
+        while _held_bytes(flow.stderr.fileno()) < FULL_BYTES:
+            assert flow.poll() is None
+            assert not waiting.ended()
+        flow.send_signal(signal.SIGTERM)
+        said = stack.enter_context(ThreadPoolExecutor(1)).submit(flow.stderr.read)
+        assert flow.stdout.readline() == b"stopping\n"
+        flow.send_signal(signal.SIGTERM)
+        assert flow.wait(GIVE_UP_S) == 128 + signal.SIGTERM
+        text = said.result().decode()
+    assert "a second signal stops at once" in text
+    assert "Traceback" not in text
+
+
+def _held_bytes(pipe: int) -> int:
+    """How much waits in a pipe to be read."""
+    (held,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(held)
