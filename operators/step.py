@@ -64,7 +64,7 @@ class StateStep:
     ) -> None:
         """`behind`: what of the log the state partition's answers do not know yet. `models`: those asked about
         questions, if any. Raises StateBehind where the store lacks what the snapshot says is applied."""
-        self._directory, self._rules = directory, rules
+        self._directory, self._rules, self._shared = directory, rules, shared
         self._partition = directory.partition(resumed.partition)
         _check_not_behind(self._partition, resumed)
         self._hot_owners = directory.hot_owners()
@@ -204,6 +204,7 @@ class StateStep:
     def close(self) -> None:
         """Another process may have the state partition from here on. What is not through comes again where it goes."""
         self._directory.close_partition(self._partition.number)
+        self._shared.candidates.drop_gone()  # with the owners that left
 
     # ------------------------------------------------------------------ logs that nobody reads again
 

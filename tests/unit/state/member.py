@@ -69,8 +69,7 @@ class Member:
 
     def give(self, *numbers: int) -> None:
         for number in numbers:
-            del self._steps[number]
-            self.directory.close_partition(number)
+            self._steps.pop(number).close()
 
     def run(self, events: Sequence[Event], topic: str = "log") -> list[Output]:
         """What comes out of those that are of open partitions."""

@@ -11,6 +11,8 @@ import pytest
 
 from recallflow.connectors.master_keys import LocalMasterKey
 from recallflow.errors import MasterKeyError, StateError, StorageError
+from recallflow.operators.recall import shared
+from recallflow.operators.recall.shared import CandidatesCache
 from recallflow.owner import Owner, state_partition
 from recallflow.records import Position
 from recallflow.state import directory, folders, keys
@@ -113,6 +115,22 @@ def test_newest_memories_are_packed_before_owners_leave(tmp_path: Path) -> None:
         for user in of(1):
             owner = partition.keyring.owner(Owner("acme", "prod", user))
             assert len([*partition.scan(keys.table(owner, keys.SEGMENT))]) == 1
+
+
+def test_what_was_computed_for_questions_leaves_with_the_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = CandidatesCache()
+    monkeypatch.setattr(shared, "CandidatesCache", lambda: cache)
+    with Member.on(tmp_path / "s") as member:
+        member.take(*EVERY)
+        member.run(told())
+        member.ask()
+        held = cache.total_bytes
+        member.give(1)
+        assert 0 < cache.total_bytes < held
+        member.give(0, 2, 3)
+        assert cache.total_bytes == 0
 
 
 def test_to_close_what_is_not_open_changes_nothing(tmp_path: Path) -> None:
