@@ -115,7 +115,7 @@ def running(tally: Tally, tmp_path: Path) -> Running:
         source=OwnedSource(KafkaOptions("127.0.0.1:1"), MEMORIES, QUERIES, mark_s=1.0, tails=lambda: ({}, 0)),
         directory=directory,
         tally=tally,
-        deployment=Mock(spec=Membership, held=True),
+        deployment=Mock(spec=Membership, held=True, joined=True, expected=frozenset()),
         watch=Watch(dict, {MEMORIES: Described("m", 2)}),
         connection=Mock(spec=Connection, connected=True),
         homes=Homes(1),
@@ -205,6 +205,12 @@ def test_readiness_names_what_is_in_the_way(running: Running, monkeypatch: pytes
     running.source.catch_up.done(f"{MEMORIES}:0", (1, 2))
     assert (metrics.obstacle(), early.obstacle()) == ("", "")
     assert shown(metrics)["recallflow_ready"] == 1
+    with monkeypatch.context() as coming:
+        coming.setattr(running.deployment, "expected", frozenset({0, 1, 2}))
+        assert (metrics.obstacle(), early.obstacle()) == ("partitions 0-2 are being opened",) * 2
+    with monkeypatch.context() as outside:
+        outside.setattr(running.deployment, "joined", False)
+        assert metrics.obstacle() == "not a member of the deployment yet"
     running.connection.connected = False
     assert (metrics.obstacle(), early.obstacle()) == ("Kafka is away", "Kafka is away")
     assert shown(metrics)["recallflow_connected"] == 0

@@ -16,13 +16,16 @@ def started(**ends: int) -> CatchUp:
     return catch_up
 
 
-def test_nothing_is_known_before_every_partition_is_read() -> None:
-    catch_up = started(**{LOG: 5, OTHER: 2})
-    assert catch_up.to_go() is None
+def test_a_partition_counts_while_it_is_ours() -> None:
+    catch_up = CatchUp()
     catch_up.begin(LOG, 3)
     assert catch_up.describe() == "how many records of memory are to go is not known yet"
-    catch_up.begin(OTHER, 2)
+    catch_up.aim({LOG: 5, OTHER: 2})
     assert (catch_up.to_go(), catch_up.describe()) == (2, "2 records of memory to go")
+    catch_up.begin(OTHER, 1)
+    assert (catch_up.to_go(), catch_up.to_go_of(OTHER)) == (3, 1)
+    catch_up.end(LOG)
+    assert (catch_up.to_go(), catch_up.to_go_of(LOG)) == (1, None)
 
 
 def test_what_an_earlier_run_was_given_is_not_counted() -> None:
