@@ -4,7 +4,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from recallflow.embedder import Embedder
@@ -13,7 +12,7 @@ from recallflow.flows.config import Config
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.finding import Finding, fail, ok, warn
 from recallflow.flows.recovery import check_snapshots, has_store
-from recallflow.state.directory import DESCRIPTION, RECOVERY, describe
+from recallflow.state.directory import DESCRIPTION, RECOVERY, describe, kept_fingerprint
 from recallflow.state.fingerprint import check_settings
 from recallflow.state.folders import partition_folder
 from recallflow.state.lock import holder
@@ -85,8 +84,7 @@ def _described(path: Path, config: Config, embedder: Embedder | None) -> Finding
     stored = describe(path)
     stored.keyring(path, open_at_rest(config.encryption))
     if embedder is not None:
-        given = config.engine.fingerprint(embedder)  # but `run` has as many partitions as its topics
-        check_settings(path, stored.fingerprint, replace(given, partitions=stored.fingerprint.partitions))
+        check_settings(path, stored.fingerprint, kept_fingerprint(path, config.engine.fingerprint(embedder)))
     encrypted = "" if stored.secret.master_key is None else f", encrypted with {stored.secret.master_key}"
     return ok("state directory", f"{path}: {stored.fingerprint.partitions} state partitions{encrypted}")
 

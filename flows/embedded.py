@@ -32,7 +32,7 @@ from recallflow.parsing import ends_turn
 from recallflow.records import Position, Record
 from recallflow.responses import ErrorBody
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
-from recallflow.state.directory import StateDirectory
+from recallflow.state.directory import StateDirectory, kept_fingerprint
 from recallflow.state.sources import ONE_RUNS_LOG
 
 
@@ -130,7 +130,7 @@ class Embedded:
             embedder = stack.enter_context(open_embedder(settings, chosen.embedding, "line", decisions, state_dir))
             asked = stack.enter_context(open_question_models(settings, chosen, embedder, decisions)).asked
             path = state_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recallflow-")))
-            fingerprint = settings.fingerprint(embedder)
+            fingerprint = kept_fingerprint(path, settings.fingerprint(embedder))
             opened = StateDirectory.open(path, fingerprint, settings.cache_bytes, at_rest=at_rest)
             directory = stack.enter_context(opened)
             ahead = None

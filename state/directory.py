@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -294,6 +294,14 @@ def hold(path: Path, wait_s: float = WAIT_S, *, create: bool = False) -> Iterato
             _check_new(path)
     with locked(path, wait_s):
         yield
+
+
+def kept_fingerprint(path: Path, chosen: Fingerprint) -> Fingerprint:
+    """What is chosen for a directory, except that one that is there keeps its number of partitions: in one that `run`
+    filled they are as many as its topics have. Raises StateError."""
+    if not (path / DESCRIPTION).exists():
+        return chosen
+    return replace(chosen, partitions=describe(path).fingerprint.partitions)
 
 
 def describe(path: Path) -> Description:

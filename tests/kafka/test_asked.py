@@ -14,8 +14,6 @@ from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
 from recallflow.cli import main
-from recallflow.flows.settings import Settings
-from recallflow.owner import state_partition
 from recallflow.state.folders import partition_folder
 from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, read_topic, until
 
@@ -81,15 +79,23 @@ def test_a_directory_of_run_and_its_checkpoint_may_be_used_by_every_command(
     assert [*made.outputs(made.topics.receipts).values()] == [1, 1]
 
 
-def test_who_is_refused_for_a_lost_partition_makes_none_in_its_place(
+def test_a_lost_partition_is_read_again_by_run_and_made_by_nobody_else(
     made: Deployment, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    lost = partition_folder(made.state_dir, state_partition("acme", "ann", Settings().partitions))
+    lost = partition_folder(made.state_dir, 0)
+    asked = ["ask", "Where is the bicycle?", "--state-dir", str(made.state_dir), *AS_ANN]
     shutil.rmtree(lost)
-    assert f"{lost.name} is missing" in made.ends()[1]
-    assert main(["ask", "Where?", "--state-dir", str(made.state_dir)]) == 1
-    assert f"{lost.name} is missing" in capfd.readouterr().err
+    assert main(asked) == 1
+    assert f"{made.state_dir} does not hold {lost.name}: name the directory that does" in capfd.readouterr().err
     assert not lost.exists()
+    with made.running():
+        send(made, made.topics.memory, 1)
+        until(lambda: "open" in answered(made))
+        made.outputs(made.topics.receipts, 2)
+    assert answered(made) == ["at once", "open"]
+    assert [*made.outputs(made.topics.receipts).values()] == [1, 1]
+    assert main(asked) == 0
+    assert "cellar 0" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("role", ["memory", "queries", "control"])

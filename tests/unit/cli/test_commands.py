@@ -19,7 +19,7 @@ from recallflow.flows.settings import Settings
 from recallflow.samples import SampleQuestion, sample_path, sample_questions
 from recallflow.schema import schemas
 from recallflow.state import keys
-from recallflow.state.directory import StateDirectory
+from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.files import read_checked, write_checked
 from tests.llm_server import LlmServer
 
@@ -568,7 +568,14 @@ def test_a_state_directory_of_another_embedder_is_refused(cli: Cli, filled: Path
 def test_a_state_directory_of_other_settings_is_refused(cli: Cli, tmp_path: Path) -> None:
     process([], Settings(partitions=4, episode_gap_minutes=5), tmp_path / "s")
     done = cli("pipe", "--state-dir", tmp_path / "s")
-    assert_one_line(done, 1, "partitions is 4 there and 16 here; episode_gap_ms is 300000 there and 1800000 here")
+    assert_one_line(done, 1, "other settings: episode_gap_ms is 300000 there and 1800000 here")
+
+
+def test_a_state_directory_keeps_its_number_of_partitions(cli: Cli, tmp_path: Path) -> None:
+    process([], Settings(partitions=4), tmp_path / "s")
+    for partitions in ([], ["--partitions", "8"]):
+        assert cli("remember", "tea", "--state-dir", tmp_path / "s", *partitions).returncode == 0
+    assert describe(tmp_path / "s").fingerprint.partitions == 4
 
 
 def test_a_state_directory_of_another_text_analysis_is_refused(cli: Cli, tmp_path: Path) -> None:

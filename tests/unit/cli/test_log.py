@@ -48,7 +48,7 @@ def test_others_are_heard_only_where_something_is_wrong(capfd: pytest.CaptureFix
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_what_ends_a_run_is_a_line_like_the_others(cli: Cli, tmp_path: Path, log_format: str) -> None:
-    done = cli("run", "--state-dir", tmp_path / "s", "--workers", "0", "--log-format", log_format)
+    done = cli("run", "--state-dir", tmp_path / "s", "--standby", "-1", "--log-format", log_format)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert (json.loads(line)["message"] if log_format == "json" else line).endswith("workers must be at least 1, not 0")
+    assert (json.loads(line)["message"] if log_format == "json" else line).endswith("standby must be 0 to 10, not -1")
