@@ -44,7 +44,7 @@ def asking(broker: Cluster, topics: Names, tmp_path: Path, monkeypatch: pytest.M
     own = own_topics(topics)
     own = Topics(**{**own.__dict__, "enrichment": topics("enrichment.requests")})
     names = (own.memory, own.queries, own.control, own.responses, own.receipts, own.dead_letters)
-    broker.create_topics(dict.fromkeys(names, 1) | {own.memory: 2, own.enrichment: 3})
+    broker.create_topics(dict.fromkeys(names, 1) | {own.memory: 2, own.queries: 2, own.enrichment: 3})
     return Asking(broker, own, tmp_path / "s", flags=("--enrichment-topic", own.enrichment))
 
 
