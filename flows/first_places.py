@@ -40,8 +40,9 @@ def first_places(
     outputs = [topic for topic, lasts in now.items() if topic not in {*inputs, topics.control} and any(lasts.values())]
     memory = sent_before(options, topics.memory, outputs) if looks else Sent({}, {})
     queries = sent_before(options, topics.queries, outputs) if looks else Sent({}, {})
-    # What was sent on to its home may stand anywhere in the log, where there was an engine at all.
-    anywhere = inputs if memory.below or queries.below else set[str]()
+    # What was sent on to its home may stand anywhere in the log, whoever sent it: another deployment's outputs, as of
+    # one that is compared with ours, need not be in our topics.
+    anywhere = inputs if looks else set[str]()
     tails = {
         topic: {
             number: 0 if topic in anywhere else _least(part_name(topic, number), memory, queries, end)

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from benchmarks.broker import Cluster
-from recallflow.state.directory import RECOVERY
+from recallflow.state.folders import partition_folder
 from tests.kafka.harness import GIVE_UP_S, Deployment, Names, own_topics, read_topic, until, watched
 
 SAID = ["walnut", "violin under the stairs", "ann-of-acme", "acme-corporation", "waits-for-it", "m-of-ann"]
@@ -57,7 +57,7 @@ def spellings(said: str) -> list[bytes]:
 
 
 def test_nothing_is_readable_while_a_question_waits_and_it_is_answered_after_a_kill(made: Deployment) -> None:
-    own, store = made.topics, made.state_dir / RECOVERY
+    own, folder = made.topics, partition_folder(made.state_dir, 0)
     told = {"type": "message", "id": "m-of-ann", "content": "The violin under the stairs, a walnut", "receipt": True}
     waiting = {"type": "recall", "id": "waits-for-it", "query": "Where is the violin?", "wait_timeout_ms": 60_000}
     produce(made, own.memory, told)
@@ -67,8 +67,8 @@ def test_nothing_is_readable_while_a_question_waits_and_it_is_answered_after_a_k
         produce(made, own.queries, waiting | {"wait_for": f"{own.memory}:0:1"})
         produce(made, own.queries, {"type": "recall", "id": "at-once", "query": "violin?"})
         until(lambda: answered(made).keys() == {"at-once"})
-        before = _written(store)
-        until(lambda: _written(store) > before + 1_000_000_000)  # several snapshots later
+        before = _written(folder)
+        until(lambda: _written(folder) > before + 1_000_000_000)  # several marks later
     assert readable(made.state_dir) == set()
     with made.running():
         produce(made, own.memory, {"type": "message", "content": "more"})

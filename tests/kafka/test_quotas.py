@@ -155,7 +155,7 @@ def rebuilt(deployment: Deployment, topics: Names, path: Path) -> str:
     """The state hash of another deployment that reads the same memories from their beginning."""
     own = other_outputs(deployment.topics, topics, "other.")
     deployment.broker.create_topics(dict.fromkeys((own.queries, *own.outputs()), 1))
-    other = Deployment(deployment.broker, own, path, epoch_ms=20)
+    other = Deployment(deployment.broker, own, path, epoch_ms=20, flags=("--deployment", own.queries))
     taken = deployment.sent - len(deployment.expected(deployment.topics.memory))
     with other.running():
         other.outputs(own.receipts, taken)

@@ -28,7 +28,8 @@ def url(tmp_path: Path) -> str:
     return url
 
 
-def test_generations_are_listed_the_newest_first(cli: Cli, url: str) -> None:
+def test_generations_are_listed_the_newest_first(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # which pytest's workers may set: a row is one line in a pipe
     done = cli("checkpoints", "list", url)
     assert (done.returncode, done.stderr) == (0, "")
     names, *rows = (line.split() for line in done.stdout.splitlines())
