@@ -43,7 +43,7 @@ HEARD_MS = 3_000  # decisions are made so far ahead: however slow the machine is
 def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
     """One where every record needs credentials. Decisions carry the times that the test gives them."""
     own = own_topics(topics)
-    broker.create_topics({own.memory: LOG_PARTITIONS, own.queries: 1})
+    broker.create_topics({own.memory: LOG_PARTITIONS, own.queries: LOG_PARTITIONS})
     broker.create_topics(dict.fromkeys(own.outputs(), 1))
     broker.create_topics({own.control: 1}, CREATE_TIME)
     config, jwks = tmp_path / "recallflow.toml", tmp_path / "jwks.json"
@@ -56,19 +56,20 @@ class Sender:
     """Sends records of three users, each user's to one partition."""
 
     def __init__(self, broker: Cluster, topics: Topics) -> None:
-        self._producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        servers = broker.bootstrap_servers
+        self._producer = Producer({"bootstrap.servers": servers, "partitioner": "murmur2_random"})
         self._topics = topics
         self._number = 0
 
     def tell(self, headers: Headers) -> None:
         """One memory of each user."""
-        for number, user in enumerate(USERS):
+        for user in USERS:
             self._number += 1
             event = EVENT | {"user_id": user, "id": f"m{self._number}", "receipt": True}
-            self._send(self._topics.memory, number, event, headers)
+            self._send(self._topics.memory, event, headers)
 
     def ask(self, query_id: str, headers: Headers, **fields: Any) -> None:
-        self._send(self._topics.queries, 0, QUERY | {"id": query_id, **fields}, headers)
+        self._send(self._topics.queries, QUERY | {"id": query_id, **fields}, headers)
 
     def decide(self, *events: Control, at_ms: int) -> None:
         for event in events:
@@ -76,9 +77,9 @@ class Sender:
             self._producer.produce(self._topics.control, value, event.record_key, timestamp=at_ms)
         assert self._producer.flush(GIVE_UP_S) == 0
 
-    def _send(self, topic: str, partition: int, event: Mapping[str, Any], headers: Headers) -> None:
+    def _send(self, topic: str, event: Mapping[str, Any], headers: Headers) -> None:
         key = f"acme/{event['user_id']}".encode()
-        self._producer.produce(topic, orjson.dumps(event), key, partition, headers=[*headers])
+        self._producer.produce(topic, orjson.dumps(event), key, headers=[*headers])
         assert self._producer.flush(GIVE_UP_S) == 0
 
 
@@ -145,9 +146,13 @@ def test_verdicts_are_the_same_when_tokens_have_expired_and_a_key_is_revoked(
     assert not any(secret in text for text in kept for secret in (key.secret.encode(), SECRET, b"eyJ"))
 
     other = replace(
-        deployment, topics=other_outputs(deployment.topics, topics, "other."), state_dir=tmp_path / "other", errors=[]
+        deployment,
+        topics=other_outputs(deployment.topics, topics, "other."),
+        state_dir=tmp_path / "other",
+        flags=(*deployment.flags, "--deployment", topics("other")),
+        errors=[],
     )
-    broker.create_topics({other.topics.queries: 1} | dict.fromkeys(other.topics.outputs(), 1))
+    broker.create_topics({other.topics.queries: LOG_PARTITIONS} | dict.fromkeys(other.topics.outputs(), 1))
     with other.running():
         until(lambda: len(verdicts(other)) == sent)
     assert verdicts(other) == before
@@ -157,7 +162,7 @@ def test_verdicts_are_the_same_when_tokens_have_expired_and_a_key_is_revoked(
 
 def test_where_senders_choose_the_time_nobody_is_judged_by_it(deployment: Deployment, topics: Names) -> None:
     own = replace(deployment, topics=replace(deployment.topics, memory=topics("backdated")))
-    own.broker.create_topics({own.topics.memory: 1}, CREATE_TIME)
+    own.broker.create_topics({own.topics.memory: LOG_PARTITIONS}, CREATE_TIME)
     code, said = own.ends()
     assert code == 2
     assert "LogAppendTime" in said.splitlines()[-1]

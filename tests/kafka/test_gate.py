@@ -8,11 +8,10 @@ from typing import Any
 
 import orjson
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Message, Producer
 
 from benchmarks.broker import Cluster
 from recallflow.control import DEFAULT, GateVerdict, Rollout
-from recallflow.flows.settings import Settings
 from recallflow.operators.graph.gate import Window
 from recallflow.owner import state_partition
 from recallflow.parsing import parse_control
@@ -21,30 +20,39 @@ from tests.kafka.harness import GIVE_UP_S, Command, Deployment, Names, own_topic
 
 USERS = [f"user{n}" for n in range(12)]
 ASKED = 4  # times by each user: what no state partition could judge by
-TOLD = 2
+PARTITIONS = 8
 
 
 @pytest.fixture
 def deployment(broker: Cluster, topics: Names, tmp_path: Path) -> Deployment:
     own = own_topics(topics)
-    broker.create_topics({own.memory: 1, own.queries: 1, own.control: 1})
+    broker.create_topics({own.memory: PARTITIONS, own.queries: PARTITIONS, own.control: 1})
     broker.create_topics(dict.fromkeys(own.outputs(), 1))
     return Deployment(broker, own, tmp_path / "s", epoch_ms=10)
 
 
-def produce(deployment: Deployment, topic: str, user: str, fields: Mapping[str, Any]) -> None:
-    producer = Producer({"bootstrap.servers": deployment.broker.bootstrap_servers})
+def produce(deployment: Deployment, topic: str, user: str, fields: Mapping[str, Any]) -> str:
+    """The record's position."""
+    servers = deployment.broker.bootstrap_servers
+    producer = Producer({"bootstrap.servers": servers, "partitioner": "murmur2_random"})
     event = {"tenant_id": "acme", "user_id": user, **fields}
-    producer.produce(topic, orjson.dumps(event), f"acme/{user}".encode())
+    told: list[Message] = []
+    producer.produce(
+        topic, orjson.dumps(event), f"acme/{user}".encode(), on_delivery=lambda _, message: told.append(message)
+    )
     assert producer.flush(GIVE_UP_S) == 0
+    return f"{topic}:{told[0].partition()}:{told[0].offset()}"
 
 
-def tell(deployment: Deployment) -> None:
+def tell(deployment: Deployment) -> dict[str, str]:
+    """The position of what was told last of each user."""
+    last: dict[str, str] = {}
     for number, text in enumerate(("Rollout alarms page us", "Grafana turns pale")):
         for user in USERS:
             fields = {"type": "memory", "id": f"m{number}", "content": text, "topics": ["dashboard"], "receipt": True}
-            produce(deployment, deployment.topics.memory, user, fields)
+            last[user] = produce(deployment, deployment.topics.memory, user, fields)
             deployment.sent += 1
+    return last
 
 
 def ask(deployment: Deployment, user: str, **fields: Any) -> None:
@@ -66,7 +74,7 @@ def verdicts(deployment: Deployment) -> list[GateVerdict]:
 
 
 def test_a_verdict_outlives_the_process_and_the_state(deployment: Deployment, command: Command) -> None:
-    of_partition = [state_partition("acme", user, Settings().partitions) for user in USERS]
+    of_partition = [state_partition("acme", user, PARTITIONS) for user in USERS]
     assert max(map(of_partition.count, of_partition)) * ASKED < Window().answers
     where = ["--bootstrap-servers", deployment.broker.bootstrap_servers, "--control-topic", deployment.topics.control]
     decided = command("graph", "rollout", "acme", "canary", "--by", "ops", "--why", "try it", *where)
@@ -76,7 +84,7 @@ def test_a_verdict_outlives_the_process_and_the_state(deployment: Deployment, co
     assert isinstance(event, Rollout)
     assert (event.name, event.mode, event.by, event.why) == (DEFAULT, "canary", "ops", "try it")
 
-    tell(deployment)
+    last = tell(deployment)
     with deployment.running():
         deployment.check_outputs()
         for number in range(ASKED * len(USERS)):  # without time for the graph, half of them
@@ -101,12 +109,9 @@ def test_a_verdict_outlives_the_process_and_the_state(deployment: Deployment, co
     # All of the state is lost, and read again from the log.
     for number in set(of_partition):
         shutil.rmtree(partition_folder(deployment.state_dir, number))
-    rebuilt = command("state", "rebuild", "--state-dir", deployment.state_dir)
-    assert rebuilt.returncode == 0, rebuilt.stderr
     with deployment.running():
-        for number, user in enumerate(USERS):  # after what was told last of each
-            last = f"{deployment.topics.memory}:0:{(TOLD - 1) * len(USERS) + number}"
-            ask(deployment, user, wait_for=last, wait_timeout_ms=60_000)
+        for user in USERS:
+            ask(deployment, user, wait_for=last[user], wait_timeout_ms=60_000)
         assert set(fallbacks(deployment)[blocked_from:]) == {"quality_gate_blocked"}
     assert deployment.hash() == before
     assert len(verdicts(deployment)) == 1  # what was answered before is not judged again

@@ -4,6 +4,7 @@ client works with it, others try to, it is killed, and a person is erased by com
 import base64
 import json
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -203,7 +204,8 @@ def test_a_deployment_that_is_protected_as_a_whole(secure: Secure, tmp_path: Pat
         told_of = secure.run("export", "acme", ANN, "--state-dir", tmp_path / "s").splitlines()
         assert [json.loads(one)["type"] for one in told_of] == ["erased"]
         # The whole log is read again, into a directory that knows nothing of what was.
-        secure.run("state", "rebuild", "--state-dir", tmp_path / "s")
+        for folder in (tmp_path / "s").glob("p*"):
+            shutil.rmtree(folder)
         assert secure.run("erase", "acme", ANN, "--verify-only").endswith("nothing was found\n")
         with secure.running():
             told = acme.add("lighthouse", user=ANN)
