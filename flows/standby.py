@@ -1,15 +1,16 @@
 """Partitions that this process keeps warm for another: it applies their memories silently, up to what their owner has
 delivered the outputs of, and has little left to read when they become its own.
 
-Who stands by for whom follows from what everybody can see, the group's members in the order of their ids: each stands
-by for those before it. Nobody has to agree on it, and where two views differ for a moment, a partition is warm twice or
-nowhere.
+Who stands by for what follows from what everybody can see, the partitions of each member: whoever the group would give
+a partition to, were its owner lost, keeps it warm. Nobody has to agree on it, and where two views differ for a moment,
+a partition is warm twice or nowhere.
 """
 
 import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from heapq import heapify, heapreplace
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -26,6 +27,8 @@ from recallflow.state.directory import StateDirectory
 
 LOOK_S = 1.0
 NEVER = 2**63 - 1  # no output of what is followed is ours to send
+
+Shares = dict[str, frozenset[int]]  # the partitions of each member
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +55,8 @@ class Standby:
         self._directory, self._source, self._member_id, self._count = directory, source, member_id, count
         self._restore, self._expected = restore, expected
         self._admin = AdminClient(options.admin())
+        self._seen: tuple[str | None, Shares] = None, {}
+        self._wanted: frozenset[int] = frozenset()  # by what was seen
         self._stopping = threading.Event()
 
     def running(self) -> AbstractContextManager[None]:
@@ -67,7 +72,9 @@ class Standby:
                     _log.warning("nothing is known of whom to stand by for: %s", error)
 
     def _look(self, reader: TopicReader) -> None:
-        wanted = warm_at(self._member_id(), self._assigned(), self._count) - self._source.partitions()
+        if (seen := (self._member_id(), self._assigned())) != self._seen:
+            self._seen, self._wanted = seen, warm_at(*seen, self._count)
+        wanted = self._wanted - self._source.partitions()
         for number in self._source.kept_warm() - wanted:
             self._source.cool(number)
         if not wanted:
@@ -77,7 +84,7 @@ class Standby:
             if found.error is None and found.offset >= 0:
                 self._go_on(reader, found.partition, found.offset)
 
-    def _assigned(self) -> dict[str, frozenset[int]]:
+    def _assigned(self) -> Shares:
         """The partitions of each member, as the group's coordinator knows them."""
         described: Any = self._admin.describe_consumer_groups([self._name], request_timeout=ASK_S)
         return {
@@ -103,11 +110,33 @@ class Standby:
         self._source.warm(number, lane)
 
 
-def warm_at(me: str | None, assigned: dict[str, frozenset[int]], count: int) -> frozenset[int]:
-    """The partitions of the `count` members before this one, in a circle."""
-    members = sorted(assigned)
-    if me not in assigned or len(members) < 2:
+def warm_at(me: str | None, assigned: Shares, count: int) -> frozenset[int]:
+    """The partitions that come to this member if their owner is lost; with a higher `count` also if whoever comes next
+    is lost as well, up to so many members."""
+    if me not in assigned:
         return frozenset()
-    at = members.index(me)
-    before = {members[(at - step) % len(members)] for step in range(1, count + 1)} - {me}
-    return frozenset().union(*(assigned[one] for one in before))
+    others = ((owner, share) for owner, share in assigned.items() if owner != me)
+    return frozenset().union(*(_coming(me, assigned, owner, share, count) for owner, share in others))
+
+
+def _coming(me: str, assigned: Shares, lost: str, share: frozenset[int], count: int) -> frozenset[int]:
+    """Those of a lost member's share that come to us, now or with the losses after it."""
+    left = without(assigned, lost)
+    coming = left[me] & share
+    if count > 1:
+        next_shares = {other: has & share for other, has in left.items() if other != me and has & share}
+        coming = coming.union(*(_coming(me, left, other, has, count - 1) for other, has in next_shares.items()))
+    return coming
+
+
+def without(assigned: Shares, lost: str) -> Shares:
+    """What every member has once the group does without one. librdkafka's cooperative-sticky assignor shares out the
+    highest partition first, each to whoever has the fewest, of equals to the one whose id comes first."""
+    left = {member: set(share) for member, share in assigned.items() if member != lost}
+    by_load = [(len(share), member) for member, share in left.items()]
+    heapify(by_load)
+    for partition in sorted(assigned[lost], reverse=True) if by_load else ():
+        load, member = by_load[0]
+        left[member].add(partition)
+        heapreplace(by_load, (load + 1, member))
+    return {member: frozenset(share) for member, share in left.items()}

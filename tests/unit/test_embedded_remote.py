@@ -144,7 +144,7 @@ def test_a_directory_keeps_its_model_and_its_size(run: Run, make_event: MakeEven
 def test_other_settings_than_the_model_need_no_vectors(run: Run, make_event: MakeEvent, tmp_path: Path) -> None:
     run(make_event("memory", 1, content=FERRY))
     with pytest.raises(SettingsMismatch) as told:
-        process([], Settings(partitions=2, embedder="openai"), tmp_path / "state", models=ModelSettings(
+        process([], Settings(episode_gap_minutes=5, embedder="openai"), tmp_path / "state", models=ModelSettings(
             embedding=EmbeddingSettings("e-1", 64)))  # fmt: skip
     assert "reembed" not in str(told.value)
 

@@ -434,7 +434,7 @@ def test_settings_come_from_arguments_the_environment_and_a_file(
         pass
     with StateDirectory.existing(tmp_path / "m", CACHE_BYTES) as directory:
         assert directory.fingerprint.partitions == 3
-    monkeypatch.setenv("RECALLFLOW_ENGINE_PARTITIONS", "4")
+    monkeypatch.setenv("RECALLFLOW_ENGINE_EPISODE_GAP_MINUTES", "4")
     with pytest.raises(SettingsMismatch):
         Memory(tmp_path / "m", config=tmp_path / "c.toml")
     with pytest.raises(UsageError, match="--config: cannot read"):

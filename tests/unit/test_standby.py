@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.owned import OwnedSource
 from recallflow.connectors.kafka.topic_reader import TopicReader
-from recallflow.flows.standby import NEVER, Standby, warm_at
+from recallflow.flows.standby import NEVER, Standby, warm_at, without
 
 SHARES = st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(0, 4), min_size=1, max_size=6)
 LOG_BEGINS, LOG_ENDS = 3, 90
@@ -30,6 +30,15 @@ def test_each_partition_is_warm_at_so_many_others_and_never_at_home(shares: dict
         assert not warm[member] & own
         for number in own:
             assert sum(number in found for found in warm.values()) == min(count, len(assigned) - 1)
+
+
+def test_what_is_lost_goes_to_who_has_least() -> None:
+    shares = {"a": frozenset({3, 9}), "b": frozenset({1, 10, 2}), "c": frozenset({4})}
+    assert without(shares, "b") == {"a": frozenset({3, 9, 2}), "c": frozenset({4, 10, 1})}
+    assert warm_at("c", shares, 1) == {10, 1, 3, 9}
+    assert warm_at("a", shares, 1) == {2, 4}
+    assert warm_at("a", shares, 2) == {1, 2, 4, 10}  # where c is lost behind b
+    assert without({"a": frozenset({3})}, "a") == {}
 
 
 @pytest.mark.parametrize("me", [None, "another"])
@@ -114,7 +123,7 @@ def test_a_partition_is_followed_from_its_folder_on_to_where_its_owner_is() -> N
 
 
 def test_what_is_anothers_to_keep_warm_is_cooled_and_what_came_is_left() -> None:
-    member = Member(a=(1,), b=(2,), me=(0,))  # in a circle: b is before me
+    member = Member(n=(1,), a=(2,), me=(0,))  # of a and me, a's id is the first, and of me and n, mine
     member.has(owned=(0,), warm=(1,))
     member.committed, member.applied = {1: 50, 2: 50}, {2: 49}
     assert [one[:2] for one in member.look()[:1]] == [("cool", (1,))]
