@@ -1,12 +1,14 @@
 """A member that is killed leaves its partitions to one that has kept them warm: it goes on at the end of the log."""
 
 import re
+import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.broker import Cluster
 from benchmarks.fleet import checker
@@ -17,6 +19,9 @@ from benchmarks.torture.engine import SHORT_SESSION, Engine
 from benchmarks.torture.log import Log
 from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import Topics
+from recallflow.connectors.kafka.group_consumer import SHARING
+from recallflow.flows.standby import Shares, without
+from tests.kafka.harness import until
 
 PARTITIONS = 4
 OWNERS = 16
@@ -62,3 +67,58 @@ def test_what_a_killed_member_had_goes_on_at_the_end_of_the_log(topics: Topics, 
         findings = checker.judge(log, reader)
         assert findings.clean(), findings
     assert left.stop().code == 0, left.said()
+
+
+class Member:
+    """A consumer of a group that shares as members of a deployment do; it reads nothing."""
+
+    def __init__(self, broker: Cluster, topic: str) -> None:
+        self.name, self.share = "", frozenset[int]()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "group.id": topic,
+                "partition.assignment.strategy": SHARING,
+                "heartbeat.interval.ms": 300,
+            }
+        )
+        self._consumer.subscribe([topic], on_assign=self._assign, on_revoke=self._revoke)
+
+    def _assign(self, consumer: Consumer, came: list[TopicPartition]) -> None:
+        self.name, self.share = consumer.memberid() or "", self.share | {one.partition for one in came}
+        consumer.incremental_assign(came)
+
+    def _revoke(self, consumer: Consumer, gone: list[TopicPartition]) -> None:
+        self.share -= {one.partition for one in gone}
+        consumer.incremental_unassign(gone)
+
+    def poll(self) -> None:
+        self._consumer.poll(0.02)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@pytest.mark.parametrize(("count", "partitions"), [(3, 8), (4, 10), (5, 16)])
+def test_the_group_shares_out_what_is_lost_as_foretold(broker: Cluster, count: int, partitions: int) -> None:
+    topic = f"shared-{uuid.uuid4().hex}"
+    broker.create_topics({topic: partitions})
+    with ExitStack() as stack:
+        members = [stack.enter_context(closing(Member(broker, topic))) for _ in range(count)]
+
+        def shared() -> Shares | None:
+            """Once all is shared out evenly."""
+            for one in members:
+                one.poll()
+            sizes = [len(one.share) for one in members]
+            even = sum(sizes) == partitions and max(sizes) - min(sizes) <= 1
+            return {one.name: one.share for one in members} if even else None
+
+        until(lambda: shared() is not None)
+        while len(members) > 1:
+            before = shared()
+            assert before is not None
+            lost = members.pop()
+            lost.close()
+            until(lambda: shared() is not None)
+            assert shared() == without(before, lost.name)
