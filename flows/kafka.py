@@ -112,6 +112,7 @@ class KafkaFlow:
                 open_embedder(self.settings, self.models.embedding, "question", decisions, self.state_dir)
             )
             self._written = self.topics.written(enriches=self.enrichment.wanted(embedder) is not None)
+            KnownTopics.check_names(self.state_dir, self.topics.read_for())  # before anything is made in it
             name = deployment_name(self.config, self.topics.memory)
             partitions = deployed(self.options, name, self.topics, self.state_dir)
             self.settings = replace(self.settings, partitions=partitions)
@@ -151,7 +152,6 @@ class KafkaFlow:
             membership.release()
 
     def _open_directory(self, stack: ExitStack, embedder: Embedder) -> StateDirectory:
-        KnownTopics.check_names(self.state_dir, self.topics.read_for())  # before anything is made in it
         at_rest = open_at_rest(self.config.encryption)
         fingerprint = self.settings.fingerprint(embedder)
         opened = StateDirectory.open(self.state_dir, fingerprint, self.settings.cache_bytes, at_rest=at_rest)

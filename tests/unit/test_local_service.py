@@ -282,7 +282,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with_service(config(tmp_path), tell)
     with (
         pytest.raises(SettingsMismatch),
-        open_local(Config(state_dir=tmp_path / "state", engine=Settings(partitions=3)), History()),
+        open_local(Config(state_dir=tmp_path / "state", engine=Settings(episode_gap_minutes=3)), History()),
     ):
         pass
     behind = StateBehind("events would be missing")
