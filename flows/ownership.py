@@ -109,11 +109,7 @@ class Ownership:
         """Partitions are ours; `places`: what stands beside their committed offsets. Returns at once."""
         signs = {number: object() for number in places}
         self._coming.update(signs)
-        if self._restore is None:
-            self._moving.submit(self._keeping_failures, self._take, dict(places), signs)
-            return
-        for number, text in places.items():
-            self._restoring.submit(self._keeping_failures, self._fetch, number, text, signs[number], self._restore)
+        self._moving.submit(self._keeping_failures, self._begin, dict(places), signs)
 
     def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
         """Returns where the partitions are, once nothing of theirs is under way any more."""
@@ -137,37 +133,53 @@ class Ownership:
         except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow
             self._error = error
 
-    def _fetch(self, number: int, text: str | None, sign: object, restore: Restore) -> None:
+    def _begin(self, texts: dict[int, str | None], signs: dict[int, object]) -> None:
+        """Where partitions are, before anything else: queries count from then on, however long a folder takes to
+        come."""
+        coming = [number for number in texts if self._coming.get(number) is signs[number]]
+        found = {number: self._known(number, texts[number]) for number in coming}
+        places = {number: place for number, place in found.items() if place is not None}
+        places |= self._first_places([number for number in coming if number not in places])
+        if self._restore is None:
+            self._take(places, signs)
+            return
+        for number, place in places.items():
+            self._restoring.submit(self._keeping_failures, self._fetch, number, place, signs[number], self._restore)
+
+    def _first_places(self, unknown: list[int]) -> dict[int, Place]:
+        """Of partitions whose place nobody knows; the group knows it when this returns."""
+        if not unknown:
+            return {}
+        self._ends.ask()
+        found = first_places(self._options, self._topics, self._ends, self._directory, unknown, self._writer)
+        self._commit({number: committed(place) for number, place in found.items()})
+        # Before anything is asked of us: whoever came after us would begin at the end of queries that it has then.
+        while not (self._over or self._is_committed(unknown)):
+            time.sleep(PAUSE_S)
+        return found
+
+    def _fetch(self, number: int, place: Place, sign: object, restore: Restore) -> None:
         # The folder of a partition that is kept warm is at work.
         restore(number, lambda: self._coming.get(number) is sign and number not in self._source.kept_warm())
         if self._coming.get(number) is sign:
-            self._moving.submit(self._keeping_failures, self._take, {number: text}, {number: sign})
+            self._moving.submit(self._keeping_failures, self._take, {number: place}, {number: sign})
 
-    def _take(self, texts: dict[int, str | None], signs: dict[int, object]) -> None:
+    def _take(self, places: dict[int, Place], signs: dict[int, object]) -> None:
         """Opens partitions that are still coming, each at its place."""
-        texts = {number: text for number, text in texts.items() if self._coming.get(number) is signs[number]}
-        if not texts:
+        coming = {number: place for number, place in places.items() if self._coming.get(number) is signs[number]}
+        if not coming:
             return
-        ends = self._ends.ask()
-        places = {number: self._known(number, text) for number, text in texts.items()}
-        unknown = [number for number, place in places.items() if place is None]
-        if unknown:
-            found = first_places(self._options, self._topics, self._ends, self._directory, unknown, self._writer)
-            self._commit({number: committed(place) for number, place in found.items()})
-            # Before anything is asked of us: whoever came after us would begin at the end of queries that it has then.
-            while not (self._over or self._is_committed(unknown)):
-                time.sleep(PAUSE_S)
-            places |= found
-        settled = {number: place for number, place in places.items() if place is not None}
-        identities = self._sent_before(settled, ends)
+        identities = self._sent_before(coming, self._ends.ask())
         with TopicReader(self._options) as reader:
-            for number, place in settled.items():
+            for number, place in coming.items():
                 self._open(reader, number, place, identities.get(number, set()))
 
     def _known(self, number: int, text: str | None) -> Place | None:
         """A partition's place, as the group knows it, or else its folder."""
         if (place := Place.found(text)) is not None:
             return place
+        if number not in self._directory.existing_numbers():
+            return None
         kept = self._directory.partition(number).place
         return None if kept is None else Place.decode(kept)
 
