@@ -11,6 +11,7 @@ import orjson
 from recallflow.cli.deciding import client
 from recallflow.cli.erase_text import finding_lines, remains_line
 from recallflow.cli.options import config
+from recallflow.cli.output import note
 from recallflow.connectors.kafka.outcome import Outcomes
 from recallflow.connectors.kafka.patience import Patience
 from recallflow.connectors.kafka.remains import Remains, records_of, remains, send_tombstones
@@ -22,6 +23,11 @@ from recallflow.flows.verifying import Sought, read_export, search, sought
 from recallflow.owner import Owner
 from recallflow.records import Position
 from recallflow.state.sources import reads_topics
+
+OTHERS = (
+    "no other member's directory was searched: one keeps folders of partitions that went elsewhere, with what was "
+    "erased since, until it has them again. Name them with --also, and delete such folders (docs/security.md)"
+)
 
 
 class Erasing:
@@ -149,6 +155,8 @@ class Erasing:
         findings = search(who, self._folders, open_at_rest(self._config.encryption), Patience(wait_s))
         for line in finding_lines(who, findings):
             print(line)
+        if self._apart is None and not self._options.also:
+            note(OTHERS)
         return bool(findings.telling())
 
 
