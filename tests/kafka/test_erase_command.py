@@ -96,7 +96,7 @@ def test_a_person_is_erased_and_it_is_said_what_remains(
         "10",
     )
     assert done.returncode == 0, done.stdout
-    assert done.stderr.startswith("no other member's directory was searched: ")
+    assert done.stderr.startswith("recallflow: no other member's directory was searched: ")
     said = done.stdout.strip()
     assert f"{deployed.checkpoint}: user {ANN} of tenant acme is erased" in said
     assert f"{deployed.topics['memory']}: 3 records" in said
