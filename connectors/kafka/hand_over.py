@@ -15,7 +15,8 @@ class Assignee(Protocol):
         Returns at once."""
 
     def give_up(self, partitions: Collection[int]) -> dict[int, Committed]:
-        """Returns once nothing of the partitions is on its way any more: what to commit for each, last."""
+        """Returns once nothing of the partitions is on its way any more: what to commit last, for each that was begun
+        with."""
 
 
 class HandOver:

@@ -266,10 +266,9 @@ class Membership:
         self._renew_until(lambda: given.ended or self._clock_s() >= until_s)
         if not given.ended:
             raise MembershipLost(f"deployment {self.name}: what moves was not through within {self._hand_over_s:.0f} s")
-        final = given.final()
+        through = given.final()
         with self._state:
-            for partition in moving:
-                del self._owned[partition]
+            final = {partition: self._owned.pop(partition) for partition in moving} | through
             self._dirty -= moving
         # The next owner can do without, but would look through all that was sent since the one before.
         while self._lease.may_send and final.keys() - self._consumer.commit(final, self._note(released=True)):

@@ -73,8 +73,9 @@ def test_members_that_start_at_one_moment_answer_each_record_once(topics: Topics
             fleet.start()
             log.talk(OWNERS, owners=OWNERS)
             assert reader.until(lambda: receipted(log, reader)), fleet.said()
-            fleet.members[0].until(lambda: shares(group) == [PARTITIONS // MEMBERS] * MEMBERS, "one of four")
-            fleet.await_ready()
+            fleet.members[0].until(
+                lambda: fleet.ready() and shares(group) == [PARTITIONS // MEMBERS] * MEMBERS, "one of four"
+            )
             log.sent[:] = log.of(["memory"])  # what was asked before the first start is not answered
             findings = checker.judge(log, reader)
             assert [one for one in findings.unasked if not one.startswith("response")] == []

@@ -93,6 +93,8 @@ class FakeConsumer:
     def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> list[Any]:
         assert not asynchronous
         self.commits.append(offsets)
+        if not offsets:
+            raise KafkaException(KafkaError(KafkaError._NO_OFFSET))
         if self.failing is not None:
             raise KafkaException(self.failing)
         answers = []
@@ -305,6 +307,27 @@ def test_what_moves_is_given_up_and_committed_before_another_may_have_it(
     member.commit({1: Committed(1, 1, "late")})
     member.step()
     assert consumer.held["memory", 1].metadata == "last"
+
+
+def test_what_was_not_begun_with_moves_on_as_it_came(
+    make: Callable[..., Membership],
+    consumer: FakeConsumer,
+    flow: Flow,
+    on_its_thread: Callable[[Membership], threading.Thread],
+) -> None:
+    member = make(0)
+    flow.give_up = lambda _: {}  # type: ignore[method-assign]
+    consumer.events.append(lambda: consumer.give(1))
+    consumer.held["memory", 1] = TopicPartition("memory", 1, 3, "told before")
+    consumer.held["queries", 1] = TopicPartition("queries", 1, 4)
+    member.step()
+    consumer.events.append(lambda: consumer.take(1))
+    on_its_thread(member).join(GIVE_UP_S)
+    assert member.failure() is None
+    assert note(consumer, 1).released
+    assert consumer.held["queries", 1].offset == 4
+    at = consumer.held["memory", 1]
+    assert (at.offset, at.metadata) == (3, "told before")
 
 
 def test_what_stays_is_renewed_while_something_is_given_up(
