@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.delivery import Sent
@@ -39,6 +39,14 @@ PAUSE_S = 0.01
 LOOK_S = 1.0  # how soon it is seen that the dataflow has ended
 
 _log = logging.getLogger(__name__)
+
+
+class _Arrival(NamedTuple):
+    """A partition on its way to us: where it is, which outputs were sent before, and the sign of its coming."""
+
+    place: Place
+    sent: set[Identity]
+    sign: object
 
 
 class Ownership:
@@ -134,23 +142,27 @@ class Ownership:
             self._error = error
 
     def _begin(self, texts: dict[int, str | None], signs: dict[int, object]) -> None:
-        """Where partitions are, before anything else: queries count from then on, however long a folder takes to
-        come."""
+        """Where partitions are, and what was sent for them, before anything else: queries count from then on, however
+        long a folder takes to come, and the tails of topics are read once for all of them."""
         coming = [number for number in texts if self._coming.get(number) is signs[number]]
+        if not coming:
+            return
+        ends = self._ends.ask()
         found = {number: self._known(number, texts[number]) for number in coming}
         places = {number: place for number, place in found.items() if place is not None}
         places |= self._first_places([number for number in coming if number not in places])
+        sent = self._sent_before(places, ends)
+        arrivals = {number: _Arrival(place, sent.get(number, set()), signs[number]) for number, place in places.items()}
         if self._restore is None:
-            self._take(places, signs)
+            self._take(arrivals)
             return
-        for number, place in places.items():
-            self._restoring.submit(self._keeping_failures, self._fetch, number, place, signs[number], self._restore)
+        for number, arrival in arrivals.items():
+            self._restoring.submit(self._keeping_failures, self._fetch, number, arrival, self._restore)
 
     def _first_places(self, unknown: list[int]) -> dict[int, Place]:
         """Of partitions whose place nobody knows; the group knows it when this returns."""
         if not unknown:
             return {}
-        self._ends.ask()
         found = first_places(self._options, self._topics, self._ends, self._directory, unknown, self._writer)
         self._commit({number: committed(place) for number, place in found.items()})
         # Before anything is asked of us: whoever came after us would begin at the end of queries that it has then.
@@ -158,21 +170,20 @@ class Ownership:
             time.sleep(PAUSE_S)
         return found
 
-    def _fetch(self, number: int, place: Place, sign: object, restore: Restore) -> None:
+    def _fetch(self, number: int, arrival: _Arrival, restore: Restore) -> None:
         # The folder of a partition that is kept warm is at work.
-        restore(number, lambda: self._coming.get(number) is sign and number not in self._source.kept_warm())
-        if self._coming.get(number) is sign:
-            self._moving.submit(self._keeping_failures, self._take, {number: place}, {number: sign})
+        restore(number, lambda: self._coming.get(number) is arrival.sign and number not in self._source.kept_warm())
+        if self._coming.get(number) is arrival.sign:
+            self._moving.submit(self._keeping_failures, self._take, {number: arrival})
 
-    def _take(self, places: dict[int, Place], signs: dict[int, object]) -> None:
+    def _take(self, arrivals: dict[int, _Arrival]) -> None:
         """Opens partitions that are still coming, each at its place."""
-        coming = {number: place for number, place in places.items() if self._coming.get(number) is signs[number]}
+        coming = {number: one for number, one in arrivals.items() if self._coming.get(number) is one.sign}
         if not coming:
             return
-        identities = self._sent_before(coming, self._ends.ask())
         with TopicReader(self._options) as reader:
-            for number, place in coming.items():
-                self._open(reader, number, place, identities.get(number, set()))
+            for number, arrival in coming.items():
+                self._open(reader, number, arrival.place, arrival.sent)
 
     def _known(self, number: int, text: str | None) -> Place | None:
         """A partition's place, as the group knows it, or else its folder."""

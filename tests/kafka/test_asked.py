@@ -52,6 +52,16 @@ def answered(made: Deployment) -> list[str]:
     return [orjson.loads(one.value())["query_id"] for one in read_topic(made.broker, made.topics.responses)]
 
 
+def goes_on(made: Deployment) -> None:
+    """A run is told the next memory, and answers what waited for it; nothing comes twice."""
+    with made.running():
+        send(made, made.topics.memory, 1)
+        until(lambda: "open" in answered(made))
+        made.outputs(made.topics.receipts, 2)
+    assert answered(made) == ["at once", "open"]
+    assert [*made.outputs(made.topics.receipts).values()] == [1, 1]
+
+
 def test_a_directory_of_run_and_its_checkpoint_may_be_used_by_every_command(
     made: Deployment, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,12 +81,7 @@ def test_a_directory_of_run_and_its_checkpoint_may_be_used_by_every_command(
         assert main(["state", "verify", *where]) == 0
     shutil.rmtree(made.state_dir)
     assert main(["state", "restore", str(copy), "--state-dir", str(made.state_dir)]) == 0
-    with made.running():
-        send(made, made.topics.memory, 1)
-        until(lambda: "open" in answered(made))
-        made.outputs(made.topics.receipts, 2)
-    assert answered(made) == ["at once", "open"]
-    assert [*made.outputs(made.topics.receipts).values()] == [1, 1]
+    goes_on(made)
 
 
 def test_a_lost_partition_is_read_again_by_run_and_made_by_nobody_else(
@@ -88,12 +93,7 @@ def test_a_lost_partition_is_read_again_by_run_and_made_by_nobody_else(
     assert main(asked) == 1
     assert f"{made.state_dir} does not hold {lost.name}: name the directory that does" in capfd.readouterr().err
     assert not lost.exists()
-    with made.running():
-        send(made, made.topics.memory, 1)
-        until(lambda: "open" in answered(made))
-        made.outputs(made.topics.receipts, 2)
-    assert answered(made) == ["at once", "open"]
-    assert [*made.outputs(made.topics.receipts).values()] == [1, 1]
+    goes_on(made)
     assert main(asked) == 0
     assert "cellar 0" in capfd.readouterr().out
 
