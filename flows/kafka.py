@@ -22,8 +22,9 @@ from recallflow.connectors.kafka.decide import Decide
 from recallflow.connectors.kafka.delivery import DeliverySink, Sent, ToSend
 from recallflow.connectors.kafka.membership import Membership
 from recallflow.connectors.kafka.owned import OwnedSource
+from recallflow.connectors.kafka.shares import GroupShares
 from recallflow.connectors.kafka.tails import Ends
-from recallflow.connectors.kafka.topic_reader import await_brokers
+from recallflow.connectors.kafka.topic_reader import TopicReader, await_brokers
 from recallflow.connectors.kafka.watch import Watch
 from recallflow.connectors.probes import Probes
 from recallflow.decisions import History
@@ -33,6 +34,7 @@ from recallflow.flows.checkpointing import Checkpoints, Restore
 from recallflow.flows.config import Config
 from recallflow.flows.dataflow import run_dataflow
 from recallflow.flows.deployed import deployed
+from recallflow.flows.elsewhere import Elsewhere
 from recallflow.flows.embedding import open_embedder
 from recallflow.flows.encryption import open_at_rest
 from recallflow.flows.engine import build
@@ -234,6 +236,7 @@ class KafkaFlow:
                 expected=lambda: membership.expected,
             )
             stack.enter_context(standby.running())
+        stack.enter_context(self._elsewhere(directory, source, membership, partitions).running())
         unstamped = [topic for topic in inputs if topic not in stamped]
 
         def unjudged() -> Exception | None:
@@ -268,6 +271,33 @@ class KafkaFlow:
             stamped=stamped,
         )
         return running, sink, membership, ownership
+
+    def _elsewhere(
+        self, directory: StateDirectory, source: OwnedSource, membership: Membership, partitions: int
+    ) -> Elsewhere:
+        """What sees to folders of partitions that other members have."""
+        own, memory = self.chosen.owned(), self.topics.memory
+        shares = GroupShares(self.options, membership.name, memory)
+
+        def others() -> frozenset[int]:
+            if own is not None:
+                return frozenset(range(partitions)) - own
+            return frozenset().union(*(has for who, has in shares.look().items() if who != membership.member_id))
+
+        def can_come_again(number: int) -> bool:
+            if self.chosen.checkpoint_to is not None:
+                return True
+            with TopicReader(self.options) as reader:
+                return reader.span(memory, number)[0] == 0
+
+        return Elsewhere(
+            directory,
+            others=others,
+            ours=lambda: membership.expected,
+            warm=source.kept_warm,
+            can_come_again=can_come_again,
+            stopping=source.stopping,
+        )
 
     def _restore(self, stack: ExitStack, directory: StateDirectory, source: OwnedSource) -> Restore | None:
         """What gives a partition the folder of its newest checkpoint, where checkpoints are kept, as they are from now

@@ -33,6 +33,7 @@ from recallflow.flows.topics import Topics
 from recallflow.outputs import Marked
 from recallflow.records import Position
 from recallflow.state.directory import StateDirectory
+from recallflow.state.folders import unmark_elsewhere
 
 RESTORED_AT_ONCE = 2
 PAUSE_S = 0.01
@@ -204,6 +205,7 @@ class Ownership:
         self._places[number], self._tails[number] = place, place.tails
         self._handed[number] = threading.Event()
         self._coming.pop(number, None)
+        unmark_elsewhere(partition.path)
         self._sent.learn(number, sent)
         held = partition.counts
         _log.info(

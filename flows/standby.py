@@ -11,15 +11,14 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from heapq import heapify, heapreplace
-from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from recallflow.background import beside
 from recallflow.brokers.options import KafkaOptions
 from recallflow.connectors.kafka.order import Lane
 from recallflow.connectors.kafka.owned import OwnedSource
+from recallflow.connectors.kafka.shares import GroupShares, Shares
 from recallflow.connectors.kafka.topic_reader import ASK_S, TopicReader
 from recallflow.errors import RecallflowError
 from recallflow.flows.checkpointing import Restore
@@ -27,8 +26,6 @@ from recallflow.state.directory import StateDirectory
 
 LOOK_S = 1.0
 NEVER = 2**63 - 1  # no output of what is followed is ours to send
-
-Shares = dict[str, frozenset[int]]  # the partitions of each member
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +51,7 @@ class Standby:
         self._options, self._name, self._topic = options, name, memory_topic
         self._directory, self._source, self._member_id, self._count = directory, source, member_id, count
         self._restore, self._expected = restore, expected
-        self._admin = AdminClient(options.admin())
+        self._shares = GroupShares(options, name, memory_topic)
         self._seen: tuple[str | None, Shares] = None, {}
         self._wanted: frozenset[int] = frozenset()  # by what was seen
         self._stopping = threading.Event()
@@ -72,7 +69,7 @@ class Standby:
                     _log.warning("nothing is known of whom to stand by for: %s", error)
 
     def _look(self, reader: TopicReader) -> None:
-        if (seen := (self._member_id(), self._assigned())) != self._seen:
+        if (seen := (self._member_id(), self._shares.look())) != self._seen:
             self._seen, self._wanted = seen, warm_at(*seen, self._count)
         wanted = self._wanted - self._source.partitions()
         for number in self._source.kept_warm() - wanted:
@@ -83,16 +80,6 @@ class Standby:
         for found in reader.consumer.committed(asked, timeout=ASK_S):
             if found.error is None and found.offset >= 0:
                 self._go_on(reader, found.partition, found.offset)
-
-    def _assigned(self) -> Shares:
-        """The partitions of each member, as the group's coordinator knows them."""
-        described: Any = self._admin.describe_consumer_groups([self._name], request_timeout=ASK_S)
-        return {
-            member.member_id: frozenset(
-                one.partition for one in member.assignment.topic_partitions if one.topic == self._topic
-            )
-            for member in described[self._name].result().members
-        }
 
     def _go_on(self, reader: TopicReader, number: int, limit: int) -> None:
         """Follows a partition up to `limit`."""

@@ -22,6 +22,8 @@ from recallflow.state.files import read_checked, write_checked
 from recallflow.state.fingerprint import Fingerprint, check_settings
 from recallflow.state.folders import (
     check_whole,
+    elsewhere_since_ms,
+    held_numbers,
     numbers_in,
     partition_folder,
     put_folder,
@@ -112,6 +114,11 @@ class StateDirectory:
         with self._opening:
             if number not in self._partitions:
                 folder = partition_folder(self.path, number)
+                if not self.begins and elsewhere_since_ms(folder) is not None:
+                    raise StateError(
+                        f"another member went on with {folder.name} of {self.path}: name that one's directory, or ask "
+                        "through Kafka; what is held here is of before"
+                    )
                 if not self.begins and not folder.is_dir():
                     raise StateError(
                         f"{self.path} does not hold {folder.name}: name the directory that does (recallflow state "
@@ -134,8 +141,10 @@ class StateDirectory:
         return [self.partition(number) for number in range(self.fingerprint.partitions)]
 
     def existing_numbers(self) -> list[int]:
-        """The partitions that have a folder: a directory need not have all of them, as others may have the rest."""
-        return [number for number in numbers_in(self.path) if number < self.fingerprint.partitions]
+        """The partitions that have a folder: a directory need not have all of them, as others may have the rest. Where
+        nothing begins, also not those that another member went on with."""
+        found = numbers_in(self.path) if self.begins else held_numbers(self.path)
+        return [number for number in found if number < self.fingerprint.partitions]
 
     def existing_partitions(self) -> list[Partition]:
         """The partitions that have a folder, opened. A lost folder is not made anew: an empty partition would hide the
@@ -168,7 +177,7 @@ class StateDirectory:
         goes."""
         self._keyring_of(source)
         self.close_partition(number)
-        with using(self.path):
+        with self._opening, using(self.path):
             put_folder(self.path, number, source)
 
     def forget_folder(self, number: int) -> None:
@@ -176,6 +185,14 @@ class StateDirectory:
         self.close_partition(number)
         with using(self.path):
             remove_folder(self.path, number)
+
+    def forget_closed(self, number: int) -> bool:
+        """Removes the folder of a partition, unless that is open: whether it did. Raises StorageError."""
+        with self._opening, using(self.path):
+            if number in self._partitions:
+                return False
+            remove_folder(self.path, number)
+            return True
 
     def pass_over(self, position: Position) -> None:
         """Has all of a log up to a position count as applied: nothing of it is held. A question at its end leaves

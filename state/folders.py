@@ -16,6 +16,7 @@ from recallflow.state.partition import Partition
 
 BROUGHT = "secret.json"
 MOVING = "moving.json"  # of a folder that has a copy in another directory, which is about to take its place
+ELSEWHERE = "elsewhere.json"  # of a folder whose partition another member goes on with
 _NUMBERED = "p[0-9][0-9][0-9]"
 _ARRIVING, _GONE = ".new", ".gone"
 _MADE_READY = f"{_ARRIVING}.tmp"  # as RocksDB calls a checkpoint until it is one
@@ -29,6 +30,11 @@ def partition_folder(path: Path, number: int) -> Path:
 def numbers_in(path: Path) -> list[int]:
     """The state partitions that a state directory, or a copy of one, has a folder of."""
     return sorted(int(folder.name[1:]) for folder in path.glob(_NUMBERED) if folder.is_dir())
+
+
+def held_numbers(path: Path) -> list[int]:
+    """Those of them that no other member goes on with."""
+    return [number for number in numbers_in(path) if elsewhere_since_ms(partition_folder(path, number)) is None]
 
 
 def names(numbers: Iterable[int]) -> str:
@@ -112,6 +118,23 @@ def moves_to(folder: Path) -> Path | None:
     """Where the copy of a marked folder belongs; None where it is not marked. Raises StateError."""
     try:
         return Path(read_checked(folder / MOVING)["to"])
+    except FileNotFoundError:
+        return None
+
+
+def mark_elsewhere(folder: Path, now_ms: int) -> None:
+    """Says of a folder that another member has its partition: what it holds may be behind, and is not to be told."""
+    write_checked(folder / ELSEWHERE, {"since_ms": now_ms})
+
+
+def unmark_elsewhere(folder: Path) -> None:
+    (folder / ELSEWHERE).unlink(missing_ok=True)
+
+
+def elsewhere_since_ms(folder: Path) -> int | None:
+    """Since when a folder's partition is another member's (epoch ms); None where it is not. Raises StateError."""
+    try:
+        return int(read_checked(folder / ELSEWHERE)["since_ms"])
     except FileNotFoundError:
         return None
 

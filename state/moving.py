@@ -26,10 +26,10 @@ from recallflow.state.fingerprint import check_same
 from recallflow.state.folders import (
     arriving_folder,
     copy_partition,
+    held_numbers,
     mark_moving,
     moves_to,
     names,
-    numbers_in,
     partition_folder,
     read_secret,
     unmark_moving,
@@ -67,10 +67,10 @@ def merge(sources: Sequence[Path], target: Path, at_rest: AtRest) -> list[Move]:
     with _held([*sources, target]):
         holders: dict[int, Path] = {}
         for path in sources:
-            for number in numbers_in(path):
+            for number in held_numbers(path):
                 if (other := holders.setdefault(number, path)) != path:
                     raise _twice([number], other, path)
-        return _carry_out([one for path in sources for one in _plan(path, target, numbers_in(path))], at_rest)
+        return _carry_out([one for path in sources for one in _plan(path, target, held_numbers(path))], at_rest)
 
 
 @contextlib.contextmanager
@@ -95,7 +95,7 @@ def _plan(source: Path, target: Path, numbers: Collection[int]) -> list[Move]:
         check_same(source, fingerprint, target, describe(target).fingerprint)
     if strange := [number for number in numbers if number >= fingerprint.partitions]:
         raise UsageError(f"{source} has {fingerprint.partitions} state partitions, from p000 on: no {names(strange)}")
-    here, there = ({*numbers_in(path)} for path in (source, target))
+    here, there = ({*held_numbers(path)} for path in (source, target))
     if missing := {*numbers} - here - there:
         raise StateError(f"{source} does not hold {names(missing)}: look which directory does (recallflow state info)")
     left = sorted(here.intersection(numbers))
@@ -167,7 +167,7 @@ def _carry_out(plan: list[Move], at_rest: AtRest) -> list[Move]:
 
 
 def _move(number: int, source: StateDirectory, target: StateDirectory) -> None:
-    if number not in target.existing_numbers():
+    if number not in held_numbers(target.path):
         folder = partition_folder(source.path, number)
         unmark_moving(folder)  # of a move that was killed before the copy got its name
         partition = source.partition(number)

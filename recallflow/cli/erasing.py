@@ -25,8 +25,8 @@ from recallflow.records import Position
 from recallflow.state.sources import reads_topics
 
 OTHERS = (
-    "no other member's directory was searched: one keeps folders of partitions that went elsewhere, with what was "
-    "erased since, until it has them again. Name them with --also, and delete such folders (docs/security.md)"
+    "no other member's directory was searched: for a day one keeps folders of partitions that went elsewhere, with "
+    "what was erased since. Name them with --also, and delete such folders (docs/security.md)"
 )
 
 

@@ -16,6 +16,7 @@ from benchmarks.torture.log import Log, Sent, who
 from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import Topics
 from recallflow.owner import state_partition
+from recallflow.state.folders import held_numbers
 
 MEMBERS, PARTITIONS = 4, 8
 OWNERS = 32
@@ -120,10 +121,18 @@ def test_what_stays_is_answered_while_what_moves_is_not_handed_over_yet(topics: 
         first.hand_over()
         assert reader.until(lambda: settled(log, reader)), second.said()
         first.until(lambda: shares(group) == [PARTITIONS // 2] * 2, "one of two")
+        first.until(lambda: held_numbers(first.state_dir) == sorted(stays), "setting aside what moved")
         findings = checker.judge(log, reader)
         assert findings.clean(), findings
         assert first.stop().code == 0, first.said()
+        second.until(lambda: shares(group) == [PARTITIONS], "alone")
+        second.until(lambda: open_partitions(second) == {*range(PARTITIONS)}, "at work on all")
+        assert held_numbers(second.state_dir) == [*range(PARTITIONS)]
         assert second.stop().code == 0, second.said()
+        first.up()  # with folders that it had set aside
+        first.until(lambda: open_partitions(first) == {*range(PARTITIONS)}, "at work on all")
+        assert held_numbers(first.state_dir) == [*range(PARTITIONS)]
+        assert first.stop().code == 0, first.said()
 
 
 def partition_of(owner: str) -> int:

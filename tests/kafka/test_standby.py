@@ -20,7 +20,8 @@ from benchmarks.torture.log import Log
 from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import Topics
 from recallflow.connectors.kafka.group_consumer import SHARING
-from recallflow.flows.standby import Shares, without
+from recallflow.connectors.kafka.shares import Shares
+from recallflow.flows.standby import without
 from tests.kafka.harness import until
 
 PARTITIONS = 4

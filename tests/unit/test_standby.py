@@ -89,7 +89,7 @@ class Member:
         ]
         described = Mock()
         described.result.return_value.members = members
-        self.standby._admin = Mock(describe_consumer_groups=Mock(return_value={"group": described}))
+        self.standby._shares._admin = Mock(describe_consumer_groups=Mock(return_value={"group": described}))
 
     def look(self) -> list[Any]:
         """What the source is asked for, in one look."""

@@ -26,7 +26,7 @@ from recallflow.state.checkpoint import checkpoint, restore
 from recallflow.state.combined import combined_hash
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.files import read_checked, write_checked
-from recallflow.state.folders import mark_moving, numbers_in, partition_folder
+from recallflow.state.folders import mark_elsewhere, mark_moving, numbers_in, partition_folder
 from recallflow.state.moving import merge, move, split
 from recallflow.state.sources import TOPICS
 from recallflow.state.verify import verify
@@ -187,6 +187,20 @@ def test_nothing_moves_where_anything_is_wrong(tmp_path: Path) -> None:
         merge([a, b], tmp_path / "c", UNENCRYPTED)
     assert not (tmp_path / "c").exists()
     assert (numbers_in(a), numbers_in(b), numbers_in(tmp_path / "part")) == ([*EVERY], [2], [0])
+
+
+def test_what_another_went_on_with_stays_behind(tmp_path: Path, whole: str) -> None:
+    """As in the directories of members that took partitions from each other."""
+    a, b = tmp_path / "whole", tmp_path / "b"
+    split(a, {b: [1, 2]}, UNENCRYPTED)
+    for holder, other, number in ((a, b, 3), (b, a, 1)):
+        shutil.copytree(partition_folder(holder, number), partition_folder(other, number))
+        mark_elsewhere(partition_folder(other, number), 1_000)
+    with pytest.raises(StateError, match="whole does not hold p001"):
+        move(a, tmp_path / "c", [1], UNENCRYPTED, create=True)
+    move(b, a, [1], UNENCRYPTED)  # where an old one lies
+    merge([a, b], tmp_path / "one", UNENCRYPTED)
+    assert combined_hash([tmp_path / "one"], UNENCRYPTED).hash == whole
 
 
 @pytest.mark.usefixtures("whole")

@@ -20,7 +20,15 @@ from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.database import SharedMemory
 from recallflow.state.directory import StateDirectory, describe
 from recallflow.state.files import write_checked
-from recallflow.state.folders import arriving_folder, copy_partition, numbers_in, partition_folder, read_secret
+from recallflow.state.folders import (
+    arriving_folder,
+    copy_partition,
+    mark_elsewhere,
+    numbers_in,
+    partition_folder,
+    read_secret,
+    unmark_elsewhere,
+)
 from recallflow.state.keyring import Keyring
 from recallflow.state.partition import Partition
 from recallflow.state.rewrap import rewrap
@@ -85,6 +93,34 @@ def test_a_closed_partition_is_another_processes(tmp_path: Path) -> None:
 def verify_closed(member: Member, path: Path) -> list[str]:
     member.close()
     return verify(path).problems
+
+
+def test_what_another_goes_on_with_is_not_told_of(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with Member.on(path) as member:
+        member.take(*EVERY)
+        member.run(told())
+    mark_elsewhere(partition_folder(path, 1), 1_000)
+    with StateDirectory.existing(path, 2**20) as found:
+        assert found.existing_numbers() == [0, 2, 3]
+        with pytest.raises(StateError, match=r"another member went on with p001 of .*: name that one.s directory"):
+            found.partition(1)
+    with Member.on(path) as member:  # as `run`: it may be its own again
+        member.take(*EVERY)
+        assert set(member.ask()) == set(USERS)
+    unmark_elsewhere(partition_folder(path, 1))
+    with StateDirectory.existing(path, 2**20) as found:
+        assert found.existing_numbers() == [*EVERY]
+
+
+def test_a_folder_goes_unless_somebody_has_it_open(tmp_path: Path) -> None:
+    with Member.on(tmp_path / "s") as member:
+        member.take(0, 1)
+        member.run(told())
+        member.give(1)
+        assert [member.directory.forget_closed(number) for number in (0, 1)] == [False, True]
+        assert numbers_in(tmp_path / "s") == [0]
+        assert set(member.ask()) == set(of(0))
 
 
 def test_what_a_process_counts_follows(tmp_path: Path) -> None:
