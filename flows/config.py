@@ -81,7 +81,10 @@ class RunSettings:
             ("metrics_port", "0 to 65,535", self.metrics_port is None or 0 <= self.metrics_port <= PORT_MAX),
             ("log_format", " or ".join(LOG_FORMATS), self.log_format in LOG_FORMATS),
         )
-        self.owned()
+        if self.owned() is not None and self.standby:
+            raise UsageError(
+                "standby: nobody takes over partitions that are assigned by hand (own): leave out one of both"
+            )
 
     def owned(self) -> frozenset[int] | None:
         """The partitions of its own, if it has any. Raises UsageError."""

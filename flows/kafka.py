@@ -223,7 +223,7 @@ class KafkaFlow:
             begun=ownership.begun,
         )
         stack.callback(membership.close)
-        if self.chosen.standby and self.chosen.own is None:
+        if self.chosen.standby:
             standby = Standby(
                 self.options,
                 membership.name,

@@ -344,7 +344,7 @@ class Membership:
                 UsageError(
                     f"deployment {self.name} has members "
                     + ("whose partitions the group assigns" if self._own is not None else "that own theirs by --own")
-                    + f": stop them first; {self._lease.session_s:.0f} s later the group has forgotten them"
+                    + ": stop them first; a session timeout later the group has forgotten them"
                 )
             )
         except Exception as error:  # noqa: BLE001 - it is raised where it stops the flow

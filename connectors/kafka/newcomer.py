@@ -65,7 +65,7 @@ def await_lively(read: Callable[[], Iterable[Holder]], me: Holder, lease: Lease,
         if not silent or silent == now.keys():
             return
         if not warned:
-            _log.info("waiting until the group has given up %d silent members", len(silent))
+            _log.info("waiting until the group has given up members that are silent: %d", len(silent))
             warned = True
         before = now
 

@@ -258,7 +258,7 @@ def test_the_ways_of_assigning_follow_each_other(site: Site) -> None:
     site.all_send(owns)
     stop(owns)
     refused = site.start("shares")  # until the session of the static member has run out
-    assert "has members that own theirs by --own: stop them first; 6 s later" in ended(refused)
+    assert "has members that own theirs by --own: stop them first; a session timeout later" in ended(refused)
     site.until(lambda: static_members(KafkaOptions(site.broker.bootstrap_servers), site.group) == {})
     shares = site.start("shares")
     site.all_send(shares)

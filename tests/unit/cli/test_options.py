@@ -86,6 +86,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
         (["--processes", "two"], "--processes: 'two' is not a whole number, nor auto"),
         (["--own", "a"], "own: 'a' names no numbers as in 0-7,9"),
         (["--standby", "-1"], "standby must be 0 to 10, not -1"),
+        (["--standby", "1", "--own", "0-7"], "standby: nobody takes over partitions that are assigned by hand"),
         (["--session-timeout-s", "5"], "session_timeout_s must be 6 to 1,800, not 5.0"),
         (["--log-format", "xml"], "log_format must be text or json, not xml"),
         (["--skip", "memory.events:1"], "--skip memory.events:1: give TOPIC:PARTITION:OFFSET"),
