@@ -17,7 +17,6 @@ from recallflow.state import graph_check, keys
 from recallflow.state.at_rest import UNENCRYPTED, AtRest
 from recallflow.state.checkpoint import CACHE_BYTES
 from recallflow.state.directory import StateDirectory
-from recallflow.state.folders import partition_folder
 from recallflow.state.graph_check import GraphCheck
 from recallflow.state.made_check import MadeCheck
 from recallflow.state.partition import Counts, Partition
@@ -72,7 +71,7 @@ _UNDECODABLE = (ValueError, TypeError, KeyError, IndexError, ArithmeticError)
 @dataclass(slots=True)
 class Report:
     """What a state directory holds, and all that is wrong with it. `partitions` are those that were read: one that
-    never got an event has no folder."""
+    never got an event has no folder, and one that another member went on with is not looked at."""
 
     partitions: int = 0
     records: Counter[str] = field(default_factory=Counter)
@@ -84,9 +83,8 @@ def verify(state_dir: Path, at_rest: AtRest = UNENCRYPTED) -> Report:
     StateError only where nothing can be read at all: no description, or another process has the directory."""
     report = Report()
     with StateDirectory.existing(state_dir, CACHE_BYTES, at_rest) as directory:
-        for number in range(directory.fingerprint.partitions):
-            if partition_folder(state_dir, number).is_dir():
-                _verify_partition(directory, number, report)
+        for number in directory.existing_numbers():
+            _verify_partition(directory, number, report)
     return report
 
 

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -25,6 +26,7 @@ from recallflow.errors import SourceError
 
 WAIT_S = 0.005
 POLL_S = 0.1
+LOOK_UP_S = 2.0
 READ_AHEAD = 2_000  # records, by each reader …
 READ_AHEAD_BYTES = 32 * 1024 * 1024  # … or of large ones so much
 READ_BATCH = 500
@@ -91,6 +93,12 @@ class Reader:
     def remove(self, lane: Lane) -> None:
         """Reads a partition no more. What was read of it and not given is dropped by whoever gives it."""
         self._changes.append((lane, False))
+
+    def look_up(self, topic: str) -> None:
+        """Asks where a topic's partitions are, before `start`: a client that learns it with the first that it is given
+        reads nothing for a second."""
+        with suppress(KafkaException):  # then it learns it so
+            self._consumer.list_topics(topic, timeout=LOOK_UP_S)
 
     def start(self) -> None:
         """Reads on a thread of its own, unless it does so already."""

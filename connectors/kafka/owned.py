@@ -165,6 +165,8 @@ class OwnedSource(DynamicSource[Any]):
     # ------------------------------------------------------------------ for the dataflow
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> "OwnedPart":  # noqa: ARG002
+        for reader, topic in zip((self._hub.memories, self._hub.queries), self.topics, strict=True):
+            reader.look_up(topic)
         self._began = True
         return OwnedPart(self)
 

@@ -115,12 +115,15 @@ class FakeConsumer:
     def __init__(self, kafka: FakeKafka, options: Mapping[str, object]) -> None:
         self.options = options
         self.closed = False
+        self.looked_up: list[str] = []
         self.most = 1_000_000  # so many come at once
         self.given: dict[tuple[str, int], int] | None = None  # the place in each log, once something is assigned
         self._kafka = kafka
         self._ended: dict[tuple[str, int], int] = {}
 
-    def list_topics(self, timeout: float) -> Any:  # noqa: ARG002 - as librdkafka has it
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:  # noqa: ARG002 - as librdkafka has it
+        if topic is not None:
+            self.looked_up.append(topic)
         topics = {topic: Listed(dict.fromkeys(range(len(logs)))) for topic, logs in self._kafka.topics.items()}
         return type("Metadata", (), {"topics": topics})
 

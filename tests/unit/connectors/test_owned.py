@@ -94,6 +94,11 @@ def fill(kafka: FakeKafka, topic: str, partition: int, words: str) -> None:
         kafka.append(topic, partition, word.encode(), word[:1].encode() + b"/ann", append_ms=5)
 
 
+@pytest.mark.usefixtures("member")
+def test_topics_are_looked_up_before_any_partition_is_ours(kafka: FakeKafka) -> None:
+    assert sorted(consumer.looked_up for consumer in kafka.consumers) == [[MEMORIES], [QUERIES]]
+
+
 def test_a_partition_is_opened_before_its_records_and_marked_behind_them(kafka: FakeKafka, member: Member) -> None:
     fill(kafka, MEMORIES, 1, "a b c")
     member.own(1)

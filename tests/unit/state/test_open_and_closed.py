@@ -105,6 +105,7 @@ def test_what_another_goes_on_with_is_not_told_of(tmp_path: Path) -> None:
         assert found.existing_numbers() == [0, 2, 3]
         with pytest.raises(StateError, match=r"another member went on with p001 of .*: name that one.s directory"):
             found.partition(1)
+    assert (verify(path).problems, verify(path).partitions) == ([], 3)
     with Member.on(path) as member:  # as `run`: it may be its own again
         member.take(*EVERY)
         assert set(member.ask()) == set(USERS)
