@@ -22,7 +22,7 @@ from benchmarks.torture.reader import Reader
 from benchmarks.torture.topics import Topics
 from benchmarks.torture.undisturbed import undisturbed
 
-WARM_UP_S = 3.0
+WARM_UP_S = 8.0  # members that start at one moment share out anew a few times
 SILENT_S = 60.0  # nothing more comes
 
 

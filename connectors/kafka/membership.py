@@ -32,6 +32,9 @@ from recallflow.errors import DeploymentLost, MembershipLost, RecallflowError, S
 
 HAND_OVER_MIN_S = 30.0  # what moves is through by then, or the member gives up everything
 REBALANCE_MIN_S = 300.0
+# librdkafka joins a group a second after it did so last, and not before. Until soon before that nobody else could have
+# what moves, so it is worked on meanwhile.
+STAYS_S = 0.7
 POLL_S = 0.05
 PAUSE_S = 0.01
 AGAIN_S = 0.05  # a commit that came into the middle of a rebalance is sent again
@@ -250,7 +253,10 @@ class Membership:
                 # What we could not begin with, as another process of our name may be at it, nobody may begin with.
                 self._renew_until(lambda: not self._coming & partitions or self._namesake.is_through)
                 self._coming -= partitions
-                self._hand_over(self.partitions & partitions)
+                if moving := self.partitions & partitions:
+                    until_s = self._clock_s() + STAYS_S
+                    self._renew_until(lambda: self._clock_s() >= until_s)
+                    self._hand_over(moving)
         if self._error is not None:
             self._closing.wait()  # something may be on its way until the flow has ended
 

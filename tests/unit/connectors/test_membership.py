@@ -145,6 +145,14 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(autouse=True)
+def stays_s(monkeypatch: pytest.MonkeyPatch) -> float:
+    """What moves is handed over at once, as nobody sets the clock meanwhile; returns what it is else."""
+    usual = module.STAYS_S
+    monkeypatch.setattr(module, "STAYS_S", 0.0)
+    return usual
+
+
 @pytest.fixture
 def make(consumer: FakeConsumer, flow: Flow, clock: Clock, tmp_path: Path) -> Callable[..., Membership]:
     def new(*partitions: int, **chosen: Any) -> Membership:
@@ -307,6 +315,30 @@ def test_what_moves_is_given_up_and_committed_before_another_may_have_it(
     member.commit({1: Committed(1, 1, "late")})
     member.step()
     assert consumer.held["memory", 1].metadata == "last"
+
+
+def test_what_moves_is_worked_on_for_as_long_as_nobody_else_could_have_it(
+    make: Callable[..., Membership],
+    consumer: FakeConsumer,
+    flow: Flow,
+    clock: Clock,
+    stays_s: float,
+    on_its_thread: Callable[[Membership], threading.Thread],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "STAYS_S", stays_s)
+    member = make(0, 1)
+    consumer.events.append(lambda: consumer.take(1))
+    thread = on_its_thread(member)
+    for number in range(5):
+        clock.now_s += stays_s / 6
+        member.commit({1: Committed(10 + number, 20, "meanwhile")})
+        until(lambda: consumer.held["queries", 1].offset == 20 and consumer.held["memory", 1].offset == 10 + number)  # noqa: B023
+    assert not flow.began.is_set()
+    assert member.partitions == {0, 1}
+    clock.now_s += stays_s / 3
+    thread.join(GIVE_UP_S)
+    assert (flow.given, member.partitions) == ({1}, {0})
 
 
 def test_what_was_not_begun_with_moves_on_as_it_came(
