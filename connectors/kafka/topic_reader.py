@@ -52,6 +52,7 @@ class TopicReader:
         self.consumer: Any = new_consumer(options.consumer() | to_the_end | dict(chosen or {}))
         self.ends: dict[int, int] = {}  # partition → its end, once it was read up to there
         self._ended: set[tuple[str, int]] = set()
+        self._knows = False  # where anything is
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +109,7 @@ class TopicReader:
         waiting = Patience(self._give_up_s)
         while True:
             try:
-                return question()
+                answer = question()
             except KafkaException as error:
                 reason = error.args[0]
                 self.consumer.poll(0)  # hands over complaints; nothing is assigned yet
@@ -118,10 +119,14 @@ class TopicReader:
                 if not passing or waiting.ended() or self._stopping.is_set():
                     servers = self._options.bootstrap_servers
                     raise SourceError(f"cannot reach Kafka at {servers}: {reason.str()}") from error
+            else:
+                self._knows = True
+                return answer
             time.sleep(TRY_AGAIN_S)
 
     def add(self, topic: str, number: int, offset: int) -> None:
         """Has one more partition read by `read`, from an offset on."""
+        self._look_up(topic)
         try:
             self.consumer.incremental_assign([TopicPartition(topic, number, offset)])
         except KafkaException as error:
@@ -129,6 +134,7 @@ class TopicReader:
 
     def read_to_end(self, topic: str, number: int, offset: int) -> Iterator[Any]:
         """The records of one partition from an offset to the end it has by then, which is in `ends` afterwards."""
+        self._look_up(topic)
         self.consumer.assign([TopicPartition(topic, number, offset)])
         self.ends.pop(number, None)
         waiting: Patience | None = None
@@ -184,6 +190,11 @@ class TopicReader:
         else:
             raise SourceError(f"{message.topic()}:{message.partition()}: cannot be read: {error.str()}")
         return True
+
+    def _look_up(self, topic: str) -> None:
+        """A client that learns of topics with the first partition that it is given reads nothing for a second."""
+        if not self._knows:
+            self.ask(lambda: self.consumer.list_topics(topic, timeout=ASK_S))
 
     def _list(self, topics: Sequence[str]) -> Any:
         found = self.consumer.list_topics(timeout=ASK_S).topics

@@ -2,6 +2,7 @@
 stayed."""
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -80,7 +81,7 @@ class Deployment:
 
     def _opened(self, lacks: int) -> tuple[Lane, Lane]:
         applied = {f"{MEMORIES}:0": self._applied(lacks)}
-        partition = SimpleNamespace(applied=applied, counts=SimpleNamespace(memories=0, owners=0))
+        partition = SimpleNamespace(path=Path("nowhere"), applied=applied, counts=SimpleNamespace(memories=0, owners=0))
         source = Mock(spec=OwnedSource)
         source.stopping = None
         owned = Ownership(

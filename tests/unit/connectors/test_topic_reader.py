@@ -40,6 +40,13 @@ def test_an_empty_partition_ends_at_once(reader: TopicReader) -> None:
     assert reader.ends == {0: 0}
 
 
+def test_a_reader_that_has_asked_nothing_yet_asks_where_its_topic_is(kafka: FakeKafka, reader: TopicReader) -> None:
+    for _ in range(2):
+        assert [*reader.read_to_end("letters", 0, 0)] == []
+    reader.add("letters", 1, 0)
+    assert kafka.consumers[0].looked_up == ["letters"]
+
+
 def test_an_error_that_passes_is_read_over(kafka: FakeKafka, reader: TopicReader) -> None:
     kafka.fail("letters", 0, KafkaError._TRANSPORT)
     kafka.append("letters", 0, b"after")
